@@ -1,0 +1,426 @@
+"""The error tree: every failure Headrace reports, in a process or over the wire.
+
+Each class has a stable Kafka-style ``code`` (a name that scripts may match on), Kafka's number for it (``number``; the
+same numbers are the values of ``headrace.v1.ErrorCode``, and a test holds the two together), and ``retriable``: may the
+same request succeed later, unchanged?
+
+Source: the error table of the Kafka protocol guide. Codes of our own start at 1000.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class HeadraceError(Exception):
+    """Base of every error that Headrace raises on purpose. The message names what was wrong, where, and what to do."""
+
+    code: ClassVar[str] = "UNKNOWN_SERVER_ERROR"
+    number: ClassVar[int] = -1
+    retriable: ClassVar[bool] = False
+
+    def __init__(self, message: str = "") -> None:
+        super().__init__(message or (type(self).__doc__ or self.code).strip().splitlines()[0])
+
+    @property
+    def message(self) -> str:
+        return str(self.args[0])
+
+
+class RetriableError(HeadraceError):
+    """Base of the errors that a client retries by itself until its delivery time-out."""
+
+    retriable = True
+
+
+class UnknownServerError(HeadraceError):
+    """The server met an unexpected error; its log has the stack trace."""
+
+
+class OffsetOutOfRangeError(HeadraceError):
+    """The requested offset is not within the range of offsets kept by the server."""
+
+    code, number = "OFFSET_OUT_OF_RANGE", 1
+
+
+class CorruptMessageError(RetriableError):
+    """A record batch failed its CRC check, has an impossible size, or is otherwise damaged."""
+
+    code, number = "CORRUPT_MESSAGE", 2
+
+
+class UnknownTopicOrPartitionError(RetriableError):
+    """This server does not host this topic-partition."""
+
+    code, number = "UNKNOWN_TOPIC_OR_PARTITION", 3
+
+
+class LeaderNotAvailableError(RetriableError):
+    """There is no leader for this topic-partition: an election is going on, or no replica is alive."""
+
+    code, number = "LEADER_NOT_AVAILABLE", 5
+
+
+class NotLeaderOrFollowerError(RetriableError):
+    """This broker is not the leader of (or no replica for) the partition; refresh the metadata."""
+
+    code, number = "NOT_LEADER_OR_FOLLOWER", 6
+
+
+class RequestTimedOutError(RetriableError):
+    """The request timed out; whether it took effect is not known."""
+
+    code, number = "REQUEST_TIMED_OUT", 7
+
+
+class RecordTooLargeError(HeadraceError):
+    """The record, or its batch, is larger than the limit allows."""
+
+    code, number = "MESSAGE_TOO_LARGE", 10
+
+
+class NetworkError(RetriableError):
+    """The connection to the server could not be made, or broke before the answer came."""
+
+    code, number = "NETWORK_EXCEPTION", 13
+
+
+class CoordinatorLoadInProgressError(RetriableError):
+    """The coordinator is loading its state and cannot answer yet."""
+
+    code, number = "COORDINATOR_LOAD_IN_PROGRESS", 14
+
+
+class CoordinatorNotAvailableError(RetriableError):
+    """There is no coordinator."""
+
+    code, number = "COORDINATOR_NOT_AVAILABLE", 15
+
+
+class NotCoordinatorError(RetriableError):
+    """This is not the right coordinator."""
+
+    code, number = "NOT_COORDINATOR", 16
+
+
+class InvalidTopicError(HeadraceError):
+    """The topic's name is not legal: 1 to 249 characters of [a-zA-Z0-9._-], neither "." nor ".."."""
+
+    code, number = "INVALID_TOPIC_EXCEPTION", 17
+
+
+class RecordListTooLargeError(HeadraceError):
+    """The request holds a record batch larger than the segment size of the server."""
+
+    code, number = "RECORD_LIST_TOO_LARGE", 18
+
+
+class NotEnoughReplicasError(RetriableError):
+    """Fewer replicas are in sync than min.insync.replicas demands; nothing was written."""
+
+    code, number = "NOT_ENOUGH_REPLICAS", 19
+
+
+class NotEnoughReplicasAfterAppendError(RetriableError):
+    """The records are in the leader's log, but on fewer in-sync replicas than demanded."""
+
+    code, number = "NOT_ENOUGH_REPLICAS_AFTER_APPEND", 20
+
+
+class InvalidRequiredAcksError(HeadraceError):
+    """acks must be 0, 1 or all (-1)."""
+
+    code, number = "INVALID_REQUIRED_ACKS", 21
+
+
+class TopicAuthorizationFailedError(HeadraceError):
+    """Not authorized to access the topic."""
+
+    code, number = "TOPIC_AUTHORIZATION_FAILED", 29
+
+
+class ClusterAuthorizationFailedError(HeadraceError):
+    """Not authorized for this operation on the cluster."""
+
+    code, number = "CLUSTER_AUTHORIZATION_FAILED", 31
+
+
+class InvalidTimestampError(HeadraceError):
+    """The record's timestamp lies outside of what the topic accepts."""
+
+    code, number = "INVALID_TIMESTAMP", 32
+
+
+class UnsupportedVersionError(HeadraceError):
+    """This server, or what is built so far, does not support the feature that was asked for."""
+
+    code, number = "UNSUPPORTED_VERSION", 35
+
+
+class TopicAlreadyExistsError(HeadraceError):
+    """A topic with this name exists already."""
+
+    code, number = "TOPIC_ALREADY_EXISTS", 36
+
+
+class InvalidPartitionsError(HeadraceError):
+    """The number of partitions is not acceptable."""
+
+    code, number = "INVALID_PARTITIONS", 37
+
+
+class InvalidReplicationFactorError(HeadraceError):
+    """The replication factor is below 1 or larger than the number of available brokers."""
+
+    code, number = "INVALID_REPLICATION_FACTOR", 38
+
+
+class InvalidReplicaAssignmentError(HeadraceError):
+    """The replica assignment is not valid."""
+
+    code, number = "INVALID_REPLICA_ASSIGNMENT", 39
+
+
+class InvalidConfigError(HeadraceError):
+    """A configuration key is unknown, or its value does not fit."""
+
+    code, number = "INVALID_CONFIG", 40
+
+
+class NotControllerError(RetriableError):
+    """This node is not the active controller."""
+
+    code, number = "NOT_CONTROLLER", 41
+
+
+class InvalidRequestError(HeadraceError):
+    """The request is malformed, or its fields contradict each other."""
+
+    code, number = "INVALID_REQUEST", 42
+
+
+class PolicyViolationError(HeadraceError):
+    """The request violates a policy of this cluster."""
+
+    code, number = "POLICY_VIOLATION", 44
+
+
+class OutOfOrderSequenceNumberError(HeadraceError):
+    """The producer's sequence numbers have a gap."""
+
+    code, number = "OUT_OF_ORDER_SEQUENCE_NUMBER", 45
+
+
+class StorageError(RetriableError):
+    """A log directory failed on the server (disk error); the partition is offline there."""
+
+    code, number = "KAFKA_STORAGE_ERROR", 56
+
+
+class UnknownProducerIdError(HeadraceError):
+    """The broker has no state for this producer id."""
+
+    code, number = "UNKNOWN_PRODUCER_ID", 59
+
+
+class TopicDeletionDisabledError(HeadraceError):
+    """Topics cannot be deleted here: delete.topic.enable is false."""
+
+    code, number = "TOPIC_DELETION_DISABLED", 73
+
+
+class FencedLeaderEpochError(RetriableError):
+    """The leader epoch in the request is older than the broker's."""
+
+    code, number = "FENCED_LEADER_EPOCH", 74
+
+
+class UnknownLeaderEpochError(RetriableError):
+    """The leader epoch in the request is newer than the broker's."""
+
+    code, number = "UNKNOWN_LEADER_EPOCH", 75
+
+
+class UnsupportedCompressionTypeError(HeadraceError):
+    """The compression type is not supported here."""
+
+    code, number = "UNSUPPORTED_COMPRESSION_TYPE", 76
+
+
+class StaleBrokerEpochError(HeadraceError):
+    """The broker epoch is out of date: the broker has registered again since."""
+
+    code, number = "STALE_BROKER_EPOCH", 77
+
+
+class OffsetNotAvailableError(RetriableError):
+    """The leader's high watermark has not caught up after its election; retry."""
+
+    code, number = "OFFSET_NOT_AVAILABLE", 78
+
+
+class InvalidRecordError(HeadraceError):
+    """A record failed the broker's validation, and the batch was refused."""
+
+    code, number = "INVALID_RECORD", 87
+
+
+class ThrottlingQuotaExceededError(RetriableError):
+    """A quota is exceeded; retry later."""
+
+    code, number = "THROTTLING_QUOTA_EXCEEDED", 89
+
+
+class UnknownTopicIdError(RetriableError):
+    """No topic has this id: it was deleted, or this server's metadata is behind."""
+
+    code, number = "UNKNOWN_TOPIC_ID", 100
+
+
+class DuplicateBrokerRegistrationError(HeadraceError):
+    """A live broker has registered with this id or directory."""
+
+    code, number = "DUPLICATE_BROKER_REGISTRATION", 101
+
+
+class BrokerIdNotRegisteredError(HeadraceError):
+    """No broker with this id is registered."""
+
+    code, number = "BROKER_ID_NOT_REGISTERED", 102
+
+
+class InconsistentTopicIdError(RetriableError):
+    """The topic id in the request differs from the log's: the topic was created anew."""
+
+    code, number = "INCONSISTENT_TOPIC_ID", 103
+
+
+class InconsistentClusterIdError(HeadraceError):
+    """The request is meant for another cluster."""
+
+    code, number = "INCONSISTENT_CLUSTER_ID", 104
+
+
+class FencedBrokerError(RetriableError):
+    """The broker is fenced by the controller and does not serve."""
+
+    code, number = "FENCED_BROKER", 1001
+
+
+class DiskFullError(RetriableError):
+    """The log directory is (nearly) full: writes are refused, reads go on."""
+
+    code, number = "DISK_FULL", 1002
+
+
+class CorruptLogError(HeadraceError):
+    """A log file is damaged below its recovery point: no torn tail, but corruption."""
+
+    code, number = "CORRUPT_LOG", 1003
+
+
+class ServerShuttingDownError(RetriableError):
+    """The server is shutting down."""
+
+    code, number = "SERVER_SHUTTING_DOWN", 1004
+
+
+class ServerBusyError(RetriableError):
+    """The server's queues are full."""
+
+    code, number = "SERVER_BUSY", 1005
+
+
+# What happens on this side of the wire only: these have a code, but never travel (number None has no wire value).
+
+
+class ClientError(HeadraceError):
+    """Base of the errors that arise in a client and never travel."""
+
+    number = -1
+
+
+class BootstrapError(ClientError):
+    """None of the bootstrap servers could be reached; the message names each address with its cause."""
+
+    code, retriable = "BOOTSTRAP_FAILED", True
+
+
+class ClosedError(ClientError):
+    """The client is closed."""
+
+    code = "CLIENT_CLOSED"
+
+
+class DeliveryTimeoutError(ClientError):
+    """The record was not acknowledged within delivery.timeout.ms."""
+
+    code = "DELIVERY_TIMED_OUT"
+
+
+class SerializationError(ClientError):
+    """A key or value could not be serialized or deserialized."""
+
+    code = "SERIALIZATION_FAILED"
+
+
+class BufferTimeoutError(ClientError):
+    """buffer.memory stayed exhausted for max.block.ms."""
+
+    code, retriable = "BUFFER_EXHAUSTED", True
+
+
+class InvalidArgumentError(ClientError, ValueError):
+    """An argument has a value that can never work."""
+
+    code = "INVALID_ARGUMENT"
+
+
+class NoOffsetForPartitionError(ClientError):
+    """There is no position for the partition, and auto.offset.reset is none."""
+
+    code = "NO_OFFSET_FOR_PARTITION"
+
+
+class IllegalStateError(ClientError, RuntimeError):
+    """The call does not fit the state of the client."""
+
+    code = "ILLEGAL_STATE"
+
+
+class ClusterStartError(ClientError):
+    """A process of a local cluster did not come up; the message quotes the end of its log."""
+
+    code = "CLUSTER_START_FAILED"
+
+
+class MissingDependencyError(ClientError, ImportError):
+    """An optional dependency is not installed; the message says how to get it."""
+
+    code = "MISSING_DEPENDENCY"
+
+
+def _subclasses(root: type[HeadraceError]) -> list[type[HeadraceError]]:
+    found = [root]
+    for child in root.__subclasses__():
+        found += _subclasses(child)
+    return found
+
+
+#: Kafka's number -> class, for what travels.
+BY_NUMBER: dict[int, type[HeadraceError]] = {
+    cls.number: cls for cls in _subclasses(HeadraceError) if not issubclass(cls, ClientError) and cls.number > 0
+} | {-1: UnknownServerError}
+
+#: Stable name -> class.
+BY_CODE: dict[str, type[HeadraceError]] = {
+    cls.code: cls for cls in _subclasses(HeadraceError) if cls.code != "UNKNOWN_SERVER_ERROR"
+} | {"UNKNOWN_SERVER_ERROR": UnknownServerError}
+
+
+def from_number(number: int, message: str = "") -> HeadraceError:
+    """The error of a wire number; an unknown number becomes UnknownServerError and keeps the number in its message."""
+    cls = BY_NUMBER.get(number)
+    if cls is None:
+        return UnknownServerError(f"unknown error number {number}: {message}")
+    return cls(message)

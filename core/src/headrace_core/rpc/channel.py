@@ -1,0 +1,50 @@
+"""Channels: where they lead, what they are for, how large a message may be.
+
+gRPC shares one TCP connection among channels whose target and options are equal. Bulk data on a connection delays
+whatever else is on it, so each *purpose* gets an option value of its own, and with it a connection of its own.
+"""
+
+from __future__ import annotations
+
+import enum
+
+import grpc
+import grpc.aio
+
+#: Above every limit that Headrace enforces by itself (socket.request.max.bytes is 100 MiB), so that a record too large
+#: is answered with a typed error and never with gRPC's RESOURCE_EXHAUSTED.
+MAX_MESSAGE_BYTES = 112 * 1024 * 1024
+
+COMMON_OPTIONS: tuple[tuple[str, int], ...] = (
+    ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.keepalive_time_ms", 30_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.http2.max_pings_without_data", 0),
+)
+
+
+class ChannelPurpose(enum.StrEnum):
+    """What a channel is for; channels of different purposes never share a connection."""
+
+    PRODUCE = "produce"
+    FETCH = "fetch"
+    CONTROL = "control"  # metadata, admin, offsets
+    HEARTBEAT = "heartbeat"
+    RAFT = "raft"
+    REPLICATION = "replication"
+
+
+def open_channel(address: str, purpose: ChannelPurpose) -> grpc.aio.Channel:
+    """A channel to ``host:port``. It connects lazily and again by itself; the caller closes it."""
+    return grpc.aio.insecure_channel(
+        address,
+        options=[
+            *COMMON_OPTIONS,
+            ("headrace.purpose", purpose.value),
+            ("grpc.initial_reconnect_backoff_ms", 50),
+            ("grpc.min_reconnect_backoff_ms", 50),
+            ("grpc.max_reconnect_backoff_ms", 1_000),
+            ("grpc.enable_http_proxy", 0),
+        ],
+    )

@@ -1,0 +1,143 @@
+"""A listener: one gRPC server on one port, with health checking and reflection, errors mapped, a clean stop."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any
+
+import grpc
+import grpc.aio
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+from ..errors import HeadraceError, UnknownServerError
+from .channel import COMMON_OPTIONS
+from .status import status_of
+
+logger = logging.getLogger(__name__)
+
+
+class ErrorInterceptor(grpc.aio.ServerInterceptor):
+    """Turns a HeadraceError that leaves a handler into its status, and anything else into UNKNOWN_SERVER_ERROR, logged."""
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[grpc.RpcMethodHandler]],
+        details: grpc.HandlerCallDetails,
+    ) -> grpc.RpcMethodHandler:
+        handler = await continuation(details)
+        if handler is None:
+            return handler
+        method = details.method
+        if handler.request_streaming and handler.response_streaming:
+            return grpc.stream_stream_rpc_method_handler(
+                _guard(handler.stream_stream, method), handler.request_deserializer, handler.response_serializer
+            )
+        if handler.response_streaming:
+            return grpc.unary_stream_rpc_method_handler(
+                _guard(handler.unary_stream, method), handler.request_deserializer, handler.response_serializer
+            )
+        if handler.request_streaming:
+            return grpc.stream_unary_rpc_method_handler(
+                _guard(handler.stream_unary, method), handler.request_deserializer, handler.response_serializer
+            )
+        return grpc.unary_unary_rpc_method_handler(
+            _guard(handler.unary_unary, method), handler.request_deserializer, handler.response_serializer
+        )
+
+
+def _guard(behaviour: Any, method: str) -> Any:
+    """``behaviour`` with errors mapped. Handlers of streams use read()/write() (a plain coroutine), never ``yield``."""
+    import inspect
+
+    if inspect.isasyncgenfunction(behaviour):  # health and reflection come from libraries, which yield
+        return behaviour
+    if not inspect.iscoroutinefunction(behaviour):
+        return behaviour
+
+    async def guarded(request: Any, context: grpc.aio.ServicerContext) -> Any:  # type: ignore[type-arg]
+        try:
+            return await behaviour(request, context)
+        except HeadraceError as error:
+            failure = error
+        except grpc.aio.AbortError:
+            raise
+        except Exception as error:
+            logger.exception("%s failed", method)
+            failure = UnknownServerError(f"{method}: {type(error).__name__}: {error}")
+        status, text, metadata = status_of(failure)
+        await context.abort(status, text, metadata)
+
+    return guarded
+
+
+class Listener:
+    """One port. ``add(registrar, servicer)`` before ``start``; ``serving`` flips the health answer.
+
+    ``registrar`` is a generated ``add_XServicer_to_server``; service names for reflection are read from the servers'
+    own tables, so that nothing has to be listed twice.
+    """
+
+    def __init__(self, name: str, host: str = "127.0.0.1", port: int = 0) -> None:
+        self.name = name
+        self.host = host
+        self.port = port
+        self._services: list[str] = []
+        self._server: grpc.aio.Server | None = None
+        self._health = health.aio.HealthServicer()
+        self._registrations: list[tuple[Callable[[Any, grpc.aio.Server], None], Any, str]] = []
+
+    @property
+    def address(self) -> str:
+        return f"{self.host}:{self.port}"
+
+    def add(self, registrar: Callable[[Any, grpc.aio.Server], None], servicer: Any, full_name: str) -> None:
+        """Serve ``servicer``; ``full_name`` such as "headrace.v1.Produce"."""
+        self._registrations.append((registrar, servicer, full_name))
+
+    async def start(self) -> int:
+        """Bind and serve; returns the port. OSError when the address cannot be bound."""
+        server = grpc.aio.server(
+            interceptors=[ErrorInterceptor()],
+            options=[
+                *COMMON_OPTIONS,
+                ("grpc.so_reuseport", 0),
+                ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
+                ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000),
+            ],
+        )
+        for registrar, servicer, full_name in self._registrations:
+            registrar(servicer, server)
+            self._services.append(full_name)
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
+        reflection.enable_server_reflection(
+            [*self._services, health.SERVICE_NAME, reflection.SERVICE_NAME], server
+        )
+        await self.serving(False)
+        try:
+            bound = server.add_insecure_port(f"{self.host}:{self.port}")
+        except RuntimeError as error:
+            raise OSError(f"{self.name} listener cannot bind {self.host}:{self.port}: {error}") from None
+        if bound == 0:
+            raise OSError(f"{self.name} listener cannot bind {self.host}:{self.port}: the address is in use")
+        self.port = bound
+        await server.start()
+        self._server = server
+        return bound
+
+    async def serving(self, yes: bool) -> None:
+        """What health checks answer, for the whole server ("") and for each service."""
+        state = health_pb2.HealthCheckResponse.SERVING if yes else health_pb2.HealthCheckResponse.NOT_SERVING
+        for service in ("", *self._services):
+            await self._health.set(service, state)
+
+    async def stop(self, grace_s: float = 5.0) -> None:
+        """Refuse new calls, let those under way end within ``grace_s``, then cut them."""
+        if self._server is not None:
+            await self._health.enter_graceful_shutdown()
+            await self._server.stop(grace_s)
+            self._server = None
+
+    def services(self) -> Iterable[str]:
+        return tuple(self._services)

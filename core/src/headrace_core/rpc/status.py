@@ -1,0 +1,92 @@
+"""Errors across the wire, both ways, both kinds.
+
+An item's failure is an ``Error`` message. A call's failure is a gRPC status: details "CODE: message", and the code's
+number in the trailing metadata, so that a client in any language can match on it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+import grpc
+import grpc.aio
+from headrace_protos.v1 import common_pb2
+
+from ..errors import (
+    BY_CODE,
+    ClientError,
+    HeadraceError,
+    InvalidRequestError,
+    NetworkError,
+    RequestTimedOutError,
+    UnknownServerError,
+    UnsupportedVersionError,
+    from_number,
+)
+
+ERROR_CODE_KEY = "headrace-error-code"
+
+_STATUS = {
+    "INVALID_REQUEST": grpc.StatusCode.INVALID_ARGUMENT,
+    "INVALID_CONFIG": grpc.StatusCode.INVALID_ARGUMENT,
+    "INVALID_REQUIRED_ACKS": grpc.StatusCode.INVALID_ARGUMENT,
+    "UNSUPPORTED_VERSION": grpc.StatusCode.UNIMPLEMENTED,
+    "REQUEST_TIMED_OUT": grpc.StatusCode.DEADLINE_EXCEEDED,
+    "SERVER_BUSY": grpc.StatusCode.RESOURCE_EXHAUSTED,
+    "CLUSTER_AUTHORIZATION_FAILED": grpc.StatusCode.PERMISSION_DENIED,
+    "TOPIC_AUTHORIZATION_FAILED": grpc.StatusCode.PERMISSION_DENIED,
+    "UNKNOWN_SERVER_ERROR": grpc.StatusCode.INTERNAL,
+}
+
+
+def error_to_proto(error: HeadraceError | None) -> common_pb2.Error | None:
+    """The message for one item's error; None stays None (assigning None leaves the field unset)."""
+    if error is None:
+        return None
+    return common_pb2.Error(code=error.number, message=error.message)  # type: ignore[arg-type]
+
+
+def error_of(message: common_pb2.Error) -> HeadraceError | None:
+    """The exception for an item's ``Error``, or None when it says NONE."""
+    return from_number(message.code, message.message) if message.code else None
+
+
+def raise_proto_error(message: common_pb2.Error) -> None:
+    """Raise the exception for an item's ``Error`` unless it says NONE."""
+    if message.code:
+        raise from_number(message.code, message.message)
+
+
+def status_of(error: HeadraceError) -> tuple[grpc.StatusCode, str, tuple[tuple[str, str], ...]]:
+    """gRPC status, details and trailing metadata of a call-level failure."""
+    if isinstance(error, ClientError):  # a client's error inside a server is our bug, and must not pass for an answer
+        error = UnknownServerError(f"{error.code}: {error.message}")
+    default = grpc.StatusCode.UNAVAILABLE if error.retriable else grpc.StatusCode.FAILED_PRECONDITION
+    status = _STATUS.get(error.code, default)
+    return status, f"{error.code}: {error.message}", ((ERROR_CODE_KEY, str(error.number)),)
+
+
+def error_from_rpc(failure: grpc.RpcError, address: str) -> HeadraceError:
+    """What a failed call means to the caller; ``address`` goes into the message."""
+    details = failure.details() or ""  # type: ignore[attr-defined]
+    code, _, message = details.partition(": ")
+    cls = BY_CODE.get(code)
+    if cls is not None:
+        return cls(f"{message} (from {address})")
+    status = failure.code()  # type: ignore[attr-defined]
+    if status in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED):
+        return NetworkError(f"{address}: {details or 'connection lost'}")
+    if status is grpc.StatusCode.DEADLINE_EXCEEDED:
+        return RequestTimedOutError(f"{address}: no answer in time")
+    if status is grpc.StatusCode.UNIMPLEMENTED:
+        return UnsupportedVersionError(f"{address} does not serve this call: {details}")
+    if status in (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.RESOURCE_EXHAUSTED):
+        return InvalidRequestError(f"{address}: {details}")
+    return UnknownServerError(f"{address}: {status.name if status else 'no status'}: {details}")
+
+
+async def abort(context: grpc.aio.ServicerContext, error: HeadraceError) -> None:  # type: ignore[type-arg]
+    """End a server call with ``error``; never returns normally."""
+    status, details, metadata = status_of(error)
+    await context.abort(status, details, metadata)
+    raise asyncio.CancelledError  # pragma: no cover  (abort raises)

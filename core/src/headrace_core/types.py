@@ -1,0 +1,69 @@
+"""Small value types that every room shares. No behaviour beyond formatting and checking."""
+
+from __future__ import annotations
+
+import enum
+import re
+from typing import NamedTuple
+
+from .errors import InvalidTopicError
+
+#: ListOffsets timestamps with a meaning (KIP-79, KIP-734).
+LATEST_TIMESTAMP = -1
+EARLIEST_TIMESTAMP = -2
+MAX_TIMESTAMP = -3
+
+NO_LEADER = -1
+NO_EPOCH = -1
+
+_TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}\Z")
+
+
+class TopicPartition(NamedTuple):
+    """A partition of a topic; its text form is the name of its directory."""
+
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+
+class Acks(enum.IntEnum):
+    """Who must hold a record before it is acknowledged (Kafka's numbers)."""
+
+    ALL = -1
+    NONE = 0
+    LEADER = 1
+
+
+class IsolationLevel(enum.IntEnum):
+    READ_UNCOMMITTED = 0
+    READ_COMMITTED = 1
+
+
+class TimestampType(enum.IntEnum):
+    CREATE_TIME = 0
+    LOG_APPEND_TIME = 1
+
+
+class FlushPolicy(enum.StrEnum):
+    """When written bytes are forced to the disk (``log.flush``).
+
+    COMMIT: before the acknowledgement (group commit), the default. INTERVAL: every ``log.flush.interval.ms``.
+    OS: when the operating system likes (Kafka's default).
+    """
+
+    COMMIT = "commit"
+    INTERVAL = "interval"
+    OS = "os"
+
+
+def check_topic_name(name: str) -> str:
+    """Return ``name`` when it is legal; raises InvalidTopicError otherwise (it becomes a directory's name)."""
+    if name in (".", "..") or not _TOPIC_NAME.match(name):
+        shown = name if len(name) <= 60 else name[:57] + "..."
+        raise InvalidTopicError(
+            f"topic name {shown!r} is not legal: 1 to 249 characters of [a-zA-Z0-9._-], neither '.' nor '..'"
+        )
+    return name

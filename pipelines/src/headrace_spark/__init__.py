@@ -1,0 +1,1 @@
+"""Headrace as a Spark data source, and the pipelines built on it."""

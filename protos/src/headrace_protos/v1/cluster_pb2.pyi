@@ -1,0 +1,78 @@
+from headrace_protos.v1 import common_pb2 as _common_pb2
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class RegisterBrokerRequest(_message.Message):
+    __slots__ = ("cluster_id", "incarnation_id", "directory_ids", "endpoints", "rack", "wanted_broker_id")
+    CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_ID_FIELD_NUMBER: _ClassVar[int]
+    DIRECTORY_IDS_FIELD_NUMBER: _ClassVar[int]
+    ENDPOINTS_FIELD_NUMBER: _ClassVar[int]
+    RACK_FIELD_NUMBER: _ClassVar[int]
+    WANTED_BROKER_ID_FIELD_NUMBER: _ClassVar[int]
+    cluster_id: str
+    incarnation_id: bytes
+    directory_ids: _containers.RepeatedScalarFieldContainer[bytes]
+    endpoints: _containers.RepeatedCompositeFieldContainer[_common_pb2.Endpoint]
+    rack: str
+    wanted_broker_id: int
+    def __init__(self, cluster_id: _Optional[str] = ..., incarnation_id: _Optional[bytes] = ..., directory_ids: _Optional[_Iterable[bytes]] = ..., endpoints: _Optional[_Iterable[_Union[_common_pb2.Endpoint, _Mapping]]] = ..., rack: _Optional[str] = ..., wanted_broker_id: _Optional[int] = ...) -> None: ...
+
+class RegisterBrokerResponse(_message.Message):
+    __slots__ = ("broker_id", "broker_epoch", "metadata_offset")
+    BROKER_ID_FIELD_NUMBER: _ClassVar[int]
+    BROKER_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    METADATA_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    broker_id: int
+    broker_epoch: int
+    metadata_offset: int
+    def __init__(self, broker_id: _Optional[int] = ..., broker_epoch: _Optional[int] = ..., metadata_offset: _Optional[int] = ...) -> None: ...
+
+class BrokerHeartbeatRequest(_message.Message):
+    __slots__ = ("correlation_id", "broker_id", "broker_epoch", "metadata_offset", "want_shutdown")
+    CORRELATION_ID_FIELD_NUMBER: _ClassVar[int]
+    BROKER_ID_FIELD_NUMBER: _ClassVar[int]
+    BROKER_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    METADATA_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    WANT_SHUTDOWN_FIELD_NUMBER: _ClassVar[int]
+    correlation_id: int
+    broker_id: int
+    broker_epoch: int
+    metadata_offset: int
+    want_shutdown: bool
+    def __init__(self, correlation_id: _Optional[int] = ..., broker_id: _Optional[int] = ..., broker_epoch: _Optional[int] = ..., metadata_offset: _Optional[int] = ..., want_shutdown: _Optional[bool] = ...) -> None: ...
+
+class BrokerHeartbeatResponse(_message.Message):
+    __slots__ = ("correlation_id", "fenced", "should_shutdown")
+    CORRELATION_ID_FIELD_NUMBER: _ClassVar[int]
+    FENCED_FIELD_NUMBER: _ClassVar[int]
+    SHOULD_SHUTDOWN_FIELD_NUMBER: _ClassVar[int]
+    correlation_id: int
+    fenced: bool
+    should_shutdown: bool
+    def __init__(self, correlation_id: _Optional[int] = ..., fenced: _Optional[bool] = ..., should_shutdown: _Optional[bool] = ...) -> None: ...
+
+class FollowMetadataRequest(_message.Message):
+    __slots__ = ("cluster_id", "from_offset")
+    CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
+    FROM_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    cluster_id: str
+    from_offset: int
+    def __init__(self, cluster_id: _Optional[str] = ..., from_offset: _Optional[int] = ...) -> None: ...
+
+class FollowMetadataResponse(_message.Message):
+    __slots__ = ("records", "committed_offset", "leader_id", "leader_epoch")
+    RECORDS_FIELD_NUMBER: _ClassVar[int]
+    COMMITTED_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    LEADER_ID_FIELD_NUMBER: _ClassVar[int]
+    LEADER_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    records: bytes
+    committed_offset: int
+    leader_id: int
+    leader_epoch: int
+    def __init__(self, records: _Optional[bytes] = ..., committed_offset: _Optional[int] = ..., leader_id: _Optional[int] = ..., leader_epoch: _Optional[int] = ...) -> None: ...

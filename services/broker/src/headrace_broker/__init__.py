@@ -1,0 +1,1 @@
+"""The storage broker: partitions' logs behind produce and fetch streams."""
