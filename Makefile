@@ -1,0 +1,41 @@
+# Thin on purpose: what a target does is in tools/, and each line can be run by hand.
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test check proto bench bench-peers sim verify compose-test clean
+
+PYTHON := .venv/bin/python
+
+help: ## this list
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 22
+
+setup: ## .venv, dependencies, native code; idempotent, seconds when nothing changed
+	@tools/setup.sh
+
+demo: setup ## the main job, end to end; KEEP=1 leaves the cluster up
+	@$(PYTHON) -m headrace_spark.demo
+
+test: setup ## the whole suite but what needs Docker or Kafka's jars
+	@tools/test.sh
+
+check: setup ## ruff, mypy, import contracts, fresh protos, no breaking change of the protocol
+	@tools/check.sh
+
+proto: setup ## generate the protos' code anew, and record compatible additions
+	@$(PYTHON) tools/proto_tool.py generate
+
+bench: setup ## our benchmarks: codec, produce, consume, latency, connections, gRPC echo
+	@$(PYTHON) bench/run.py $(BENCH)
+
+bench-peers: setup ## the same beside Apache Kafka and its clients, in one run (Java, Maven)
+	@$(PYTHON) bench/peers.py $(BENCH)
+
+sim: ## the simulator (not built yet)
+	@tools/not_built.sh sim "the deterministic simulator comes with replication"
+
+verify: setup ## everything, in shards that resume (state in build/verify)
+	@$(PYTHON) tools/verify.py
+
+compose-test: ## the cluster in containers (not built yet)
+	@tools/not_built.sh compose-test "images and the compose file come with deploy/"
+
+clean: ## what was built, but not .venv
+	rm -rf build .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -1,0 +1,32 @@
+#!/usr/bin/env bash
+# Every static check; runs them all before it fails, and says how long each took.
+#   tools/check.sh mypy ruff     only these
+set -uo pipefail
+cd "$(dirname "$0")/.."
+bin=.venv/bin
+failed=()
+
+check() {
+  local name=$1 started=$SECONDS
+  shift
+  if [ ${#only[@]} -gt 0 ] && [[ " ${only[*]} " != *" $name "* ]]; then return; fi
+  if "$@"; then
+    printf 'check: %s ok (%s s)\n' "$name" $((SECONDS - started))
+  else
+    printf 'check: %s FAILED: %s\n' "$name" "$*"
+    failed+=("$name")
+  fi
+}
+
+only=("$@")
+check ruff $bin/ruff check --quiet .
+check format $bin/ruff format --check --quiet .
+check mypy $bin/mypy
+check imports $bin/lint-imports --no-logo
+check protos $bin/python tools/proto_tool.py check
+
+if [ ${#failed[@]} -gt 0 ]; then
+  printf 'check: failed: %s\n' "${failed[*]}"
+  exit 1
+fi
+printf 'check: ok\n'

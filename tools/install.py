@@ -1,0 +1,141 @@
+"""Fills .venv: pinned build tools, every dependency, our distributions (editable), native code. Run by tools/setup.sh.
+
+What was done is remembered in a stamp inside .venv, as digests of what it was done from, so that a second run does
+only what changed: constraints or a pyproject.toml -> pip; a .pyx or .pxd -> compile that distribution in place.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import sysconfig
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+STAMP = Path(sys.prefix) / "headrace-setup.json"
+
+#: Distribution directory -> extras that a checkout wants of it.
+DISTRIBUTIONS = {
+    "protos": "",
+    "core": "[server,arrow,zstd,snappy]",
+    "services/controller": "",
+    "services/broker": "",
+    "services/coordinator": "",
+    "clients/python": "[cli,cluster,arrow,zstd,snappy]",
+    "pipelines": "",
+}
+BUILD_TOOLS = ["pip", "setuptools", "wheel", "Cython"]
+
+
+def say(text: str) -> None:
+    print(f"setup: {text}", file=sys.stderr, flush=True)
+
+
+def digest(paths: Iterable[Path], *extra: str) -> str:
+    """One digest of the files' names and contents, and of ``extra``."""
+    total = hashlib.sha256("\0".join(extra).encode())
+    for path in sorted(paths):
+        total.update(f"\0{path.relative_to(ROOT)}\0".encode())
+        total.update(path.read_bytes())
+    return total.hexdigest()
+
+
+def what_is_installed_from() -> str:
+    files = [ROOT / "constraints.txt", ROOT / "pyproject.toml", Path(__file__).resolve()]
+    for directory in DISTRIBUTIONS:
+        files += (ROOT / directory).glob("pyproject.toml")
+    return digest(files, sys.version, str(ROOT))
+
+
+def native_sources(directory: str) -> list[Path]:
+    return [p for suffix in ("pyx", "pxd", "h") for p in (ROOT / directory / "src").rglob(f"*.{suffix}")]
+
+
+def what_is_compiled_from(directory: str) -> str:
+    setup = ROOT / directory / "setup.py"
+    return digest([*native_sources(directory), *([setup] if setup.exists() else [])], sys.version, str(ROOT))
+
+
+def is_compiled(directory: str) -> bool:
+    suffix = sysconfig.get_config_var("EXT_SUFFIX")
+    return all(p.with_name(p.stem + suffix).exists() for p in native_sources(directory) if p.suffix == ".pyx")
+
+
+def run(*command: str, cwd: Path = ROOT) -> None:
+    """Run quietly; on failure show the output and leave with its code."""
+    environment = {**os.environ, "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_ROOT_USER_ACTION": "ignore"}
+    done = subprocess.run(command, cwd=cwd, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    if done.returncode:
+        sys.stderr.write(done.stdout)
+        say(f"failed: {' '.join(command)} (in {cwd}, exit {done.returncode})")
+        raise SystemExit(done.returncode)
+
+
+class Timed:
+    """``with Timed("what"):`` says what is done now, and afterwards how long it took."""
+
+    def __init__(self, what: str) -> None:
+        self.what = what
+
+    def __enter__(self) -> None:
+        self.started = time.monotonic()
+        say(f"{self.what} ...")
+
+    def __exit__(self, failure: object, *rest: object) -> None:
+        if failure is None:
+            say(f"{self.what}: {time.monotonic() - self.started:.1f} s")
+
+
+def load_stamp() -> dict[str, str]:
+    try:
+        stamp = json.loads(STAMP.read_text())
+    except (OSError, ValueError):
+        return {}
+    return stamp if isinstance(stamp, dict) else {}
+
+
+def save_stamp(stamp: dict[str, str]) -> None:
+    partial = STAMP.with_suffix(".tmp")
+    partial.write_text(json.dumps(stamp, indent=1))
+    partial.replace(STAMP)
+
+
+def install() -> None:
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--constraint", "constraints.txt"]
+    with Timed("build tools"):
+        run(*pip, *BUILD_TOOLS)
+    editable = [part for path, extras in DISTRIBUTIONS.items() for part in ("--editable", f"./{path}{extras}")]
+    with Timed(f"dependencies and {len(DISTRIBUTIONS)} distributions, native code compiled"):
+        run(*pip, "--no-build-isolation", "--group", "dev", *editable)
+
+
+def main() -> None:
+    started = time.monotonic()
+    with (STAMP.parent / "headrace-setup.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # two `make` at once: the second waits, then finds nothing to do
+        stamp = load_stamp()
+        wanted = what_is_installed_from()
+        native = [directory for directory in DISTRIBUTIONS if native_sources(directory)]
+        if stamp.get("installed") != wanted:
+            STAMP.unlink(missing_ok=True)
+            compiled_from = {directory: what_is_compiled_from(directory) for directory in native}
+            install()
+            stamp = {"installed": wanted} | compiled_from
+        for directory in native:
+            compiled_from_now = what_is_compiled_from(directory)
+            if stamp.get(directory) != compiled_from_now or not is_compiled(directory):
+                with Timed(f"native code of {directory}"):
+                    run(sys.executable, "setup.py", "-q", "build_ext", "--inplace", cwd=ROOT / directory)
+                stamp[directory] = compiled_from_now
+        save_stamp(stamp)
+    say(f"ready in {time.monotonic() - started:.1f} s ({sys.prefix}, Python {sys.version.split()[0]})")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,113 @@
+"""The protos' tool: generate the code, check that it is fresh, keep the baseline that no change may break.
+
+proto_tool.py generate           new code from the .proto files; compatible additions go into protos/baseline.json
+proto_tool.py check              generated code equals what is committed; nothing in the baseline is broken; all of it is in
+proto_tool.py accept-breaking    a new baseline, whatever it breaks (before 1.0 only; say so in CHANGELOG.md)
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+from pathlib import Path
+
+import grpc_tools
+import proto_compat
+from google.protobuf.descriptor_pb2 import FileDescriptorSet
+from grpc_tools import protoc
+
+ROOT = Path(__file__).resolve().parent.parent
+SOURCES = ROOT / "protos" / "src"
+BASELINE = ROOT / "protos" / "baseline.json"
+WELL_KNOWN = Path(grpc_tools.__file__).parent / "_proto"
+
+
+def proto_files() -> list[Path]:
+    return sorted(SOURCES.rglob("*.proto"))
+
+
+def run_protoc(*arguments: str) -> None:
+    """Run the bundled protoc over all our files; leaves the process when it fails (it has said why)."""
+    names = [str(path.relative_to(SOURCES)) for path in proto_files()]
+    code = protoc.main(["protoc", f"-I{SOURCES}", f"-I{WELL_KNOWN}", *arguments, *names])
+    if code:
+        raise SystemExit(code)
+
+
+def generate_into(directory: Path) -> list[Path]:
+    """Generate messages, stubs and type hints; returns their paths, relative to ``directory``."""
+    run_protoc(f"--python_out={directory}", f"--pyi_out={directory}", f"--grpc_python_out={directory}")
+    return sorted(path.relative_to(directory) for path in directory.rglob("*_pb2*.py*") if path.suffix != ".pyc")
+
+
+def describe_sources() -> proto_compat.Description:
+    with tempfile.NamedTemporaryFile(suffix=".binpb") as file:
+        run_protoc(f"--descriptor_set_out={file.name}")
+        return proto_compat.describe(FileDescriptorSet.FromString(Path(file.name).read_bytes()))
+
+
+def load_baseline() -> proto_compat.Description:
+    loaded: proto_compat.Description = json.loads(BASELINE.read_text())
+    return loaded
+
+
+def save_baseline(description: proto_compat.Description) -> None:
+    BASELINE.write_text(json.dumps(description, indent=1) + "\n")
+
+
+def stale_files() -> list[str]:
+    """Generated files that are missing, differ from what protoc makes now, or have no .proto any more."""
+    with tempfile.TemporaryDirectory() as name:
+        fresh = Path(name)
+        generated = generate_into(fresh)
+        committed = sorted(p.relative_to(SOURCES) for p in SOURCES.rglob("*_pb2*.py*") if p.suffix != ".pyc")
+        wrong = [f"{path}: no .proto makes it" for path in committed if path not in generated]
+        for path in generated:
+            if path not in committed:
+                wrong.append(f"{path}: missing")
+            elif (fresh / path).read_bytes() != (SOURCES / path).read_bytes():
+                wrong.append(f"{path}: differs from what its .proto makes")
+        return wrong
+
+
+def problems() -> list[str]:
+    """Everything that `check` complains about."""
+    found = [f"{line}; run make proto" for line in stale_files()]
+    now, baseline = describe_sources(), load_baseline()
+    broken = proto_compat.breaking_changes(baseline, now)
+    found += [f"breaking change: {line}" for line in broken]
+    if not broken and now != baseline:
+        found.append("protos/baseline.json lacks what was added to the protos; run make proto")
+    return found
+
+
+def generate() -> list[str]:
+    """Write the generated code; extend the baseline unless something in it would break (then say what)."""
+    generate_into(SOURCES)
+    now = describe_sources()
+    broken = proto_compat.breaking_changes(load_baseline(), now) if BASELINE.exists() else []
+    if not broken:
+        save_baseline(now)
+    return [f"breaking change (baseline kept as it was): {line}" for line in broken]
+
+
+def main(arguments: list[str]) -> int:
+    match arguments:
+        case ["generate"]:
+            found = generate()
+        case ["check"]:
+            found = problems()
+        case ["accept-breaking"]:
+            found = []
+            save_baseline(describe_sources())
+        case _:
+            print(__doc__)
+            return 2
+    for line in found:
+        print(f"protos: {line}")
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))
