@@ -1,0 +1,385 @@
+"""The cluster's state at one offset of the metadata log, as an immutable value.
+
+Everybody reads images: the controller decides on one, brokers serve from one. A new image shares with the old one
+whatever did not change. Changes are collected in an ``ImageBuilder``, which copies a table when it first touches it
+(a few microseconds per thousand entries) and a topic's partitions when it first touches the topic, so that catching
+up over a whole log copies nothing twice. ``finish`` gives the image and the ``MetadataDelta``: what changed, so that a
+broker with 5,000 partitions reacts to the three that matter.
+
+Offsets: ``next_offset`` is the first offset that the image has *not* seen; "applied up to N" always means this one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from ..errors import CorruptLogError
+from .records import (
+    BrokerChangeRecord,
+    BrokerEndpoint,
+    ClusterRecord,
+    ConfigRecord,
+    ConfigResourceType,
+    MetadataRecord,
+    PartitionChangeRecord,
+    PartitionRecord,
+    RegisterBrokerRecord,
+    RemoveTopicRecord,
+    TopicRecord,
+)
+
+#: What a configuration entry belongs to: (type, name).
+ConfigResource = tuple[ConfigResourceType, str]
+
+_NO_CONFIG: Mapping[str, str] = {}
+
+
+class BrokerImage(msgspec.Struct, frozen=True):
+    """A registered broker. It is *active*, may lead and take new replicas, when neither fenced nor shutting down."""
+
+    broker_id: int
+    broker_epoch: int
+    incarnation_id: bytes
+    directory_ids: tuple[bytes, ...]
+    endpoints: tuple[BrokerEndpoint, ...]
+    rack: str | None
+    fenced: bool
+    in_controlled_shutdown: bool
+
+    @property
+    def active(self) -> bool:
+        return not (self.fenced or self.in_controlled_shutdown)
+
+    def endpoint(self, listener: str) -> BrokerEndpoint | None:
+        """Where the broker listens under this name, or None."""
+        return next((endpoint for endpoint in self.endpoints if endpoint.listener == listener), None)
+
+
+class PartitionImage(msgspec.Struct, frozen=True, gc=False):
+    """A partition's state. ``replicas[0]`` is the preferred leader; ``leader`` is -1 while there is none."""
+
+    replicas: tuple[int, ...]
+    isr: tuple[int, ...]
+    leader: int
+    leader_epoch: int
+    partition_epoch: int
+
+
+class TopicImage(msgspec.Struct, frozen=True):
+    """A topic; ``partitions`` is indexed by partition number."""
+
+    name: str
+    topic_id: bytes
+    partitions: tuple[PartitionImage, ...]
+
+    @property
+    def replication_factor(self) -> int:
+        return len(self.partitions[0].replicas) if self.partitions else 0
+
+
+class BrokerLoad(msgspec.Struct, frozen=True):
+    """How much a broker has been given: what placement balances."""
+
+    replicas: int = 0
+    preferred_leaders: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class MetadataDelta:
+    """What changed between two images.
+
+    ``partitions``: those new or changed, by topic id. ``removed_topics``: topics as they were, by id; a topic deleted
+    and created anew under its name is in both. ``configs``: resources with any entry set or removed.
+    """
+
+    from_offset: int
+    next_offset: int
+    brokers: frozenset[int] = frozenset()
+    partitions: Mapping[bytes, frozenset[int]] = field(default_factory=dict)
+    created_topics: frozenset[bytes] = frozenset()
+    removed_topics: Mapping[bytes, TopicImage] = field(default_factory=dict)
+    configs: frozenset[ConfigResource] = frozenset()
+
+    @property
+    def empty(self) -> bool:
+        """Nothing that anybody could react to; the offset may have moved."""
+        return not (self.brokers or self.partitions or self.removed_topics or self.configs)
+
+
+@dataclass(frozen=True, slots=True)
+class MetadataImage:
+    """The state after all records below ``next_offset``; ``epoch`` is the leader epoch of the last of them."""
+
+    next_offset: int = 0
+    epoch: int = -1
+    cluster_id: str = ""
+    metadata_version: int = 0
+    brokers: Mapping[int, BrokerImage] = field(default_factory=dict)
+    topics: Mapping[bytes, TopicImage] = field(default_factory=dict)
+    topic_ids: Mapping[str, bytes] = field(default_factory=dict)
+    configs: Mapping[ConfigResource, Mapping[str, str]] = field(default_factory=dict)
+    loads: Mapping[int, BrokerLoad] = field(default_factory=dict)
+
+    def topic(self, name: str) -> TopicImage | None:
+        topic_id = self.topic_ids.get(name)
+        return None if topic_id is None else self.topics[topic_id]
+
+    def partition(self, topic_id: bytes, partition: int) -> PartitionImage | None:
+        topic = self.topics.get(topic_id)
+        if topic is None or not 0 <= partition < len(topic.partitions):
+            return None
+        return topic.partitions[partition]
+
+    def config(self, resource_type: ConfigResourceType, name: str) -> Mapping[str, str]:
+        """The entries set on a resource itself, as text; defaults are not in here (see configs.py)."""
+        return self.configs.get((resource_type, name), _NO_CONFIG)
+
+    def active_brokers(self) -> list[BrokerImage]:
+        """Brokers that may lead and take new replicas, by id."""
+        return [self.brokers[broker_id] for broker_id in sorted(self.brokers) if self.brokers[broker_id].active]
+
+    def partition_count(self) -> int:
+        return sum(len(topic.partitions) for topic in self.topics.values())
+
+    def apply(self, records: Iterable[MetadataRecord], next_offset: int, epoch: int = -1) -> MetadataImage:
+        """The image after ``records``, which end just below ``next_offset``. CorruptLogError when one cannot follow."""
+        return self.apply_with_delta(records, next_offset, epoch)[0]
+
+    def apply_with_delta(
+        self, records: Iterable[MetadataRecord], next_offset: int, epoch: int = -1
+    ) -> tuple[MetadataImage, MetadataDelta]:
+        builder = ImageBuilder(self)
+        for record in records:
+            builder.replay(record)
+        return builder.finish(next_offset, epoch)
+
+
+EMPTY_IMAGE = MetadataImage()
+
+
+class ImageBuilder:
+    """Collects changes on top of an image. Not shared; used once: ``finish`` ends its life."""
+
+    def __init__(self, base: MetadataImage) -> None:
+        self._base = base
+        self._cluster_id = base.cluster_id
+        self._metadata_version = base.metadata_version
+        self._brokers: dict[int, BrokerImage] | None = None
+        self._topics: dict[bytes, TopicImage] | None = None
+        self._topic_ids: dict[str, bytes] | None = None
+        self._configs: dict[ConfigResource, Mapping[str, str]] | None = None
+        self._loads: dict[int, list[int]] = {}  # broker -> [replicas, preferred leaders], as changes
+        self._open_topics: dict[bytes, list[PartitionImage]] = {}  # topics whose partitions are being changed
+        self._changed_brokers: set[int] = set()
+        self._changed_partitions: dict[bytes, set[int]] = {}
+        self._created: set[bytes] = set()
+        self._removed: dict[bytes, TopicImage] = {}
+        self._changed_configs: set[ConfigResource] = set()
+
+    def replay(self, record: MetadataRecord) -> None:
+        """Take one record in. CorruptLogError when it speaks of something that does not exist: the log has a hole."""
+        _REPLAY[type(record)](self, record)
+
+    def finish(self, next_offset: int, epoch: int = -1) -> tuple[MetadataImage, MetadataDelta]:
+        """The new image and what changed since the base. ``epoch`` -1 keeps the base's."""
+        base = self._base
+        for topic_id, partitions in self._open_topics.items():
+            topics = self._own_topics()
+            topics[topic_id] = msgspec.structs.replace(topics[topic_id], partitions=tuple(partitions))
+        image = MetadataImage(
+            next_offset=next_offset,
+            epoch=base.epoch if epoch < 0 else epoch,
+            cluster_id=self._cluster_id,
+            metadata_version=self._metadata_version,
+            brokers=base.brokers if self._brokers is None else self._brokers,
+            topics=base.topics if self._topics is None else self._topics,
+            topic_ids=base.topic_ids if self._topic_ids is None else self._topic_ids,
+            configs=base.configs if self._configs is None else self._configs,
+            loads=self._new_loads(),
+        )
+        delta = MetadataDelta(
+            from_offset=base.next_offset,
+            next_offset=next_offset,
+            brokers=frozenset(self._changed_brokers),
+            partitions={topic_id: frozenset(changed) for topic_id, changed in self._changed_partitions.items()},
+            created_topics=frozenset(self._created),
+            removed_topics=self._removed,
+            configs=frozenset(self._changed_configs),
+        )
+        return image, delta
+
+    # -- tables, copied when first touched ----------------------------------------------------------------------------
+
+    def _own_brokers(self) -> dict[int, BrokerImage]:
+        if self._brokers is None:
+            self._brokers = dict(self._base.brokers)
+        return self._brokers
+
+    def _own_topics(self) -> dict[bytes, TopicImage]:
+        if self._topics is None:
+            self._topics = dict(self._base.topics)
+        return self._topics
+
+    def _own_topic_ids(self) -> dict[str, bytes]:
+        if self._topic_ids is None:
+            self._topic_ids = dict(self._base.topic_ids)
+        return self._topic_ids
+
+    def _own_configs(self) -> dict[ConfigResource, Mapping[str, str]]:
+        if self._configs is None:
+            self._configs = dict(self._base.configs)
+        return self._configs
+
+    def _open(self, topic_id: bytes, record: MetadataRecord) -> list[PartitionImage]:
+        partitions = self._open_topics.get(topic_id)
+        if partitions is None:
+            topic = (self._base.topics if self._topics is None else self._topics).get(topic_id)
+            if topic is None:
+                raise _impossible(record, f"no topic has the id {topic_id.hex()}")
+            partitions = self._open_topics[topic_id] = list(topic.partitions)
+        return partitions
+
+    def _new_loads(self) -> Mapping[int, BrokerLoad]:
+        if not self._loads:
+            return self._base.loads
+        loads = dict(self._base.loads)
+        for broker_id, (replicas, leaders) in self._loads.items():
+            before = loads.get(broker_id, BrokerLoad())
+            after = BrokerLoad(before.replicas + replicas, before.preferred_leaders + leaders)
+            if after.replicas:
+                loads[broker_id] = after
+            else:
+                loads.pop(broker_id, None)
+        return loads
+
+    def _count(self, replicas: tuple[int, ...], sign: int) -> None:
+        for position, broker_id in enumerate(replicas):
+            load = self._loads.setdefault(broker_id, [0, 0])
+            load[0] += sign
+            load[1] += sign if position == 0 else 0
+
+    # -- one method per kind of record --------------------------------------------------------------------------------
+
+    def _cluster(self, record: ClusterRecord) -> None:
+        self._cluster_id = record.cluster_id
+        self._metadata_version = record.metadata_version
+
+    def _register_broker(self, record: RegisterBrokerRecord) -> None:
+        self._own_brokers()[record.broker_id] = BrokerImage(
+            broker_id=record.broker_id,
+            broker_epoch=record.broker_epoch,
+            incarnation_id=record.incarnation_id,
+            directory_ids=record.directory_ids,
+            endpoints=record.endpoints,
+            rack=record.rack,
+            fenced=True,
+            in_controlled_shutdown=False,
+        )
+        self._changed_brokers.add(record.broker_id)
+
+    def _broker_change(self, record: BrokerChangeRecord) -> None:
+        broker = (self._base.brokers if self._brokers is None else self._brokers).get(record.broker_id)
+        if broker is None:
+            raise _impossible(record, f"broker {record.broker_id} is not registered")
+        if broker.broker_epoch != record.broker_epoch:
+            raise _impossible(record, f"broker {record.broker_id} has epoch {broker.broker_epoch}")
+        self._own_brokers()[record.broker_id] = msgspec.structs.replace(
+            broker,
+            fenced=broker.fenced if record.fenced is None else record.fenced,
+            in_controlled_shutdown=broker.in_controlled_shutdown
+            if record.in_controlled_shutdown is None
+            else record.in_controlled_shutdown,
+        )
+        self._changed_brokers.add(record.broker_id)
+
+    def _topic(self, record: TopicRecord) -> None:
+        topic_ids = self._own_topic_ids()
+        if record.name in topic_ids:
+            raise _impossible(record, f"topic {record.name} exists already")
+        topic_ids[record.name] = record.topic_id
+        self._own_topics()[record.topic_id] = TopicImage(record.name, record.topic_id, ())
+        self._created.add(record.topic_id)
+        self._changed_partitions.setdefault(record.topic_id, set())
+
+    def _partition(self, record: PartitionRecord) -> None:
+        partitions = self._open(record.topic_id, record)
+        number = record.partition
+        if number > len(partitions) or number < 0:
+            raise _impossible(record, f"the topic has {len(partitions)} partitions, so the next one is not {number}")
+        new = PartitionImage(record.replicas, record.isr, record.leader, record.leader_epoch, record.partition_epoch)
+        if number == len(partitions):
+            partitions.append(new)
+        else:
+            self._count(partitions[number].replicas, -1)
+            partitions[number] = new
+        self._count(record.replicas, +1)
+        self._changed_partitions.setdefault(record.topic_id, set()).add(number)
+
+    def _partition_change(self, record: PartitionChangeRecord) -> None:
+        partitions = self._open(record.topic_id, record)
+        if not 0 <= record.partition < len(partitions):
+            raise _impossible(record, f"the topic has {len(partitions)} partitions")
+        old = partitions[record.partition]
+        if record.replicas is not None:
+            self._count(old.replicas, -1)
+            self._count(record.replicas, +1)
+        partitions[record.partition] = PartitionImage(
+            replicas=old.replicas if record.replicas is None else record.replicas,
+            isr=old.isr if record.isr is None else record.isr,
+            leader=old.leader if record.leader is None else record.leader,
+            leader_epoch=old.leader_epoch if record.leader_epoch is None else record.leader_epoch,
+            partition_epoch=record.partition_epoch,
+        )
+        self._changed_partitions.setdefault(record.topic_id, set()).add(record.partition)
+
+    def _remove_topic(self, record: RemoveTopicRecord) -> None:
+        partitions = self._open(record.topic_id, record)
+        topics = self._own_topics()
+        topic = msgspec.structs.replace(topics.pop(record.topic_id), partitions=tuple(partitions))
+        del self._open_topics[record.topic_id]
+        for partition in partitions:
+            self._count(partition.replicas, -1)
+        del self._own_topic_ids()[topic.name]
+        resource = (ConfigResourceType.TOPIC, topic.name)
+        if resource in (self._base.configs if self._configs is None else self._configs):
+            del self._own_configs()[resource]
+            self._changed_configs.add(resource)
+        self._changed_partitions.pop(record.topic_id, None)
+        if record.topic_id in self._created:
+            self._created.discard(record.topic_id)  # came and went: nobody saw it
+        else:
+            self._removed[record.topic_id] = self._base.topics[record.topic_id]
+
+    def _config(self, record: ConfigRecord) -> None:
+        resource = (ConfigResourceType(record.resource_type), record.resource_name)
+        configs = self._own_configs()
+        entries = dict(configs.get(resource, _NO_CONFIG))
+        if record.value is None:
+            entries.pop(record.key, None)
+        else:
+            entries[record.key] = record.value
+        if entries:
+            configs[resource] = entries
+        else:
+            configs.pop(resource, None)
+        self._changed_configs.add(resource)
+
+
+_REPLAY: dict[type, Callable[[ImageBuilder, Any], None]] = {
+    ClusterRecord: ImageBuilder._cluster,
+    RegisterBrokerRecord: ImageBuilder._register_broker,
+    BrokerChangeRecord: ImageBuilder._broker_change,
+    TopicRecord: ImageBuilder._topic,
+    PartitionRecord: ImageBuilder._partition,
+    PartitionChangeRecord: ImageBuilder._partition_change,
+    RemoveTopicRecord: ImageBuilder._remove_topic,
+    ConfigRecord: ImageBuilder._config,
+}
+
+
+def _impossible(record: MetadataRecord, why: str) -> CorruptLogError:
+    return CorruptLogError(f"metadata record {record!r} cannot follow: {why}; the metadata log is damaged")

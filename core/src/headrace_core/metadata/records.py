@@ -1,0 +1,128 @@
+"""The records of the metadata log: what the controller decided, one frozen struct per kind of decision.
+
+A record is stored as a msgpack array whose first item is the kind's number (the struct's tag), behind one byte that
+says which framing follows (codec.py). Rules of evolution, since old logs are read for ever:
+
+* a tag is never reused, a field is never removed or reordered;
+* a new field goes to the end and has a default that means "as before";
+* a reader skips trailing fields that it does not know, and refuses a tag that it does not know.
+
+Everything that a decision depended on (epochs, leaders, ids) is in the record, so that replay needs no clock, no
+randomness and no rule: replaying is assignment. Source: the shape of KIP-631's records, with our own encoding.
+"""
+
+from __future__ import annotations
+
+import enum
+
+import msgspec
+
+#: What this version of Headrace writes and reads; the cluster's own level is in ClusterRecord.
+METADATA_VERSION = 1
+
+
+class ConfigResourceType(enum.IntEnum):
+    """What a configuration entry belongs to (the numbers of headrace.v1.ConfigResourceType)."""
+
+    TOPIC = 1
+    BROKER = 2
+
+
+class BrokerEndpoint(msgspec.Struct, frozen=True, array_like=True):
+    """Where a broker is reached on one of its listeners."""
+
+    listener: str
+    host: str
+    port: int
+
+
+class ClusterRecord(msgspec.Struct, frozen=True, array_like=True, tag=1):
+    """The first decision of a cluster: who it is, and the feature level that its log is written in."""
+
+    cluster_id: str
+    metadata_version: int
+
+
+class RegisterBrokerRecord(msgspec.Struct, frozen=True, array_like=True, tag=2):
+    """A broker process came up. It replaces the broker's earlier registration, and the broker starts out fenced.
+
+    ``broker_epoch`` is the offset of this record: it grows with each registration. ``directory_ids`` (16 bytes each)
+    are what the broker's id belongs to.
+    """
+
+    broker_id: int
+    broker_epoch: int
+    incarnation_id: bytes
+    directory_ids: tuple[bytes, ...]
+    endpoints: tuple[BrokerEndpoint, ...]
+    rack: str | None = None
+
+
+class BrokerChangeRecord(msgspec.Struct, frozen=True, array_like=True, tag=3):
+    """A broker was fenced, unfenced, or began its controlled shutdown. None leaves a field as it is."""
+
+    broker_id: int
+    broker_epoch: int
+    fenced: bool | None = None
+    in_controlled_shutdown: bool | None = None
+
+
+class TopicRecord(msgspec.Struct, frozen=True, array_like=True, tag=4):
+    """A topic exists from here on; its partitions follow in the same batch."""
+
+    name: str
+    topic_id: bytes
+
+
+class PartitionRecord(msgspec.Struct, frozen=True, array_like=True, tag=5):
+    """A new partition, or a partition's whole state. ``replicas[0]`` is the preferred leader; leader -1 means none."""
+
+    topic_id: bytes
+    partition: int
+    replicas: tuple[int, ...]
+    isr: tuple[int, ...]
+    leader: int
+    leader_epoch: int
+    partition_epoch: int
+
+
+class PartitionChangeRecord(msgspec.Struct, frozen=True, array_like=True, tag=6):
+    """A partition's leader, in-sync replicas or replicas changed. None leaves a field as it is.
+
+    ``partition_epoch`` is the epoch after the change; ``leader_epoch`` is given whenever the leader is.
+    """
+
+    topic_id: bytes
+    partition: int
+    partition_epoch: int
+    leader: int | None = None
+    leader_epoch: int | None = None
+    isr: tuple[int, ...] | None = None
+    replicas: tuple[int, ...] | None = None
+
+
+class RemoveTopicRecord(msgspec.Struct, frozen=True, array_like=True, tag=7):
+    """The topic, its partitions and its configuration are gone."""
+
+    topic_id: bytes
+
+
+class ConfigRecord(msgspec.Struct, frozen=True, array_like=True, tag=8):
+    """One configuration entry; ``value`` None removes it. A broker's name is its id, or "" for all brokers."""
+
+    resource_type: int
+    resource_name: str
+    key: str
+    value: str | None = None
+
+
+MetadataRecord = (
+    ClusterRecord
+    | RegisterBrokerRecord
+    | BrokerChangeRecord
+    | TopicRecord
+    | PartitionRecord
+    | PartitionChangeRecord
+    | RemoveTopicRecord
+    | ConfigRecord
+)
