@@ -1,0 +1,189 @@
+"""LocalCluster: a Headrace cluster for as long as a ``with`` block lasts.
+
+    with LocalCluster(brokers=1) as cluster:
+        producer = Producer(bootstrap_servers=cluster.bootstrap_servers)
+
+The nodes are the production ones, each a process of its own, on loopback, on free ports. Without ``data`` everything
+lives in a temporary directory that goes with the cluster.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import shutil
+import signal
+import tempfile
+import weakref
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal
+
+from headrace_core.errors import IllegalStateError, InvalidArgumentError, UnsupportedVersionError
+
+from . import guardian
+from .directory import ClusterDirectory, Topology
+
+logger = logging.getLogger("headrace.local")
+
+
+def config_text(config: Mapping[str, Any] | None) -> dict[str, str]:
+    """Overrides as text, dotted: ``{"log_flush": "os", "num.partitions": 6}`` -> ``{"log.flush": "os", ...}``."""
+    return {
+        key.replace("_", "."): str(value).lower() if isinstance(value, bool) else str(value)
+        for key, value in (config or {}).items()
+    }
+
+
+class LocalCluster:
+    """A cluster of real processes; start it with ``with`` or ``start()``, and it serves when that returns.
+
+    ``data``: where it lives; kept afterwards, and found again by the next cluster there (same topology, same ports).
+    None: a temporary directory, deleted at the end. ``port``: of the first broker (None: any free one).
+    ``config``: keys laid over every node's configuration, dotted or snake_case. ``coordinators`` are accepted, but none
+    is built yet, so none starts (a warning says so).
+
+    Raises UnsupportedVersionError for what is not built yet (``mode="inprocess"``, several controllers),
+    InvalidArgumentError for what never works; ``start`` raises ClusterStartError, which quotes the failing node's log.
+    """
+
+    def __init__(
+        self,
+        brokers: int = 1,
+        controllers: int = 1,
+        coordinators: int = 0,
+        mode: Literal["process", "inprocess"] = "process",
+        data: str | os.PathLike[str] | None = None,
+        port: int | None = None,
+        config: Mapping[str, Any] | None = None,
+        *,
+        start_timeout_s: float = 30.0,
+        stop_timeout_s: float = 20.0,
+    ) -> None:
+        if mode == "inprocess":
+            raise UnsupportedVersionError("mode='inprocess' is not built yet; mode='process' runs the same code")
+        if mode != "process":
+            raise InvalidArgumentError(f"mode={mode!r}: must be 'process' or 'inprocess'")
+        if coordinators < 0:
+            raise InvalidArgumentError(f"coordinators={coordinators}: must not be negative")
+        if coordinators:
+            logger.warning("coordinators=%d: the coordinator is not built yet, none is started", coordinators)
+        self._topology = Topology(
+            # An existing directory is compared with what was asked for, so the defaults of this class count as asked.
+            brokers=brokers,
+            controllers=controllers,
+            port=port,
+            config=config_text(config),
+        )
+        self._topology.check()
+        self._data = Path(data) if data is not None else None
+        self._timeouts = {"start_timeout_s": start_timeout_s, "stop_timeout_s": stop_timeout_s}
+        self._cluster: ClusterDirectory | None = None
+        self._bootstrap_servers = ""
+        self._finalizer: weakref.finalize[[ClusterDirectory, bool, int], LocalCluster] | None = None
+        self._guardian: guardian.Guardian | None = None
+
+    # -- life
+
+    def start(self) -> LocalCluster:
+        """Start every node and wait until all serve; returns self."""
+        if self._cluster is not None:
+            raise IllegalStateError("this LocalCluster is running already")
+        temporary = self._data is None
+        directory = Path(tempfile.mkdtemp(prefix="headrace-")) if self._data is None else self._data
+        cluster = ClusterDirectory(directory, **self._timeouts)
+        try:
+            started = cluster.up(self._topology, exclusive=True)
+        except BaseException:
+            if temporary:
+                shutil.rmtree(directory, ignore_errors=True)
+            raise
+        self._cluster = cluster
+        self._bootstrap_servers = started.state.bootstrap_servers
+        self._guardian = guardian.start(cluster.directory, delete=temporary)
+        # For those who forget stop(): at garbage collection, or when the interpreter ends.
+        self._finalizer = weakref.finalize(self, _end, cluster, temporary, os.getpid())
+        return self
+
+    def stop(self) -> None:
+        """Stop the nodes cleanly (brokers first), delete temporary data. Stopping twice is fine."""
+        if self._guardian is not None:
+            self._guardian.dismiss()
+            self._guardian = None
+        if self._finalizer is not None:
+            self._finalizer()
+        self._cluster = None
+
+    def __enter__(self) -> LocalCluster:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    # -- looking
+
+    @property
+    def directory(self) -> Path:
+        """Where the cluster lives: logs/, config/, and each node's data."""
+        return self._running().directory
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """``host:port`` of each broker, with commas: the value of ``bootstrap.servers``."""
+        self._running()
+        return self._bootstrap_servers
+
+    def ps(self) -> list[dict[str, Any]]:
+        """``[{"role", "id", "pid" (None: dead), "address", "data_dirs"}]``, as `headrace ps -o json` has it."""
+        return self._running().ps()
+
+    def log(self, role: str, node_id: int) -> str:
+        """What a node has printed so far."""
+        return self._running().log_path(role, node_id).read_text(errors="replace")
+
+    # -- faults
+
+    def kill(self, role: str, node_id: int) -> None:
+        """kill -9; returns when the process is gone. It stays dead until ``restart``."""
+        self._running().kill(role, node_id)
+
+    def pause(self, role: str, node_id: int) -> None:
+        """SIGSTOP: the process stands still, its connections stay open."""
+        self._running().signal(role, node_id, signal.SIGSTOP)
+
+    def resume(self, role: str, node_id: int) -> None:
+        """SIGCONT after ``pause``."""
+        self._running().signal(role, node_id, signal.SIGCONT)
+
+    def restart(self, role: str, node_id: int) -> None:
+        """Start a dead node again (a running one is stopped cleanly first) on its directories and ports; returns when
+        it serves. ClusterStartError when it does not."""
+        self._running().restart(role, node_id)
+
+    def _running(self) -> ClusterDirectory:
+        if self._cluster is None:
+            raise IllegalStateError("this LocalCluster is not running; use it in a `with` block, or call start()")
+        return self._cluster
+
+
+def _end(cluster: ClusterDirectory, temporary: bool, owner_pid: int) -> None:
+    if os.getpid() != owner_pid:  # a fork of the owner ends: the cluster is not its
+        return
+    end_cluster(cluster, delete=temporary)
+
+
+def end_abandoned(directory: str, *, delete: bool) -> None:
+    """What the guardian does after the owner's death."""
+    end_cluster(ClusterDirectory(directory, stop_timeout_s=2.0 if delete else 20.0), delete=delete)
+
+
+def end_cluster(cluster: ClusterDirectory, *, delete: bool) -> None:
+    """Stop the nodes; a cluster that somebody else deleted meanwhile is no error."""
+    with contextlib.suppress(InvalidArgumentError):
+        cluster.down()
+    if delete:
+        shutil.rmtree(cluster.directory, ignore_errors=True)

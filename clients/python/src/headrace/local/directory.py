@@ -1,0 +1,328 @@
+"""A local cluster in a directory: laid out, started, stopped, watched. ``headrace up`` and LocalCluster both end here.
+
+    DIR/cluster.json              what there is (state.py)            DIR/.lock     one command at a time
+    DIR/config/<role>-<id>.properties                                 DIR/logs/<role>-<id>.log
+    DIR/controller-1/  DIR/broker-1/  ...                             the nodes' data
+
+Nodes are nobody's children for long: they outlive the command that started them, keep none of its descriptors, and are
+found again by their identity (processes.py). Nobody restarts a dead node but `restart` and `up`.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import shutil
+import signal
+import time
+import uuid
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from headrace_core.errors import ClusterStartError, IllegalStateError, InvalidArgumentError, UnsupportedVersionError
+
+from . import nodes as node_files
+from . import ports
+from .health import is_serving
+from .processes import spawn
+from .state import ROLES, ClusterState, Node, StateFile
+
+HOST = "127.0.0.1"
+_PORT_TRIES = 6
+_LOG_LINES_QUOTED = 25
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Topology:
+    """What the user asks for; None: as it is, else the default. ``port`` 0, or None with a new cluster: any free one."""
+
+    brokers: int | None = None
+    controllers: int | None = None
+    port: int | None = None
+    config: Mapping[str, str] | None = None
+
+    def check(self) -> None:
+        """InvalidArgumentError for what can never work, UnsupportedVersionError for what is not built yet."""
+        for name, count in (("brokers", self.brokers), ("controllers", self.controllers)):
+            if count is not None and count < 1:
+                raise InvalidArgumentError(f"{name}={count}: a cluster has at least 1")
+        if (self.controllers or 1) > 1:
+            raise UnsupportedVersionError(
+                f"controllers={self.controllers}: a quorum of several controllers is not built yet; use 1"
+            )
+        if self.port is not None and not 0 <= self.port <= 65_535:
+            raise InvalidArgumentError(f"port={self.port}: must be between 0 (any free port) and 65535")
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """What `up` did: the nodes it started (none: everything ran already)."""
+
+    state: ClusterState
+    nodes: tuple[Node, ...]
+
+
+class ClusterDirectory:
+    """The cluster in ``directory``, which need not exist yet."""
+
+    def __init__(self, directory: Path | str, *, start_timeout_s: float = 30.0, stop_timeout_s: float = 20.0) -> None:
+        self.directory = Path(directory).absolute()
+        self.start_timeout_s = start_timeout_s
+        self.stop_timeout_s = stop_timeout_s
+        self._file = StateFile(self.directory)
+
+    # -- reading
+
+    def state(self) -> ClusterState:
+        """The cluster; InvalidArgumentError when there is none in this directory."""
+        state = self._file.read()
+        if state is None:
+            raise InvalidArgumentError(
+                f"there is no cluster in {self.directory}; `headrace up --data {self.directory}` starts one"
+            )
+        return state
+
+    def ps(self) -> list[dict[str, Any]]:
+        """``[{"role", "id", "pid" (None: dead), "address", "data_dirs"}]``, controllers first."""
+        return [
+            {
+                "role": node.role,
+                "id": node.id,
+                "pid": node.pid(),
+                "address": node.address,
+                "data_dirs": list(node.data_dirs),
+            }
+            for node in self.state().nodes
+        ]
+
+    def log_path(self, role: str, node_id: int) -> Path:
+        return node_files.log_path(self.directory, self.state().node(role, node_id))
+
+    # -- starting
+
+    def up(self, wanted: Topology, *, exclusive: bool = False) -> Started:
+        """Start every node that does not run, and wait until all serve.
+
+        A new directory is laid out and formatted first; an old one keeps its topology and ports. ClusterStartError when
+        a node does not come up (its log is quoted, all that was started here is ended); InvalidArgumentError when
+        ``wanted`` contradicts what is there; IllegalStateError with ``exclusive`` when the cluster runs already.
+        """
+        wanted.check()
+        try:
+            self.directory.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ClusterStartError(f"cannot make the directory {self.directory}: {error.strerror}") from error
+        with self._file.locked():
+            state = self._file.read()
+            if state is None:
+                return self._first_up(wanted)
+            if exclusive and any(node.alive() for node in state.nodes):
+                raise IllegalStateError(f"the cluster in {self.directory} is running already; `headrace down` stops it")
+            state = _reconciled(state, wanted, self.directory)
+            self._file.write(state)
+            dead = [node for node in state.nodes if not node.alive()]
+            return self._start(state, dead)
+
+    def restart(self, role: str, node_id: int) -> Node:
+        """Start a dead node again (a running one is stopped cleanly first) where it was; returns when it serves."""
+        with self._file.locked():
+            state = self.state()
+            node = state.node(role, node_id)
+            if node.alive():
+                self._end([node])
+            return self._start(state, [node]).state.node(role, node_id)
+
+    def _first_up(self, wanted: Topology) -> Started:
+        for attempt in range(1, _PORT_TRIES + 1):
+            state = self._laid_out(wanted)
+            try:
+                return self._start(state, state.nodes)
+            except BaseException as error:
+                # Nothing ever served from these directories: without them the next attempt is a first one again.
+                self._remove_data(state)
+                if not (isinstance(error, _PortStolenError) and attempt < _PORT_TRIES):
+                    raise
+        raise AssertionError("unreachable")  # pragma: no cover
+
+    def _laid_out(self, wanted: Topology) -> ClusterState:
+        brokers, controllers = wanted.brokers or 1, wanted.controllers or 1
+        if wanted.port:
+            if not ports.is_free(wanted.port):
+                raise ClusterStartError(
+                    f"port {wanted.port} on {HOST} is taken; stop what listens there, or choose another port (0: any)"
+                )
+            client_ports = [wanted.port, *_near(wanted.port + 1, brokers - 1)]
+        else:
+            client_ports = ports.pick(brokers)
+        others = ports.pick(brokers + 2 * controllers, avoid=client_ports)
+        nodes = [
+            self._node("controller", number, others.pop(), others.pop()) for number in range(1, controllers + 1)
+        ] + [self._node("broker", number, port, others.pop()) for number, port in enumerate(client_ports, start=1)]
+        cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")  # Kafka's text form of an id
+        return ClusterState(cluster_id=cluster_id, nodes=tuple(nodes), config=dict(wanted.config or {}))
+
+    def _node(self, role: str, number: int, port: int, internal_port: int) -> Node:
+        directory = str(self.directory / f"{role}-{number}")
+        return Node(role=role, id=number, host=HOST, port=port, internal_port=internal_port, data_dirs=(directory,))
+
+    def _start(self, state: ClusterState, nodes: Iterable[Node]) -> Started:
+        """Start ``nodes`` and wait until every node of the cluster that lives serves. The caller holds the lock."""
+        begun: list[Node] = []
+        try:
+            for node in nodes:
+                self._check_ports(node)
+                node_files.write_properties(self.directory, state, node)
+                node_files.format_node(state, node)
+            self._file.write(state)
+            for node in nodes:
+                log = node_files.log_path(self.directory, node)
+                log.parent.mkdir(exist_ok=True)
+                begun.append(
+                    replace(
+                        node,
+                        process=spawn(node_files.command(self.directory, node), log=log, directory=self.directory),
+                    )
+                )
+                state = state.with_node(begun[-1])
+                self._file.write(state)  # at once: whatever happens to us now, the process can be found and ended
+            self._wait_serving(state, begun)
+        except BaseException:
+            self._end(begun, gently=False)
+            raise
+        return Started(state, tuple(begun))
+
+    def _check_ports(self, node: Node) -> None:
+        for port in (node.port, node.internal_port):
+            if not ports.is_free(port, node.host):
+                raise _PortStolenError(
+                    f"{node.role} {node.id} needs {node.host}:{port}, but something else listens there; stop it first"
+                )
+
+    def _wait_serving(self, state: ClusterState, begun: Iterable[Node]) -> None:
+        deadline = time.monotonic() + self.start_timeout_s
+        waiting = [node for node in state.nodes if node in begun or node.alive()]
+        while waiting:
+            for node in list(waiting):
+                if is_serving(node.host, node.port, timeout_s=1.0):
+                    waiting.remove(node)
+                elif not node.alive():
+                    raise self._start_failure(node, "ended before it served")
+                elif time.monotonic() > deadline:
+                    raise self._start_failure(node, f"does not serve after {self.start_timeout_s:g} s")
+            if waiting:
+                time.sleep(0.01)
+        for node in begun:  # somebody else may answer on a stolen port
+            if not node.alive():
+                raise self._start_failure(node, "ended before it served")
+
+    def _start_failure(self, node: Node, what: str) -> ClusterStartError:
+        path = node_files.log_path(self.directory, node)
+        tail = _tail(path)
+        quoted = "\n".join(f"  | {line}" for line in tail) or "  | (empty)"
+        stolen = any(sign in line for line in tail for sign in ("cannot bind", "ddress already in use", "is in use"))
+        kind = _PortStolenError if stolen else ClusterStartError
+        return kind(f"{node.role} {node.id} ({node.address}) {what}; the end of {path}:\n{quoted}")
+
+    # -- stopping
+
+    def down(self) -> tuple[Node, ...]:
+        """Stop every node cleanly, brokers before controllers; returns those that ran. Data stays."""
+        with self._file.locked():
+            state = self.state()
+            running = tuple(node for node in state.nodes if node.alive())
+            for role in reversed(ROLES):
+                self._end([node for node in running if node.role == role])
+            self._file.write(replace(state, nodes=tuple(replace(node, process=None) for node in state.nodes)))
+            return running
+
+    def delete(self) -> None:
+        """Stop the cluster and remove what it put into its directory; the directory goes too when it is then empty."""
+        self.down()
+        with self._file.locked():
+            state = self.state()
+            self._remove_data(state)
+            for name in ("config", "logs"):
+                shutil.rmtree(self.directory / name, ignore_errors=True)
+            (self.directory / ".lock").unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            self.directory.rmdir()
+
+    def _remove_data(self, state: ClusterState) -> None:
+        for node in state.nodes:
+            for data_dir in node.data_dirs:
+                shutil.rmtree(data_dir, ignore_errors=True)
+        self._file.path.unlink(missing_ok=True)
+
+    def _end(self, nodes: Iterable[Node], *, gently: bool = True) -> None:
+        """SIGTERM (a paused process is woken for it), wait, SIGKILL; returns when all are gone."""
+        processes = [node.process for node in nodes if node.process is not None]
+        if gently:
+            for process in processes:
+                process.signal(signal.SIGTERM)
+                process.signal(signal.SIGCONT)
+            deadline = time.monotonic() + self.stop_timeout_s
+            processes = [process for process in processes if not process.wait(max(0.0, deadline - time.monotonic()))]
+        for process in processes:
+            process.signal(signal.SIGKILL)
+        for process in processes:
+            process.wait(10.0)
+
+    # -- faults
+
+    def signal(self, role: str, node_id: int, number: signal.Signals) -> None:
+        """Send a signal to a node; IllegalStateError when it is dead."""
+        node = self.state().node(role, node_id)
+        if node.process is None or not node.process.signal(number):
+            raise IllegalStateError(f"{role} {node_id} is not running; `restart` starts it")
+
+    def kill(self, role: str, node_id: int) -> None:
+        """SIGKILL a node and wait until it is gone; a dead one stays dead."""
+        node = self.state().node(role, node_id)
+        if node.process is not None:
+            self._end([node], gently=False)
+
+
+class _PortStolenError(ClusterStartError):
+    """Somebody else listens on a port that a node needs."""
+
+
+def _near(first: int, count: int) -> list[int]:
+    """``count`` free ports from ``first`` upward: brokers of one cluster side by side, as far as others let them."""
+    found: list[int] = []
+    port = first
+    while len(found) < count and port < 65_536:
+        if ports.is_free(port):
+            found.append(port)
+        port += 1
+    if len(found) < count:
+        raise ClusterStartError(f"no {count} free ports from {first} upward on {HOST}")
+    return found
+
+
+def _reconciled(state: ClusterState, wanted: Topology, directory: Path) -> ClusterState:
+    """The existing cluster with new overrides; a wish for another topology or port is refused."""
+    for name, count, role in (("brokers", wanted.brokers, "broker"), ("controllers", wanted.controllers, "controller")):
+        there = len(state.of_role(role))
+        if count is not None and count != there:
+            raise InvalidArgumentError(
+                f"--{name} {count}: the cluster in {directory} has {there}, and keeps its topology;"
+                f" leave the flag out, or choose another --data directory"
+            )
+    first = state.of_role("broker")[0].port
+    if wanted.port and wanted.port != first:
+        raise InvalidArgumentError(
+            f"--port {wanted.port}: the cluster in {directory} is on port {first}, and keeps it; leave the flag out"
+        )
+    return replace(state, config=state.config | dict(wanted.config or {}))
+
+
+def _tail(path: Path) -> list[str]:
+    try:
+        with path.open("rb") as log:
+            log.seek(0, 2)
+            log.seek(max(0, log.tell() - 16_384))
+            return log.read().decode(errors="replace").splitlines()[-_LOG_LINES_QUOTED:]
+    except OSError:
+        return []

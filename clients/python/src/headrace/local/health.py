@@ -1,0 +1,99 @@
+"""Is a node SERVING? The standard gRPC health check, asked over a plain socket.
+
+``headrace up`` must be quick, fork-safe and light, and needs of gRPC one call without arguments. Importing grpc costs
+more than the whole question, and leaves threads behind that a later fork (Spark's workers) trips over. So this module
+speaks the few frames of HTTP/2 (RFC 9113) and gRPC that the call takes:
+
+    client: preface, SETTINGS, HEADERS(stream 1, POST /grpc.health.v1.Health/Check), DATA(00 00000000, END_STREAM)
+    server: SETTINGS, ..., HEADERS, DATA(00 00000002 08 01), HEADERS(grpc-status, END_STREAM)
+
+The message ``08 01`` is HealthCheckResponse{status: SERVING}; anything else, or no answer, is "not yet".
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+import time
+
+_DATA, _HEADERS, _RST_STREAM, _SETTINGS, _PING, _GOAWAY = 0x0, 0x1, 0x3, 0x4, 0x6, 0x7
+_END_STREAM, _ACK, _END_HEADERS, _PADDED = 0x1, 0x1, 0x4, 0x8
+_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+_SERVING = b"\x08\x01"
+_FRAME_BYTES_MAX = 1 << 20
+
+
+def _frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
+    return struct.pack(">I", len(payload))[1:] + struct.pack(">BBI", kind, flags, stream) + payload
+
+
+def _header(name: bytes, value: bytes) -> bytes:
+    """HPACK's simplest form: a literal, not indexed, not Huffman-coded (RFC 7541, 6.2.2); each below 127 bytes."""
+    return b"\x00" + bytes([len(name)]) + name + bytes([len(value)]) + value
+
+
+def _request(authority: str) -> bytes:
+    headers = b"".join(
+        _header(name, value)
+        for name, value in (
+            (b":method", b"POST"),
+            (b":scheme", b"http"),
+            (b":path", b"/grpc.health.v1.Health/Check"),
+            (b":authority", authority.encode()),
+            (b"content-type", b"application/grpc"),
+            (b"te", b"trailers"),
+        )
+    )
+    return (
+        _PREFACE
+        + _frame(_SETTINGS, 0, 0)
+        + _frame(_HEADERS, _END_HEADERS, 1, headers)
+        + _frame(_DATA, _END_STREAM, 1, b"\x00" * 5)  # an empty message: the health of the whole server
+    )
+
+
+def is_serving(host: str, port: int, *, timeout_s: float = 1.0) -> bool:
+    """True when the server at ``host:port`` answers SERVING within ``timeout_s``; False for any other outcome."""
+    deadline = time.monotonic() + timeout_s
+    try:
+        with socket.create_connection((host, port), timeout=timeout_s) as connection:
+            connection.sendall(_request(f"{host}:{port}"))
+            return _answer(connection, deadline) == _SERVING
+    except (OSError, EOFError, ValueError):
+        return False
+
+
+def _answer(connection: socket.socket, deadline: float) -> bytes | None:
+    """The first gRPC message on stream 1, or None when the stream ends without one."""
+    body = b""
+    while True:
+        head = _read(connection, 9, deadline)
+        length = int.from_bytes(head[:3], "big")
+        kind, flags, stream = struct.unpack(">BBI", head[3:])
+        if length > _FRAME_BYTES_MAX:
+            raise ValueError(f"a frame of {length} bytes: not a gRPC server")
+        payload = _read(connection, length, deadline)
+        if kind == _SETTINGS and not flags & _ACK:
+            connection.sendall(_frame(_SETTINGS, _ACK, 0))
+        elif kind == _PING and not flags & _ACK:
+            connection.sendall(_frame(_PING, _ACK, 0, payload))
+        elif kind == _DATA and stream == 1:
+            body += payload[1 : len(payload) - payload[0]] if flags & _PADDED else payload
+            if len(body) >= 5 and len(body) >= 5 + int.from_bytes(body[1:5], "big"):
+                return body[5 : 5 + int.from_bytes(body[1:5], "big")]
+        if kind in (_RST_STREAM, _GOAWAY) or (stream == 1 and flags & _END_STREAM and kind in (_DATA, _HEADERS)):
+            return None
+
+
+def _read(connection: socket.socket, count: int, deadline: float) -> bytes:
+    parts = bytearray()
+    while len(parts) < count:
+        remaining = deadline - time.monotonic()
+        if remaining <= 0:
+            raise TimeoutError
+        connection.settimeout(remaining)
+        part = connection.recv(count - len(parts))
+        if not part:
+            raise EOFError
+        parts += part
+    return bytes(parts)

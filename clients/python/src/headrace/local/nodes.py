@@ -1,0 +1,56 @@
+"""What a node is started with: its properties file, its formatted directories, its command line."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from .state import ClusterState, Node
+
+_MODULES = {"controller": "headrace_controller", "broker": "headrace_broker"}
+
+
+def log_path(directory: Path, node: Node) -> Path:
+    return directory / "logs" / f"{node.name}.log"
+
+
+def config_path(directory: Path, node: Node) -> Path:
+    return directory / "config" / f"{node.name}.properties"
+
+
+def command(directory: Path, node: Node) -> list[str]:
+    """The node's command line. ``-P``: a file in the current directory never passes for one of our modules."""
+    return [sys.executable, "-P", "-m", _MODULES[node.role], "--config", str(config_path(directory, node))]
+
+
+def properties(state: ClusterState, node: Node) -> dict[str, str]:
+    """The node's configuration, Kafka's keys; what the user overrides comes last."""
+    controllers = state.of_role("controller")
+    voters = ",".join(f"{each.id}@{each.host}:{each.internal_port}" for each in controllers)
+    values = {
+        "process.roles": node.role,
+        "node.id": str(node.id),
+        "listeners": f"client://{node.host}:{node.port},internal://{node.host}:{node.internal_port}",
+        "log.dirs": ",".join(node.data_dirs),
+        "controller.quorum.voters": voters,
+        "default.replication.factor": "1",  # min(3, brokers) once replication is built
+        "min.insync.replicas": "1",
+    }
+    return values | state.config
+
+
+def write_properties(directory: Path, state: ClusterState, node: Node) -> None:
+    path = config_path(directory, node)
+    path.parent.mkdir(exist_ok=True)
+    lines = [f"# {node.role} {node.id} of the local cluster in {directory}; written anew by each `headrace up`."]
+    lines += [f"{key}={_escaped(value)}" for key, value in properties(state, node).items()]
+    path.write_text("\n".join(lines) + "\n")
+
+
+def _escaped(value: str) -> str:
+    return value.replace("\\", "\\\\").replace("\n", "\\n")
+
+
+def format_node(state: ClusterState, node: Node) -> None:
+    """Format the node's directories; those that are formatted for this cluster already stay as they are."""
+    raise NotImplementedError

@@ -1,0 +1,164 @@
+"""``cluster.json``: what a local cluster consists of, where, and which processes are its nodes.
+
+The file is the only truth: every command, and every LocalCluster, reads it, changes it under an exclusive flock on
+``.lock`` beside it, and replaces it atomically. Readers without the lock
+see the old or the new file, never half of one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from headrace_core.errors import ClusterStartError, InvalidArgumentError
+
+from .processes import ProcessId
+
+_VERSION = 1
+ROLES = ("controller", "broker", "coordinator")
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One process of the cluster. Its id is unique within its role; its ports and directories never change."""
+
+    role: str
+    id: int
+    host: str
+    port: int  # the client listener
+    internal_port: int
+    data_dirs: tuple[str, ...]
+    process: ProcessId | None = None  # the last one that was started, alive or not
+
+    @property
+    def name(self) -> str:
+        return f"{self.role}-{self.id}"
+
+    @property
+    def address(self) -> str:
+        return f"{self.host}:{self.port}"
+
+    def alive(self) -> bool:
+        return self.process is not None and self.process.alive()
+
+    def pid(self) -> int | None:
+        """The pid of the running process, None for a dead node."""
+        return self.process.pid if self.process is not None and self.process.alive() else None
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterState:
+    """A whole local cluster. ``config``: the user's keys, laid over those that every node gets."""
+
+    cluster_id: str
+    nodes: tuple[Node, ...]
+    config: dict[str, str]
+
+    def of_role(self, role: str) -> tuple[Node, ...]:
+        return tuple(node for node in self.nodes if node.role == role)
+
+    def node(self, role: str, node_id: int) -> Node:
+        """InvalidArgumentError, naming those that exist, when there is no such node."""
+        for node in self.nodes:
+            if (node.role, node.id) == (role, node_id):
+                return node
+        known = ", ".join(f"{node.role} {node.id}" for node in self.nodes)
+        raise InvalidArgumentError(f"this cluster has no {role} {node_id}; it has {known}")
+
+    def with_node(self, changed: Node) -> ClusterState:
+        return replace(
+            self,
+            nodes=tuple(changed if (node.role, node.id) == (changed.role, changed.id) else node for node in self.nodes),
+        )
+
+    @property
+    def bootstrap_servers(self) -> str:
+        return ",".join(node.address for node in self.of_role("broker"))
+
+
+def _to_json(state: ClusterState) -> dict[str, Any]:
+    return {"version": _VERSION, **asdict(state)}
+
+
+def _process(document: dict[str, Any] | None) -> ProcessId | None:
+    return ProcessId(int(document["pid"]), str(document["started"])) if document else None
+
+
+def _from_json(document: dict[str, Any], path: Path) -> ClusterState:
+    try:
+        if document["version"] != _VERSION:
+            raise ClusterStartError(f"{path} has version {document['version']}; this headrace reads version {_VERSION}")
+        nodes = tuple(
+            Node(
+                role=str(node["role"]),
+                id=int(node["id"]),
+                host=str(node["host"]),
+                port=int(node["port"]),
+                internal_port=int(node["internal_port"]),
+                data_dirs=tuple(map(str, node["data_dirs"])),
+                process=_process(node["process"]),
+                if node["process"]
+                else None,
+            )
+            for node in document["nodes"]
+        )
+        return ClusterState(
+            cluster_id=str(document["cluster_id"]),
+            nodes=nodes,
+            config={str(key): str(value) for key, value in document["config"].items()},
+        )
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise ClusterStartError(
+            f"{path} is damaged: {type(error).__name__}: {error}"
+        ) from error
+
+
+class StateFile:
+    """Reads and replaces ``DIR/cluster.json``."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.path = directory / "cluster.json"
+        self._lock_path = directory / ".lock"
+
+    def read(self) -> ClusterState | None:
+        """The state, or None when there is no cluster in the directory; ClusterStartError when the file is damaged."""
+        try:
+            text = self.path.read_text()
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        try:
+            document = json.loads(text)
+        except ValueError as error:
+            raise ClusterStartError(f"{self.path} is damaged: {error}") from error
+        return _from_json(document, self.path)
+
+    def write(self, state: ClusterState) -> None:
+        """Replace the file atomically; the caller holds the lock."""
+        scratch = self.path.with_name(f".cluster.json.{os.getpid()}")
+        scratch.write_text(json.dumps(_to_json(state), indent=2) + "\n")
+        os.replace(scratch, self.path)
+
+    @contextlib.contextmanager
+    def locked(self, timeout_s: float = 60.0) -> Iterator[None]:
+        """Hold the cluster's lock: one up, down, kill or restart at a time. ClusterStartError after ``timeout_s``."""
+        with open(self._lock_path, "a") as lock:  # closed in every child: Python's descriptors are not inherited
+            deadline = time.monotonic() + timeout_s
+            while True:
+                try:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError:
+                    if time.monotonic() >= deadline:
+                        raise ClusterStartError(
+                            f"another headrace command has been at work on {self.directory} for {timeout_s:g} s"
+                        ) from None
+                    time.sleep(0.01)
+            yield
