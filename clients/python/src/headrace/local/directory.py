@@ -36,7 +36,7 @@ _LOG_LINES_QUOTED = 25
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Topology:
-    """What the user asks for; None: as it is, else the default. ``port`` 0, or None with a new cluster: any free one."""
+    """What the user asks for; None: as it is, else the default. ``port`` 0, or None when new: any free one."""
 
     brokers: int | None = None
     controllers: int | None = None

@@ -104,8 +104,6 @@ def _from_json(document: dict[str, Any], path: Path) -> ClusterState:
                 internal_port=int(node["internal_port"]),
                 data_dirs=tuple(map(str, node["data_dirs"])),
                 process=_process(node["process"]),
-                if node["process"]
-                else None,
             )
             for node in document["nodes"]
         )
@@ -115,9 +113,7 @@ def _from_json(document: dict[str, Any], path: Path) -> ClusterState:
             config={str(key): str(value) for key, value in document["config"].items()},
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise ClusterStartError(
-            f"{path} is damaged: {type(error).__name__}: {error}"
-        ) from error
+        raise ClusterStartError(f"{path} is damaged: {type(error).__name__}: {error}") from error
 
 
 class StateFile:
