@@ -70,7 +70,9 @@ def is_compiled(directory: str) -> bool:
 def run(*command: str, cwd: Path = ROOT) -> None:
     """Run quietly; on failure show the output and leave with its code."""
     environment = {**os.environ, "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_ROOT_USER_ACTION": "ignore"}
-    done = subprocess.run(command, cwd=cwd, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    done = subprocess.run(
+        command, cwd=cwd, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
     if done.returncode:
         sys.stderr.write(done.stdout)
         say(f"failed: {' '.join(command)} (in {cwd}, exit {done.returncode})")

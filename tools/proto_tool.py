@@ -1,7 +1,7 @@
 """The protos' tool: generate the code, check that it is fresh, keep the baseline that no change may break.
 
 proto_tool.py generate           new code from the .proto files; compatible additions go into protos/baseline.json
-proto_tool.py check              generated code equals what is committed; nothing in the baseline is broken; all of it is in
+proto_tool.py check              generated code is as committed, nothing in the baseline is broken, and all is in it
 proto_tool.py accept-breaking    a new baseline, whatever it breaks (before 1.0 only; say so in CHANGELOG.md)
 """
 

@@ -65,13 +65,15 @@ class AdminServicer:
     """Missing associated documentation comment in .proto file."""
 
     def CreateTopics(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Each topic is created or refused by itself. Its partitions have leaders when a node has applied metadata_offset.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DeleteTopics(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Gone for clients at once; the brokers remove the files soon after.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -84,13 +86,15 @@ class AdminServicer:
         raise NotImplementedError('Method not implemented!')
 
     def DescribeConfigs(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Every key of each resource with its value, and where the value comes from.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def AlterConfigs(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Sets and deletes single keys; what is not named stays. All keys of one resource are changed, or none is.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')

@@ -50,7 +50,8 @@ class MetadataServicer:
     """Missing associated documentation comment in .proto file."""
 
     def GetMetadata(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Brokers, topics, partitions and their leaders, as this node knows them.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')

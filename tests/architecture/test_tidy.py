@@ -1,0 +1,141 @@
+"""House rules that no linter knows: what tracked files may be called, how long they may be, what they must not hold."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+LINES_MAX = 700
+GENERATED = re.compile(r"_pb2(_grpc)?\.pyi?$")
+TEXT = {
+    ".py",
+    ".pyi",
+    ".pyx",
+    ".pxd",
+    ".proto",
+    ".md",
+    ".toml",
+    ".txt",
+    ".sh",
+    ".java",
+    ".xml",
+    ".yml",
+    ".yaml",
+    ".json",
+    ".cfg",
+    "",
+}
+
+
+@cache
+def tracked() -> tuple[Path, ...]:
+    """Files that git knows, plus new ones that it would not ignore."""
+    if not (ROOT / ".git").exists():
+        pytest.skip("not a git checkout")
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    return tuple(p for name in listed.stdout.split("\0") if name and (p := ROOT / name).is_file())
+
+
+def texts() -> list[tuple[Path, str]]:
+    return [(p.relative_to(ROOT), p.read_text()) for p in tracked() if p.suffix in TEXT]
+
+
+def test_no_source_file_is_too_long() -> None:
+    long = {
+        str(path): lines
+        for path, text in texts()
+        if path.suffix in {".py", ".pyx", ".sh", ".java"} and not GENERATED.search(path.name)
+        if (lines := text.count("\n")) > LINES_MAX
+    }
+    assert long == {}, f"over {LINES_MAX} lines: find the second thing in there and give it a name"
+
+
+def test_no_room_without_a_name() -> None:
+    nameless = {"utils.py", "util.py", "helpers.py", "misc.py", "common.py"}
+    assert [str(p.relative_to(ROOT)) for p in tracked() if p.name in nameless] == []
+
+
+def test_no_package_registry_and_no_path_of_somebody_s_machine_is_named() -> None:
+    # Spelled in pieces, so that this file passes its own test.
+    registries = [r"pypi\." + "org", r"pythonhosted\." + "org", r"maven\." + "org", r"maven\.apache\.org/" + "maven2"]
+    registries += [r"deb\.debian\." + "org", r"npmjs\." + "org", r"proxy\.golang\." + "org", r"crates\." + "io"]
+    somebody_s = ["/ho" + r"me/\w", "/ro" + r"ot/\.?\w", "/wo" + r"rk/\w", "/tmp/br" + "ief"]
+    forbidden = re.compile("|".join(registries + somebody_s))
+    found = [
+        f"{path}:{number}: {line.strip()[:100]}"
+        for path, text in texts()
+        for number, line in enumerate(text.splitlines(), 1)
+        if forbidden.search(line)
+    ]
+    assert found == []
+
+
+def test_constraints_pin_versions_and_name_no_place() -> None:
+    lines = [line for line in (ROOT / "constraints.txt").read_text().splitlines() if line and not line.startswith("#")]
+    odd = [line for line in lines if not re.fullmatch(r"[A-Za-z0-9._-]+==[A-Za-z0-9.]+", line)]
+    assert odd == []
+    names = [re.sub(r"[-_.]+", "-", line.split("==")[0]).lower() for line in lines]
+    assert sorted(names) == sorted(set(names)), "a name is pinned twice"
+
+
+def test_there_is_no_lock_file() -> None:
+    locks = {"poetry.lock", "uv.lock", "pdm.lock", "Pipfile.lock", "package-lock.json", "pylock.toml"}
+    assert [p.name for p in tracked() if p.name in locks] == []
+
+
+def _requirement_names(text: str) -> set[str]:
+    import tomllib
+
+    data = tomllib.loads(text)
+    project = data.get("project", {})
+    lists = [project.get("dependencies", []), *project.get("optional-dependencies", {}).values()]
+    lists += data.get("dependency-groups", {}).values()
+    lists.append(data.get("build-system", {}).get("requires", []))
+    names = {re.match(r"[A-Za-z0-9._-]+", item)[0] for items in lists for item in items if isinstance(item, str)}  # type: ignore[index]
+    return {re.sub(r"[-_.]+", "-", name).lower() for name in names}
+
+
+def test_every_dependency_is_pinned() -> None:
+    pinned = {
+        re.sub(r"[-_.]+", "-", line.split("==")[0]).lower()
+        for line in (ROOT / "constraints.txt").read_text().splitlines()
+        if "==" in line
+    }
+    wanted = set()
+    for path, text in texts():
+        if path.name == "pyproject.toml":
+            wanted |= _requirement_names(text)
+    ours = {name for name in wanted if name.startswith("headrace")}
+    assert wanted - pinned - ours == set()
+
+
+def test_every_module_says_what_it_is() -> None:
+    silent = [
+        str(path)
+        for path, text in texts()
+        if path.suffix == ".py" and "src" in path.parts and not GENERATED.search(path.name)
+        if text.strip() and not ast.get_docstring(ast.parse(text))
+    ]
+    assert silent == [], "a module opens with its story"
+
+
+def test_no_test_sleeps() -> None:
+    """Tests wait for conditions. A bare time.sleep in a test is either too short or too long."""
+    tests = [(path, text) for path, text in texts() if path.parts[0] == "tests" and path.name.startswith("test_")]
+    offenders = [
+        f"{path}:{node.lineno}"
+        for path, text in tests
+        if path.suffix == ".py"
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "time.sleep"
+    ]
+    assert offenders == []
