@@ -1,0 +1,114 @@
+"""`make verify`: everything that exists, in shards that resume.
+
+Each shard is a command. One that passed on this very state of the files is not run again; a run that was stopped goes
+on where it was. State: build/verify/<shard>.json and .log.
+
+    tools/verify.py              run what is not done
+    tools/verify.py --again      run all
+    tools/verify.py NAME...      only these shards
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+STATE = ROOT / "build" / "verify"
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """``seconds_max`` after which it is stopped and counts as failed."""
+
+    name: str
+    command: tuple[str, ...]
+    seconds_max: int
+
+
+SHARDS = (
+    Shard("check", ("tools/check.sh",), 600),
+    Shard("architecture", ("tools/test.sh", "tests/architecture"), 300),
+    Shard("unit", ("tools/test.sh", "tests/unit"), 1200),
+    Shard("property", ("tools/test.sh", "tests/property"), 1800),
+    Shard("scenarios", ("tools/test.sh", "tests/scenarios"), 1800),
+    Shard("integration", ("tools/test.sh", "tests/integration"), 2400),
+    Shard("kafka", ("tools/test_kafka.sh",), 1200),
+    Shard("bench-smoke", (sys.executable, "bench/run.py", "--smoke"), 900),
+    Shard("demo", (sys.executable, "-m", "headrace_spark.demo"), 1200),
+)
+
+
+def fingerprint() -> str:
+    """Of every file that git tracks or would track: a shard's result is worth something for this state only."""
+    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    names = subprocess.run(command, cwd=ROOT, capture_output=True, check=True).stdout.split(b"\0")
+    total = hashlib.sha256()
+    for name in sorted(names):
+        path = ROOT / os.fsdecode(name)
+        if name and path.is_file():
+            total.update(name + b"\0" + hashlib.sha256(path.read_bytes()).digest())
+    return total.hexdigest()
+
+
+def passed_before(shard: Shard, state: str) -> bool:
+    try:
+        saved = json.loads((STATE / f"{shard.name}.json").read_text())
+    except (OSError, ValueError):
+        return False
+    return bool(saved.get("files") == state and saved.get("exit") == 0)
+
+
+def run(shard: Shard, state: str) -> bool:
+    started = time.monotonic()
+    log = STATE / f"{shard.name}.log"
+    with log.open("w") as output:
+        process = subprocess.Popen(
+            shard.command, cwd=ROOT, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
+        )
+        try:
+            code = process.wait(shard.seconds_max)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)  # the whole group: tests start clusters of their own
+            code = process.wait() or 124
+    seconds = time.monotonic() - started
+    result = {"files": state, "exit": code, "seconds": round(seconds, 1), "command": shard.command}
+    (STATE / f"{shard.name}.json").write_text(json.dumps(result) + "\n")
+    last = log.read_text(errors="replace").strip().splitlines()[-1:] or [""]
+    print(
+        f"verify: {shard.name}: {'ok' if code == 0 else f'FAILED ({code}), see {log}'} ({seconds:.0f} s) {last[0]}",
+        flush=True,
+    )
+    return code == 0
+
+
+def main(arguments: list[str]) -> int:
+    again = "--again" in arguments
+    names = [argument for argument in arguments if not argument.startswith("--")]
+    unknown = set(names) - {shard.name for shard in SHARDS}
+    if unknown:
+        print(f"verify: no shard {', '.join(sorted(unknown))}; there are {', '.join(s.name for s in SHARDS)}")
+        return 2
+    STATE.mkdir(parents=True, exist_ok=True)
+    state = fingerprint()
+    failed = []
+    for shard in SHARDS:
+        if names and shard.name not in names:
+            continue
+        if not again and passed_before(shard, state):
+            print(f"verify: {shard.name}: ok (done before, nothing changed since)")
+        elif not run(shard, state):
+            failed.append(shard.name)
+    print(f"verify: {'failed: ' + ', '.join(failed) if failed else 'ok'}")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))
