@@ -1,1 +1,40 @@
-"""(being built)"""
+"""What happened, said once: frozen events, and an emitter that logs, metrics and traces subscribe to."""
+
+from .emitter import Emitter
+from .events import (
+    BrokerFenced,
+    BrokerRegistered,
+    BrokerUnfenced,
+    Event,
+    LogDirectoryFailed,
+    LogRecovered,
+    NodeStarted,
+    NodeStopped,
+    PartitionClosed,
+    PartitionFailed,
+    PartitionOpened,
+    RecordsDeleted,
+    TopicAutoCreated,
+)
+from .logs import log_events
+from .metrics import Counter, Metrics
+
+__all__ = [
+    "BrokerFenced",
+    "BrokerRegistered",
+    "BrokerUnfenced",
+    "Counter",
+    "Emitter",
+    "Event",
+    "LogDirectoryFailed",
+    "LogRecovered",
+    "Metrics",
+    "NodeStarted",
+    "NodeStopped",
+    "PartitionClosed",
+    "PartitionFailed",
+    "PartitionOpened",
+    "RecordsDeleted",
+    "TopicAutoCreated",
+    "log_events",
+]

@@ -1,0 +1,125 @@
+"""The event vocabulary: what an operator would want to be told, each thing in one word.
+
+An event is a frozen value. It is emitted once, by the one who made it happen; its ``severity`` says how loudly a log
+should repeat it.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import ClassVar
+
+from ..types import TopicPartition
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """Base of all events."""
+
+    severity: ClassVar[int] = logging.INFO
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeStarted(Event):
+    """A process serves. ``seconds``: from its start to here."""
+
+    role: str
+    node_id: int
+    address: str
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeStopped(Event):
+    """A process has stopped; ``clean`` when everything was flushed and marked so."""
+
+    role: str
+    node_id: int
+    clean: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerRegistered(Event):
+    """The controller accepted this broker under ``broker_epoch``."""
+
+    broker_id: int
+    broker_epoch: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerFenced(Event):
+    """The controller has fenced this broker (or cannot be reached): it serves no partition until it is unfenced."""
+
+    severity: ClassVar[int] = logging.WARNING
+    broker_id: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerUnfenced(Event):
+    """This broker serves again."""
+
+    broker_id: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicAutoCreated(Event):
+    """A metadata request named a topic that did not exist, and it was created (auto.create.topics.enable)."""
+
+    topic: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionOpened(Event):
+    """A partition's log is open and led by this broker."""
+
+    severity: ClassVar[int] = logging.DEBUG
+    partition: TopicPartition
+    leader_epoch: int
+    log_start_offset: int
+    log_end_offset: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionClosed(Event):
+    """This broker has let go of a partition; ``deleted`` when its topic is gone."""
+
+    severity: ClassVar[int] = logging.DEBUG
+    partition: TopicPartition
+    deleted: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionFailed(Event):
+    """A partition is offline on this broker: its log could not be opened, or its directory failed."""
+
+    severity: ClassVar[int] = logging.ERROR
+    partition: TopicPartition
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogRecovered(Event):
+    """After an unclean stop a log was scanned from its recovery point; ``truncated_bytes`` of a torn tail were cut."""
+
+    partition: TopicPartition
+    log_end_offset: int
+    truncated_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogDirectoryFailed(Event):
+    """A write or fsync failed: the directory is offline until the broker starts anew (never retried)."""
+
+    severity: ClassVar[int] = logging.CRITICAL
+    path: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordsDeleted(Event):
+    """A client moved a log's start."""
+
+    partition: TopicPartition
+    log_start_offset: int

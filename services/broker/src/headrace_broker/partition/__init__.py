@@ -1,0 +1,6 @@
+"""The pure part of the broker: what a partition's leader and a fetch session know and decide. No I/O, no clock."""
+
+from .leader import PartitionLeader, PartitionWatcher
+from .session import FetchSession, SessionPartition
+
+__all__ = ["FetchSession", "PartitionLeader", "PartitionWatcher", "SessionPartition"]

@@ -1,0 +1,134 @@
+"""A fetch session: the partitions a client reads over one stream, how far it is in each, and which have something new.
+
+The session is the stream (fetch.proto): a partition once named stays, its position advances by what was sent. A
+partition is *ready* when it may have something to tell: records beyond the position, a moved log start, an error. It
+becomes ready when it is named and whenever its leader says that it moved, and stays so until an answer has taken all
+there was. A poll looks at ready partitions only, so that a thousand idle ones cost nothing.
+
+Fairness: the ready partitions form a queue. An answer takes from its head; what was taken from and still has more goes
+to the tail.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from headrace_core.types import NO_EPOCH, TopicPartition
+
+
+class SessionPartition:
+    """One partition of a session. ``position``: the next offset to send. ``told_*``: what the client last heard."""
+
+    __slots__ = (
+        "current_leader_epoch",
+        "last_fetched_epoch",
+        "max_bytes",
+        "partition",
+        "position",
+        "told_high_watermark",
+        "told_log_start",
+        "topic_id",
+    )
+
+    def __init__(
+        self,
+        partition: TopicPartition,
+        *,
+        position: int,
+        max_bytes: int,
+        current_leader_epoch: int = NO_EPOCH,
+        last_fetched_epoch: int = NO_EPOCH,
+        topic_id: bytes = b"",
+    ) -> None:
+        self.partition = partition
+        self.position = position
+        self.max_bytes = max_bytes
+        self.current_leader_epoch = current_leader_epoch
+        self.last_fetched_epoch = last_fetched_epoch
+        self.topic_id = topic_id
+        self.told_high_watermark = -1
+        self.told_log_start = -1
+
+    def has_news(self, high_watermark: int, log_start: int) -> bool:
+        """Has either offset moved since the client was last told?"""
+        return high_watermark != self.told_high_watermark or log_start != self.told_log_start
+
+
+class FetchSession:
+    """The partitions of one stream. It watches their leaders (implements PartitionWatcher).
+
+    ``wake`` is called when a waiting poll should look again; ``expect`` says after how many more readable bytes that is.
+    """
+
+    __slots__ = ("_expected", "_partitions", "_ready", "_wake")
+
+    def __init__(self, wake: Callable[[], None]) -> None:
+        self._wake = wake
+        self._partitions: dict[TopicPartition, SessionPartition] = {}
+        self._ready: dict[TopicPartition, None] = {}
+        self._expected: int | None = None
+
+    def __len__(self) -> int:
+        return len(self._partitions)
+
+    def __contains__(self, partition: TopicPartition) -> bool:
+        return partition in self._partitions
+
+    # -- what the client says ----------------------------------------------------------------------------------------
+
+    def put(self, entry: SessionPartition) -> bool:
+        """Add a partition, or move it to another position. True when it is new. It is ready, behind those ready before."""
+        new = entry.partition not in self._partitions
+        self._partitions[entry.partition] = entry
+        self._ready.pop(entry.partition, None)
+        self._ready[entry.partition] = None
+        return new
+
+    def forget(self, partition: TopicPartition) -> bool:
+        """The partition leaves the session. True when it was in it."""
+        self._ready.pop(partition, None)
+        return self._partitions.pop(partition, None) is not None
+
+    def partitions(self) -> list[TopicPartition]:
+        return list(self._partitions)
+
+    # -- what an answer takes ----------------------------------------------------------------------------------------
+
+    def ready(self) -> Iterator[SessionPartition]:
+        """The ready partitions, the one that has waited longest first; a snapshot, safe to change the session under."""
+        partitions = self._partitions
+        return iter([partitions[partition] for partition in self._ready])
+
+    def advance(self, entry: SessionPartition, next_offset: int, *, exhausted: bool) -> None:
+        """An answer took the records up to ``next_offset``; ``exhausted`` when there is nothing more to tell."""
+        assert next_offset >= entry.position, f"{entry.partition}: position {entry.position} back to {next_offset}"
+        entry.position = next_offset
+        del self._ready[entry.partition]
+        if not exhausted:
+            self._ready[entry.partition] = None
+
+    # -- waiting -----------------------------------------------------------------------------------------------------
+
+    def expect(self, missing_bytes: int | None) -> None:
+        """A poll waits for this many more bytes (at least one), or (None) no longer waits."""
+        assert missing_bytes is None or missing_bytes > 0, f"a poll cannot wait for {missing_bytes} bytes"
+        self._expected = missing_bytes
+
+    def partition_advanced(self, partition: TopicPartition, readable_bytes: int) -> None:
+        if partition not in self._partitions:
+            return
+        self._ready[partition] = None
+        if self._expected is not None:
+            self._expected -= readable_bytes
+            if self._expected <= 0:
+                self._expected = None
+                self._wake()
+
+    def partition_changed(self, partition: TopicPartition) -> None:
+        """The log start moved, or the leader resigned: an error ends a wait at once, so look."""
+        if partition not in self._partitions:
+            return
+        self._ready[partition] = None
+        if self._expected is not None:
+            self._expected = None
+            self._wake()
