@@ -1,1 +1,89 @@
-"""(being built)"""
+"""Record batch v2: Kafka's format for records in the log and on the wire.
+
+This module picks the backend, once: the compiled codec where it is built, else the pure-Python reference, which
+``HEADRACE_PURE_PYTHON=1`` forces. ``BACKEND`` says which one it is; both export the same names and behave alike.
+Arrow lives in ``headrace_core.records.arrow``, imported by those who have pyarrow.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from .batches import (
+    check_batch,
+    iterate_headers,
+    read_header,
+    recompress,
+    split_batches,
+    whole_batches_end,
+    with_base,
+    with_log_append_time,
+    with_max_timestamps,
+)
+from .types import (
+    DEFAULT_LIMITS,
+    HEADER_BYTES,
+    NO_TIMESTAMP,
+    BatchHeader,
+    BatchSpan,
+    Buffer,
+    Compression,
+    DecodeLimits,
+    Headers,
+    RecordTuple,
+)
+
+BACKEND: str
+
+if TYPE_CHECKING or os.environ.get("HEADRACE_PURE_PYTHON", "0") not in ("", "0"):
+    from . import _pure as _backend
+
+    BACKEND = "pure"
+else:
+    try:
+        from . import _native as _backend
+
+        BACKEND = "native"
+    except ImportError:
+        from . import _pure as _backend
+
+        BACKEND = "pure"
+
+BatchBuilder = _backend.BatchBuilder
+Record = _backend.Record
+RecordIterator = _backend.RecordIterator
+decode_batch = _backend.decode_batch
+encode_batch = _backend.encode_batch
+record_bytes_max = _backend.record_bytes_max
+validate_batches = _backend.validate_batches
+
+__all__ = [
+    "BACKEND",
+    "DEFAULT_LIMITS",
+    "HEADER_BYTES",
+    "NO_TIMESTAMP",
+    "BatchBuilder",
+    "BatchHeader",
+    "BatchSpan",
+    "Buffer",
+    "Compression",
+    "DecodeLimits",
+    "Headers",
+    "Record",
+    "RecordIterator",
+    "RecordTuple",
+    "check_batch",
+    "decode_batch",
+    "encode_batch",
+    "iterate_headers",
+    "read_header",
+    "recompress",
+    "record_bytes_max",
+    "split_batches",
+    "validate_batches",
+    "whole_batches_end",
+    "with_base",
+    "with_log_append_time",
+    "with_max_timestamps",
+]

@@ -1,0 +1,595 @@
+"""Record batch v2 in plain Python: the readable reference, the tests' oracle, and the codec where nothing is compiled.
+
+``_native`` does the same, faster; one test suite runs on both. The format is drawn in ``types``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+from ..errors import (
+    CorruptMessageError,
+    IllegalStateError,
+    InvalidArgumentError,
+    InvalidRecordError,
+    InvalidTimestampError,
+    RecordTooLargeError,
+    UnsupportedVersionError,
+)
+from ..types import TimestampType
+from .batches import assemble_batch, check_batch, iterate_headers, read_whole_header
+from .compression import decompress
+from .types import (
+    DEFAULT_LIMITS,
+    HEADER_BYTES,
+    NO_TIMESTAMP,
+    RECORD_BYTES_MIN,
+    BatchHeader,
+    Buffer,
+    Compression,
+    DecodeLimits,
+    Headers,
+    RecordTuple,
+)
+
+_INT64_MIN, _INT64_MAX = -(2**63), 2**63 - 1
+_RECORD_BYTES_LIMIT = 2**31 - 1 - HEADER_BYTES
+
+
+class Record:
+    """One record as a consumer hands it out.
+
+    ``key`` and ``value`` are bytes or None, ``headers`` a list of (str, bytes or None), ``leader_epoch`` is -1 where it
+    is not known. Records are equal when all their fields are. Nothing in one refers to the batch it came from.
+    """
+
+    __slots__ = (
+        "_headers",
+        "key",
+        "leader_epoch",
+        "offset",
+        "partition",
+        "timestamp_ms",
+        "timestamp_type",
+        "topic",
+        "value",
+    )
+
+    def __init__(
+        self,
+        topic: str,
+        partition: int,
+        offset: int,
+        timestamp_ms: int,
+        key: bytes | None,
+        value: bytes | None,
+        headers: Headers | None = None,
+        leader_epoch: int = -1,
+        timestamp_type: TimestampType = TimestampType.CREATE_TIME,
+    ) -> None:
+        self.topic = topic
+        self.partition = partition
+        self.offset = offset
+        self.timestamp_ms = timestamp_ms
+        self.key = key
+        self.value = value
+        self._headers = headers
+        self.leader_epoch = leader_epoch
+        self.timestamp_type = TimestampType(timestamp_type)
+
+    @property
+    def headers(self) -> Headers:
+        if self._headers is None:  # most records have none: their list is made when somebody looks
+            self._headers = []
+        return self._headers
+
+    def _fields(self) -> tuple[Any, ...]:
+        return (
+            self.topic,
+            self.partition,
+            self.offset,
+            self.timestamp_ms,
+            self.key,
+            self.value,
+            self.headers,
+            self.leader_epoch,
+            self.timestamp_type,
+        )
+
+    def __eq__(self, other: object) -> bool:
+        return self._fields() == other._fields() if isinstance(other, Record) else NotImplemented
+
+    __hash__ = None  # type: ignore[assignment]  # it holds a list
+
+    def __repr__(self) -> str:
+        return (
+            f"Record(topic={self.topic!r}, partition={self.partition}, offset={self.offset}, "
+            f"timestamp_ms={self.timestamp_ms}, key={self.key!r}, value={self.value!r}, headers={self.headers!r}, "
+            f"leader_epoch={self.leader_epoch})"
+        )
+
+    def __reduce__(self) -> tuple[type[Record], tuple[Any, ...]]:
+        return Record, self._fields()
+
+
+# --- varints -------------------------------------------------------------------------------------------------------
+
+
+def append_varint(out: bytearray, value: int) -> None:
+    """Append ``value`` zigzag-encoded: 0, -1, 1, -2 become 0, 1, 2, 3, seven bits a byte, lowest first."""
+    rest = value << 1 if value >= 0 else (-value << 1) - 1
+    while rest > 0x7F:
+        out.append(rest & 0x7F | 0x80)
+        rest >>= 7
+    out.append(rest)
+
+
+def varint_size(value: int) -> int:
+    """How many bytes ``append_varint`` takes."""
+    rest = value << 1 if value >= 0 else (-value << 1) - 1
+    return max((rest.bit_length() + 6) // 7, 1)
+
+
+def read_varint(data: Buffer, position: int, end: int, bits: int = 32) -> tuple[int, int]:
+    """(value, position after it); InvalidRecordError when it runs past ``end`` or does not fit into ``bits``."""
+    result = shift = 0
+    while True:
+        if position >= end:
+            raise InvalidRecordError(f"a varint runs past the end of its record at byte {end}")
+        byte = data[position]
+        position += 1
+        result |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            break
+        shift += 7
+        if shift >= bits:
+            raise InvalidRecordError(f"the varint before byte {position} is too long for {bits} bits")
+    if result >> bits:
+        raise InvalidRecordError(f"the varint before byte {position} does not fit into {bits} bits")
+    return (result >> 1) ^ -(result & 1), position
+
+
+# --- one record ----------------------------------------------------------------------------------------------------
+
+
+class _RawRecord(NamedTuple):
+    timestamp_delta: int
+    offset_delta: int
+    key: bytes | None
+    value: bytes | None
+    headers: Headers | None
+
+
+def encode_record(
+    timestamp_delta: int,
+    offset_delta: int,
+    key: Buffer | None,
+    value: Buffer | None,
+    headers: Iterable[tuple[str, Buffer | None]] | None,
+) -> bytes:
+    """One record with its length in front."""
+    body = bytearray(1)  # attributes: no bit has a meaning
+    append_varint(body, timestamp_delta)
+    append_varint(body, offset_delta)
+    _append_nullable(body, key)
+    _append_nullable(body, value)
+    pairs = [] if headers is None else list(headers)
+    append_varint(body, len(pairs))
+    for name, content in pairs:
+        if not isinstance(name, str):
+            raise TypeError(f"a header's name must be str, not {type(name).__name__}")
+        _append_nullable(body, name.encode())
+        _append_nullable(body, content)
+    out = bytearray()
+    append_varint(out, len(body))
+    out += body
+    return bytes(out)
+
+
+def _append_nullable(out: bytearray, data: Buffer | None) -> None:
+    if data is None:
+        append_varint(out, -1)
+    else:
+        view = memoryview(data)  # TypeError for what is not bytes-like
+        append_varint(out, view.nbytes)
+        out += view
+
+
+def _read_nullable(data: Buffer, position: int, end: int, what: str) -> tuple[bytes | None, int]:
+    length, position = read_varint(data, position, end)
+    if length == -1:
+        return None, position
+    if not 0 <= length <= end - position:
+        raise InvalidRecordError(f"a {what} claims {length} bytes, its record has {end - position} left")
+    return bytes(data[position : position + length]), position + length
+
+
+def _read_record(data: Buffer, position: int, end: int, limits: DecodeLimits) -> tuple[_RawRecord, int]:
+    length, position = read_varint(data, position, end)
+    if not RECORD_BYTES_MIN - 1 <= length <= end - position:
+        raise InvalidRecordError(f"the record claims {length} bytes, its batch has {end - position} left")
+    end = position + length
+    timestamp_delta, position = read_varint(data, position + 1, end, 64)
+    offset_delta, position = read_varint(data, position, end)
+    key, position = _read_nullable(data, position, end, "key")
+    value, position = _read_nullable(data, position, end, "value")
+    count, position = read_varint(data, position, end)
+    if not 0 <= count <= min((end - position) // 2, limits.max_headers):
+        raise InvalidRecordError(f"the record claims {count} headers in {end - position} bytes")
+    headers: Headers | None = [] if count else None
+    for _ in range(count):
+        name, position = _read_nullable(data, position, end, "header name")
+        if name is None:
+            raise InvalidRecordError("a header's name is null")
+        content, position = _read_nullable(data, position, end, "header value")
+        headers.append((name.decode(errors="replace"), content))  # type: ignore[union-attr]
+    if position != end:
+        raise InvalidRecordError(f"the record claims {length} bytes, its fields end {end - position} before that")
+    return _RawRecord(timestamp_delta, offset_delta, key, value, headers), end
+
+
+def _read_records(body: Buffer, header: BatchHeader, limits: DecodeLimits) -> Iterator[_RawRecord]:
+    """The records of a batch, each checked before it is yielded, the end of ``body`` checked with the last."""
+    if header.record_count > min(limits.max_records, len(body) // RECORD_BYTES_MIN):
+        raise _bad(header, None, f"{header.record_count} records cannot be in {len(body)} bytes (or pass the limit)")
+    position, last_delta = 0, -1
+    for index in range(header.record_count):
+        try:
+            record, position = _read_record(body, position, len(body), limits)
+        except InvalidRecordError as error:
+            raise _bad(header, index, error.message) from None
+        if not last_delta < record.offset_delta <= header.last_offset_delta:
+            raise _bad(header, index, f"its offset delta is {record.offset_delta} after {last_delta}")
+        last_delta = record.offset_delta
+        if not _INT64_MIN <= header.base_timestamp_ms + record.timestamp_delta <= _INT64_MAX:
+            raise _bad(header, index, f"its timestamp delta {record.timestamp_delta} overflows")
+        if index == header.record_count - 1 and position != len(body):
+            break
+        yield record
+    if position != len(body):
+        raise _bad(header, None, f"{len(body) - position} bytes follow its last record")
+
+
+def _bad(header: BatchHeader, index: int | None, why: str) -> InvalidRecordError:
+    where = "" if index is None else f"record {index} of "
+    return InvalidRecordError(f"{where}the batch with base offset {header.base_offset}: {why}")
+
+
+# --- encoding ------------------------------------------------------------------------------------------------------
+
+
+def record_bytes_max(
+    key: Buffer | None, value: Buffer | None, headers: Iterable[tuple[str, Buffer | None]] | None = None
+) -> int:
+    """No encoding of this record, at whatever place in a batch, takes more bytes."""
+    size = 5 + 1 + 10 + 5 + 5 + 5 + 5
+    size += (0 if key is None else memoryview(key).nbytes) + (0 if value is None else memoryview(value).nbytes)
+    for name, content in headers or ():
+        size += 10 + len(name.encode()) + (0 if content is None else memoryview(content).nbytes)
+    return size
+
+
+class BatchBuilder:
+    """Collects records until ``max_bytes`` (of the batch, uncompressed) are reached, then builds the batch.
+
+    One builder makes one batch after the other; it is not shared between threads.
+    """
+
+    def __init__(self, max_bytes: int) -> None:
+        if not HEADER_BYTES < max_bytes <= 2**31 - 1:
+            raise InvalidArgumentError(f"max_bytes={max_bytes}: must be between {HEADER_BYTES + 1} and {2**31 - 1}")
+        self.max_bytes = max_bytes
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget what was appended."""
+        self._records = bytearray()
+        self.count = 0
+        self._base_timestamp_ms = self._max_timestamp_ms = NO_TIMESTAMP
+
+    @property
+    def size(self) -> int:
+        """Bytes of the batch if it were built now, uncompressed."""
+        return HEADER_BYTES + len(self._records)
+
+    def append(
+        self,
+        timestamp_ms: int,
+        key: Buffer | None,
+        value: Buffer | None,
+        headers: Iterable[tuple[str, Buffer | None]] | None = None,
+    ) -> int:
+        """The record's index in the batch, or -1 when the batch would pass ``max_bytes``: build it, then append again.
+
+        The first record always fits. InvalidTimestampError for a negative time other than -1 (none); TypeError for
+        what is not bytes-like; RecordTooLargeError above 2 GiB, where no batch can hold it.
+        """
+        check_timestamp(timestamp_ms)
+        base = self._base_timestamp_ms if self.count else timestamp_ms
+        if timestamp_ms - base > _INT64_MAX:
+            raise InvalidTimestampError(f"timestamp {timestamp_ms} is too far from {base}, the first of its batch")
+        record = encode_record(timestamp_ms - base, self.count, key, value, headers)
+        if self.count and self.size + len(record) > self.max_bytes:
+            return -1
+        if len(record) > _RECORD_BYTES_LIMIT:
+            raise RecordTooLargeError(f"a record of {len(record)} bytes fits into no batch")
+        self._records += record
+        self._base_timestamp_ms = base
+        self._max_timestamp_ms = max(self._max_timestamp_ms, timestamp_ms)
+        self.count += 1
+        return self.count - 1
+
+    def append_many(self, records: Sequence[Any], start: int = 0, timestamp_ms: int = NO_TIMESTAMP) -> int:
+        """Append ``records[start:]``, each a value or a (key, value) or (key, value, headers), all with one timestamp.
+
+        Returns the index in ``records`` of the first that did not fit, ``len(records)`` when all did.
+        """
+        for index in range(start, len(records)):
+            record = records[index]
+            if isinstance(record, tuple):
+                if not 2 <= len(record) <= 3:
+                    raise TypeError(f"record {index} is a tuple of {len(record)}, not (key, value[, headers])")
+                added = self.append(timestamp_ms, *record)
+            else:
+                added = self.append(timestamp_ms, None, record)
+            if added < 0:
+                return index
+        return len(records)
+
+    def build(
+        self,
+        *,
+        compression: Compression = Compression.NONE,
+        level: int | None = None,
+        base_offset: int = 0,
+        leader_epoch: int = -1,
+        timestamp_type: TimestampType = TimestampType.CREATE_TIME,
+        producer_id: int = -1,
+        producer_epoch: int = -1,
+        base_sequence: int = -1,
+        transactional: bool = False,
+        control: bool = False,
+    ) -> bytes:
+        """The batch; the builder is empty afterwards. IllegalStateError when nothing was appended."""
+        if not self.count:
+            raise IllegalStateError("a batch needs at least one record: nothing was appended")
+        batch = assemble_batch(
+            self._records,
+            record_count=self.count,
+            last_offset_delta=self.count - 1,
+            base_timestamp_ms=self._base_timestamp_ms,
+            max_timestamp_ms=self._max_timestamp_ms,
+            compression=compression,
+            level=level,
+            base_offset=base_offset,
+            leader_epoch=leader_epoch,
+            timestamp_type=timestamp_type,
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
+            base_sequence=base_sequence,
+            transactional=transactional,
+            control=control,
+        )
+        self.clear()
+        return batch
+
+
+def check_timestamp(timestamp_ms: int) -> None:
+    """InvalidTimestampError unless it is a time at or after the epoch, or -1 for none (as Kafka's clients have it)."""
+    if not NO_TIMESTAMP <= timestamp_ms <= _INT64_MAX:
+        raise InvalidTimestampError(f"timestamp {timestamp_ms} is not one: milliseconds since 1970, or -1 for none")
+
+
+def encode_batch(records: Iterable[RecordTuple], **fields: Any) -> bytes:
+    """One batch of (timestamp_ms, key, value, headers), however large; ``fields`` as in ``BatchBuilder.build``."""
+    builder = BatchBuilder(2**31 - 1)
+    for timestamp_ms, key, value, headers in records:
+        if builder.append(timestamp_ms, key, value, headers) < 0:
+            raise RecordTooLargeError(f"a batch has at most {2**31 - 1} bytes; {builder.count} records fit")
+    return builder.build(**fields)
+
+
+# --- decoding ------------------------------------------------------------------------------------------------------
+
+
+def decode_batch(
+    data: Buffer,
+    position: int = 0,
+    *,
+    topic: str = "",
+    partition: int = -1,
+    start_offset: int = 0,
+    limits: DecodeLimits = DEFAULT_LIMITS,
+    check_crc: bool = True,
+) -> list[Record]:
+    """The records at ``start_offset`` and above of the batch at ``position``, control records included.
+
+    CorruptMessageError for a damaged batch, InvalidRecordError for one that is malformed or passes the limits.
+    """
+    header = check_batch(data, position) if check_crc else read_whole_header(data, position)
+    return [
+        record
+        for record in _records_of(data, position, header, topic, partition, limits)
+        if record.offset >= start_offset
+    ]
+
+
+def _body(data: Buffer, position: int, header: BatchHeader, limits: DecodeLimits) -> Buffer:
+    block = memoryview(data)[position + HEADER_BYTES : position + header.size]
+    try:
+        return decompress(header.compression, block, limits.max_decompressed_bytes)
+    except InvalidRecordError as error:
+        raise _bad(header, None, error.message) from None
+
+
+def _records_of(
+    data: Buffer, position: int, header: BatchHeader, topic: str, partition: int, limits: DecodeLimits
+) -> Iterator[Record]:
+    given_ms = header.max_timestamp_ms if header.timestamp_type is TimestampType.LOG_APPEND_TIME else None
+    for raw in _read_records(_body(data, position, header, limits), header, limits):
+        yield Record(
+            topic,
+            partition,
+            header.base_offset + raw.offset_delta,
+            header.base_timestamp_ms + raw.timestamp_delta if given_ms is None else given_ms,
+            raw.key,
+            raw.value,
+            raw.headers,
+            header.leader_epoch,
+            header.timestamp_type,
+        )
+
+
+class RecordIterator:
+    """The records of many batches, one by one, as a consumer wants them: from an offset on, without control records.
+
+    ``slices`` are buffers of whole batches, back to back; batches are checked and decompressed as their turn comes.
+    ``position`` is the offset after the record handed out last (or after what was skipped behind it): where to go on.
+    After an error the iterator stays where it is, and its next step raises again.
+    """
+
+    def __init__(
+        self,
+        slices: Buffer | Iterable[Buffer],
+        *,
+        topic: str = "",
+        partition: int = -1,
+        start_offset: int = 0,
+        limits: DecodeLimits = DEFAULT_LIMITS,
+        check_crc: bool = True,
+        include_control: bool = False,
+    ) -> None:
+        self.topic = topic
+        self.partition = partition
+        self.position = start_offset
+        self._slices = list(slices) if not isinstance(slices, bytes | bytearray | memoryview) else [slices]
+        self._options = (limits, check_crc, include_control)
+        self._slice = self._at = 0
+        self._header: BatchHeader | None = None
+        self._records: Iterator[Record] = iter(())
+
+    def __iter__(self) -> RecordIterator:
+        return self
+
+    def __next__(self) -> Record:
+        while True:
+            try:
+                for record in self._records:
+                    if record.offset >= self.position:
+                        self.position = record.offset + 1
+                        return record
+            except InvalidRecordError:
+                self._header, self._records = None, iter(())  # the next step enters this batch again
+                raise
+            self._leave_batch()
+            if not self._enter_batch():
+                raise StopIteration
+
+    def take(self, count: int) -> list[Record]:
+        """Up to ``count`` records; an empty list when none are left."""
+        taken: list[Record] = []
+        while len(taken) < count:
+            try:
+                taken.append(next(self))
+            except StopIteration:
+                break
+            except (CorruptMessageError, InvalidRecordError):
+                if not taken:
+                    raise
+                break  # what is sound is handed out first; the next call meets the error again
+        return taken
+
+    def _leave_batch(self) -> None:
+        if self._header is not None:
+            self.position = max(self.position, self._header.next_offset)
+            self._at += self._header.size
+            self._header = None
+
+    def _enter_batch(self) -> bool:
+        limits, check_crc, include_control = self._options
+        while self._slice < len(self._slices):
+            data = self._slices[self._slice]
+            if self._at >= len(data):
+                self._slice, self._at = self._slice + 1, 0
+                continue
+            header = read_whole_header(data, self._at)
+            if header.last_offset >= self.position and (include_control or not header.is_control):
+                if check_crc:
+                    check_batch(data, self._at)
+                self._records = _records_of(data, self._at, header, self.topic, self.partition, limits)
+                self._header = header
+                return True
+            self.position = max(self.position, header.next_offset)
+            self._at += header.size
+        return False
+
+
+# --- validation ----------------------------------------------------------------------------------------------------
+
+
+def validate_batches(
+    data: Buffer,
+    *,
+    limits: DecodeLimits = DEFAULT_LIMITS,
+    allow_control: bool = False,
+    allow_transactional: bool = False,
+    allow_producer_id: bool = False,
+    require_keys: bool = False,
+    timestamp_ms_min: int = _INT64_MIN,
+    timestamp_ms_max: int = _INT64_MAX,
+) -> list[BatchHeader]:
+    """What a broker demands of a producer's batches; their headers, in order.
+
+    Whole batches back to back with the right CRC; offset deltas exactly 0..n-1, n > 0; every record sound to its last
+    byte, under the limits; create time; no control batch, transaction or producer id unless allowed. The max timestamp
+    of each header returned is the true one: ``with_max_timestamps`` corrects the bytes, as Kafka's brokers do.
+
+    Raises CorruptMessageError (framing, CRC), InvalidRecordError (structure, limits, control batch, a record without
+    key where ``require_keys``), InvalidTimestampError (outside of min..max, or the producer claims log-append time),
+    UnsupportedVersionError (transactional or with a producer id, where that is not allowed).
+    """
+    headers = []
+    for position, header in iterate_headers(data):
+        check_batch(data, position)
+        _check_producer_fields(header, allow_control, allow_transactional, allow_producer_id)
+        body = _body(data, position, header, limits)
+        latest_ms = _INT64_MIN
+        for index, record in enumerate(_read_records(body, header, limits)):
+            if record.offset_delta != index:
+                raise _bad(header, index, f"its offset delta is {record.offset_delta}, not {index}")
+            if require_keys and record.key is None:
+                raise _bad(header, index, "it has no key, which a compacted topic needs")
+            timestamp_ms = header.base_timestamp_ms + record.timestamp_delta
+            if timestamp_ms != NO_TIMESTAMP and not timestamp_ms_min <= timestamp_ms <= timestamp_ms_max:
+                raise InvalidTimestampError(
+                    f"record {index} of a batch has timestamp {timestamp_ms}, outside of what the topic accepts: "
+                    f"{timestamp_ms_min} to {timestamp_ms_max}"
+                )
+            latest_ms = max(latest_ms, timestamp_ms)
+        headers.append(header._replace(max_timestamp_ms=latest_ms))
+    if not headers:
+        raise InvalidRecordError("no batch: the records are empty")
+    return headers
+
+
+def _check_producer_fields(
+    header: BatchHeader, allow_control: bool, allow_transactional: bool, allow_producer_id: bool
+) -> None:
+    if header.record_count != header.last_offset_delta + 1:
+        raise _bad(header, None, f"{header.record_count} records, but last offset delta {header.last_offset_delta}")
+    if header.timestamp_type is not TimestampType.CREATE_TIME:
+        raise InvalidTimestampError("a producer must not set the timestamp type to LogAppendTime; the topic decides")
+    if header.is_control and not allow_control:
+        raise InvalidRecordError("clients are not allowed to write control batches")
+    if header.is_transactional and not allow_transactional:
+        raise UnsupportedVersionError("the batch is part of a transaction, which is not supported here")
+    if header.producer_id >= 0:
+        if not allow_producer_id:
+            raise UnsupportedVersionError(
+                f"the batch carries producer id {header.producer_id}: idempotence is not supported here, disable it"
+            )
+        if header.base_sequence < 0 or header.producer_epoch < 0:
+            raise _bad(
+                header, None, f"producer id {header.producer_id} needs an epoch and a base sequence of 0 or above"
+            )

@@ -1,0 +1,229 @@
+"""Whole batches: what can be said of them, and changed in them, without looking at their records.
+
+Every function takes a buffer and a position in it; none copies more than it returns. Damage is CorruptMessageError and
+names the position.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Sequence
+
+from crc32c import crc32c
+
+from ..errors import CorruptMessageError
+from ..types import TimestampType
+from .compression import compress, decompress
+from .types import (
+    COMPRESSION_MASK,
+    CRC_START,
+    DEFAULT_LIMITS,
+    HEADER,
+    HEADER_BYTES,
+    LENGTH_PREFIX_BYTES,
+    MAGIC,
+    TIMESTAMP_TYPE_BIT,
+    BatchHeader,
+    BatchSpan,
+    Buffer,
+    Compression,
+    DecodeLimits,
+)
+
+_OFFSET_MAX = 2**63 - 1
+_BASE = struct.Struct(">q4xi")
+_LENGTH_AT = struct.Struct(">8xi")
+_CRC = struct.Struct(">I")
+_ATTRIBUTES = struct.Struct(">h")
+_TIMESTAMP = struct.Struct(">q")
+_CRC_AT, _ATTRIBUTES_AT, _MAX_TIMESTAMP_AT = 17, 21, 35
+
+
+def read_header(data: Buffer, position: int = 0) -> BatchHeader:
+    """The header at ``position``; the rest of the batch need not be there.
+
+    CorruptMessageError when fewer than 61 bytes follow, or when they cannot be the header of a version-2 batch.
+    """
+    left = len(data) - position
+    if position < 0 or left < HEADER_BYTES:
+        raise CorruptMessageError(
+            f"batch at position {position}: a header has {HEADER_BYTES} bytes, only {max(left, 0)} are there"
+        )
+    header = BatchHeader._make(HEADER.unpack_from(data, position))
+    wrong = _what_is_wrong(header)
+    if wrong:
+        raise CorruptMessageError(f"batch at position {position}: {wrong}")
+    return header
+
+
+def _what_is_wrong(header: BatchHeader) -> str | None:
+    if header.magic != MAGIC:
+        return f"magic is {header.magic}, only version {MAGIC} of the format is understood"
+    if header.batch_length < HEADER_BYTES - LENGTH_PREFIX_BYTES:
+        return f"batch length {header.batch_length} is too small for its own header"
+    if header.attributes & COMPRESSION_MASK > Compression.ZSTD:
+        return f"its attributes name compression {header.attributes & COMPRESSION_MASK}, which does not exist"
+    if header.base_offset < 0 or header.base_offset > _OFFSET_MAX - max(header.last_offset_delta, 0) - 1:
+        return f"base offset {header.base_offset} is out of range"
+    if header.last_offset_delta < 0:
+        return f"last offset delta {header.last_offset_delta} is negative"
+    if not 0 <= header.record_count <= header.last_offset_delta + 1:
+        return f"record count {header.record_count} does not fit last offset delta {header.last_offset_delta}"
+    return None
+
+
+def check_batch(data: Buffer, position: int = 0) -> BatchHeader:
+    """The header at ``position`` of a batch that is there in full and whose CRC is right; else CorruptMessageError."""
+    header = read_whole_header(data, position)
+    found = crc32c(memoryview(data)[position + CRC_START : position + header.size])
+    if found != header.crc:
+        raise CorruptMessageError(
+            f"batch at position {position} (base offset {header.base_offset}, {header.size} bytes): "
+            f"CRC-32C is {found:#010x}, its header says {header.crc:#010x}"
+        )
+    return header
+
+
+def read_whole_header(data: Buffer, position: int = 0) -> BatchHeader:
+    """The header at ``position`` of a batch that is there in full, its CRC unchecked; else CorruptMessageError."""
+    header = read_header(data, position)
+    if header.size > len(data) - position:
+        raise CorruptMessageError(
+            f"batch at position {position} has {header.size} bytes by its header, only {len(data) - position} are there"
+        )
+    return header
+
+
+def iterate_headers(data: Buffer) -> Iterator[tuple[int, BatchHeader]]:
+    """(position, header) of batches that lie back to back and fill ``data``; CorruptMessageError on a part of one."""
+    position = 0
+    while position < len(data):
+        header = read_whole_header(data, position)
+        yield position, header
+        position += header.size
+
+
+def split_batches(data: Buffer) -> list[BatchSpan]:
+    """Where each batch lies; headers only, no CRC. CorruptMessageError when ``data`` is not whole batches."""
+    return [
+        BatchSpan(position, header.size, header.base_offset, header.last_offset)
+        for position, header in iterate_headers(data)
+    ]
+
+
+def whole_batches_end(data: Buffer, position: int = 0) -> int:
+    """Where the last whole batch ends, counting from ``position``, a batch's start; part of one more may follow."""
+    size = len(data)
+    while size - position >= HEADER_BYTES:
+        end = position + read_header(data, position).size
+        if end > size:
+            break
+        position = end
+    return position
+
+
+def with_base(data: Buffer, position: int, base_offset: int, leader_epoch: int) -> bytes:
+    """The first 16 bytes of the batch at ``position``, with base offset and leader epoch set; the CRC stays right."""
+    start = bytearray(_BASE.pack(base_offset, leader_epoch))
+    start[8:12] = data[position + 8 : position + 12]
+    return bytes(start)
+
+
+def with_log_append_time(batch: Buffer, now_ms: int) -> bytes:
+    """A copy of one whole batch whose records all have the time ``now_ms``, given by the log (LogAppendTime)."""
+    header = read_header(batch)
+    out = bytearray(memoryview(batch)[: header.size])
+    _ATTRIBUTES.pack_into(out, _ATTRIBUTES_AT, header.attributes | TIMESTAMP_TYPE_BIT)
+    _TIMESTAMP.pack_into(out, _MAX_TIMESTAMP_AT, now_ms)
+    return _sealed(out)
+
+
+def with_max_timestamps(data: Buffer, headers: Sequence[BatchHeader]) -> Buffer:
+    """``data`` with each batch's max timestamp as in ``headers``, which ``validate_batches`` returned for it.
+
+    Kafka's brokers correct a wrong max timestamp instead of refusing the batch. Where all are right, and with a sane
+    client they are, ``data`` itself comes back.
+    """
+    out: bytearray | None = None
+    position = 0
+    for header in headers:
+        if _TIMESTAMP.unpack_from(data, position + _MAX_TIMESTAMP_AT)[0] != header.max_timestamp_ms:
+            out = bytearray(data) if out is None else out
+            _TIMESTAMP.pack_into(out, position + _MAX_TIMESTAMP_AT, header.max_timestamp_ms)
+            _seal(out, position, position + header.size)
+        position += header.size
+    return data if out is None else bytes(out)
+
+
+def recompress(
+    batch: Buffer, compression: Compression, level: int | None = None, *, limits: DecodeLimits = DEFAULT_LIMITS
+) -> bytes:
+    """A copy of one whole batch with its records under another codec; all else stays as it is."""
+    header = read_header(batch)
+    view = memoryview(batch)[: header.size]
+    records = decompress(header.compression, view[HEADER_BYTES:], limits.max_decompressed_bytes)
+    body = compress(compression, records, level)
+    changed = header._replace(
+        batch_length=HEADER_BYTES - LENGTH_PREFIX_BYTES + len(body),
+        attributes=(header.attributes & ~COMPRESSION_MASK) | compression,
+    )
+    out = bytearray(HEADER.pack(*changed))
+    out += body
+    return _sealed(out)
+
+
+def assemble_batch(
+    body: Buffer,
+    *,
+    record_count: int,
+    last_offset_delta: int,
+    base_timestamp_ms: int,
+    max_timestamp_ms: int,
+    compression: Compression = Compression.NONE,
+    level: int | None = None,
+    base_offset: int = 0,
+    leader_epoch: int = -1,
+    timestamp_type: TimestampType = TimestampType.CREATE_TIME,
+    producer_id: int = -1,
+    producer_epoch: int = -1,
+    base_sequence: int = -1,
+    transactional: bool = False,
+    control: bool = False,
+) -> bytes:
+    """A batch around encoded records: compresses them, writes the header, computes the CRC."""
+    packed = compress(compression, body, level)
+    out = bytearray(
+        HEADER.pack(
+            base_offset,
+            HEADER_BYTES - LENGTH_PREFIX_BYTES + len(packed),
+            leader_epoch,
+            MAGIC,
+            0,
+            attributes_of(compression, timestamp_type, transactional=transactional, control=control),
+            last_offset_delta,
+            base_timestamp_ms,
+            max_timestamp_ms,
+            producer_id,
+            producer_epoch,
+            base_sequence,
+            record_count,
+        )
+    )
+    out += packed
+    return _sealed(out)
+
+
+def attributes_of(
+    compression: Compression, timestamp_type: TimestampType, *, transactional: bool = False, control: bool = False
+) -> int:
+    """The attributes field of a batch."""
+    return compression | timestamp_type << 3 | transactional << 4 | control << 5
+
+
+def _seal(out: bytearray, start: int, end: int) -> None:
+    _CRC.pack_into(out, start + _CRC_AT, crc32c(memoryview(out)[start + CRC_START : end]))
+
+
+def _sealed(out: bytearray) -> bytes:
+    _seal(out, 0, len(out))
+    return bytes(out)

@@ -1,0 +1,278 @@
+"""The codecs of record batches, in the framings that Kafka's clients use, with bounded decompression.
+
+``decompress`` never holds more than its limit (and the codec's own window): output is produced in steps and the step
+that would pass the limit is an error. zlib comes with Python and lz4 with the core; cramjam (snappy) and zstandard are
+imported on first use.
+"""
+
+from __future__ import annotations
+
+import importlib
+import struct
+import zlib
+from collections.abc import Callable
+from typing import Any
+
+from ..errors import InvalidArgumentError, InvalidRecordError, MissingDependencyError
+from .types import Buffer, Compression
+
+_INT = struct.Struct(">i")
+#: First output step where the size is not known beforehand; it doubles from there.
+_STEP_BYTES = 64 * 1024
+
+# Xerial's framing of snappy: magic, version 1, compatible with 1; then blocks, each after its length.
+_XERIAL_MAGIC = b"\x82SNAPPY\x00"
+_XERIAL_HEADER = _XERIAL_MAGIC + struct.pack(">ii", 1, 1)
+_XERIAL_BLOCK_BYTES = 32 * 1024
+_XERIAL_HEADER_AS_LENGTH = _INT.unpack(_XERIAL_MAGIC[:4])[0]
+#: A snappy copy element of three bytes yields at most 64; no input grows by more than this.
+_SNAPPY_GROWTH_MAX = 22
+
+#: Levels that may be asked for (KIP-390), and what stands for "no level": Kafka's defaults. For lz4, Kafka's default
+#: of 9 means the fast compressor, and any other level the high one.
+LEVELS: dict[Compression, tuple[int, int, int]] = {
+    Compression.GZIP: (1, 9, 6),
+    Compression.LZ4: (1, 17, 9),
+    Compression.ZSTD: (-131072, 22, 3),
+}
+
+
+def check_level(compression: Compression, level: int | None) -> None:
+    """InvalidArgumentError unless ``level`` is None or one that the codec has."""
+    if level is None:
+        return
+    if compression not in LEVELS:
+        raise InvalidArgumentError(f"compression {compression.name.lower()} has no levels, {level} was asked for")
+    low, high, _ = LEVELS[compression]
+    if not low <= level <= high:
+        raise InvalidArgumentError(f"level {level} of compression {compression.name.lower()} is not in {low}..{high}")
+
+
+def require(compression: Compression) -> None:
+    """MissingDependencyError, now rather than at the first batch, if the codec's package is not installed."""
+    if compression in _PACKAGES:
+        _package(*_PACKAGES[compression])
+
+
+def compress(compression: Compression, data: Buffer, level: int | None = None) -> Buffer:
+    """``data`` as one block of the codec; ``data`` itself for NONE. ``level`` as in Kafka's compression.*.level."""
+    check_level(compression, level)
+    return _COMPRESS[compression](data, level)
+
+
+def decompress(compression: Compression, data: Buffer, max_bytes: int) -> Buffer:
+    """The records of a batch; InvalidRecordError when the block is damaged or holds more than ``max_bytes``."""
+    return _DECOMPRESS[compression](data, max_bytes)
+
+
+_PACKAGES = {
+    Compression.SNAPPY: ("cramjam", "snappy"),
+    Compression.LZ4: ("lz4.frame", "lz4"),
+    Compression.ZSTD: ("zstandard", "zstd"),
+}
+_loaded: dict[str, Any] = {}
+
+
+def _package(module: str, extra: str) -> Any:
+    found = _loaded.get(module)
+    if found is None:
+        try:
+            found = _loaded[module] = importlib.import_module(module)
+        except ImportError as error:
+            package = module.partition(".")[0]
+            raise MissingDependencyError(
+                f"compression {extra} needs the package {package}, which is not installed: "
+                f"pip install 'headrace-core[{extra}]' (or pip install {package})"
+            ) from error
+    return found
+
+
+def _too_large(codec: str, max_bytes: int) -> InvalidRecordError:
+    return InvalidRecordError(f"{codec} block decompresses to more than {max_bytes} bytes, the limit for one batch")
+
+
+def _damaged(codec: str, why: object) -> InvalidRecordError:
+    return InvalidRecordError(f"{codec} block does not decompress: {why}")
+
+
+def _in_steps(codec: str, read: Callable[[int], bytes], first_bytes: int, max_bytes: int) -> Buffer:
+    """What ``read(size)`` yields until it yields nothing, in steps that double, never more than ``max_bytes``."""
+    parts: list[bytes] = []
+    total, step = 0, first_bytes
+    while True:
+        part = read(max(min(step, max_bytes + 1 - total), 1))
+        if not part:
+            return parts[0] if len(parts) == 1 else b"".join(parts)
+        parts.append(part)
+        total += len(part)
+        if total > max_bytes:
+            raise _too_large(codec, max_bytes)
+        step = max(step, total)
+
+
+def _none(data: Buffer, level: int | None) -> Buffer:
+    return data
+
+
+def _none_back(data: Buffer, max_bytes: int) -> Buffer:
+    return data
+
+
+def _gzip(data: Buffer, level: int | None) -> Buffer:
+    packer = zlib.compressobj(-1 if level is None else level, wbits=31)
+    return packer.compress(data) + packer.flush()
+
+
+def _gzip_back(data: Buffer, max_bytes: int) -> Buffer:
+    unpacker = zlib.decompressobj(wbits=31)
+    rest = bytes(data)
+
+    def read(size: int) -> bytes:
+        nonlocal unpacker, rest
+        while True:
+            if unpacker.eof:
+                rest = unpacker.unused_data
+                if not rest:
+                    return b""
+                unpacker = zlib.decompressobj(wbits=31)  # gzip members may follow each other
+            part = unpacker.decompress(rest, size)
+            rest = unpacker.unconsumed_tail
+            if part:
+                return part
+            if not unpacker.eof:
+                raise _damaged("gzip", "it ends too early")
+
+    try:
+        return _in_steps("gzip", read, max(_STEP_BYTES, 4 * len(data)), max_bytes)
+    except zlib.error as error:
+        raise _damaged("gzip", error) from None
+
+
+def _snappy(data: Buffer, level: int | None) -> Buffer:
+    raw = _package("cramjam", "snappy").snappy
+    view = memoryview(data)
+    out = bytearray(_XERIAL_HEADER)
+    for start in range(0, len(view), _XERIAL_BLOCK_BYTES):
+        block = raw.compress_raw(view[start : start + _XERIAL_BLOCK_BYTES])
+        out += _INT.pack(len(block))
+        out += block
+    return out
+
+
+def _snappy_back(data: Buffer, max_bytes: int) -> Buffer:
+    view = memoryview(data)
+    if view[:8] != _XERIAL_MAGIC:
+        return _snappy_block(view, max_bytes, max_bytes)
+    if len(view) < len(_XERIAL_HEADER):
+        raise _damaged("snappy", "its header is cut short")
+    # Version and compatibility are not looked at: some clients wrote them little-endian.
+    out = bytearray()
+    position = len(_XERIAL_HEADER)
+    while position < len(view):
+        if len(view) - position < 4:
+            raise _damaged("snappy", f"the block length at byte {position} is cut short")
+        length = _INT.unpack_from(view, position)[0]
+        if length == _XERIAL_HEADER_AS_LENGTH and view[position : position + 8] == _XERIAL_MAGIC:
+            position += len(_XERIAL_HEADER)  # streams may follow each other
+            continue
+        position += 4
+        if not 0 <= length <= len(view) - position:
+            raise _damaged("snappy", f"the block at byte {position} claims {length} bytes of {len(view) - position}")
+        out += _snappy_block(view[position : position + length], max_bytes - len(out), max_bytes)
+        position += length
+    return out
+
+
+def _snappy_block(block: memoryview, room_bytes: int, max_bytes: int) -> Buffer:
+    raw = _package("cramjam", "snappy").snappy
+    try:
+        size = raw.decompress_raw_len(block)
+        if size > _SNAPPY_GROWTH_MAX * len(block) + 64:
+            raise _damaged("snappy", f"{len(block)} bytes cannot hold the {size} they claim")
+        if size > room_bytes:
+            raise _too_large("snappy", max_bytes)
+        return bytes(raw.decompress_raw(block))
+    except InvalidRecordError:
+        raise
+    except Exception as error:  # noqa: BLE001 - cramjam.DecompressionError derives from Exception, and nothing narrower
+        raise _damaged("snappy", error) from None
+
+
+def _lz4(data: Buffer, level: int | None) -> Buffer:
+    frame = _package("lz4.frame", "lz4")
+    # Kafka reads independent blocks only.
+    packed: bytes = frame.compress(
+        data,
+        compression_level=0 if level is None or level == LEVELS[Compression.LZ4][2] else max(level, 3),
+        block_size=frame.BLOCKSIZE_MAX64KB,
+        block_linked=False,
+        store_size=True,
+    )
+    return packed
+
+
+def _lz4_back(data: Buffer, max_bytes: int) -> Buffer:
+    frame = _package("lz4.frame", "lz4")
+    try:
+        size = frame.get_frame_info(data)["content_size"]
+        if size > max_bytes:
+            raise _too_large("lz4", max_bytes)
+        unpacker = frame.LZ4FrameDecompressor()
+        rest: Buffer = data
+
+        def read(limit: int) -> bytes:
+            nonlocal unpacker, rest
+            while True:
+                if unpacker.eof:
+                    rest = unpacker.unused_data or b""
+                    if not rest:
+                        return b""
+                    unpacker = frame.LZ4FrameDecompressor()  # frames may follow each other
+                part: bytes = unpacker.decompress(rest, limit)
+                rest = b""
+                if part:
+                    return part
+                if not unpacker.eof and unpacker.needs_input:
+                    raise _damaged("lz4", "it ends too early")
+
+        return _in_steps("lz4", read, min(size or max(_STEP_BYTES, 4 * len(data)), max_bytes + 1), max_bytes)
+    except (RuntimeError, EOFError, ValueError) as error:
+        raise _damaged("lz4", error) from None
+
+
+def _zstd(data: Buffer, level: int | None) -> Buffer:
+    zstandard = _package("zstandard", "zstd")
+    packed: bytes = zstandard.ZstdCompressor(level=LEVELS[Compression.ZSTD][2] if level is None else level).compress(
+        data
+    )
+    return packed
+
+
+def _zstd_back(data: Buffer, max_bytes: int) -> Buffer:
+    zstandard = _package("zstandard", "zstd")
+    try:
+        size = zstandard.get_frame_parameters(data).content_size
+        known = size not in (zstandard.CONTENTSIZE_UNKNOWN, zstandard.CONTENTSIZE_ERROR)
+        if known and size > max_bytes:
+            raise _too_large("zstd", max_bytes)
+        reader = zstandard.ZstdDecompressor().stream_reader(data, read_across_frames=True)
+        first = size if known and size else max(_STEP_BYTES, 4 * len(data))
+        return _in_steps("zstd", reader.read, min(first, max_bytes + 1), max_bytes)
+    except zstandard.ZstdError as error:
+        raise _damaged("zstd", error) from None
+
+
+_COMPRESS: dict[Compression, Callable[[Buffer, int | None], Buffer]] = {
+    Compression.NONE: _none,
+    Compression.GZIP: _gzip,
+    Compression.SNAPPY: _snappy,
+    Compression.LZ4: _lz4,
+    Compression.ZSTD: _zstd,
+}
+_DECOMPRESS: dict[Compression, Callable[[Buffer, int], Buffer]] = {
+    Compression.NONE: _none_back,
+    Compression.GZIP: _gzip_back,
+    Compression.SNAPPY: _snappy_back,
+    Compression.LZ4: _lz4_back,
+    Compression.ZSTD: _zstd_back,
+}

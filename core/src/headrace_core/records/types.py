@@ -1,0 +1,148 @@
+"""Values of the record batch format, version 2 (magic 2; KIP-98, "Message format" in Kafka's documentation).
+
+    offset  bytes  field
+         0      8  base offset              } set by the log on append; the CRC does not cover these 16 bytes
+         8      4  batch length             } (bytes after this field)
+        12      4  partition leader epoch   }
+        16      1  magic, always 2
+        17      4  CRC-32C of everything after this field
+        21      2  attributes: bits 0-2 compression, 3 timestamp type, 4 transactional, 5 control, 6 delete horizon
+        23      4  last offset delta
+        27      8  base timestamp, ms
+        35      8  max timestamp, ms
+        43      8  producer id, -1 none
+        51      2  producer epoch
+        53      4  base sequence
+        57      4  record count
+        61         records, compressed as one block when the attributes say so
+
+All of it big-endian. A record: varint length, int8 attributes (unused), varlong timestamp delta, varint offset delta,
+varint key length (-1 null), key, varint value length (-1 null), value, varint header count, and for each header varint
+key length, key (UTF-8), varint value length (-1 null), value. Varints are zigzag.
+"""
+
+from __future__ import annotations
+
+import enum
+import struct
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from ..errors import InvalidArgumentError
+from ..types import TimestampType
+
+Buffer = bytes | bytearray | memoryview
+
+#: A record's headers as they are handed out; on the way in any iterable of such pairs will do.
+Headers = list[tuple[str, bytes | None]]
+
+#: What is written: (timestamp_ms, key, value, headers).
+RecordTuple = tuple[int, Buffer | None, Buffer | None, Iterable[tuple[str, Buffer | None]] | None]
+
+HEADER_BYTES = 61
+#: The part of a batch that ``batch_length`` does not count: base offset and the length itself.
+LENGTH_PREFIX_BYTES = 12
+#: Where the bytes that the CRC covers begin.
+CRC_START = 21
+#: The smallest record: one byte each for length, attributes, the two deltas, two null lengths, no headers.
+RECORD_BYTES_MIN = 7
+MAGIC = 2
+NO_TIMESTAMP = -1
+
+HEADER = struct.Struct(">qiibIhiqqqhii")
+
+COMPRESSION_MASK = 0x07
+TIMESTAMP_TYPE_BIT = 0x08
+TRANSACTIONAL_BIT = 0x10
+CONTROL_BIT = 0x20
+
+
+class Compression(enum.IntEnum):
+    """The codec of a batch's records; the numbers are those of the attributes."""
+
+    NONE = 0
+    GZIP = 1
+    SNAPPY = 2
+    LZ4 = 3
+    ZSTD = 4
+
+    @classmethod
+    def parse(cls, name: str) -> Compression:
+        """The codec of a ``compression.type`` such as "lz4"; InvalidArgumentError names the legal ones."""
+        try:
+            return cls[name.strip().upper()]
+        except KeyError:
+            legal = ", ".join(codec.name.lower() for codec in cls)
+            raise InvalidArgumentError(f"unknown compression {name!r}: must be one of {legal}") from None
+
+
+class BatchHeader(NamedTuple):
+    """The 61 bytes before a batch's records, in their order."""
+
+    base_offset: int
+    batch_length: int
+    leader_epoch: int
+    magic: int
+    crc: int
+    attributes: int
+    last_offset_delta: int
+    base_timestamp_ms: int
+    max_timestamp_ms: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    record_count: int
+
+    @property
+    def size(self) -> int:
+        """Bytes of the whole batch."""
+        return self.batch_length + LENGTH_PREFIX_BYTES
+
+    @property
+    def last_offset(self) -> int:
+        return self.base_offset + self.last_offset_delta
+
+    @property
+    def next_offset(self) -> int:
+        return self.base_offset + self.last_offset_delta + 1
+
+    @property
+    def compression(self) -> Compression:
+        return Compression(self.attributes & COMPRESSION_MASK)
+
+    @property
+    def timestamp_type(self) -> TimestampType:
+        return TimestampType.LOG_APPEND_TIME if self.attributes & TIMESTAMP_TYPE_BIT else TimestampType.CREATE_TIME
+
+    @property
+    def is_transactional(self) -> bool:
+        return bool(self.attributes & TRANSACTIONAL_BIT)
+
+    @property
+    def is_control(self) -> bool:
+        return bool(self.attributes & CONTROL_BIT)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecodeLimits:
+    """What a decoder accepts of one batch, so that a few hostile bytes cannot claim the machine's memory.
+
+    The defaults lie far above what any client writes: a batch of 128 MiB once decompressed, 4 Mi records in it.
+    """
+
+    max_decompressed_bytes: int = 128 * 1024 * 1024
+    max_records: int = 4 * 1024 * 1024
+    max_headers: int = 65_536
+
+
+DEFAULT_LIMITS = DecodeLimits()
+
+
+class BatchSpan(NamedTuple):
+    """Where a batch lies in a slice, and which offsets it covers (both inclusive)."""
+
+    position: int
+    size: int
+    base_offset: int
+    last_offset: int
