@@ -1,0 +1,120 @@
+"""Apache Kafka's DumpLogSegments reads the files that our broker wrote for our SDK, and finds nothing wrong.
+
+Marked `kafka`: needs Java, Maven and HEADRACE_PEERS (the folder of the script that fetches Kafka's jars). When the test
+is selected, whatever is missing is an error, not a skip.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from headrace import Admin, LocalCluster, NewTopic, Producer
+
+pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.xdist_group("kafka_jars")]
+
+TOOL = "org.apache.kafka.tools.DumpLogSegments"
+CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
+RECORDS = 3_000
+
+DumpLog = Callable[..., str]
+
+
+@pytest.fixture(scope="module")
+def dump_log() -> DumpLog:
+    peers = os.environ.get("HEADRACE_PEERS")
+    assert peers, "HEADRACE_PEERS is not set: it names the folder that holds kafka/cluster.py"
+    script = Path(peers) / "kafka" / "cluster.py"
+    assert script.exists(), f"{script} is missing"
+    fetched = subprocess.run([sys.executable, str(script), "fetch"], capture_output=True, text=True, timeout=500)
+    assert fetched.returncode == 0, f"Kafka's jars could not be fetched:\n{fetched.stdout}{fetched.stderr}"
+
+    def run(*arguments: str) -> str:
+        done = subprocess.run(
+            [sys.executable, str(script), "tool", TOOL, *arguments], capture_output=True, text=True, timeout=120
+        )
+        assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+        return done.stdout + done.stderr
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Codec -> its partition's directory, RECORDS records in it, written by the SDK; the cluster is stopped by then.
+
+    Small segments and a dense index, so that there are rolled segments and many index entries to check.
+    """
+    random_bytes = random.Random(3)
+    data = tmp_path_factory.mktemp("dump-log")
+    with LocalCluster(brokers=1, data=data) as cluster:
+        with Admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
+            config = {"segment.bytes": "65536", "index.interval.bytes": "1024"}
+            admin.create_topics(
+                [NewTopic(f"dump-{codec}", partitions=1, replication_factor=1, config=config) for codec in CODECS]
+            )
+        for codec in CODECS:
+            with Producer(
+                bootstrap_servers=cluster.bootstrap_servers, compression_type=codec, linger_ms=0, batch_size=2_000
+            ) as producer:
+                for number in range(RECORDS):
+                    producer.send(
+                        f"dump-{codec}",
+                        value=None if number % 101 == 0 else random_bytes.randbytes(random_bytes.randrange(120)),
+                        key=b"key-%d" % number if number % 3 else None,
+                        headers=[("trace", b"%d" % number), ("empty", None)] if number % 7 == 0 else None,
+                        timestamp_ms=1_700_000_000_000 + number * 7 - number % 5,
+                    )
+                producer.flush(timeout=30)
+    found = {}
+    for codec in CODECS:
+        (found[codec],) = [path for path in data.rglob(f"dump-{codec}-0") if path.is_dir()]
+    return found
+
+
+def _segments(partition: Path) -> list[Path]:
+    return sorted(partition.glob("*.log"))
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_kafka_reads_every_record_of_every_segment(codec: str, written: dict[str, Path], dump_log: DumpLog) -> None:
+    partition = written[codec]
+    segments = _segments(partition)
+    assert len(segments) > 1, "the test wants rolled segments"
+    output = dump_log("--deep-iteration", "--files", ",".join(map(str, segments)))
+    offsets = [int(offset) for offset in re.findall(r"^\| offset: (\d+) ", output, re.MULTILINE)]
+    assert offsets == list(range(RECORDS))
+    assert "isvalid: false" not in output.lower()
+    assert re.findall(r"isvalid: (\w+)", output).count("true") > len(segments)
+    codecs = set(re.findall(r"compresscodec: (\w+)", output))
+    assert codecs == {codec}
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_kafka_finds_no_mismatch_in_offset_and_time_indexes(
+    codec: str, written: dict[str, Path], dump_log: DumpLog
+) -> None:
+    partition = written[codec]
+    indexes = sorted([*partition.glob("*.index"), *partition.glob("*.timeindex")])
+    assert sum(path.stat().st_size for path in partition.glob("*.index")) > 8 * len(_segments(partition))
+    output = dump_log("--verify-index-only", "--files", ",".join(map(str, indexes)))
+    assert "mismatches" not in output.lower(), output
+    assert "passed sanity check" in output or "Dumping" in output, output
+
+
+def test_kafka_names_a_flipped_byte(written: dict[str, Path], dump_log: DumpLog, tmp_path: Path) -> None:
+    """The check can fail: the same tool finds damage that we do to a copy."""
+    first = _segments(written["none"])[0]
+    damaged = bytearray(first.read_bytes())
+    damaged[200] ^= 0xFF
+    copy = tmp_path / first.name
+    copy.write_bytes(damaged)
+    output = dump_log("--deep-iteration", "--files", str(copy))
+    assert "isvalid: false" in output or "exception" in output.lower(), output[:2000]
