@@ -1,0 +1,107 @@
+"""What a node is started with: its properties file, ``-o`` overrides, and what they add up to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ..errors import InvalidConfigError
+from .keys import SERVER, topic_defaults
+from .listeners import (
+    INTERNAL,
+    ListenerAddress,
+    Voter,
+    check_advertised,
+    parse_addresses,
+    parse_listeners,
+    parse_voters,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeConfig:
+    """The slice that every role needs, checked, plus all values by name.
+
+    ``node_id`` -1: not configured (brokers only). ``given``: the typed values that somebody set, without defaults.
+    """
+
+    role: str
+    node_id: int
+    log_dirs: tuple[str, ...]
+    listeners: tuple[ListenerAddress, ...]
+    advertised: tuple[ListenerAddress, ...]
+    voters: tuple[Voter, ...]
+    controller_addresses: tuple[str, ...]
+    state_file: str
+    log_level: str
+    values: Mapping[str, Any]
+    given: Mapping[str, Any]
+
+    @classmethod
+    def from_properties(cls, properties: Mapping[str, str], *, role: str) -> NodeConfig:
+        """Raises InvalidConfigError: an unknown key (with "did you mean"), a bad value, keys that contradict."""
+        given = SERVER.parse(properties, defaults=False)
+        values = SERVER.parse(properties)
+        roles = values["process.roles"]
+        if roles and role not in roles:
+            raise InvalidConfigError(f"process.roles={','.join(roles)}: this program is a {role}; start the right one")
+        if len(roles) > 1:
+            raise InvalidConfigError(
+                f"process.roles={','.join(roles)}: each role is a process of its own here; start one program for each"
+            )
+        listeners = parse_listeners(values["listeners"])
+        if not any(listener.name == INTERNAL for listener in listeners):
+            raise InvalidConfigError("listeners: an internal listener is needed, such as internal://127.0.0.1:19095")
+        wanted = parse_listeners(values["advertised.listeners"], key="advertised.listeners")
+        check_advertised(listeners, wanted)
+        voters = parse_voters(values["controller.quorum.voters"])
+        key = "controller.quorum.bootstrap.servers"
+        log_dirs = _log_dirs(values)
+        return cls(
+            role=role,
+            node_id=_node_id(values, role),
+            log_dirs=log_dirs,
+            listeners=listeners,
+            advertised=wanted,
+            voters=voters,
+            controller_addresses=parse_addresses(values[key], key=key) or tuple(voter.address for voter in voters),
+            state_file=values["runtime.state.file"] or f"{log_dirs[0]}/node.json",
+            log_level=values["log.level"],
+            values=values,
+            given=given,
+        )
+
+    def listener(self, name: str) -> ListenerAddress | None:
+        return next((listener for listener in self.listeners if listener.name == name), None)
+
+    def topic_defaults(self) -> dict[str, Any]:
+        """Topic keys that this node's own settings give to topics that do not set them (typed values)."""
+        return topic_defaults(dict(self.given))
+
+    def notes(self) -> list[str]:
+        """One line for each key that was set but that something else stands in for."""
+        return SERVER.notes(self.given)
+
+
+def _log_dirs(values: Mapping[str, Any]) -> tuple[str, ...]:
+    directories = values["log.dirs"] or ([values["log.dir"]] if values["log.dir"] else [])
+    if not directories:
+        raise InvalidConfigError("log.dirs is not set: name the directories for this node's data")
+    trimmed = tuple(directory.rstrip("/") or "/" for directory in directories)
+    if len(set(trimmed)) != len(trimmed):
+        raise InvalidConfigError(f"log.dirs={','.join(directories)}: a directory is named twice")
+    return trimmed
+
+
+def _node_id(values: Mapping[str, Any], role: str) -> int:
+    node_id, broker_id = int(values["node.id"]), int(values["broker.id"])
+    if role == "broker" and broker_id >= 0:
+        if node_id >= 0 and node_id != broker_id:
+            raise InvalidConfigError(
+                f"node.id={node_id} and broker.id={broker_id} are one and the same; keep one of them"
+            )
+        return broker_id
+    if role == "controller" and node_id < 0:
+        raise InvalidConfigError("node.id is not set: a controller needs one, such as node.id=1")
+    return node_id

@@ -1,0 +1,131 @@
+"""Listeners: ``client://127.0.0.1:9095,internal://127.0.0.1:19095``.
+
+A node has up to two. *client*: what clients call. *internal*: what nodes call on each other; a call that belongs there
+does not exist on the other. Port 0 takes any free port; the node then advertises the one it got.
+"""
+
+from __future__ import annotations
+
+import re
+import socket
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from ..errors import InvalidConfigError
+
+CLIENT = "client"
+INTERNAL = "internal"
+LISTENER_NAMES = (CLIENT, INTERNAL)
+
+_ADDRESS = re.compile(r"(?P<name>[A-Za-z0-9_-]+)://(?P<host>\[[0-9a-fA-F:.]*\]|[^\[\]:/]*):(?P<port>\d{1,5})\Z")
+_HOST_PORT = re.compile(r"(?P<host>\[[0-9a-fA-F:.]+\]|[^\[\]:/@\s]+):(?P<port>\d{1,5})\Z")
+_VOTER = re.compile(r"(?P<id>\d+)@(?P<address>.+)\Z")
+_WILDCARDS = ("", "0.0.0.0", "[::]")
+
+
+@dataclass(frozen=True, slots=True)
+class ListenerAddress:
+    """One listener: ``host`` keeps the brackets of an IPv6 address."""
+
+    name: str
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"{self.name}://{self.host}:{self.port}"
+
+    @property
+    def address(self) -> str:
+        return f"{self.host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True)
+class Voter:
+    """A member of the metadata quorum: ``1@127.0.0.1:19093``."""
+
+    node_id: int
+    address: str
+
+
+def parse_listeners(items: Iterable[str], *, key: str = "listeners") -> tuple[ListenerAddress, ...]:
+    """The listeners of a config value; InvalidConfigError names the item and what would fit."""
+    found: list[ListenerAddress] = []
+    for item in items:
+        match = _ADDRESS.match(item)
+        if match is None:
+            raise InvalidConfigError(f"{key}={item}: write name://host:port, such as client://127.0.0.1:9095")
+        name = match["name"].lower()
+        if name not in LISTENER_NAMES:
+            raise InvalidConfigError(
+                f"{key}={item}: a listener is called client (for clients) or internal (for nodes), not {match['name']}"
+            )
+        if any(other.name == name for other in found):
+            raise InvalidConfigError(f"{key}={item}: listener {name} is given twice")
+        found.append(ListenerAddress(name, match["host"], check_port(key, item, match["port"])))
+    ports = [listener.address for listener in found if listener.port]
+    if len(set(ports)) != len(ports):
+        raise InvalidConfigError(f"{key}={','.join(map(str, found))}: each listener needs an address of its own")
+    return tuple(found)
+
+
+def check_port(key: str, item: str, text: str) -> int:
+    port = int(text)
+    if port > 65535:
+        raise InvalidConfigError(f"{key}={item}: port {port} is above 65535")
+    return port
+
+
+def parse_addresses(items: Iterable[str], *, key: str) -> tuple[str, ...]:
+    """``host:port`` items, checked."""
+    found = []
+    for item in items:
+        match = _HOST_PORT.match(item)
+        if match is None or check_port(key, item, match["port"]) == 0:
+            raise InvalidConfigError(f"{key}={item}: write host:port, such as 127.0.0.1:19093")
+        found.append(item)
+    return tuple(found)
+
+
+def parse_voters(items: Iterable[str], *, key: str = "controller.quorum.voters") -> tuple[Voter, ...]:
+    """``id@host:port`` items, checked; ids are distinct."""
+    voters: list[Voter] = []
+    for item in items:
+        match = _VOTER.match(item)
+        if match is None:
+            raise InvalidConfigError(f"{key}={item}: write id@host:port, such as 1@127.0.0.1:19093")
+        (address,) = parse_addresses([match["address"]], key=key)
+        if any(voter.node_id == int(match["id"]) for voter in voters):
+            raise InvalidConfigError(f"{key}={item}: voter {match['id']} is given twice")
+        voters.append(Voter(int(match["id"]), address))
+    return tuple(voters)
+
+
+def advertised(bound: Sequence[ListenerAddress], wanted: Sequence[ListenerAddress]) -> tuple[ListenerAddress, ...]:
+    """What to tell others, given what was bound (real ports) and ``advertised.listeners``.
+
+    Unless advertised otherwise, a listener is reached where it is bound; one bound to all addresses, by the machine's
+    host name. An advertised port 0 stands for the bound port.
+    """
+    by_name = {listener.name: listener for listener in wanted}
+    told = []
+    for listener in bound:
+        want = by_name.get(listener.name)
+        if want is not None:
+            told.append(ListenerAddress(listener.name, want.host, want.port or listener.port))
+        elif listener.host in _WILDCARDS:
+            told.append(ListenerAddress(listener.name, socket.gethostname(), listener.port))
+        else:
+            told.append(listener)
+    return tuple(told)
+
+
+def check_advertised(listeners: Sequence[ListenerAddress], wanted: Sequence[ListenerAddress]) -> None:
+    """Each advertised listener exists and can be connected to; raises InvalidConfigError."""
+    names = {listener.name for listener in listeners}
+    for listener in wanted:
+        if listener.name not in names:
+            raise InvalidConfigError(f"advertised.listeners={listener}: there is no such listener in listeners")
+        if listener.host in _WILDCARDS:
+            raise InvalidConfigError(
+                f"advertised.listeners={listener}: nobody can connect to {listener.host or 'no host'}"
+            )

@@ -1,0 +1,21 @@
+"""A node's log: lines on stderr, which whoever started the node keeps.
+
+2026-01-02 03:04:05,678 INFO  headrace.controller  broker 1 unfenced
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from typing import TextIO
+
+_FORMAT = "%(asctime)s %(levelname)-7s %(name)s  %(message)s"
+
+
+def log_to_stderr(level: str, stream: TextIO | None = None) -> None:
+    """Send every logger's lines, from ``level`` ("debug", "info", ...) up, to stderr. Replaces earlier handlers."""
+    handler = logging.StreamHandler(stream or sys.stderr)
+    handler.setFormatter(logging.Formatter(_FORMAT))
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(level.upper())

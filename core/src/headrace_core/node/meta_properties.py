@@ -1,0 +1,144 @@
+"""``meta.properties``: what makes a directory a log directory of a cluster (KIP-631, KIP-858).
+
+    version=1
+    cluster.id=...      which cluster it belongs to
+    directory.id=...    16 random bytes for this directory alone; a broker's id belongs to its directories' ids
+    node.id=1           who it belongs to; absent for brokers that get their id from the controller
+
+Only ``format`` writes it. A node never does: a start with a wrong path, or an unmounted disk, must fail, and not begin
+a new life as an empty node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ..errors import CorruptLogError, InconsistentClusterIdError, InvalidConfigError
+from ..log.files import FileSystem, RealFileSystem, make_directories, read_file, write_file_atomically
+from .ids import id_from_text, id_to_text, random_id
+from .properties import format_properties, parse_properties
+
+FILE_NAME = "meta.properties"
+_VERSION = "1"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetaProperties:
+    """The content of one directory's file; ``node_id`` -1: not set. ``directory_id`` is 16 bytes."""
+
+    cluster_id: str
+    directory_id: bytes
+    node_id: int = -1
+
+    def to_text(self) -> str:
+        values = {"version": _VERSION, "cluster.id": self.cluster_id, "directory.id": id_to_text(self.directory_id)}
+        if self.node_id >= 0:
+            values["node.id"] = str(self.node_id)
+        return format_properties(values)
+
+    @classmethod
+    def from_text(cls, text: str, *, where: str) -> MetaProperties:
+        """CorruptLogError when something is missing or does not make sense."""
+        try:
+            values = parse_properties(text, where=where)
+            if values.get("version") != _VERSION:
+                raise InvalidConfigError(f"version={values.get('version')}, expected {_VERSION}")
+            return cls(
+                cluster_id=check_cluster_id(values["cluster.id"]),
+                directory_id=id_from_text(values["directory.id"]),
+                node_id=int(values.get("node.id", "-1")),
+            )
+        except KeyError as error:
+            raise CorruptLogError(f"{where}: {error.args[0]} is missing; restore the file or format anew") from None
+        except (InvalidConfigError, ValueError) as error:
+            raise CorruptLogError(f"{where}: {error}; restore the file or format anew") from None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FormattedDirectory:
+    """What format_directories did with one directory; ``created`` False: it had been formatted before."""
+
+    path: str
+    meta: MetaProperties
+    created: bool
+
+
+def check_cluster_id(cluster_id: str) -> str:
+    """A cluster id is 1 to 64 visible ASCII characters; InvalidConfigError otherwise."""
+    if not 1 <= len(cluster_id) <= 64 or not all("!" <= letter <= "~" for letter in cluster_id):
+        raise InvalidConfigError(f"cluster id {cluster_id!r}: must be 1 to 64 visible ASCII characters")
+    return cluster_id
+
+
+def read_meta(directory: str, *, fs: FileSystem | None = None) -> MetaProperties:
+    """The file of one directory. InvalidConfigError when it was not formatted, CorruptLogError when it is damaged."""
+    path = f"{directory}/{FILE_NAME}"
+    try:
+        text = read_file(fs or RealFileSystem(), path).decode("utf-8")
+    except FileNotFoundError:
+        raise InvalidConfigError(
+            f"log.dirs={directory}: not formatted (there is no {FILE_NAME}); is it mounted? "
+            f"A new directory is prepared with `format --cluster-id ID --log-dirs {directory}`"
+        ) from None
+    except UnicodeDecodeError:
+        raise CorruptLogError(f"{path}: not a text file; restore the file or format anew") from None
+    return MetaProperties.from_text(text, where=path)
+
+
+def read_all_meta(
+    directories: Sequence[str], *, node_id: int = -1, fs: FileSystem | None = None
+) -> list[MetaProperties]:
+    """The files of a node's directories, which must agree with each other and with the node's own id.
+
+    Raises InvalidConfigError (not formatted, another node's, one directory given twice), InconsistentClusterIdError.
+    """
+    metas = [read_meta(directory, fs=fs) for directory in directories]
+    for directory, meta in zip(directories, metas, strict=True):
+        if meta.cluster_id != metas[0].cluster_id:
+            raise InconsistentClusterIdError(
+                f"{directory} belongs to cluster {meta.cluster_id}, but {directories[0]} to {metas[0].cluster_id}"
+            )
+        if node_id >= 0 and meta.node_id >= 0 and meta.node_id != node_id:
+            raise InvalidConfigError(
+                f"{directory} belongs to node.id={meta.node_id}, but node.id={node_id} is configured"
+            )
+    if len({meta.directory_id for meta in metas}) != len(metas):
+        raise InvalidConfigError(f"log.dirs={','.join(directories)}: two of them have the same directory.id")
+    return metas
+
+
+def format_directories(
+    directories: Sequence[str],
+    *,
+    cluster_id: str,
+    node_id: int = -1,
+    ignore_formatted: bool = False,
+    fs: FileSystem | None = None,
+) -> list[FormattedDirectory]:
+    """Make ``directories`` (created when missing) log directories of a cluster, durably.
+
+    Refuses when one of them is formatted already, before any of them is touched; with ``ignore_formatted`` those are
+    left as they are, provided that they belong to the same cluster and node. Raises InvalidConfigError,
+    InconsistentClusterIdError, OSError.
+    """
+    fs = fs or RealFileSystem()
+    check_cluster_id(cluster_id)
+    if not directories:
+        raise InvalidConfigError("nothing to format: log.dirs is empty")
+    formatted = {path: read_meta(path, fs=fs) for path in directories if fs.exists(f"{path}/{FILE_NAME}")}
+    for path, meta in formatted.items():
+        if not ignore_formatted:
+            raise InvalidConfigError(f"{path} is formatted already (cluster {meta.cluster_id}); its data is untouched")
+        if meta.cluster_id != cluster_id:
+            raise InconsistentClusterIdError(f"{path} belongs to cluster {meta.cluster_id}, not to {cluster_id}")
+        if meta.node_id != node_id and meta.node_id >= 0 and node_id >= 0:
+            raise InvalidConfigError(f"{path} belongs to node.id={meta.node_id}, not to {node_id}")
+    results = []
+    for path in directories:
+        meta = formatted.get(path) or MetaProperties(cluster_id=cluster_id, directory_id=random_id(), node_id=node_id)
+        if path not in formatted:
+            make_directories(fs, path)
+            write_file_atomically(fs, f"{path}/{FILE_NAME}", meta.to_text().encode())
+        results.append(FormattedDirectory(path=path, meta=meta, created=path not in formatted))
+    return results

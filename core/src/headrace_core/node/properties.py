@@ -1,0 +1,79 @@
+"""Properties files as Kafka's operators write them, and ``-o key=value`` on top.
+
+The useful part of Java's format: ``key=value``, ``key: value`` or ``key value``; ``#`` and ``!`` begin a comment line;
+a backslash at the end of a line joins the next one; white space before a line does not count, white space after a value
+is cut (Java keeps it, and operators are bitten by it). A key given twice is an error: Java would silently take
+the last one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+from ..errors import InvalidConfigError
+
+_SEPARATOR = re.compile(r"\s*[=:]\s*|\s+")
+
+
+def parse_properties(text: str, *, where: str) -> dict[str, str]:
+    """The keys and values of ``text``. ``where`` (a file's name) goes into the errors; raises InvalidConfigError."""
+    values: dict[str, str] = {}
+    for number, line in _logical_lines(text):
+        key, value = _split(line)
+        if not key:
+            raise InvalidConfigError(f"{where}, line {number}: {line!r} has no key; write key=value")
+        if key in values:
+            raise InvalidConfigError(f"{where}, line {number}: {key} is given twice")
+        values[key] = value
+    return values
+
+
+def read_properties(path: Path) -> dict[str, str]:
+    """The keys and values of a file; InvalidConfigError when it cannot be read."""
+    try:
+        return parse_properties(path.read_text(encoding="utf-8"), where=str(path))
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise InvalidConfigError(f"cannot read configuration file {path}: {reason}") from None
+
+
+def parse_overrides(overrides: Iterable[str]) -> dict[str, str]:
+    """``["key=value", ...]`` of a command line; the last one of a key wins, as on any command line."""
+    values: dict[str, str] = {}
+    for override in overrides:
+        key, equals, value = override.partition("=")
+        if not equals or not key.strip():
+            raise InvalidConfigError(f"-o {override}: write -o key=value")
+        values[key.strip()] = value.strip()
+    return values
+
+
+def format_properties(values: dict[str, str], *, comment: str = "") -> str:
+    """A file that parse_properties reads back."""
+    lines = [f"# {line}" for line in comment.splitlines()]
+    lines += [f"{key}={value}" for key, value in values.items()]
+    return "\n".join(lines) + "\n"
+
+
+def _logical_lines(text: str) -> Iterable[tuple[int, str]]:
+    """(number of its first line, text) of each line that says something, continuations joined."""
+    joined, first = "", 0
+    for number, raw in enumerate(text.splitlines(), start=1):
+        line = raw.strip()
+        if not joined and (not line or line[0] in "#!"):
+            continue
+        first = first or number
+        if line.endswith("\\") and not line.endswith("\\\\"):
+            joined += line[:-1]
+            continue
+        yield first, joined + line
+        joined, first = "", 0
+    if joined:
+        yield first, joined
+
+
+def _split(line: str) -> tuple[str, str]:
+    parts = _SEPARATOR.split(line, maxsplit=1)
+    return parts[0], (parts[1].strip().replace("\\\\", "\\") if len(parts) > 1 else "")

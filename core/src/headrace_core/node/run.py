@@ -1,0 +1,82 @@
+"""The life of a server process: start, serve until SIGTERM or SIGINT, stop; a second signal cuts the stop short.
+
+Exit codes: 0 stopped cleanly; 1 could not start, or failed (the reason is the last line of the log); 2 wrong command
+line; 130 the stop was cut short.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import logging
+import signal
+import sys
+from collections.abc import Awaitable, Callable, Sequence
+
+from ..errors import HeadraceError
+from .arguments import FormatCommand, parse_command
+from .config import NodeConfig
+from .log_output import log_to_stderr
+
+logger = logging.getLogger("headrace.node")
+
+#: Serves until the event is set, then stops cleanly and returns.
+Serve = Callable[[NodeConfig, asyncio.Event], Awaitable[None]]
+
+
+def main(argv: Sequence[str], *, program: str, role: str, serve: Callable[[], Serve]) -> int:
+    """Run the command line of a server; returns the exit code. ``serve`` is a loader, so that ``format`` and mistakes
+    in the configuration do not pay for the server's imports."""
+    log_to_stderr("info")
+    try:
+        command = parse_command(argv, program=program, role=role)
+        if isinstance(command, FormatCommand):
+            command.run()
+            return 0
+    except (HeadraceError, OSError) as error:
+        print(f"{program}: {error}", file=sys.stderr)
+        return 1
+    log_to_stderr(command.config.log_level)
+    for note in command.config.notes():
+        logger.warning("%s", note)
+    return asyncio.run(_run(serve(), command.config))
+
+
+async def _run(serve: Serve, config: NodeConfig) -> int:
+    stop = asyncio.Event()
+    task: asyncio.Future[None] = asyncio.ensure_future(serve(config, stop))
+    loop = asyncio.get_running_loop()
+
+    def on_signal(number: signal.Signals) -> None:
+        if stop.is_set():
+            logger.warning("%s again: stopping at once", number.name)
+            task.cancel()
+        else:
+            logger.info("%s: stopping", number.name)
+            stop.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, on_signal, number)
+    try:
+        await task
+    except asyncio.CancelledError:
+        return 130
+    except (HeadraceError, OSError) as error:
+        logger.critical("%s", error)
+        return 1
+    except Exception:
+        logger.critical("the node failed", exc_info=True)
+        return 1
+    finally:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            with contextlib.suppress(ValueError, RuntimeError):
+                loop.remove_signal_handler(number)
+    return 0
+
+
+def settle_memory() -> None:
+    """Call once everything is imported and loaded: what lives for ever is taken out of the garbage collector's sight,
+    so that its passes stay short."""
+    gc.collect()
+    gc.freeze()

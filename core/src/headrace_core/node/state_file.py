@@ -1,0 +1,53 @@
+"""The runtime state file: what a serving node is, for whoever started it (pid, id, the ports it really got).
+
+    {"role": "controller", "node_id": 1, "pid": 4711, "started_at_ms": 1700000000000,
+     "listeners": {"client": "127.0.0.1:9094", "internal": "127.0.0.1:19094"}}
+
+Written when the node serves, removed when it stops cleanly; a file that stays behind tells of a node that was killed,
+so compare the pid before believing it. It is a convenience, not state: nobody reads it to decide anything.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from .listeners import ListenerAddress
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuntimeState:
+    role: str
+    node_id: int
+    pid: int
+    started_at_ms: int
+    listeners: dict[str, str]
+
+    @classmethod
+    def of(cls, role: str, node_id: int, started_at_ms: int, listeners: Sequence[ListenerAddress]) -> RuntimeState:
+        addresses = {listener.name: listener.address for listener in listeners}
+        return cls(role=role, node_id=node_id, pid=os.getpid(), started_at_ms=started_at_ms, listeners=addresses)
+
+
+def write_state(path: str, state: RuntimeState) -> None:
+    """Write it whole or not at all (rename); no fsync: after a power loss it would be wrong anyhow."""
+    temporary = Path(f"{path}.tmp")
+    temporary.write_text(json.dumps(asdict(state)) + "\n")
+    temporary.replace(path)
+
+
+def read_state(path: str) -> RuntimeState | None:
+    """The state, or None when there is none (or half of an older format)."""
+    try:
+        return RuntimeState(**json.loads(Path(path).read_text()))
+    except (OSError, ValueError, TypeError):
+        return None
+
+
+def remove_state(path: str) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(path)
