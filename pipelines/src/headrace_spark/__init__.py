@@ -1,1 +1,16 @@
-"""Headrace as a Spark data source, and the pipelines built on it."""
+"""Headrace as a Spark data source, and the pipelines built on it.
+
+spark = headrace_spark.session("orders")                       # or any session of yours:
+spark.dataSource.register(headrace_spark.HeadraceDataSource)
+spark.readStream.format("headrace").option("headrace.bootstrap.servers", ...).option("subscribe", "orders").load()
+"""
+
+from .errors import DataLossError, JavaNotFoundError
+
+__version__ = "0.1.0"
+
+from .java import find_java
+from .session import session
+from .source import HeadraceDataSource
+
+__all__ = ["DataLossError", "HeadraceDataSource", "JavaNotFoundError", "__version__", "find_java", "session"]

@@ -1,0 +1,41 @@
+"""What the source asks of a Headrace cluster: partitions, offsets, and the records of a range as Arrow batches.
+
+``Cluster`` is owned here, by its user; the SDK stands behind it in ``sdk_cluster.py``, a fake in the tests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Protocol
+
+from headrace_core.types import TopicPartition
+
+from .planning import OffsetRange
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+class Cluster(Protocol):
+    """Blocking; one thread at a time. Failures are HeadraceErrors."""
+
+    def partitions(self, topics: Collection[str] | None) -> dict[str, list[int]]:
+        """Partitions by topic; None asks for all that are not internal. A topic that does not exist is left out."""
+
+    def list_offsets(self, wanted: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """The offset of a time (milliseconds, or -1 latest, -2 earliest) by partition; -1 when no record is that late.
+
+        UnknownTopicOrPartitionError for one that does not exist.
+        """
+
+    def read(
+        self, wanted: OffsetRange, *, columns: Sequence[str], batch_rows: int, timeout_ms: int
+    ) -> Iterator[pa.RecordBatch]:
+        """The records of ``wanted`` that exist, in order, in batches of about ``batch_rows``.
+
+        OffsetOutOfRangeError when the log does not hold ``wanted.start``; RequestTimedOutError when nothing comes for
+        ``timeout_ms``.
+        """
+
+    def close(self) -> None:
+        """Let go of connections."""

@@ -1,0 +1,81 @@
+"""Finds the Java that Spark needs (17 or newer), or says how to get one."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from .errors import JavaNotFoundError
+
+OLDEST = 17
+#: Versions that Spark 4 is tested with, best first; any other one from OLDEST on comes after them.
+TESTED = (17, 21)
+JVM_DIRECTORIES = ("/usr/lib/jvm", "/usr/java", "/opt/java", "/opt/jdk", "/opt")
+
+_VERSION = re.compile(r'version "(?:1\.)?(\d+)')
+
+
+def find_java(environment: dict[str, str] | None = None, directories: Iterable[str] = JVM_DIRECTORIES) -> Path:
+    """The home of a Java that runs Spark: JAVA_HOME when it is set and new enough, else PATH's, else Debian's places.
+
+    Raises JavaNotFoundError, which lists what was looked at and how to install one.
+    """
+    environment = dict(os.environ) if environment is None else environment
+    looked: list[str] = []
+    for where, home in _preferred(environment):
+        version = java_version(home)
+        if version is not None and version >= OLDEST:
+            return home
+        looked.append(f"{where} {home}: {'no Java' if version is None else f'Java {version}'}")
+    found = [(version, home) for home in _installed(directories) if (version := java_version(home)) is not None]
+    usable = [(_rank(version), home) for version, home in found if version >= OLDEST]
+    if usable:
+        return min(usable)[1]
+    looked += [f"{home}: Java {version}" for version, home in found] or [f"nothing in {', '.join(directories)}"]
+    raise JavaNotFoundError(
+        f"Spark needs Java {OLDEST} or newer. Looked at: {'; '.join(looked)}. Install one, for instance "
+        "`apt-get install openjdk-17-jre-headless`, or set JAVA_HOME to where it is."
+    )
+
+
+def java_version(home: Path) -> int | None:
+    """The major version of the Java in ``home``; None when there is none that runs."""
+    release = home / "release"
+    if release.is_file():
+        match = re.search(r'JAVA_VERSION="(?:1\.)?(\d+)', release.read_text(errors="replace"))
+        if match and (home / "bin" / "java").is_file():
+            return int(match[1])
+    try:
+        told = subprocess.run(
+            [home / "bin" / "java", "-version"], capture_output=True, text=True, timeout=30, check=True
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    match = _VERSION.search(told.stderr + told.stdout)
+    return int(match[1]) if match else None
+
+
+def _preferred(environment: dict[str, str]) -> Iterator[tuple[str, Path]]:
+    if environment.get("JAVA_HOME"):
+        yield "JAVA_HOME", Path(environment["JAVA_HOME"])
+    on_path = shutil.which("java", path=environment.get("PATH"))
+    if on_path:
+        yield "PATH", Path(on_path).resolve().parent.parent
+
+
+def _installed(directories: Iterable[str]) -> Iterator[Path]:
+    seen = set()
+    for directory in map(Path, directories):
+        for java in sorted(directory.glob("*/bin/java")):
+            home = java.parent.parent.resolve()
+            if home not in seen:
+                seen.add(home)
+                yield home
+
+
+def _rank(version: int) -> tuple[int, int]:
+    return (TESTED.index(version), 0) if version in TESTED else (len(TESTED), version)

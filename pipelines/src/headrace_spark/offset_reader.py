@@ -1,0 +1,151 @@
+"""The driver's questions: which partitions does the query read, and where do they begin, end, and stand at a time?"""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+from collections.abc import Callable, Collection, Mapping
+from typing import TypeVar
+
+from headrace_core.errors import (
+    HeadraceError,
+    InvalidConfigError,
+    NoOffsetForPartitionError,
+    UnknownTopicOrPartitionError,
+)
+from headrace_core.types import TopicPartition
+
+from .cluster import Cluster
+from .errors import FAIL_ON_DATA_LOSS_FALSE, FAIL_ON_DATA_LOSS_TRUE, DataLossError
+from .offsets import EARLIEST, LATEST, PartitionOffsets
+from .options import Limit, OffsetLimit, SourceOptions
+from .planning import check_covers
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+class OffsetReader:
+    """Asks the cluster, with the attempts that ``fetchOffset.numRetries`` allows: topics may come and go meanwhile."""
+
+    def __init__(
+        self,
+        options: SourceOptions,
+        cluster: Cluster,
+        *,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self.options = options
+        self.cluster = cluster
+        self._sleep = sleep
+
+    def assigned(self, *, known: Collection[TopicPartition] = ()) -> set[TopicPartition]:
+        """The partitions that the query reads, as of now.
+
+        A subscribed topic that does not exist is UnknownTopicOrPartitionError, unless ``known`` shows that it did and
+        data loss is accepted; an assigned partition or a pattern simply yields what there is.
+        """
+        options = self.options
+        if options.pattern is not None:
+            matches = re.compile(options.pattern).fullmatch
+            found = {t: numbers for t, numbers in self.cluster.partitions(None).items() if matches(t)}
+        else:
+            topics = options.topics or tuple(dict.fromkeys(topic for topic, _ in options.assigned))
+            found = self.cluster.partitions(topics)
+            missing = [topic for topic in options.topics if topic not in found]
+            deleted = [topic for topic in missing if any(topic == partition.topic for partition in known)]
+            if deleted:
+                self.report_loss(f"the subscribed topic {', '.join(deleted)} was deleted")
+            if len(missing) > len(deleted):
+                never = sorted(set(missing) - set(deleted))
+                raise UnknownTopicOrPartitionError(f"subscribe: no topic named {', '.join(never)} in the cluster")
+        every = {TopicPartition(topic, number) for topic, numbers in found.items() for number in numbers}
+        return every & set(options.assigned) if options.assigned else every
+
+    def earliest(self, partitions: Collection[TopicPartition]) -> PartitionOffsets:
+        """Where those of ``partitions`` that still exist begin."""
+
+        def ask() -> PartitionOffsets:
+            still = self._existing(partitions)
+            return self.cluster.list_offsets(dict.fromkeys(still, EARLIEST)) if still else {}
+
+        return self._retrying(ask)
+
+    def latest(self, known: Mapping[TopicPartition, int] | None = None) -> PartitionOffsets:
+        """Where all partitions of the query end.
+
+        An end before ``known`` (a broker that has not caught up, or a topic created anew) is asked for again; the last
+        answer stands.
+        """
+        start = known or {}
+        for attempt in range(1, self.options.offset_attempts + 1):
+            ends = self._retrying(lambda: self._ask_all(LATEST, start))
+            behind = {p: (start[p], end) for p, end in ends.items() if p in start and end < start[p]}
+            if not behind or attempt == self.options.offset_attempts:
+                break
+            logger.warning("ends before what was read already, asking again: %s", behind)
+            self._sleep(self.options.offset_retry_interval_ms / 1_000)
+        return ends
+
+    def resolve(self, limit: OffsetLimit, option: str, *, starting: bool) -> PartitionOffsets:
+        """Real offsets for a starting or ending position, for every partition of the query."""
+        return self._retrying(lambda: self._resolve(limit, option, starting))
+
+    def report_loss(self, message: str) -> None:
+        """Fail, or warn, as ``failOnDataLoss`` says."""
+        if self.options.fail_on_data_loss:
+            raise DataLossError(f"{message}. {FAIL_ON_DATA_LOSS_TRUE}")
+        logger.warning("%s. %s", message, FAIL_ON_DATA_LOSS_FALSE)
+
+    def _resolve(self, limit: OffsetLimit, option: str, starting: bool) -> PartitionOffsets:
+        partitions = self.assigned()
+        if limit.kind is Limit.EARLIEST:
+            return self._ask(dict.fromkeys(partitions, EARLIEST))
+        if limit.kind is Limit.LATEST:
+            return self._ask(dict.fromkeys(partitions, LATEST))
+        if limit.kind is Limit.OFFSETS:
+            check_covers(option, limit.values, partitions)
+            found = dict(limit.values)
+        else:
+            if limit.kind is Limit.TIMESTAMPS:
+                check_covers(f"{option}ByTimestamp", limit.values, partitions)
+                times = dict(limit.values)
+            else:
+                times = dict.fromkeys(partitions, limit.timestamp_ms)
+            found = self._ask(times)
+            unmatched = [p for p, offset in found.items() if offset < 0]
+            if starting and unmatched and not self.options.latest_when_no_match:
+                told = ", ".join(f"{p} at {times[p]}" for p in sorted(unmatched))
+                raise NoOffsetForPartitionError(
+                    f"no record is that late: {told} (milliseconds). To start such partitions at their end, set "
+                    "startingOffsetsByTimestampStrategy to latest"
+                )
+            found |= dict.fromkeys(unmatched, LATEST)
+        special = {p: offset for p, offset in found.items() if offset in (LATEST, EARLIEST)}
+        return found | self._ask(special)
+
+    def _ask_all(self, timestamp: int, known: Mapping[TopicPartition, int]) -> PartitionOffsets:
+        return self._ask(dict.fromkeys(self.assigned(known=known), timestamp))
+
+    def _ask(self, wanted: Mapping[TopicPartition, int]) -> PartitionOffsets:
+        return self.cluster.list_offsets(wanted) if wanted else {}
+
+    def _existing(self, partitions: Collection[TopicPartition]) -> set[TopicPartition]:
+        found = self.cluster.partitions({partition.topic for partition in partitions})
+        return {p for p in partitions if p.partition in found.get(p.topic, ())}
+
+    def _retrying(self, ask: Callable[[], T]) -> T:
+        """Transient failures are tried again: a topic may be deleted between two of our questions."""
+        for left in range(self.options.offset_attempts - 1, -1, -1):
+            try:
+                return ask()
+            except (InvalidConfigError, NoOffsetForPartitionError, DataLossError):
+                raise
+            except HeadraceError as error:
+                if not left or not error.retriable:
+                    raise
+                logger.warning("asking for offsets failed, %d attempts left: %s", left, error)
+                self._sleep(self.options.offset_retry_interval_ms / 1_000)
+        raise AssertionError("unreachable: at least one attempt")

@@ -1,0 +1,279 @@
+"""The source's options: the Kafka source's names, meanings, defaults and refusals.
+
+Spark hands names over in lower case, so everything here is matched in lower case; messages use the documented spelling.
+Pure: options in, a frozen ``SourceOptions`` out, or InvalidConfigError.
+"""
+
+from __future__ import annotations
+
+import difflib
+import enum
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from headrace_core.errors import InvalidConfigError, UnsupportedVersionError
+from headrace_core.types import TopicPartition, check_topic_name
+
+from .offsets import EARLIEST, LATEST, PartitionOffsets, parse_offsets, parse_partitions, parse_timestamps
+
+STRATEGIES = ("subscribe", "subscribePattern", "assign")
+KNOWN = (
+    *STRATEGIES,
+    "startingTimestamp", "startingOffsetsByTimestamp", "startingOffsets",
+    "endingTimestamp", "endingOffsetsByTimestamp", "endingOffsets",
+    "startingOffsetsByTimestampStrategy", "failOnDataLoss",
+    "maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay",
+    "minPartitions", "maxRecordsPerPartition", "includeHeaders", "arrowBatchRows",
+    "kafkaConsumer.pollTimeoutMs", "fetchOffset.numRetries", "fetchOffset.retryIntervalMs",
+)  # fmt: skip
+CLIENT_PREFIXES = ("headrace.", "kafka.")
+
+#: Client keys that the source sets by itself, and why.
+REFUSED_CLIENT_KEYS = {
+    "auto.offset.reset": "set the source option startingOffsets to earliest or latest instead: Spark keeps track of "
+    "what was read, and a query that is started again goes on from its checkpoint",
+    "key.deserializer": "keys are always handed out as bytes; use DataFrame functions to decode them",
+    "value.deserializer": "values are always handed out as bytes; use DataFrame functions to decode them",
+    "enable.auto.commit": "Spark keeps track of what was read, in the query's checkpoint",
+    "interceptor.classes": "an interceptor could change what is read",
+}
+GROUPS_LATER = "consumer groups come with the coordinator, which is not built yet; leave the option out"
+
+
+class Limit(enum.Enum):
+    """What a starting or ending position is given by."""
+
+    EARLIEST = "earliest"
+    LATEST = "latest"
+    OFFSETS = "offsets"
+    TIMESTAMPS = "timestamps"
+    TIMESTAMP = "timestamp"
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetLimit:
+    """A starting or ending position. ``values``: offsets (-2 earliest, -1 latest) or milliseconds, by partition."""
+
+    kind: Limit
+    values: Mapping[TopicPartition, int] = field(default_factory=dict)
+    timestamp_ms: int = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceOptions:
+    """What a query asked for, checked."""
+
+    topics: tuple[str, ...] = ()
+    pattern: str | None = None
+    assigned: tuple[TopicPartition, ...] = ()
+    starting: OffsetLimit
+    ending: OffsetLimit
+    latest_when_no_match: bool
+    fail_on_data_loss: bool
+    max_offsets_per_trigger: int | None
+    min_offsets_per_trigger: int | None
+    max_trigger_delay_ms: int
+    min_partitions: int | None
+    max_records_per_partition: int | None
+    include_headers: bool
+    arrow_batch_rows: int
+    poll_timeout_ms: int
+    offset_attempts: int
+    offset_retry_interval_ms: int
+    client: Mapping[str, str]
+    notes: tuple[str, ...] = ()
+
+
+def parse_options(given: Mapping[str, str], *, streaming: bool | None) -> SourceOptions:
+    """Check ``given``; ``streaming`` None (the kind of query is not known yet) checks what holds for both kinds.
+
+    Raises InvalidConfigError, or UnsupportedVersionError for what comes with consumer groups.
+    """
+    options = {str(name).lower(): str(value) for name, value in given.items()}
+    notes: list[str] = []
+    if streaming:
+        for name in ("endingOffsets", "endingOffsetsByTimestamp", "endingTimestamp"):
+            if name.lower() in options:
+                raise InvalidConfigError(f"{name}: a streaming query has no ending; the option is for batch queries")
+    topics, pattern, assigned = _strategy(options)
+    client = _client(options)
+    starting = _limit(options, "starting", Limit.LATEST if streaming is not False else Limit.EARLIEST)
+    ending = _limit(options, "ending", Limit.LATEST)
+    if streaming is False:
+        _check_batch(starting, ending)
+        notes += [
+            f"{name} is ignored in batch queries"
+            for name in ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay")
+            if name.lower() in options
+        ]
+    smallest = _positive(options, "minOffsetsPerTrigger")
+    largest = _positive(options, "maxOffsetsPerTrigger")
+    if smallest is not None and largest is not None and smallest > largest:
+        raise InvalidConfigError(f"minOffsetsPerTrigger={smallest} is higher than maxOffsetsPerTrigger={largest}")
+    no_match = options.get("startingoffsetsbytimestampstrategy", "error").strip().lower()
+    if no_match not in ("error", "latest"):
+        raise InvalidConfigError(f"startingOffsetsByTimestampStrategy={no_match!r}: must be error or latest")
+    return SourceOptions(
+        topics=topics,
+        pattern=pattern,
+        assigned=assigned,
+        starting=starting,
+        ending=ending,
+        latest_when_no_match=no_match == "latest",
+        fail_on_data_loss=_boolean(options, "failOnDataLoss", True),
+        max_offsets_per_trigger=largest,
+        min_offsets_per_trigger=smallest,
+        max_trigger_delay_ms=parse_duration_ms("maxTriggerDelay", options.get("maxtriggerdelay", "15m")),
+        min_partitions=_positive(options, "minPartitions"),
+        max_records_per_partition=_positive(options, "maxRecordsPerPartition"),
+        include_headers=_boolean(options, "includeHeaders", False),
+        arrow_batch_rows=_positive(options, "arrowBatchRows") or DEFAULT_ARROW_BATCH_ROWS,
+        poll_timeout_ms=_positive(options, "kafkaConsumer.pollTimeoutMs") or 120_000,
+        offset_attempts=_positive(options, "fetchOffset.numRetries") or 3,
+        offset_retry_interval_ms=_positive(options, "fetchOffset.retryIntervalMs") or 1_000,
+        client=client,
+        notes=(*notes, *_unknown(options)),
+    )
+
+
+#: Rows of one Arrow batch handed to Spark. Fewer cost a message each, more leave the caches (bench/spark.py).
+DEFAULT_ARROW_BATCH_ROWS = 32_768
+
+
+def _strategy(options: Mapping[str, str]) -> tuple[tuple[str, ...], str | None, tuple[TopicPartition, ...]]:
+    given = [name for name in STRATEGIES if name.lower() in options]
+    if len(given) != 1:
+        some = "none" if not given else " and ".join(given)
+        raise InvalidConfigError(f"exactly one of the options {', '.join(STRATEGIES)} must be given; got {some}")
+    value = options[given[0].lower()]
+    if given[0] == "subscribe":
+        topics = tuple(dict.fromkeys(topic.strip() for topic in value.split(",") if topic.strip()))
+        if not topics:
+            raise InvalidConfigError(f"subscribe={value!r}: names no topic")
+        return tuple(map(check_topic_name, topics)), None, ()
+    if given[0] == "subscribePattern":
+        pattern = value.strip()
+        if not pattern:
+            raise InvalidConfigError(f"subscribePattern={value!r}: the pattern is empty")
+        try:
+            re.compile(pattern)
+        except re.error as error:
+            raise InvalidConfigError(f"subscribePattern={value!r}: not a regular expression: {error}") from None
+        return (), pattern, ()
+    partitions = tuple(parse_partitions("assign", value))
+    if not partitions:
+        raise InvalidConfigError(f"assign={value!r}: names no partition")
+    return (), None, partitions
+
+
+def _client(options: Mapping[str, str]) -> dict[str, str]:
+    """Client configuration from ``kafka.*`` and ``headrace.*``; where both are given, ours wins."""
+    client: dict[str, str] = {}
+    for prefix in reversed(CLIENT_PREFIXES):
+        client.update({name.removeprefix(prefix): value for name, value in options.items() if name.startswith(prefix)})
+    for key, why in REFUSED_CLIENT_KEYS.items():
+        if key in client:
+            raise InvalidConfigError(f"the client option {key!r} is not supported by the Spark source: {why}")
+    if "group.id" in client:
+        raise UnsupportedVersionError(f"kafka.group.id: {GROUPS_LATER}")
+    if "groupidprefix" in options:
+        raise UnsupportedVersionError(f"groupIdPrefix: {GROUPS_LATER}")
+    if not client.get("bootstrap.servers", "").strip():
+        raise InvalidConfigError(
+            "the option headrace.bootstrap.servers (or kafka.bootstrap.servers) must be given, "
+            "for instance 127.0.0.1:9095"
+        )
+    return client
+
+
+def _limit(options: Mapping[str, str], end: str, default: Limit) -> OffsetLimit:
+    """One end's position: ``<end>Timestamp``, else ``<end>OffsetsByTimestamp``, else ``<end>Offsets``."""
+    name = f"{end}Timestamp"
+    if name.lower() in options:
+        text = options[name.lower()].strip()
+        try:
+            return OffsetLimit(Limit.TIMESTAMP, timestamp_ms=int(text))
+        except ValueError:
+            raise InvalidConfigError(f"{name}={text!r}: must be one whole number, milliseconds since 1970") from None
+    name = f"{end}OffsetsByTimestamp"
+    if name.lower() in options:
+        return OffsetLimit(Limit.TIMESTAMPS, parse_timestamps(name, options[name.lower()].strip()))
+    name = f"{end}Offsets"
+    text = options.get(name.lower(), default.value).strip()
+    if text.lower() in ("earliest", "latest"):
+        return OffsetLimit(Limit(text.lower()))
+    return OffsetLimit(Limit.OFFSETS, parse_offsets(name, text))
+
+
+def _check_batch(starting: OffsetLimit, ending: OffsetLimit) -> None:
+    if starting.kind is Limit.LATEST:
+        raise InvalidConfigError("startingOffsets=latest: a batch query cannot start at the end of the log")
+    if ending.kind is Limit.EARLIEST:
+        raise InvalidConfigError("endingOffsets=earliest: a batch query cannot end at the start of the log")
+    if starting.kind is Limit.OFFSETS:
+        _refuse("startingOffsets", starting.values, LATEST, "latest (-1): a batch query cannot start there")
+    if ending.kind is Limit.OFFSETS:
+        _refuse("endingOffsets", ending.values, EARLIEST, "earliest (-2): a batch query cannot end there")
+    if starting.kind is ending.kind and starting.kind in (Limit.OFFSETS, Limit.TIMESTAMPS):
+        if starting.values.keys() != ending.values.keys():
+            raise InvalidConfigError("the starting and the ending option must name the same partitions")
+        for partition, start in starting.values.items():
+            end = ending.values[partition]
+            if 0 <= end < start:
+                raise InvalidConfigError(f"{partition}: starts at {start}, which is after its end, {end}")
+
+
+def _refuse(option: str, values: Mapping[TopicPartition, int], value: int, why: str) -> None:
+    for partition, offset in values.items():
+        if offset == value:
+            raise InvalidConfigError(f"{option}: {partition} is given as {why}")
+
+
+def _positive(options: Mapping[str, str], name: str) -> int | None:
+    text = options.get(name.lower())
+    if text is None:
+        return None
+    try:
+        value = int(text.strip())
+    except ValueError:
+        raise InvalidConfigError(f"{name}={text!r}: must be a whole number") from None
+    if value <= 0:
+        raise InvalidConfigError(f"{name}={text!r}: must be positive")
+    return value
+
+
+def _boolean(options: Mapping[str, str], name: str, default: bool) -> bool:
+    text = options.get(name.lower(), str(default)).strip().lower()
+    if text not in ("true", "false"):
+        raise InvalidConfigError(f"{name}={text!r}: must be true or false")
+    return text == "true"
+
+
+_UNITS_MS = {"us": 0.001, "ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+
+def parse_duration_ms(name: str, text: str) -> int:
+    """Spark's time strings: ``100ms``, ``50s``, ``15m``, ``3h``, ``5d``; a bare number is milliseconds."""
+    match = re.fullmatch(r"(\d+)\s*([a-z]*)", text.strip().lower())
+    if match is None or (match[2] or "ms") not in _UNITS_MS:
+        raise InvalidConfigError(f"{name}={text!r}: must be a duration such as 500ms, 30s, 15m or 2h")
+    return int(int(match[1]) * _UNITS_MS[match[2] or "ms"])
+
+
+def _unknown(options: Mapping[str, str]) -> list[str]:
+    """Spark's convention is to ignore what a source does not know; we say so."""
+    known = {name.lower(): name for name in KNOWN}
+    notes = []
+    for name in options:
+        if name in known or name.startswith(CLIENT_PREFIXES) or name == "groupidprefix":
+            continue
+        near = difflib.get_close_matches(name, known, n=1, cutoff=0.7)
+        hint = f"; did you mean {known[near[0]]}?" if near else ""
+        notes.append(f"option {name!r} is not known to the headrace source and is ignored{hint}")
+    return notes
+
+
+def specific_offsets(limit: OffsetLimit) -> PartitionOffsets:
+    """A copy of what ``limit`` says by partition."""
+    return dict(limit.values)

@@ -1,0 +1,150 @@
+"""Which offsets a batch reads, and how they are cut into tasks. Pure arithmetic over offsets.
+
+The rules are the Kafka source's: a limit on offsets is shared out in proportion to what waits in each partition; a
+partition that appears is read from its beginning; whatever is missing is reported as a possible loss.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from typing import NamedTuple
+
+from headrace_core.errors import InvalidConfigError
+from headrace_core.types import TopicPartition
+
+from .offsets import PartitionOffsets, show
+
+
+class OffsetRange(NamedTuple):
+    """Offsets ``start`` (inclusive) to ``end`` (exclusive) of a partition: one task's work."""
+
+    topic: str
+    partition: int
+    start: int
+    end: int
+
+    @property
+    def size(self) -> int:
+        """How many offsets; an upper bound of the records (compaction and markers leave gaps)."""
+        return self.end - self.start
+
+
+class Plan(NamedTuple):
+    """A batch's ranges, and what may have been lost (one sentence each)."""
+
+    ranges: list[OffsetRange]
+    losses: list[str]
+
+
+def check_covers(option: str, given: Collection[TopicPartition], assigned: Collection[TopicPartition]) -> None:
+    """Offsets or timestamps by partition must name exactly the partitions that are read; InvalidConfigError."""
+    missing, extra = set(assigned) - set(given), set(given) - set(assigned)
+    if missing or extra:
+        raise InvalidConfigError(
+            f"{option} must name every partition that is read, and no other (-1 for latest, -2 for earliest where it "
+            f"takes offsets); missing: {show(missing)}; not read: {show(extra)}"
+        )
+
+
+def rate_limit(
+    limit: int,
+    start: Mapping[TopicPartition, int],
+    end: Mapping[TopicPartition, int],
+    first: Mapping[TopicPartition, int],
+) -> PartitionOffsets:
+    """The end of a batch of about ``limit`` offsets, shared out in proportion to what waits.
+
+    ``first`` has the beginnings of partitions that ``start`` does not know. A small partition is never starved: its
+    share is rounded up to one offset. Partitions with nothing to read keep the offset in ``end``.
+    """
+    begins = {partition: start.get(partition, first.get(partition)) for partition in end}
+    sizes = {
+        partition: end[partition] - begin
+        for partition, begin in begins.items()
+        if begin is not None and end[partition] > begin
+    }
+    total = sum(sizes.values())
+    if total == 0:
+        return dict(end)
+    limited = dict(end)
+    for partition, size in sizes.items():
+        begin = begins[partition]
+        assert begin is not None
+        share = limit * size / total
+        limited[partition] = min(end[partition], begin + (math.ceil(share) if share < 1 else math.floor(share)))
+    return limited
+
+
+def offsets_waiting(start: Mapping[TopicPartition, int], end: Mapping[TopicPartition, int]) -> int:
+    """How many offsets lie between; an unknown partition counts from 0."""
+    return sum(offset - start.get(partition, 0) for partition, offset in end.items())
+
+
+def plan_ranges(
+    start: Mapping[TopicPartition, int], end: Mapping[TopicPartition, int], first: Mapping[TopicPartition, int]
+) -> Plan:
+    """One range for each partition of ``end`` that has something to read.
+
+    ``first`` has the log starts of the partitions that are in ``end`` and not in ``start`` (those added since).
+    """
+    losses: list[str] = []
+    added = end.keys() - start.keys()
+    unknown = added - first.keys()
+    if unknown:
+        losses.append(f"cannot find where {show(unknown)} begins: deleted since")
+    losses += [
+        f"{partition} was added and begins at {first[partition]} instead of 0"
+        for partition in sorted(added & first.keys())
+        if first[partition] != 0
+    ]
+    gone = start.keys() - end.keys()
+    if gone:
+        losses.append(f"{show(gone)} is gone")
+    ranges = []
+    for partition in sorted(end.keys() - unknown):
+        begin = start[partition] if partition in start else first[partition]
+        if end[partition] < begin:
+            losses.append(f"{partition} went back from offset {begin} to {end[partition]}")
+        elif end[partition] > begin:
+            ranges.append(OffsetRange(*partition, begin, end[partition]))
+    return Plan(ranges, losses)
+
+
+def split_ranges(
+    ranges: Sequence[OffsetRange], *, min_partitions: int | None = None, max_records: int | None = None
+) -> list[OffsetRange]:
+    """Cut ranges for parallelism: none above ``max_records`` offsets, then about ``min_partitions`` in all.
+
+    With ``min_partitions`` the large ranges are cut in proportion to their size; ranges whose share is at most one task
+    stay whole and are left out of the proportion.
+    """
+    parts = [item for item in ranges if item.size > 0]
+    if max_records is not None:
+        parts = [piece for item in parts for piece in _cut(item, math.ceil(item.size / max_records))]
+    if min_partitions is None or len(parts) >= min_partitions or not parts:
+        return parts
+    total = sum(item.size for item in parts)
+    whole = {item for item in parts if _share(item.size, total, min_partitions) == 1}
+    total -= sum(item.size for item in whole)
+    tasks = max(min_partitions - len(whole), 1)
+    return [
+        piece
+        for item in parts
+        for piece in _cut(item, 1 if item in whole else _share(item.size, total, tasks))
+        if piece.size > 0
+    ]
+
+
+def _share(size: int, total: int, tasks: int) -> int:
+    return max(math.floor(size / total * tasks + 0.5), 1)
+
+
+def _cut(item: OffsetRange, parts: int) -> list[OffsetRange]:
+    """``parts`` nearly equal pieces, in order; the last takes what rounding leaves."""
+    pieces, begin, remaining = [], item.start, item.size
+    for left in range(parts, 0, -1):
+        size = remaining // left
+        pieces.append(OffsetRange(item.topic, item.partition, begin, begin + size))
+        begin, remaining = begin + size, remaining - size
+    return pieces

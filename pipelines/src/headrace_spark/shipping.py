@@ -1,0 +1,52 @@
+"""How readers travel to Spark's workers, so that a worker without this package says so.
+
+Spark pickles the reader by reference; a worker that lacks the package then dies with "No module named
+'headrace_spark'" at the end of a long trace. So a reader is pickled as bytes inside a call of ``_open``, which itself
+travels by value (cloudpickle does that for what claims to live in ``__main__``): it runs on any Python, looks for the
+package, and explains.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+
+def _open(module: str, name: str, state: bytes, version: str, driver: str) -> Any:
+    """Build the object on the worker. Runs by value: it may use nothing of this module."""
+    import importlib
+    import pickle
+    import sys
+
+    advice = (
+        f"This Spark worker runs {sys.executable} (Python {sys.version.split()[0]}), the driver runs {driver}. "
+        "Install headrace-spark for the worker's Python, or set PYSPARK_PYTHON (spark.pyspark.python) to an "
+        "interpreter that has it, before the session is created; on a cluster, spark.archives can ship a packed "
+        "environment."
+    )
+    try:
+        found = importlib.import_module(module)
+    except ImportError as error:
+        raise ImportError(
+            f"The package headrace_spark cannot be imported in a Spark worker: {error}. {advice}"
+        ) from None
+    theirs = importlib.import_module("headrace_spark").__version__
+    if theirs != version:
+        raise ImportError(f"The Spark worker has headrace_spark {theirs}, the driver has {version}. {advice}")
+    instance = object.__new__(getattr(found, name))
+    instance.__dict__.update(pickle.loads(state))
+    return instance
+
+
+_open.__module__ = "__main__"
+
+
+def ship(instance: object, state: dict[str, Any]) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+    """What ``__reduce__`` of a reader returns; ``state`` becomes its ``__dict__``."""
+    import sys
+
+    from . import __version__
+
+    kind = type(instance)
+    return _open, (kind.__module__, kind.__qualname__, pickle.dumps(state), __version__, sys.executable)
