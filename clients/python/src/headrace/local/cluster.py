@@ -79,7 +79,7 @@ class LocalCluster:
         )
         self._topology.check()
         self._data = Path(data) if data is not None else None
-        self._timeouts = {"start_timeout_s": start_timeout_s, "stop_timeout_s": stop_timeout_s}
+        self._start_timeout_s, self._stop_timeout_s = start_timeout_s, stop_timeout_s
         self._cluster: ClusterDirectory | None = None
         self._bootstrap_servers = ""
         self._finalizer: weakref.finalize[[ClusterDirectory, bool, int], LocalCluster] | None = None
@@ -93,7 +93,9 @@ class LocalCluster:
             raise IllegalStateError("this LocalCluster is running already")
         temporary = self._data is None
         directory = Path(tempfile.mkdtemp(prefix="headrace-")) if self._data is None else self._data
-        cluster = ClusterDirectory(directory, **self._timeouts)
+        cluster = ClusterDirectory(
+            directory, start_timeout_s=self._start_timeout_s, stop_timeout_s=self._stop_timeout_s
+        )
         try:
             started = cluster.up(self._topology, exclusive=True)
         except BaseException:

@@ -10,18 +10,17 @@ found again by their identity (processes.py). Nobody restarts a dead node but `r
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import shutil
 import signal
 import time
-import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from headrace_core.errors import ClusterStartError, IllegalStateError, InvalidArgumentError, UnsupportedVersionError
+from headrace_core.node.ids import id_to_text, random_id
 
 from . import nodes as node_files
 from . import ports
@@ -67,13 +66,25 @@ class Started:
 class ClusterDirectory:
     """The cluster in ``directory``, which need not exist yet."""
 
-    def __init__(self, directory: Path | str, *, start_timeout_s: float = 30.0, stop_timeout_s: float = 20.0) -> None:
+    def __init__(
+        self,
+        directory: Path | str,
+        *,
+        start_timeout_s: float = 30.0,
+        stop_timeout_s: float = 20.0,
+        command: Callable[[Path, Node], list[str]] = node_files.command,
+    ) -> None:
         self.directory = Path(directory).absolute()
         self.start_timeout_s = start_timeout_s
         self.stop_timeout_s = stop_timeout_s
         self._file = StateFile(self.directory)
+        self._command = command  # tests put stand-ins in the nodes' place
 
     # -- reading
+
+    def exists(self) -> bool:
+        """Is there a cluster in this directory, running or not?"""
+        return self._file.path.exists()
 
     def state(self) -> ClusterState:
         """The cluster; InvalidArgumentError when there is none in this directory."""
@@ -160,8 +171,7 @@ class ClusterDirectory:
         nodes = [
             self._node("controller", number, others.pop(), others.pop()) for number in range(1, controllers + 1)
         ] + [self._node("broker", number, port, others.pop()) for number, port in enumerate(client_ports, start=1)]
-        cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")  # Kafka's text form of an id
-        return ClusterState(cluster_id=cluster_id, nodes=tuple(nodes), config=dict(wanted.config or {}))
+        return ClusterState(cluster_id=id_to_text(random_id()), nodes=tuple(nodes), config=dict(wanted.config or {}))
 
     def _node(self, role: str, number: int, port: int, internal_port: int) -> Node:
         directory = str(self.directory / f"{role}-{number}")
@@ -182,7 +192,7 @@ class ClusterDirectory:
                 begun.append(
                     replace(
                         node,
-                        process=spawn(node_files.command(self.directory, node), log=log, directory=self.directory),
+                        process=spawn(self._command(self.directory, node), log=log, directory=self.directory),
                     )
                 )
                 state = state.with_node(begun[-1])

@@ -1,0 +1,141 @@
+"""kcat's output formats: ``-f`` templates, ``-J`` envelopes, and the text forms of headers. Pure: bytes in, bytes out.
+
+    %s value   %S its length (-1: null)   %R its length as 4 bytes, big-endian
+    %k key     %K its length (-1: null)   %T timestamp (ms)   %h headers as a=b,c=d
+    %t topic   %p partition   %o offset   %% a percent sign    \\n \\r \\t \\\\ \\0 \\xHH escapes
+
+Source: kcat(1), "Format string tokens".
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+import struct
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from headrace_core.errors import InvalidArgumentError
+from headrace_core.records import Record
+
+Headers = Sequence[tuple[str, bytes | None]]
+
+_ESCAPE = re.compile(r"\\(x[0-9a-fA-F]{2}|.)", re.DOTALL)
+_PLAIN = {"n": "\n", "r": "\r", "t": "\t", "\\": "\\", "0": "\0", "a": "\a", "b": "\b", "f": "\f", "v": "\v"}
+
+
+def unescape(text: str) -> bytes:
+    r"""Bytes of a string with ``\n``, ``\t``, ``\0``, ``\xHH``; InvalidArgumentError for another escape."""
+
+    def replace(found: re.Match[str]) -> str:
+        what = found.group(1)
+        if what in _PLAIN:
+            return _PLAIN[what]
+        if len(what) == 3:
+            return chr(0xDC00 + int(what[1:], 16)) if int(what[1:], 16) > 127 else chr(int(what[1:], 16))
+        raise InvalidArgumentError(rf"unknown escape \{what} in {text!r}: \n \r \t \\ \0 and \xHH are known")
+
+    return _ESCAPE.sub(replace, text).encode("utf-8", "surrogateescape")
+
+
+def header_text(headers: Headers) -> bytes:
+    """``a=b,c=NULL``: kcat's %h."""
+    return b",".join(key.encode() + b"=" + (b"NULL" if value is None else value) for key, value in headers)
+
+
+def _size(data: bytes | None) -> int:
+    return -1 if data is None else len(data)
+
+
+def compile_format(template: str, *, null: bytes = b"") -> Callable[[Record], bytes]:
+    """A function that renders a record; ``null`` stands for a missing key or value (kcat's -Z: ``NULL``).
+
+    InvalidArgumentError names an unknown token.
+    """
+    tokens: dict[str, Callable[[Record], bytes]] = {
+        "s": lambda record: null if record.value is None else record.value,
+        "S": lambda record: b"%d" % _size(record.value),
+        "R": lambda record: struct.pack(">i", _size(record.value)),
+        "k": lambda record: null if record.key is None else record.key,
+        "K": lambda record: b"%d" % _size(record.key),
+        "T": lambda record: b"%d" % record.timestamp_ms,
+        "h": lambda record: header_text(record.headers or ()),
+        "t": lambda record: record.topic.encode(),
+        "p": lambda record: b"%d" % record.partition,
+        "o": lambda record: b"%d" % record.offset,
+    }
+    parts: list[Callable[[Record], bytes]] = []
+    position = 0
+    for found in re.finditer(r"%(.?)", template, re.DOTALL):
+        _literal(parts, template[position : found.start()])
+        position = found.end()
+        token = found.group(1)
+        if token == "%":
+            _literal(parts, "%")
+        elif token in tokens and token:
+            parts.append(tokens[token])
+        else:
+            known = " ".join(f"%{name}" for name in tokens)
+            raise InvalidArgumentError(f"-f: unknown token %{token} in {template!r}: known are {known} and %%")
+    _literal(parts, template[position:])
+    return lambda record: b"".join([part(record) for part in parts])
+
+
+def _literal(parts: list[Callable[[Record], bytes]], text: str) -> None:
+    if text:
+        raw = unescape(text)
+        parts.append(lambda record: raw)
+
+
+def default_format(delimiter: bytes, key_delimiter: bytes | None, *, null: bytes = b"") -> Callable[[Record], bytes]:
+    """Without -f: the value, after the key and -K when that is given, each record ended by -D."""
+
+    def render(record: Record) -> bytes:
+        value = null if record.value is None else record.value
+        if key_delimiter is None:
+            return value + delimiter
+        return (null if record.key is None else record.key) + key_delimiter + value + delimiter
+
+    return render
+
+
+def envelope(record: Record) -> dict[str, Any]:
+    """kcat's -J object. Bytes that are not UTF-8 get replacement characters, and stand exactly in ``..._base64``."""
+    headers = [item for key, value in record.headers or () for item in (key, _text(value))]
+    found: dict[str, Any] = {
+        "topic": record.topic,
+        "partition": record.partition,
+        "offset": record.offset,
+        "tstype": "create",
+        "ts": record.timestamp_ms,
+        "headers": headers,
+    }
+    return found | _named("key", record.key) | _named("payload", record.value)
+
+
+def document(record: Record) -> dict[str, Any]:
+    """One record of ``consume -o json``, under the names that the Python client gives its fields."""
+    found: dict[str, Any] = {
+        "topic": record.topic,
+        "partition": record.partition,
+        "offset": record.offset,
+        "timestamp_ms": record.timestamp_ms,
+        "headers": [[key, _text(value)] for key, value in record.headers or ()],
+    }
+    return found | _named("key", record.key) | _named("value", record.value)
+
+
+def _text(data: bytes | None) -> str | None:
+    return None if data is None else data.decode("utf-8", "replace")
+
+
+def _named(name: str, data: bytes | None) -> dict[str, str | None]:
+    found = {name: _text(data)}
+    if data is not None and (found[name] or "").encode() != data:
+        found[f"{name}_base64"] = base64.b64encode(data).decode()
+    return found
+
+
+def json_line(record: Record) -> bytes:
+    return json.dumps(envelope(record), ensure_ascii=False, separators=(",", ":")).encode()

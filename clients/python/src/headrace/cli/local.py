@@ -1,0 +1,245 @@
+"""``up``, ``ps``, ``down``, ``restart``, ``format``: clusters on this machine. Imports neither grpc nor the client."""
+
+from __future__ import annotations
+
+import shlex
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ..local.directory import ClusterDirectory, Started, Topology
+from ..local.state import ROLES, ClusterState
+from .output import Output, OutputFormat, key_values, note, print_json, print_table
+
+_Data = Annotated[
+    Path, typer.Option("--data", envvar="HEADRACE_DATA", help="The cluster's directory: data, logs, configuration.")
+]
+_DEFAULT_DATA = Path("headrace-data")
+_DEFAULT_PORT = 9095
+_WATCH_S = 0.5
+
+
+def register(app: typer.Typer) -> None:
+    app.command("up")(up)
+    app.command("ps")(ps)
+    app.command("down")(down)
+    app.command("restart")(restart)
+    app.command("format")(format_directories)
+
+
+def up(
+    data: _Data = _DEFAULT_DATA,
+    controllers: Annotated[int | None, typer.Option(help="How many controllers (default 1).")] = None,
+    brokers: Annotated[int | None, typer.Option(help="How many brokers (default 1).")] = None,
+    coordinators: Annotated[int | None, typer.Option(help="Accepted; none is built yet.")] = None,
+    port: Annotated[
+        int | None, typer.Option(help=f"The first broker's port (default {_DEFAULT_PORT}; 0: any free one).")
+    ] = None,
+    detach: Annotated[bool, typer.Option("-d", "--detach", help="Return when all nodes serve; they go on.")] = False,
+    config: Annotated[
+        list[str] | None, typer.Option("--config", "-c", help="KEY=VALUE for every node's configuration; repeatable.")
+    ] = None,
+    timeout: Annotated[float, typer.Option(help="Seconds that a node may take until it serves.")] = 30.0,
+    output: Output = OutputFormat.TEXT,
+) -> None:
+    """Start a cluster of real processes, or start an existing one again.
+
+    Without -d it stays in the foreground, and Ctrl-C stops the cluster cleanly.
+
+    \b
+    Examples:
+      headrace up --data ./cluster                 one controller, one broker on 127.0.0.1:9095
+      headrace up --data ./cluster -d              in the background; `headrace down` stops it
+      headrace up --data ./cluster --brokers 3 --port 0 -c log.flush=os
+    """
+    if coordinators:
+        note(f"headrace: --coordinators {coordinators}: the coordinator is not built yet; none is started")
+    cluster = ClusterDirectory(data, start_timeout_s=timeout)
+    topology = Topology(
+        brokers=brokers,
+        controllers=controllers,
+        port=_DEFAULT_PORT if port is None and not cluster.exists() else port,
+        config=key_values(config or [], "--config"),
+    )
+    begun = time.monotonic()
+    started = cluster.up(topology)
+    _print_up(cluster, started, time.monotonic() - begun, detach, output)
+    if not detach:
+        if not started.nodes:
+            note("it belongs to another `headrace up`, or was started with -d; this one ends")
+            return
+        _stay(cluster)
+
+
+def _print_up(cluster: ClusterDirectory, started: Started, seconds: float, detach: bool, output: OutputFormat) -> None:
+    state, data = started.state, shlex.quote(str(cluster.directory))
+    if output is OutputFormat.JSON:
+        print_json(
+            {
+                "bootstrap_servers": state.bootstrap_servers,
+                "data": str(cluster.directory),
+                "cluster_id": state.cluster_id,
+                "already_running": not started.nodes,
+                "seconds": round(seconds, 3),
+                "nodes": cluster.ps(),
+            }
+        )
+        return
+    if started.nodes:
+        print(f"headrace is up ({_counted(state)}, {seconds:.2f} s)")
+    else:
+        print(f"headrace is already running in {cluster.directory} ({_counted(state)})")
+    for node in state.nodes:
+        print(f"  {node.role} {node.id:<3} {node.address:<21} pid {node.pid()}")
+    flag = "" if state.bootstrap_servers == f"127.0.0.1:{_DEFAULT_PORT}" else f" -b {state.bootstrap_servers}"
+    print("\nTo paste:")
+    if flag:
+        print(f"  export HEADRACE_BOOTSTRAP_SERVERS={state.bootstrap_servers}")
+    print(f"  headrace topics create orders -p 6{flag}")
+    print(f"  echo hello | headrace produce -t orders{flag}")
+    print(f"  headrace consume -t orders -e{flag}")
+    print(f"  headrace ps --data {data}")
+    print(f"  headrace down --data {data}" if detach or not started.nodes else "Ctrl-C stops the cluster.")
+    sys.stdout.flush()
+
+
+def _counted(state: ClusterState) -> str:
+    counts = ((role, len(state.of_role(role))) for role in ROLES)
+    return ", ".join(f"{count} {role}{'s' if count > 1 else ''}" for role, count in counts if count)
+
+
+def _stay(cluster: ClusterDirectory) -> None:
+    """Stay until Ctrl-C or SIGTERM, then stop the cluster; end by ourselves when somebody else stopped it."""
+    dead: set[tuple[str, int]] = set()
+    try:
+        while cluster.exists():
+            nodes = cluster.state().nodes
+            if all(node.process is None for node in nodes):  # `headrace down` from elsewhere
+                note("headrace: stopped by another command")
+                return
+            now_dead = {(node.role, node.id) for node in nodes if not node.alive()}
+            for role, number in sorted(now_dead - dead):
+                note(
+                    f"headrace: {role} {number} died (log: {cluster.log_path(role, number)}); start it again with: "
+                    f"headrace restart --data {shlex.quote(str(cluster.directory))} {role} {number}"
+                )
+            dead = now_dead
+            time.sleep(_WATCH_S)
+    except (KeyboardInterrupt, SystemExit) as end:
+        previous = signal.signal(
+            signal.SIGINT, signal.SIG_IGN
+        )  # an impatient second Ctrl-C must not leave nodes behind
+        note("headrace: stopping the cluster ...")
+        cluster.down()
+        signal.signal(signal.SIGINT, previous)
+        note("headrace: stopped; the data is kept")
+        raise typer.Exit(130 if isinstance(end, KeyboardInterrupt) else 0) from None
+
+
+def ps(data: _Data = _DEFAULT_DATA, output: Output = OutputFormat.TEXT) -> None:
+    """List the nodes of a cluster; a dead one has no pid.
+
+    \b
+    Examples:
+      headrace ps --data ./cluster
+      headrace ps --data ./cluster -o json        [{"role", "id", "pid", "address", "data_dirs"}]
+    """
+    rows = ClusterDirectory(data).ps()
+    if output is OutputFormat.JSON:
+        print_json(rows)
+        return
+    print_table(
+        ("ROLE", "ID", "PID", "ADDRESS", "DATA"),
+        [(row["role"], row["id"], row["pid"] or "dead", row["address"], ",".join(row["data_dirs"])) for row in rows],
+    )
+
+
+def down(
+    data: _Data = _DEFAULT_DATA,
+    delete: Annotated[bool, typer.Option("--delete", help="Remove the data as well.")] = False,
+    output: Output = OutputFormat.TEXT,
+) -> None:
+    """Stop a cluster cleanly: brokers first, then controllers. The data stays, unless --delete.
+
+    \b
+    Examples:
+      headrace down --data ./cluster
+      headrace down --data ./cluster --delete
+    """
+    cluster = ClusterDirectory(data)
+    stopped = cluster.down()
+    if delete:
+        cluster.delete()
+    if output is OutputFormat.JSON:
+        print_json({"stopped": [{"role": node.role, "id": node.id} for node in stopped], "deleted": delete})
+        return
+    what = f"stopped {len(stopped)} node{'s' if len(stopped) != 1 else ''}" if stopped else "it was not running"
+    print(f"{what}; {'the data is deleted' if delete else 'the data is kept'} ({cluster.directory})")
+
+
+def restart(
+    role: Annotated[str, typer.Argument(help="controller or broker")],
+    node_id: Annotated[int, typer.Argument(metavar="ID", help="Its id, as `headrace ps` shows it.")],
+    data: _Data = _DEFAULT_DATA,
+    timeout: Annotated[float, typer.Option(help="Seconds that the node may take until it serves.")] = 30.0,
+    output: Output = OutputFormat.TEXT,
+) -> None:
+    """Start a dead node again, with the same directories and ports; returns when it serves. A running node is stopped
+    cleanly first.
+
+    \b
+    Examples:
+      headrace restart --data ./cluster broker 1
+    """
+    if role not in ROLES:
+        raise typer.BadParameter(f"{role!r}: must be one of {', '.join(ROLES)}", param_hint="ROLE")
+    node = ClusterDirectory(data, start_timeout_s=timeout).restart(role, node_id)
+    row: dict[str, Any] = {
+        "role": node.role,
+        "id": node.id,
+        "pid": node.pid(),
+        "address": node.address,
+        "data_dirs": list(node.data_dirs),
+    }
+    if output is OutputFormat.JSON:
+        print_json(row)
+    else:
+        print(f"{role} {node_id} serves at {node.address} (pid {row['pid']})")
+
+
+def format_directories(
+    log_dirs: Annotated[
+        list[str], typer.Option("--log-dirs", help="A directory to prepare; repeatable, or with commas.")
+    ],
+    cluster_id: Annotated[
+        str | None, typer.Option(help="The cluster's id (default: a new random one, printed).")
+    ] = None,
+    node_id: Annotated[int, typer.Option(help="Who the directories belong to; -1: the controller gives the id.")] = -1,
+    ignore_formatted: Annotated[bool, typer.Option("--ignore-formatted", help="Leave formatted ones alone.")] = False,
+    output: Output = OutputFormat.TEXT,
+) -> None:
+    """Prepare directories for a node that is run by hand (`headrace up` does it by itself).
+
+    \b
+    Examples:
+      headrace format --log-dirs /var/lib/headrace/broker --cluster-id S1L7bB9RQ0qq9d0RkX7UDQ
+    """
+    from headrace_core.node.ids import id_to_text, random_id
+    from headrace_core.node.meta_properties import format_directories as format_all
+
+    directories = [str(Path(part).absolute()) for item in log_dirs for part in item.split(",") if part.strip()]
+    chosen = cluster_id or id_to_text(random_id())
+    done = format_all(directories, cluster_id=chosen, node_id=node_id, ignore_formatted=ignore_formatted)
+    if output is OutputFormat.JSON:
+        rows = [
+            {"path": each.path, "directory_id": id_to_text(each.meta.directory_id), "created": each.created}
+            for each in done
+        ]
+        print_json({"cluster_id": chosen, "directories": rows})
+        return
+    for each in done:
+        print(f"{each.path}: {'formatted' if each.created else 'was formatted already'} (cluster {chosen})")

@@ -1,0 +1,90 @@
+"""What commands print. Results go to stdout, as text or as one JSON document; everything else goes to stderr.
+
+Tables are drawn by rich on a terminal; into a pipe they are plain columns, without colour, never wrapped or cut.
+"""
+
+from __future__ import annotations
+
+import enum
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Annotated, Any
+
+import typer
+
+
+class OutputFormat(enum.StrEnum):
+    TEXT = "text"
+    JSON = "json"
+
+
+#: ``-o json``, the same for every command.
+Output = Annotated[OutputFormat, typer.Option("--output", "-o", help="json: one JSON document on stdout.")]
+
+
+def note(message: str) -> None:
+    """A line for people, on stderr."""
+    print(message, file=sys.stderr, flush=True)
+
+
+def print_json(document: Any) -> None:
+    """One JSON document, indented on a terminal, on one line in a pipe."""
+    indent = 2 if sys.stdout.isatty() else None
+    sys.stdout.write(json.dumps(document, indent=indent, default=_plain) + "\n")
+    sys.stdout.flush()
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, bytes):
+        return value.hex()
+    if isinstance(value, tuple | set | frozenset):
+        return list(value)
+    raise TypeError(f"{type(value).__name__} has no JSON form")
+
+
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+    """A table with a heading; numbers stand on the right."""
+    table = [tuple("-" if cell is None else str(cell) for cell in row) for row in rows]
+    numeric = [bool(table) and all(_is_number(row[at]) for row in table) for at in range(len(columns))]
+    if sys.stdout.isatty():
+        _print_rich(columns, table, numeric)
+        return
+    heads = tuple(columns)
+    widths = [max(len(row[at]) for row in (heads, *table)) for at in range(len(columns))]
+    for row in (heads, *table):
+        cells = (
+            cell.rjust(width) if right else cell.ljust(width)
+            for cell, width, right in zip(row, widths, numeric, strict=True)
+        )
+        sys.stdout.write("  ".join(cells).rstrip() + "\n")
+    sys.stdout.flush()
+
+
+def _is_number(text: str) -> bool:
+    return text == "-" or text.lstrip("-").replace(".", "", 1).replace(",", "").isdigit()
+
+
+def _print_rich(columns: Sequence[str], rows: Sequence[Sequence[str]], numeric: Sequence[bool]) -> None:
+    from rich import box
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for name, right in zip(columns, numeric, strict=True):
+        table.add_column(name, justify="right" if right else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*map(escape, row))
+    Console(highlight=False).print(table)
+
+
+def key_values(pairs: Iterable[str], flag: str) -> dict[str, str]:
+    """``["a=b", ...]`` as a dict; a wrong one is a usage error that names the flag."""
+    found = {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if not equals or not key.strip():
+            raise typer.BadParameter(f"{pair!r}: must be KEY=VALUE", param_hint=flag)
+        found[key.strip()] = value.strip()
+    return found
