@@ -31,6 +31,10 @@ from .state import ROLES, ClusterState, Node, StateFile
 HOST = "127.0.0.1"
 _PORT_TRIES = 6
 _LOG_LINES_QUOTED = 25
+#: Keys that differ from node to node, or that nodes and supervisor must agree on.
+_OURS = frozenset(
+    ("process.roles", "node.id", "broker.id", "listeners", "log.dirs", "log.dir", "controller.quorum.voters")
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +55,9 @@ class Topology:
             raise UnsupportedVersionError(
                 f"controllers={self.controllers}: a quorum of several controllers is not built yet; use 1"
             )
+        for key in self.config or {}:
+            if key in _OURS:
+                raise InvalidArgumentError(f"{key} is set by the cluster itself, for each node; it cannot be overridden")
         if self.port is not None and not 0 <= self.port <= 65_535:
             raise InvalidArgumentError(f"port={self.port}: must be between 0 (any free port) and 65535")
 
@@ -121,6 +128,8 @@ class ClusterDirectory:
         ``wanted`` contradicts what is there; IllegalStateError with ``exclusive`` when the cluster runs already.
         """
         wanted.check()
+        if "," in str(self.directory):
+            raise InvalidArgumentError(f"{self.directory}: a data directory cannot have a comma in its name (log.dirs)")
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
         except OSError as error:
