@@ -1,0 +1,46 @@
+"""How many bytes of requests the broker holds at once: above the limit, streams are not read any further."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Protocol
+
+
+class Pausable(Protocol):
+    """A stream that can be told to stop reading."""
+
+    def pause(self) -> None: ...
+
+    def resume(self) -> None: ...
+
+
+class ByteBudget:
+    """Bytes in flight, of all streams together. Over ``limit`` a stream that asks is paused; it resumes, in turn, when
+    there is room again. One request may overshoot: it has arrived already when its size is known."""
+
+    __slots__ = ("_paused", "limit", "used")
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.used = 0
+        self._paused: deque[Pausable] = deque()
+
+    def take(self, size: int, stream: Pausable) -> None:
+        """``size`` bytes have arrived from ``stream``."""
+        self.used += size
+        if self.used > self.limit:
+            stream.pause()
+            self._paused.append(stream)
+
+    def give_back(self, size: int) -> None:
+        self.used -= size
+        assert self.used >= 0, "more bytes given back than taken"
+        while self._paused and self.used <= self.limit:
+            self._paused.popleft().resume()
+            if self._paused and self.used > self.limit * 3 // 4:
+                break  # the others follow as room is made, so that they do not all rush in at once
+
+    def forget(self, stream: Pausable) -> None:
+        """``stream`` is gone."""
+        if stream in self._paused:
+            self._paused.remove(stream)

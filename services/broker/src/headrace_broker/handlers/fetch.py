@@ -1,0 +1,356 @@
+"""The Fetch service: the stream is the session; one request is one answer, in order.
+
+At any time a stream is in one of three states::
+
+    idle      no request, or too many answers unwritten          -> a request, or room in the queue
+    waiting   a long poll without min_bytes                      -> enough new bytes, time over, or a newer request
+    reading   a cold read (not in the page cache) on a thread    -> the read's end
+
+All of it runs in plain callbacks: an idle session costs no task, and no timer but the one of its waiting poll. Positions
+advance only when an answer is queued, so that a poll which gives up leaves nothing behind.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from headrace_core.errors import HeadraceError, InvalidRequestError, OffsetOutOfRangeError, UnknownServerError
+from headrace_core.rpc.status import error_to_proto
+from headrace_core.rpc.streams import ServerStream, StreamHandler
+from headrace_core.types import TopicPartition
+from headrace_protos.v1 import common_pb2, fetch_pb2, fetch_pb2_grpc
+
+from ..partition.session import FetchSession, SessionPartition
+
+if TYPE_CHECKING:
+    from ..context import BrokerContext
+    from ..replica import Replica, Slice
+
+logger = logging.getLogger(__name__)
+
+DEFAULT_MAX_BYTES = 50 * 1024 * 1024
+DEFAULT_PARTITION_MAX_BYTES = 1024 * 1024
+#: An answer is cut here whatever the client allows: larger messages gain nothing and cost memory (design, section 12).
+ANSWER_BYTES_MAX = 2 * 1024 * 1024
+#: Answers that may wait to be written before the next request is looked at.
+QUEUED_BYTES_MAX = 2 * ANSWER_BYTES_MAX
+#: Requests that may wait to be looked at before the stream is read no further.
+QUEUED_REQUESTS_MAX = 64
+_EMPTY = b""
+
+
+class FetchService(fetch_pb2_grpc.FetchServicer):
+    """headrace.v1.Fetch."""
+
+    def __init__(self, broker: BrokerContext) -> None:
+        self._broker = broker
+
+    async def Fetch(self, request_iterator: Any, context: Any) -> None:  # noqa: N802  (gRPC's name)
+        stream: ServerStream[Any, Any] = ServerStream(context)
+        await stream.run(FetchStream(self._broker, stream))
+
+
+class _Piece(NamedTuple):
+    """What an answer says of one partition of the session."""
+
+    entry: SessionPartition
+    replica: Replica
+    slice: Slice | None
+    error: HeadraceError | None
+
+
+class FetchStream(StreamHandler[Any]):
+    """One client's session."""
+
+    __slots__ = (
+        "_broker",
+        "_closed",
+        "_cold",
+        "_current",
+        "_loop",
+        "_reading",
+        "_refused",
+        "_replicas",
+        "_requests",
+        "_session",
+        "_stream",
+        "_timer",
+        "_wake_scheduled",
+    )
+
+    def __init__(self, broker: BrokerContext, stream: ServerStream[Any, Any]) -> None:
+        self._broker = broker
+        self._stream = stream
+        self._loop = asyncio.get_running_loop()
+        self._session = FetchSession(self._schedule_wake)
+        self._replicas: dict[TopicPartition, Replica] = {}
+        self._requests: deque[Any] = deque()
+        self._current: Any = None  # the request being waited or read for
+        self._refused: list[Any] = []  # results of partitions that the current request named in vain
+        self._cold: dict[TopicPartition, tuple[int, Slice | HeadraceError]] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._reading = False
+        self._wake_scheduled = False
+        self._closed = False
+
+    # -- StreamHandler -----------------------------------------------------------------------------------------------
+
+    def on_request(self, request: Any) -> None:
+        if request.max_wait_ms < 0 or request.min_bytes < 0 or request.max_bytes < 0:
+            raise InvalidRequestError(
+                f"fetch request {request.correlation_id}: max_wait_ms={request.max_wait_ms}, min_bytes="
+                f"{request.min_bytes}, max_bytes={request.max_bytes}: none may be negative"
+            )
+        self._requests.append(request)
+        if self._current is not None and not self._reading:
+            self._look(give_up=True)  # a newer request ends the older one's wait
+        elif len(self._requests) > QUEUED_REQUESTS_MAX:
+            self._stream.pause()
+        self._pump()
+
+    def is_idle(self) -> bool:
+        return self._current is None and not self._requests
+
+    def on_written(self) -> None:
+        if self._requests:
+            self._pump()
+
+    def on_closed(self) -> None:
+        self._closed = True
+        self._stop_waiting()
+        self._current = None
+        self._requests.clear()
+        for replica in self._replicas.values():
+            replica.leader.unsubscribe(self._session)
+        self._replicas.clear()
+        self._cold.clear()
+
+    # -- one request after the other ---------------------------------------------------------------------------------
+
+    def _pump(self) -> None:
+        """Look at queued requests until one has to wait, or the answers pile up."""
+        while self._requests and self._current is None and self._stream.queued_bytes < QUEUED_BYTES_MAX:
+            self._current = self._requests.popleft()
+            self._apply(self._current)
+            self._broker.metrics.fetch_requests.value += 1
+            self._look(give_up=self._current.max_wait_ms == 0)
+        if self._stream.paused and len(self._requests) <= QUEUED_REQUESTS_MAX // 2:
+            self._stream.resume()
+        if self._current is None and not self._requests:
+            self._stream.check_idle()
+
+    def _look(self, *, give_up: bool) -> None:
+        """Answer the current request if that can be; ``give_up``: with what there is."""
+        request = self._current
+        most = min(request.max_bytes or DEFAULT_MAX_BYTES, ANSWER_BYTES_MAX)
+        pieces, size, cold = self._collect(most)
+        if cold is not None:
+            self._stop_waiting()
+            self._start_cold_read(*cold)
+            return
+        wanted = min(request.min_bytes, most)
+        failed = bool(self._refused) or any(piece.error is not None for piece in pieces)
+        if size >= wanted or failed or give_up or self._requests:
+            self._stop_waiting()
+            self._answer(request, pieces, size)
+            return
+        self._session.expect(wanted - size)
+        if self._timer is None:
+            self._timer = self._loop.call_later(request.max_wait_ms / 1000, self._time_over)
+
+    def _collect(self, most: int) -> tuple[list[_Piece], int, tuple[SessionPartition, Replica, int] | None]:
+        """What the ready partitions have to say, up to ``most`` bytes, without moving anything. The third item is a read
+        that would have to wait for the disk."""
+        pieces: list[_Piece] = []
+        size = 0
+        for entry in self._session.ready():
+            replica = self._replicas[entry.partition]
+            leader = replica.leader
+            try:
+                self._broker.check_serving()
+                leader.check_serving()
+                high_watermark = leader.high_watermark
+                if entry.position >= high_watermark or entry.position < leader.log_start:
+                    if not leader.log_start <= entry.position <= leader.log_end:
+                        raise _out_of_range(entry, replica)
+                    pieces.append(_Piece(entry, replica, None, None))
+                    continue
+                room = min(entry.max_bytes, most - size)
+                if room <= 0:
+                    break
+                found = self._cold.pop(entry.partition, None)
+                if found is not None and found[0] == entry.position:
+                    if isinstance(found[1], HeadraceError):
+                        raise found[1]
+                    piece: Slice | None = found[1]
+                else:
+                    piece = replica.read(entry.position, room)
+                    if piece is None:
+                        if pieces and size:
+                            break  # first hand out what is at hand
+                        return pieces, size, (entry, replica, room)
+            except HeadraceError as error:
+                pieces.append(_Piece(entry, replica, None, error))
+                continue
+            if size and len(piece.records) > room:
+                break  # only an answer's first batch may be larger than what was asked for
+            size += len(piece.records)
+            pieces.append(_Piece(entry, replica, piece, None))
+        return pieces, size, None
+
+    def _answer(self, request: Any, pieces: list[_Piece], size: int) -> None:
+        results, self._refused = self._refused, []
+        for entry, replica, piece, error in pieces:
+            leader = replica.leader
+            if error is not None:
+                self._drop(entry.partition)
+                results.append(self._failure(entry.partition, entry.position, error))
+                continue
+            position = entry.position
+            next_offset = position if piece is None else piece.next_offset
+            if piece is not None or entry.has_news(leader.high_watermark, leader.log_start):
+                entry.told_high_watermark = leader.high_watermark
+                entry.told_log_start = leader.log_start
+                results.append(
+                    fetch_pb2.FetchPartitionResult(
+                        topic=entry.partition.topic,
+                        partition=entry.partition.partition,
+                        fetch_offset=position,
+                        next_offset=next_offset,
+                        high_watermark=leader.high_watermark,
+                        last_stable_offset=leader.last_stable_offset,
+                        log_start_offset=leader.log_start,
+                        records=_EMPTY if piece is None else piece.records,
+                    )
+                )
+            self._session.advance(entry, next_offset, exhausted=next_offset >= leader.high_watermark)
+        self._current = None
+        self._broker.metrics.fetch_bytes.value += size
+        self._stream.send(
+            fetch_pb2.FetchResponse(correlation_id=request.correlation_id, results=results), size + 64 * len(results)
+        )
+
+    # -- waiting -----------------------------------------------------------------------------------------------------
+
+    def _schedule_wake(self) -> None:
+        """Enough bytes are there. Look at the end of this turn, so that what comes with them goes into the answer too."""
+        if not self._wake_scheduled:
+            self._wake_scheduled = True
+            self._loop.call_soon(self._woken)
+
+    def _woken(self) -> None:
+        self._wake_scheduled = False
+        if self._current is not None and not self._reading:
+            self._look(give_up=False)
+            self._pump()
+
+    def _time_over(self) -> None:
+        self._timer = None
+        if self._current is not None and not self._reading:
+            self._look(give_up=True)
+            self._pump()
+
+    def _stop_waiting(self) -> None:
+        self._session.expect(None)
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    # -- cold reads --------------------------------------------------------------------------------------------------
+
+    def _start_cold_read(self, entry: SessionPartition, replica: Replica, room: int) -> None:
+        self._reading = True
+        future = replica.read_cold(entry.position, room)
+        position, partition = entry.position, entry.partition
+        future.add_done_callback(lambda done: self._cold_read(partition, position, done))
+
+    def _cold_read(self, partition: TopicPartition, position: int, done: asyncio.Future[Slice]) -> None:
+        self._reading = False
+        error = None if done.cancelled() else done.exception()
+        if self._closed or done.cancelled():
+            return
+        if error is None:
+            self._cold[partition] = (position, done.result())
+        elif isinstance(error, HeadraceError):
+            self._cold[partition] = (position, error)
+        else:
+            logger.error("cold read of %s at %d failed", partition, position, exc_info=error)
+            self._cold[partition] = (position, UnknownServerError(f"{partition}: {error}"))
+        if self._current is not None:
+            self._look(give_up=self._current.max_wait_ms == 0)
+        self._pump()
+
+    # -- the session's partitions ------------------------------------------------------------------------------------
+
+    def _apply(self, request: Any) -> None:
+        for item in request.forgotten:
+            self._drop(TopicPartition(item.topic, item.partition))
+        for item in request.partitions:
+            partition = TopicPartition(item.topic, item.partition)
+            try:
+                self._put(partition, item)
+            except HeadraceError as error:
+                self._drop(partition)
+                self._refused.append(self._failure(partition, item.fetch_offset, error))
+
+    def _put(self, partition: TopicPartition, item: Any) -> None:
+        replica = self._broker.replicas.leader(partition.topic, partition.partition)
+        leader = replica.leader
+        leader.check_topic_id(item.topic_id)
+        leader.check_epoch(item.current_leader_epoch)
+        if item.fetch_offset < 0:
+            raise OffsetOutOfRangeError(
+                f"{partition}: fetch_offset={item.fetch_offset} is negative; ask ListOffsets for a place to begin at"
+            )
+        if item.max_bytes < 0:
+            raise InvalidRequestError(f"{partition}: max_bytes={item.max_bytes} is negative")
+        replica.check_not_truncated(item.fetch_offset, item.last_fetched_epoch)
+        entry = SessionPartition(
+            partition,
+            position=item.fetch_offset,
+            max_bytes=item.max_bytes or DEFAULT_PARTITION_MAX_BYTES,
+            current_leader_epoch=item.current_leader_epoch,
+            last_fetched_epoch=item.last_fetched_epoch,
+            topic_id=item.topic_id,
+        )
+        self._cold.pop(partition, None)
+        self._session.put(entry)
+        before = self._replicas.get(partition)
+        if before is not replica:
+            if before is not None:
+                before.leader.unsubscribe(self._session)
+            self._replicas[partition] = replica
+        leader.subscribe(self._session)
+
+    def _drop(self, partition: TopicPartition) -> None:
+        self._session.forget(partition)
+        self._cold.pop(partition, None)
+        replica = self._replicas.pop(partition, None)
+        if replica is not None:
+            replica.leader.unsubscribe(self._session)
+
+    def _failure(self, partition: TopicPartition, position: int, error: HeadraceError) -> Any:
+        self._broker.metrics.fetch_errors.value += 1
+        hint = self._broker.replicas.leader_hint(partition, error)
+        return fetch_pb2.FetchPartitionResult(
+            topic=partition.topic,
+            partition=partition.partition,
+            error=error_to_proto(error),
+            fetch_offset=position,
+            next_offset=position,
+            high_watermark=-1,
+            last_stable_offset=-1,
+            log_start_offset=-1,
+            current_leader=None if hint is None else common_pb2.LeaderHint(leader_id=hint[0], leader_epoch=hint[1]),
+        )
+
+
+def _out_of_range(entry: SessionPartition, replica: Replica) -> OffsetOutOfRangeError:
+    leader = replica.leader
+    return OffsetOutOfRangeError(
+        f"{entry.partition}: offset {entry.position} is not within the log, which has {leader.log_start} up to "
+        f"{leader.log_end}"
+    )

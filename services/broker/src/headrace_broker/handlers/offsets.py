@@ -1,0 +1,136 @@
+"""The Offsets service: where a time, an epoch, the start or the end lies; and moving the start."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any
+
+from headrace_core.errors import HeadraceError, InvalidRequestError, RequestTimedOutError
+from headrace_core.rpc.status import error_to_proto
+from headrace_core.telemetry import RecordsDeleted
+from headrace_core.types import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, MAX_TIMESTAMP, NO_EPOCH
+from headrace_protos.v1 import common_pb2, offsets_pb2, offsets_pb2_grpc
+
+if TYPE_CHECKING:
+    from ..context import BrokerContext
+    from ..replica import Replica
+
+#: DeleteRecords' before_offset that stands for the high watermark.
+_HIGH_WATERMARK = -1
+
+
+class OffsetsService(offsets_pb2_grpc.OffsetsServicer):
+    """headrace.v1.Offsets."""
+
+    def __init__(self, broker: BrokerContext) -> None:
+        self._broker = broker
+
+    async def ListOffsets(self, request: Any, context: Any) -> Any:  # noqa: N802  (gRPC's name)
+        read_committed = request.isolation_level == common_pb2.ISOLATION_LEVEL_READ_COMMITTED
+
+        async def one(item: Any) -> Any:
+            replica = self._leader(item, item.current_leader_epoch)
+            offset, timestamp_ms, epoch = await _find(replica, item.timestamp_ms, read_committed)
+            return offsets_pb2.ListOffsetsResult(
+                topic=item.topic, partition=item.partition, offset=offset, timestamp_ms=timestamp_ms, leader_epoch=epoch
+            )
+
+        def refused(item: Any, error: HeadraceError) -> Any:
+            return offsets_pb2.ListOffsetsResult(
+                topic=item.topic,
+                partition=item.partition,
+                error=error_to_proto(error),
+                offset=-1,
+                timestamp_ms=-1,
+                leader_epoch=NO_EPOCH,
+            )
+
+        return offsets_pb2.ListOffsetsResponse(results=await _each(request.partitions, one, refused))
+
+    async def OffsetForLeaderEpoch(self, request: Any, context: Any) -> Any:  # noqa: N802  (gRPC's name)
+        async def one(item: Any) -> Any:
+            replica = self._leader(item, item.current_leader_epoch)
+            epoch, end_offset = replica.epoch_end(item.leader_epoch)
+            return offsets_pb2.OffsetForLeaderEpochResult(
+                topic=item.topic, partition=item.partition, leader_epoch=epoch, end_offset=end_offset
+            )
+
+        def refused(item: Any, error: HeadraceError) -> Any:
+            return offsets_pb2.OffsetForLeaderEpochResult(
+                topic=item.topic,
+                partition=item.partition,
+                error=error_to_proto(error),
+                leader_epoch=NO_EPOCH,
+                end_offset=-1,
+            )
+
+        return offsets_pb2.OffsetForLeaderEpochResponse(results=await _each(request.partitions, one, refused))
+
+    async def DeleteRecords(self, request: Any, context: Any) -> Any:  # noqa: N802  (gRPC's name)
+        if request.timeout_ms < 0:
+            raise InvalidRequestError(f"timeout_ms={request.timeout_ms}: must not be negative")
+        timeout_ms = request.timeout_ms or self._broker.limits.request_timeout_ms
+
+        async def one(item: Any) -> Any:
+            replica = self._leader(item, NO_EPOCH)
+            before = replica.leader.high_watermark if item.before_offset == _HIGH_WATERMARK else item.before_offset
+            # Shielded: once begun it is finished, whoever still waits for it.
+            deleting = asyncio.ensure_future(replica.delete_records(before))
+            done, _ = await asyncio.wait([deleting], timeout=timeout_ms / 1000)
+            if not done:
+                raise RequestTimedOutError(f"{replica.partition}: the log start was not moved within {timeout_ms} ms")
+            deleting.result()
+            self._broker.events.emit(
+                RecordsDeleted(partition=replica.partition, log_start_offset=replica.leader.log_start)
+            )
+            return offsets_pb2.DeleteRecordsResult(
+                topic=item.topic, partition=item.partition, low_watermark=replica.leader.log_start
+            )
+
+        def refused(item: Any, error: HeadraceError) -> Any:
+            return offsets_pb2.DeleteRecordsResult(
+                topic=item.topic, partition=item.partition, error=error_to_proto(error), low_watermark=-1
+            )
+
+        return offsets_pb2.DeleteRecordsResponse(results=await _each(request.partitions, one, refused))
+
+    def _leader(self, item: Any, current_leader_epoch: int) -> Replica:
+        replica = self._broker.replicas.leader(item.topic, item.partition)
+        replica.leader.check_epoch(current_leader_epoch)
+        return replica
+
+
+async def _each(
+    items: Any, one: Callable[[Any], Awaitable[Any]], refused: Callable[[Any, HeadraceError], Any]
+) -> list[Any]:
+    """One result for each item, in order; a failed item's result says so, and the others go on."""
+    results = []
+    for item in items:
+        try:
+            results.append(await one(item))
+        except HeadraceError as error:
+            results.append(refused(item, error))
+    return results
+
+
+async def _find(replica: Replica, timestamp_ms: int, read_committed: bool) -> tuple[int, int, int]:
+    """(offset, its timestamp, its leader epoch); offset -1 when there is no such record."""
+    leader = replica.leader
+    if timestamp_ms == LATEST_TIMESTAMP:
+        end = leader.last_stable_offset if read_committed else leader.high_watermark
+        return end, -1, leader.leader_epoch
+    if timestamp_ms == EARLIEST_TIMESTAMP:
+        return leader.log_start, -1, replica.epoch_at(leader.log_start)
+    if timestamp_ms == MAX_TIMESTAMP:
+        found = await replica.max_timestamp_offset()
+    elif timestamp_ms >= 0:
+        found = await replica.timestamp_offset(timestamp_ms)
+    else:
+        raise InvalidRequestError(
+            f"{replica.partition}: timestamp_ms={timestamp_ms} means nothing: -1 latest, -2 earliest, -3 largest timestamp"
+        )
+    end = leader.last_stable_offset if read_committed else leader.high_watermark
+    if found is None or found[0] >= end:
+        return -1, -1, NO_EPOCH
+    return found[0], found[1], replica.epoch_at(found[0])

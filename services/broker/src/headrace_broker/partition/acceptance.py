@@ -1,0 +1,53 @@
+"""May these batches of a producer enter this topic's log?
+
+The log itself knows what a topic demands (``headrace_core.log.appending``). What is added here is what this broker does
+not do yet, and what can be refused by the first header alone, before anything is spent on the content.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from headrace_core.errors import (
+    InvalidRecordError,
+    RecordListTooLargeError,
+    RecordTooLargeError,
+    UnsupportedVersionError,
+)
+from headrace_core.log.appending import validate
+from headrace_core.log.config import LogConfig
+from headrace_core.log.files import Buffer
+from headrace_core.records import BatchHeader, read_header
+from headrace_core.types import TopicPartition
+
+
+def accept(
+    records: bytes, config: LogConfig, partition: TopicPartition, now_ms: int
+) -> tuple[Buffer, Sequence[BatchHeader]]:
+    """The batches and their headers, ready for the log. Costs a pass over the bytes; safe in any thread.
+
+    Raises CorruptMessageError, InvalidRecordError, InvalidTimestampError, RecordTooLargeError (a batch above
+    ``max.message.bytes``), RecordListTooLargeError (more than a segment holds), UnsupportedVersionError (idempotence and
+    transactions, which are not built yet).
+    """
+    if not records:
+        raise InvalidRecordError(f"{partition}: the request has no records")
+    if len(records) > config.segment_bytes:
+        raise RecordListTooLargeError(
+            f"{partition}: {len(records)} bytes of records are more than a segment holds "
+            f"(segment.bytes={config.segment_bytes}); send less at once"
+        )
+    first = read_header(records)
+    if first.size > config.message_bytes_max and config.compression_type == "producer":
+        raise RecordTooLargeError(
+            f"{partition}: a batch of {first.size} bytes is larger than max.message.bytes={config.message_bytes_max}; "
+            f"send smaller batches or raise the topic's limit"
+        )
+    data, headers = validate(records, config, now_ms)
+    for header in headers:
+        if header.producer_id >= 0 or header.is_transactional:
+            raise UnsupportedVersionError(
+                f"{partition}: the batch comes from an idempotent or transactional producer (producer id "
+                f"{header.producer_id}), which this version does not support yet; set enable.idempotence=false"
+            )
+    return data, headers
