@@ -11,11 +11,8 @@ import os
 from typing import TYPE_CHECKING
 
 from .batches import (
-    check_batch,
     iterate_headers,
-    read_header,
     recompress,
-    split_batches,
     whole_batches_end,
     with_base,
     with_log_append_time,
@@ -53,9 +50,12 @@ else:
 BatchBuilder = _backend.BatchBuilder
 Record = _backend.Record
 RecordIterator = _backend.RecordIterator
+check_batch = _backend.check_batch
 decode_batch = _backend.decode_batch
 encode_batch = _backend.encode_batch
+read_header = _backend.read_header
 record_bytes_max = _backend.record_bytes_max
+split_batches = _backend.split_batches
 validate_batches = _backend.validate_batches
 
 __all__ = [

@@ -15,10 +15,12 @@ from ..errors import (
     InvalidRecordError,
     InvalidTimestampError,
     RecordTooLargeError,
-    UnsupportedVersionError,
 )
 from ..types import TimestampType
-from .batches import assemble_batch, check_batch, iterate_headers, read_whole_header
+from .batches import assemble_batch, check_producer_fields, iterate_headers, read_whole_header
+from .batches import check_batch as check_batch
+from .batches import read_header as read_header
+from .batches import split_batches as split_batches
 from .compression import decompress
 from .types import (
     DEFAULT_LIMITS,
@@ -552,7 +554,7 @@ def validate_batches(
     headers = []
     for position, header in iterate_headers(data):
         check_batch(data, position)
-        _check_producer_fields(header, allow_control, allow_transactional, allow_producer_id)
+        check_producer_fields(header, allow_control, allow_transactional, allow_producer_id)
         body = _body(data, position, header, limits)
         latest_ms = _INT64_MIN
         for index, record in enumerate(_read_records(body, header, limits)):
@@ -571,25 +573,3 @@ def validate_batches(
     if not headers:
         raise InvalidRecordError("no batch: the records are empty")
     return headers
-
-
-def _check_producer_fields(
-    header: BatchHeader, allow_control: bool, allow_transactional: bool, allow_producer_id: bool
-) -> None:
-    if header.record_count != header.last_offset_delta + 1:
-        raise _bad(header, None, f"{header.record_count} records, but last offset delta {header.last_offset_delta}")
-    if header.timestamp_type is not TimestampType.CREATE_TIME:
-        raise InvalidTimestampError("a producer must not set the timestamp type to LogAppendTime; the topic decides")
-    if header.is_control and not allow_control:
-        raise InvalidRecordError("clients are not allowed to write control batches")
-    if header.is_transactional and not allow_transactional:
-        raise UnsupportedVersionError("the batch is part of a transaction, which is not supported here")
-    if header.producer_id >= 0:
-        if not allow_producer_id:
-            raise UnsupportedVersionError(
-                f"the batch carries producer id {header.producer_id}: idempotence is not supported here, disable it"
-            )
-        if header.base_sequence < 0 or header.producer_epoch < 0:
-            raise _bad(
-                header, None, f"producer id {header.producer_id} needs an epoch and a base sequence of 0 or above"
-            )

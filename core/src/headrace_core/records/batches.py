@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 
 from crc32c import crc32c
 
-from ..errors import CorruptMessageError
+from ..errors import CorruptMessageError, InvalidRecordError, InvalidTimestampError, UnsupportedVersionError
 from ..types import TimestampType
 from .compression import compress, decompress
 from .types import (
@@ -120,6 +120,32 @@ def whole_batches_end(data: Buffer, position: int = 0) -> int:
             break
         position = end
     return position
+
+
+def check_producer_fields(
+    header: BatchHeader, allow_control: bool, allow_transactional: bool, allow_producer_id: bool
+) -> None:
+    """Raise what ``validate_batches`` says about a producer's header; the records are not looked at."""
+    where = f"the batch with base offset {header.base_offset}"
+    if header.record_count != header.last_offset_delta + 1:
+        raise InvalidRecordError(
+            f"{where}: {header.record_count} records, but its last offset delta is {header.last_offset_delta}"
+        )
+    if header.timestamp_type is not TimestampType.CREATE_TIME:
+        raise InvalidTimestampError(f"{where}: only the log may set the timestamp type to LogAppendTime, no producer")
+    if header.is_control and not allow_control:
+        raise InvalidRecordError(f"{where}: clients are not allowed to write control batches")
+    if header.is_transactional and not allow_transactional:
+        raise UnsupportedVersionError(f"{where}: it is part of a transaction, which is not supported here")
+    if header.producer_id >= 0:
+        if not allow_producer_id:
+            raise UnsupportedVersionError(
+                f"{where}: it has producer id {header.producer_id}, but idempotence is not supported here: disable it"
+            )
+        if header.base_sequence < 0 or header.producer_epoch < 0:
+            raise InvalidRecordError(
+                f"{where}: producer id {header.producer_id} needs an epoch and a base sequence of 0 or above"
+            )
 
 
 def with_base(data: Buffer, position: int, base_offset: int, leader_epoch: int) -> bytes:

@@ -1,0 +1,31 @@
+"""The sentences for what compiled code finds wrong with a record: it walks without the GIL and returns a number."""
+
+from __future__ import annotations
+
+from ..errors import InvalidRecordError
+
+_BYTES_AFTER_LAST = 10
+_COUNT = 11
+
+#: By the numbers of ``Fault`` in _wire.pxd.
+FAULTS = {
+    1: "a varint runs past the end of its record",
+    2: "a varint is too long for its type",
+    3: "its length is impossible: too small for a record, or more than its batch has left",
+    4: "a key, value or header claims more bytes than its record has left, or a negative number",
+    5: "its number of headers is impossible, or passes the limit",
+    6: "a header's name is null",
+    7: "its fields end before the record does",
+    8: "its offset delta is not above the one before, or not within the batch",
+    9: "its timestamp delta overflows",
+    _BYTES_AFTER_LAST: "bytes follow its last record",
+    _COUNT: "so many records cannot be in its bytes, or pass the limit",
+    12: "it has no key, which a compacted topic needs",
+    13: "its timestamp is outside of what the topic accepts",
+}
+
+
+def invalid_record(fault: int, index: int, base_offset: int) -> InvalidRecordError:
+    """The error for record ``index`` of a batch; for the batch itself where the fault is one of the batch."""
+    where = "" if fault in (_BYTES_AFTER_LAST, _COUNT) else f"record {index} of "
+    return InvalidRecordError(f"{where}the batch with base offset {base_offset}: {FAULTS[fault]}")
