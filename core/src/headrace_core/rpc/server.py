@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
@@ -18,8 +19,8 @@ from .status import status_of
 logger = logging.getLogger(__name__)
 
 
-class ErrorInterceptor(grpc.aio.ServerInterceptor):
-    """Turns a HeadraceError that leaves a handler into its status, and anything else into UNKNOWN_SERVER_ERROR, logged."""
+class ErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
+    """Turns a HeadraceError that leaves a handler into its status; anything else is logged: UNKNOWN_SERVER_ERROR."""
 
     async def intercept_service(
         self,
@@ -48,15 +49,14 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):
 
 
 def _guard(behaviour: Any, method: str) -> Any:
-    """``behaviour`` with errors mapped. Handlers of streams use read()/write() (a plain coroutine), never ``yield``."""
-    import inspect
-
+    """``behaviour`` with errors mapped. Our own handlers of streams never ``yield`` (see streams.py)."""
     if inspect.isasyncgenfunction(behaviour):  # health and reflection come from libraries, which yield
         return behaviour
     if not inspect.iscoroutinefunction(behaviour):
         return behaviour
 
-    async def guarded(request: Any, context: grpc.aio.ServicerContext) -> Any:  # type: ignore[type-arg]
+    async def guarded(request: Any, context: Any) -> Any:
+        failure: HeadraceError
         try:
             return await behaviour(request, context)
         except HeadraceError as error:
@@ -67,7 +67,7 @@ def _guard(behaviour: Any, method: str) -> Any:
             logger.exception("%s failed", method)
             failure = UnknownServerError(f"{method}: {type(error).__name__}: {error}")
         status, text, metadata = status_of(failure)
-        await context.abort(status, text, metadata)
+        return await context.abort(status, text, metadata)
 
     return guarded
 
@@ -111,9 +111,7 @@ class Listener:
             registrar(servicer, server)
             self._services.append(full_name)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
-        reflection.enable_server_reflection(
-            [*self._services, health.SERVICE_NAME, reflection.SERVICE_NAME], server
-        )
+        reflection.enable_server_reflection([*self._services, health.SERVICE_NAME, reflection.SERVICE_NAME], server)
         await self.serving(False)
         try:
             bound = server.add_insecure_port(f"{self.host}:{self.port}")
@@ -121,10 +119,10 @@ class Listener:
             raise OSError(f"{self.name} listener cannot bind {self.host}:{self.port}: {error}") from None
         if bound == 0:
             raise OSError(f"{self.name} listener cannot bind {self.host}:{self.port}: the address is in use")
-        self.port = bound
+        self.port = int(bound)
         await server.start()
         self._server = server
-        return bound
+        return self.port
 
     async def serving(self, yes: bool) -> None:
         """What health checks answer, for the whole server ("") and for each service."""

@@ -7,9 +7,11 @@ number in the trailing metadata, so that a client in any language can match on i
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import grpc
 import grpc.aio
+
 from headrace_protos.v1 import common_pb2
 
 from ..errors import (
@@ -68,12 +70,12 @@ def status_of(error: HeadraceError) -> tuple[grpc.StatusCode, str, tuple[tuple[s
 
 def error_from_rpc(failure: grpc.RpcError, address: str) -> HeadraceError:
     """What a failed call means to the caller; ``address`` goes into the message."""
-    details = failure.details() or ""  # type: ignore[attr-defined]
+    details = failure.details() or ""
     code, _, message = details.partition(": ")
     cls = BY_CODE.get(code)
     if cls is not None:
         return cls(f"{message} (from {address})")
-    status = failure.code()  # type: ignore[attr-defined]
+    status = failure.code()
     if status in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED):
         return NetworkError(f"{address}: {details or 'connection lost'}")
     if status is grpc.StatusCode.DEADLINE_EXCEEDED:
@@ -85,7 +87,7 @@ def error_from_rpc(failure: grpc.RpcError, address: str) -> HeadraceError:
     return UnknownServerError(f"{address}: {status.name if status else 'no status'}: {details}")
 
 
-async def abort(context: grpc.aio.ServicerContext, error: HeadraceError) -> None:  # type: ignore[type-arg]
+async def abort(context: Any, error: HeadraceError) -> None:
     """End a server call with ``error``; never returns normally."""
     status, details, metadata = status_of(error)
     await context.abort(status, details, metadata)

@@ -21,8 +21,8 @@ class _EventLog:
 
     def __call__(self, event: Event) -> None:
         if self._logger.isEnabledFor(event.severity):
-            fields = " ".join(f"{field.name}={_shown(getattr(event, field.name))}" for field in dataclasses.fields(event))
-            self._logger.log(event.severity, "%s %s", type(event).__name__, fields)
+            shown = (f"{field.name}={_shown(getattr(event, field.name))}" for field in dataclasses.fields(event))
+            self._logger.log(event.severity, "%s %s", type(event).__name__, " ".join(shown))
 
 
 def _shown(value: object) -> str:

@@ -1,7 +1,7 @@
 """Time-outs of many requests with one timer.
 
-Requests nearly always end long before their deadline, so adding and discarding must cost next to nothing, and expiry may
-be late by a tick. There is no timer at all while nothing is waited for.
+Requests nearly always end long before their deadline, so adding and discarding must cost next to nothing, and expiry
+may be late by a tick. There is no timer at all while nothing is waited for.
 """
 
 from __future__ import annotations

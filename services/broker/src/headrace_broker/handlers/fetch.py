@@ -6,8 +6,8 @@ At any time a stream is in one of three states::
     waiting   a long poll without min_bytes                      -> enough new bytes, time over, or a newer request
     reading   a cold read (not in the page cache) on a thread    -> the read's end
 
-All of it runs in plain callbacks: an idle session costs no task, and no timer but the one of its waiting poll. Positions
-advance only when an answer is queued, so that a poll which gives up leaves nothing behind.
+All of it runs in plain callbacks: an idle session costs no task, and no timer but the one of its waiting poll.
+Positions advance only when an answer is queued, so that a poll which gives up leaves nothing behind.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class FetchService(fetch_pb2_grpc.FetchServicer):
     def __init__(self, broker: BrokerContext) -> None:
         self._broker = broker
 
-    async def Fetch(self, request_iterator: Any, context: Any) -> None:  # noqa: N802  (gRPC's name)
+    async def Fetch(self, request_iterator: Any, context: Any) -> None:
         stream: ServerStream[Any, Any] = ServerStream(context)
         await stream.run(FetchStream(self._broker, stream))
 
@@ -162,8 +162,8 @@ class FetchStream(StreamHandler[Any]):
             self._timer = self._loop.call_later(request.max_wait_ms / 1000, self._time_over)
 
     def _collect(self, most: int) -> tuple[list[_Piece], int, tuple[SessionPartition, Replica, int] | None]:
-        """What the ready partitions have to say, up to ``most`` bytes, without moving anything. The third item is a read
-        that would have to wait for the disk."""
+        """What the ready partitions have to say, up to ``most`` bytes, without moving anything. The third item is a
+        read that would have to wait for the disk."""
         pieces: list[_Piece] = []
         size = 0
         for entry in self._session.ready():
@@ -185,13 +185,14 @@ class FetchStream(StreamHandler[Any]):
                 if found is not None and found[0] == entry.position:
                     if isinstance(found[1], HeadraceError):
                         raise found[1]
-                    piece: Slice | None = found[1]
+                    piece = found[1]
                 else:
-                    piece = replica.read(entry.position, room)
-                    if piece is None:
-                        if pieces and size:
+                    warm = replica.read(entry.position, room)
+                    if warm is None:
+                        if size:
                             break  # first hand out what is at hand
                         return pieces, size, (entry, replica, room)
+                    piece = warm
             except HeadraceError as error:
                 pieces.append(_Piece(entry, replica, None, error))
                 continue
@@ -236,7 +237,7 @@ class FetchStream(StreamHandler[Any]):
     # -- waiting -----------------------------------------------------------------------------------------------------
 
     def _schedule_wake(self) -> None:
-        """Enough bytes are there. Look at the end of this turn, so that what comes with them goes into the answer too."""
+        """Enough bytes are there. Look once this turn is over: what comes with them goes into the same answer."""
         if not self._wake_scheduled:
             self._wake_scheduled = True
             self._loop.call_soon(self._woken)

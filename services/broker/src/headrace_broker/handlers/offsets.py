@@ -26,7 +26,7 @@ class OffsetsService(offsets_pb2_grpc.OffsetsServicer):
     def __init__(self, broker: BrokerContext) -> None:
         self._broker = broker
 
-    async def ListOffsets(self, request: Any, context: Any) -> Any:  # noqa: N802  (gRPC's name)
+    async def ListOffsets(self, request: Any, context: Any) -> Any:
         read_committed = request.isolation_level == common_pb2.ISOLATION_LEVEL_READ_COMMITTED
 
         async def one(item: Any) -> Any:
@@ -48,7 +48,7 @@ class OffsetsService(offsets_pb2_grpc.OffsetsServicer):
 
         return offsets_pb2.ListOffsetsResponse(results=await _each(request.partitions, one, refused))
 
-    async def OffsetForLeaderEpoch(self, request: Any, context: Any) -> Any:  # noqa: N802  (gRPC's name)
+    async def OffsetForLeaderEpoch(self, request: Any, context: Any) -> Any:
         async def one(item: Any) -> Any:
             replica = self._leader(item, item.current_leader_epoch)
             epoch, end_offset = replica.epoch_end(item.leader_epoch)
@@ -67,7 +67,7 @@ class OffsetsService(offsets_pb2_grpc.OffsetsServicer):
 
         return offsets_pb2.OffsetForLeaderEpochResponse(results=await _each(request.partitions, one, refused))
 
-    async def DeleteRecords(self, request: Any, context: Any) -> Any:  # noqa: N802  (gRPC's name)
+    async def DeleteRecords(self, request: Any, context: Any) -> Any:
         if request.timeout_ms < 0:
             raise InvalidRequestError(f"timeout_ms={request.timeout_ms}: must not be negative")
         timeout_ms = request.timeout_ms or self._broker.limits.request_timeout_ms
@@ -128,7 +128,8 @@ async def _find(replica: Replica, timestamp_ms: int, read_committed: bool) -> tu
         found = await replica.timestamp_offset(timestamp_ms)
     else:
         raise InvalidRequestError(
-            f"{replica.partition}: timestamp_ms={timestamp_ms} means nothing: -1 latest, -2 earliest, -3 largest timestamp"
+            f"{replica.partition}: timestamp_ms={timestamp_ms} means nothing: -1 is the end, -2 the start, -3 the "
+            f"largest timestamp"
         )
     end = leader.last_stable_offset if read_committed else leader.high_watermark
     if found is None or found[0] >= end:

@@ -30,7 +30,7 @@ from ..deadlines import Expiring
 
 if TYPE_CHECKING:
     from ..context import BrokerContext
-    from ..replica import AppendOutcome, Replica
+    from ..replica import Appended, Replica
 
 logger = logging.getLogger(__name__)
 
@@ -48,7 +48,7 @@ class ProduceService(produce_pb2_grpc.ProduceServicer):
     def __init__(self, broker: BrokerContext) -> None:
         self._broker = broker
 
-    async def Produce(self, request_iterator: Any, context: Any) -> None:  # noqa: N802  (gRPC's name)
+    async def Produce(self, request_iterator: Any, context: Any) -> None:
         stream: ServerStream[Any, Any] = ServerStream(context)
         await stream.run(ProduceStream(self._broker, stream))
 
@@ -177,7 +177,9 @@ class ProduceStream(StreamHandler[Any]):
         if not self._in_flight:
             self._stream.check_idle()
 
-    def _appended(self, pending: _Pending, index: int, replica: Replica, outcome: AppendOutcome | HeadraceError) -> None:
+    def _appended(
+        self, pending: _Pending, index: int, replica: Replica, outcome: Appended | HeadraceError
+    ) -> None:
         """The promise for one partition is met, or cannot be."""
         topic, number = pending.names[index]
         if isinstance(outcome, HeadraceError):

@@ -27,8 +27,8 @@ def accept(
     """The batches and their headers, ready for the log. Costs a pass over the bytes; safe in any thread.
 
     Raises CorruptMessageError, InvalidRecordError, InvalidTimestampError, RecordTooLargeError (a batch above
-    ``max.message.bytes``), RecordListTooLargeError (more than a segment holds), UnsupportedVersionError (idempotence and
-    transactions, which are not built yet).
+    ``max.message.bytes``), RecordListTooLargeError (more than a segment holds), UnsupportedVersionError (idempotence
+    and transactions, which are not built yet).
     """
     if not records:
         raise InvalidRecordError(f"{partition}: the request has no records")

@@ -9,9 +9,9 @@ Offsets of one partition, from left to right::
          readable by consumers: [log start, high watermark)
 
 *Local promise.* What this broker itself vouches for: the flushed end under ``log.flush=commit``, the log end under
-``interval`` and ``os`` (the produce response says which promise it was). *High watermark.* The smallest local promise of
-the in-sync replicas, the leader among them like any other (design, section 6). With one replica it is the leader's own
-promise; replication adds the followers' acknowledged ends to ``_recompute`` and nothing else changes here.
+``interval`` and ``os`` (the produce response says which promise it was). *High watermark.* The smallest local promise
+of the in-sync replicas, the leader among them like any other (design, section 6). With one replica it is the leader's
+own promise; replication adds the followers' acknowledged ends to ``_recompute``, and nothing else changes here.
 
 Waiters come in two kinds. A producer with acks waits for an end offset: producers' ends grow with their position in the
 queue, so a deque suffices. A fetch session waits for *anything*: it stays subscribed while the partition is in it, and
@@ -112,7 +112,7 @@ class PartitionLeader:
             raise self._resigned
 
     def check_epoch(self, current_leader_epoch: int) -> None:
-        """KIP-320: the epoch a client believes in, -1 when it names none. Raises FencedLeaderEpoch, UnknownLeaderEpoch."""
+        """KIP-320: the epoch a client believes in, -1: none. Raises FencedLeaderEpochError, UnknownLeaderEpochError."""
         if current_leader_epoch in (NO_EPOCH, self.leader_epoch):
             return
         if current_leader_epoch < self.leader_epoch:

@@ -57,7 +57,7 @@ class SessionPartition:
 class FetchSession:
     """The partitions of one stream. It watches their leaders (implements PartitionWatcher).
 
-    ``wake`` is called when a waiting poll should look again; ``expect`` says after how many more readable bytes that is.
+    ``wake`` is called when a waiting poll should look again; ``expect`` says after how many more readable bytes.
     """
 
     __slots__ = ("_expected", "_partitions", "_ready", "_wake")
@@ -77,7 +77,7 @@ class FetchSession:
     # -- what the client says ----------------------------------------------------------------------------------------
 
     def put(self, entry: SessionPartition) -> bool:
-        """Add a partition, or move it to another position. True when it is new. It is ready, behind those ready before."""
+        """Add a partition, or move it to another position; it is ready, behind those ready before. True when new."""
         new = entry.partition not in self._partitions
         self._partitions[entry.partition] = entry
         self._ready.pop(entry.partition, None)

@@ -1,0 +1,167 @@
+"""The leader's offsets, checks and waiters (headrace_broker.partition.leader)."""
+
+from __future__ import annotations
+
+import pytest
+from headrace_broker.partition import PartitionLeader
+from headrace_core.errors import (
+    FencedLeaderEpochError,
+    HeadraceError,
+    InconsistentTopicIdError,
+    NotLeaderOrFollowerError,
+    UnknownLeaderEpochError,
+)
+from headrace_core.types import FlushPolicy, TopicPartition
+
+PARTITION = TopicPartition("orders", 3)
+TOPIC_ID = bytes(range(16))
+
+
+def leader(policy: FlushPolicy = FlushPolicy.COMMIT, *, start: int = 0, end: int = 0) -> PartitionLeader:
+    return PartitionLeader(
+        PARTITION,
+        topic_id=TOPIC_ID,
+        leader_id=1,
+        leader_epoch=5,
+        log_start=start,
+        log_end=end,
+        flushed_end=end,
+        flush_policy=policy,
+    )
+
+
+class Watcher:
+    def __init__(self) -> None:
+        self.heard: list[object] = []
+
+    def partition_advanced(self, partition: TopicPartition, readable_bytes: int) -> None:
+        self.heard.append((partition, readable_bytes))
+
+    def partition_changed(self, partition: TopicPartition) -> None:
+        self.heard.append(partition)
+
+
+def test_high_watermark_stops_at_the_flushed_end_under_commit():
+    it = leader(FlushPolicy.COMMIT)
+    it.appended(10, 0, 1000)
+    assert (it.log_end, it.high_watermark, it.last_stable_offset) == (10, 0, 0)
+    it.flushed(10)
+    assert it.high_watermark == 10
+
+
+@pytest.mark.parametrize("policy", [FlushPolicy.OS, FlushPolicy.INTERVAL])
+def test_high_watermark_follows_the_log_end_under_lazy_policies(policy):
+    it = leader(policy)
+    it.appended(10, 0, 1000)
+    assert it.high_watermark == 10
+
+
+def test_high_watermark_never_goes_back_when_the_policy_becomes_stricter():
+    it = leader(FlushPolicy.OS)
+    it.appended(10, 4, 1000)
+    it.set_flush_policy(FlushPolicy.COMMIT)
+    assert it.high_watermark == 10
+    it.appended(12, 4, 200)
+    assert it.high_watermark == 10
+    it.flushed(12)
+    assert it.high_watermark == 12
+
+
+def test_high_watermark_rises_at_once_when_the_policy_becomes_laxer():
+    it = leader(FlushPolicy.COMMIT)
+    it.appended(10, 0, 1000)
+    it.set_flush_policy(FlushPolicy.OS)
+    assert it.high_watermark == 10
+
+
+def test_producers_are_answered_in_order_and_only_up_to_the_high_watermark():
+    it = leader()
+    answered: list[tuple[int, HeadraceError | None]] = []
+    it.appended(30, 0, 3000)
+    for end in (10, 20, 30):
+        it.when_committed(end, lambda error, end=end: answered.append((end, error)))
+    it.flushed(20)
+    assert answered == [(10, None), (20, None)]
+    it.flushed(30)
+    assert answered[-1] == (30, None)
+    assert it.waiting == (0, 0)
+
+
+def test_a_producer_whose_offset_is_committed_already_is_answered_at_once():
+    it = leader(end=10)
+    answered: list[object] = []
+    it.when_committed(10, answered.append)
+    assert answered == [None]
+
+
+def test_resigning_fails_every_waiter_and_every_later_check():
+    it = leader()
+    it.appended(10, 0, 1000)
+    answered: list[object] = []
+    watcher = Watcher()
+    it.subscribe(watcher)
+    it.when_committed(10, answered.append)
+    reason = NotLeaderOrFollowerError("moved")
+    it.resign(reason)
+    it.resign(NotLeaderOrFollowerError("a second reason does not count"))
+    assert answered == [reason]
+    assert watcher.heard == [PARTITION]
+    with pytest.raises(NotLeaderOrFollowerError, match="moved"):
+        it.check_serving()
+    it.when_committed(5, answered.append)
+    assert answered == [reason, reason]
+
+
+def test_a_watcher_hears_how_many_bytes_became_readable_and_not_before_they_are():
+    it, watcher = leader(), Watcher()
+    it.subscribe(watcher)
+    it.appended(10, 0, 1000)
+    it.appended(12, 0, 200)
+    assert watcher.heard == []
+    it.flushed(12)
+    assert watcher.heard == [(PARTITION, 1200)]
+
+
+def test_a_watcher_that_left_hears_nothing():
+    it, watcher = leader(), Watcher()
+    it.subscribe(watcher)
+    it.unsubscribe(watcher)
+    it.unsubscribe(watcher)
+    it.appended(10, 10, 1000)
+    assert watcher.heard == []
+
+
+def test_the_log_start_moves_forwards_only_and_watchers_are_told():
+    it, watcher = leader(end=10), Watcher()
+    it.subscribe(watcher)
+    it.advance_log_start(4)
+    it.advance_log_start(3)
+    assert it.log_start == 4
+    assert watcher.heard == [PARTITION]
+
+
+@pytest.mark.parametrize(("epoch", "error"), [(4, FencedLeaderEpochError), (6, UnknownLeaderEpochError)])
+def test_a_client_with_another_leader_epoch_is_refused(epoch, error):
+    with pytest.raises(error, match="orders-3.*5"):
+        leader().check_epoch(epoch)
+
+
+@pytest.mark.parametrize("epoch", [-1, 5])
+def test_a_client_with_the_present_or_no_leader_epoch_passes(epoch):
+    leader().check_epoch(epoch)
+
+
+def test_a_client_that_means_a_topic_of_an_earlier_life_is_refused():
+    leader().check_topic_id(b"")
+    leader().check_topic_id(TOPIC_ID)
+    with pytest.raises(InconsistentTopicIdError, match="created anew"):
+        leader().check_topic_id(bytes(16))
+
+
+def test_a_leader_refuses_impossible_reports():
+    with pytest.raises(AssertionError):
+        leader(end=10).flushed(11)
+    with pytest.raises(AssertionError):
+        leader(end=10).appended(9, 9, 0)
+    with pytest.raises(AssertionError):
+        leader(end=10).advance_log_start(11)
