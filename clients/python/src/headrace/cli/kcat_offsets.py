@@ -8,11 +8,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from headrace_core.errors import InvalidArgumentError, UnsupportedVersionError
-from headrace_core.types import TopicPartition
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +68,3 @@ def parse_offsets(given: Iterable[str]) -> OffsetRange:
     if starts > 1:
         raise InvalidArgumentError("-o: only one start can be given (s@MS and e@MS go together)")
     return OffsetRange(at=at, from_end=from_end, start_ms=start_ms, stop_ms=stop_ms)
-
-
-def remaining(stops: Mapping[TopicPartition, int], positions: Mapping[TopicPartition, int]) -> list[TopicPartition]:
-    """The partitions that are not yet read up to their stop."""
-    return [partition for partition, stop in stops.items() if positions.get(partition, 0) < stop]

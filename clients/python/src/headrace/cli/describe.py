@@ -1,0 +1,46 @@
+"""``cluster describe``: who is there."""
+
+from __future__ import annotations
+
+import typer
+
+from .client import DEFAULT_BOOTSTRAP, Bootstrap, admin
+from .output import Output, OutputFormat, print_json, print_table
+
+
+def register(app: typer.Typer) -> None:
+    group = typer.Typer(help="Describe the cluster.", no_args_is_help=True)
+    group.callback()(_group)
+    group.command("describe")(describe)
+    app.add_typer(group, name="cluster")
+
+
+def _group() -> None:
+    """Describe the cluster."""
+
+
+def describe(bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, output: Output = OutputFormat.TEXT) -> None:
+    """Show the cluster's id, its active controller and its brokers.
+
+    \b
+    Examples:
+      headrace cluster describe
+      headrace cluster describe -b 127.0.0.1:9095 -o json
+    """
+    with admin(bootstrap) as client:
+        cluster = client.describe_cluster()
+    brokers = [
+        {"id": each.broker_id, "address": each.address, "rack": each.rack, "fenced": each.fenced}
+        for each in cluster.brokers
+    ]
+    if output is OutputFormat.JSON:
+        print_json({"cluster_id": cluster.cluster_id, "controller_id": cluster.controller_id, "brokers": brokers})
+        return
+    print(f"cluster {cluster.cluster_id}, active controller {cluster.controller_id}\n", flush=True)
+    print_table(
+        ("BROKER", "ADDRESS", "RACK", "STATE"),
+        [
+            (each["id"], each["address"], each["rack"] or "-", "fenced" if each["fenced"] else "live")
+            for each in brokers
+        ],
+    )

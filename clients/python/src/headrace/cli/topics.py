@@ -1,0 +1,206 @@
+"""``topics create|list|describe|alter|delete``."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from .client import DEFAULT_BOOTSTRAP, Bootstrap, admin
+from .output import Output, OutputFormat, key_values, print_json, print_table
+
+_Name = Annotated[str, typer.Argument(metavar="NAME", help="The topic.")]
+_Config = Annotated[list[str] | None, typer.Option("--config", "-c", metavar="KEY=VALUE", help="Repeatable.")]
+
+
+def register(app: typer.Typer) -> None:
+    group = typer.Typer(help="Create, list, describe, alter and delete topics.", no_args_is_help=True)
+    group.command("create")(create)
+    group.command("list")(list_topics)
+    group.command("describe")(describe)
+    group.command("alter")(alter)
+    group.command("delete")(delete)
+    app.add_typer(group, name="topics")
+
+
+def create(
+    name: _Name,
+    partitions: Annotated[
+        int | None, typer.Option("--partitions", "-p", help="Default: the cluster's num.partitions.")
+    ] = None,
+    replication: Annotated[
+        int | None,
+        typer.Option("--replication-factor", "-r", help="Default: the cluster's default.replication.factor."),
+    ] = None,
+    config: _Config = None,
+    if_not_exists: Annotated[bool, typer.Option("--if-not-exists", help="An existing topic is no error.")] = False,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    output: Output = OutputFormat.TEXT,
+) -> None:
+    """Create a topic.
+
+    \b
+    Examples:
+      headrace topics create orders -p 6
+      headrace topics create clicks -p 12 -c retention.ms=86400000 -c log.flush=os
+    """
+    from .. import NewTopic
+    from ..errors import TopicAlreadyExistsError
+
+    topic = NewTopic(name, partitions, replication, key_values(config or (), "--config"))
+    with admin(bootstrap) as client:
+        try:
+            (made,) = client.create_topics([topic])
+            row = {
+                "name": made.name,
+                "topic_id": _id(made.topic_id),
+                "partitions": made.partitions,
+                "replication_factor": made.replication_factor,
+                "created": True,
+            }
+        except TopicAlreadyExistsError:
+            if not if_not_exists:
+                raise
+            row = {**_summary(client.describe_topics([name])[0]), "created": False}
+    if output is OutputFormat.JSON:
+        print_json(row)
+        return
+    what = "created" if row["created"] else "exists already:"
+    print(f"{what} {name}: {row['partitions']} partitions, replication factor {row['replication_factor']}")
+
+
+def list_topics(
+    internal: Annotated[bool, typer.Option("--internal", help="Internal topics too.")] = False,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    output: Output = OutputFormat.TEXT,
+) -> None:
+    """List topics.
+
+    \b
+    Examples:
+      headrace topics list
+      headrace topics list -o json         [{"name", "topic_id", "internal", "partitions", "replication_factor"}]
+    """
+    with admin(bootstrap) as client:
+        rows = [_summary(topic) for topic in client.describe_topics() if internal or not topic.internal]
+    if output is OutputFormat.JSON:
+        print_json(rows)
+        return
+    print_table(
+        ("TOPIC", "PARTITIONS", "REPLICAS"),
+        [(row["name"], row["partitions"], row["replication_factor"]) for row in rows],
+    )
+
+
+def describe(name: _Name, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, output: Output = OutputFormat.TEXT) -> None:
+    """Show a topic's partitions, leaders, replicas, and the configuration that was set for it.
+
+    \b
+    Examples:
+      headrace topics describe orders
+      headrace topics describe orders -o json
+    """
+    from .. import ConfigResource
+
+    resource = ConfigResource("topic", name)
+    with admin(bootstrap) as client:
+        (topic,) = client.describe_topics([name])
+        entries = client.describe_configs([resource])[resource].values()
+    config = {entry.name: entry.value for entry in entries if entry.source == "dynamic_topic"}
+    partitions = [
+        {
+            "partition": each.partition,
+            "leader": each.leader,
+            "leader_epoch": each.leader_epoch,
+            "replicas": list(each.replicas),
+            "isr": list(each.isr),
+            "offline_replicas": list(each.offline_replicas),
+        }
+        for each in topic.partitions
+    ]
+    if output is OutputFormat.JSON:
+        print_json({**_summary(topic), "config": config, "partitions": partitions})
+        return
+    settings = ", ".join(f"{key}={value}" for key, value in sorted(config.items())) or "nothing set"
+    print(f"{name}  id {_id(topic.topic_id)}  {len(partitions)} partitions  config: {settings}\n", flush=True)
+    columns = ("partition", "leader", "leader_epoch", "replicas", "isr", "offline_replicas")
+    print_table(
+        [column.upper().replace("_", " ") for column in columns],
+        [[_cell(row[column]) for column in columns] for row in partitions],
+    )
+
+
+def alter(
+    name: _Name,
+    partitions: Annotated[
+        int | None, typer.Option("--partitions", "-p", help="The new count; it can only grow.")
+    ] = None,
+    config: _Config = None,
+    delete_config: Annotated[
+        list[str] | None, typer.Option("--delete-config", metavar="KEY", help="Back to its default; repeatable.")
+    ] = None,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    output: Output = OutputFormat.TEXT,
+) -> None:
+    """Add partitions to a topic, or change its configuration. What is not named stays.
+
+    \b
+    Examples:
+      headrace topics alter orders -p 12
+      headrace topics alter orders -c retention.ms=3600000 --delete-config segment.bytes
+    """
+    from .. import ConfigResource
+
+    changes: dict[str, str | None] = dict(key_values(config or (), "--config"))
+    changes |= dict.fromkeys(delete_config or ())
+    if partitions is None and not changes:
+        raise typer.BadParameter("nothing to change: give -p, -c or --delete-config")
+    with admin(bootstrap) as client:
+        if changes:
+            client.alter_configs({ConfigResource("topic", name): changes})
+        if partitions is not None:
+            client.create_partitions({name: partitions})
+        row = _summary(client.describe_topics([name])[0])
+    if output is OutputFormat.JSON:
+        print_json({**row, "changed": changes})
+    else:
+        print(f"altered {name}: {row['partitions']} partitions" + (f", {len(changes)} keys" if changes else ""))
+
+
+def delete(
+    names: Annotated[list[str], typer.Argument(metavar="NAME...", help="The topics.")],
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    output: Output = OutputFormat.TEXT,
+) -> None:
+    """Delete topics and all their records.
+
+    \b
+    Examples:
+      headrace topics delete orders
+    """
+    with admin(bootstrap) as client:
+        client.delete_topics(names)
+    if output is OutputFormat.JSON:
+        print_json({"deleted": names})
+    else:
+        print(f"deleted {', '.join(names)}")
+
+
+def _summary(topic: Any) -> dict[str, Any]:
+    return {
+        "name": topic.name,
+        "topic_id": _id(topic.topic_id),
+        "internal": topic.internal,
+        "partitions": len(topic.partitions),
+        "replication_factor": max((len(each.replicas) for each in topic.partitions), default=0),
+    }
+
+
+def _id(raw: bytes) -> str:
+    from headrace_core.node.ids import id_to_text
+
+    return id_to_text(raw)
+
+
+def _cell(value: Any) -> Any:
+    return (",".join(map(str, value)) or "-") if isinstance(value, list) else value
