@@ -1,0 +1,1 @@
+"""The cluster's state and the rules by which it changes, pure: decide, then replay."""

@@ -1,0 +1,120 @@
+"""Configuration of topics and brokers, altered incrementally (KIP-339) and checked against what is declared."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+
+from headrace_core.config import ConfigDef, ConfigKey, Kind
+from headrace_core.errors import (
+    HeadraceError,
+    InvalidConfigError,
+    InvalidRequestError,
+    PolicyViolationError,
+    UnknownTopicOrPartitionError,
+)
+from headrace_core.log.config import TOPIC
+from headrace_core.metadata import ConfigRecord, ConfigResource, ConfigResourceType, MetadataImage, MetadataRecord
+from headrace_core.metadata.configs import topic_value
+from headrace_core.node.keys import SERVER
+
+from .decision import Decision, View
+from .requests import AlterConfigs, AlterResource, ConfigOp, ConfigResult, OpKind
+
+
+def topic_entries(given: Mapping[str, str]) -> dict[str, str]:
+    """A new topic's entries by their dotted names, as canonical text; InvalidConfigError when one is wrong."""
+    return {name: TOPIC.keys[name].format(value) for name, value in TOPIC.parse(given, defaults=False).items()}
+
+
+def alter(view: View, request: AlterConfigs) -> Decision:
+    """One ConfigResult for each resource of the request; a resource is altered whole or not at all."""
+    records: list[MetadataRecord] = []
+    results = []
+    counts = Counter(item.resource for item in request.resources)
+    for item in request.resources:
+        try:
+            if counts[item.resource] > 1:
+                raise InvalidRequestError(
+                    f"{_shown(item.resource)} is named {counts[item.resource]} times in the request"
+                )
+            made = _alter_one(view.image, item)
+            if len(records) + len(made) > view.settings.metadata_max_records_per_request:
+                raise PolicyViolationError("the request alters too much at once; split it into several requests")
+        except HeadraceError as error:
+            results.append(ConfigResult(item.resource, error))
+        else:
+            records += made
+            results.append(ConfigResult(item.resource))
+    return Decision(() if request.validate_only else tuple(records), tuple(results))
+
+
+def check_resource(image: MetadataImage, resource: ConfigResource) -> None:
+    """Raises UnknownTopicOrPartitionError or InvalidRequestError unless there is such a resource."""
+    kind, name = resource
+    if kind is ConfigResourceType.TOPIC:
+        if name not in image.topic_ids:
+            raise UnknownTopicOrPartitionError(f"topic {name[:249]!r} does not exist")
+    elif name:
+        if not (name.isascii() and name.isdigit()) or str(int(name)) != name:
+            raise InvalidRequestError(f"broker {name[:249]!r}: write a broker's id, or nothing for all brokers")
+        if int(name) not in image.brokers:
+            raise InvalidRequestError(f"broker {name} is not registered")
+
+
+def _alter_one(image: MetadataImage, item: AlterResource) -> list[MetadataRecord]:
+    check_resource(image, item.resource)
+    kind, name = item.resource
+    declared = TOPIC if kind is ConfigResourceType.TOPIC else SERVER
+    own = image.config(kind, name)
+    records: list[MetadataRecord] = []
+    seen: set[str] = set()
+    for op in item.ops:
+        key = _altered_key(declared, op)
+        if key.name in seen:
+            raise InvalidRequestError(f"{_shown(item.resource)}: {key.name} is altered twice in the request")
+        seen.add(key.name)
+        value = None if op.kind is OpKind.DELETE else _new_value(image, item.resource, key, op)
+        if value != own.get(key.name):
+            records.append(ConfigRecord(int(kind), name, key.name, value))
+    return records
+
+
+def _altered_key(declared: ConfigDef, op: ConfigOp) -> ConfigKey:
+    key = declared.key(op.name)
+    if not key.dynamic:
+        raise InvalidConfigError(
+            f"{key.name} cannot be altered while brokers run; set it in their properties files and restart them"
+        )
+    if op.kind in (OpKind.APPEND, OpKind.SUBTRACT) and key.kind is not Kind.LIST:
+        raise InvalidConfigError(f"{key.name} is no list: it can be set or deleted, not appended to or subtracted from")
+    return key
+
+
+def _new_value(image: MetadataImage, resource: ConfigResource, key: ConfigKey, op: ConfigOp) -> str:
+    value = key.parse(op.value) if op.kind is OpKind.SET else _changed_list(image, resource, key, op)
+    return key.format(key.parse(value))
+
+
+def _changed_list(image: MetadataImage, resource: ConfigResource, key: ConfigKey, op: ConfigOp) -> list[str]:
+    """Appending and subtracting begin with the value that holds now, which may be a default."""
+    kind, name = resource
+    if kind is ConfigResourceType.TOPIC:
+        now = list(topic_value(image, name, key.name))
+    else:
+        now = list(key.parse(image.config(kind, name).get(key.name, key.default)))
+    items = _items(op.value)
+    if op.kind is OpKind.APPEND:
+        return now + [item for item in items if item not in now]
+    return [item for item in now if item not in items]
+
+
+def _items(text: str) -> list[str]:
+    return [item.strip() for item in text.split(",") if item.strip()]
+
+
+def _shown(resource: ConfigResource) -> str:
+    kind, name = resource
+    if kind is ConfigResourceType.BROKER:
+        return f"broker {name}" if name else "the default of all brokers"
+    return f"topic {name}"

@@ -1,0 +1,145 @@
+"""The controller's mind, pure: **decide, then replay**.
+
+Two images. *Committed*: what the metadata log says up to its commit offset; it is what everybody else is shown.
+*Speculative*: the committed one plus what is decided and still in flight; it is what the next decision is made on, so
+that a thousand requests can be decided while the disk is busy with the first one.
+
+    decide(request, now) -> Decision        looks, changes nothing
+    accept(decision, next_offset)           the decision is on its way into the log: speculation grows
+    commit(offset)                          it is durable: the committed image catches up, by the very same records
+    resign()                                what was in flight may be lost: the speculation is dropped
+    replay(batch)                           somebody else's decision, or an earlier life's: committed at once
+
+Nothing but records changes an image, and records need no clock and no chance, so replaying the log gives the image of
+the one who wrote it. What is not in the log (who was heard of when) is in ``sessions`` and decides only *whether*
+something is written.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from headrace_core.errors import HeadraceError, InconsistentClusterIdError, UnsupportedVersionError
+from headrace_core.metadata import EMPTY_IMAGE, METADATA_VERSION, ClusterRecord, MetadataDelta, MetadataImage
+from headrace_core.metadata.codec import MetadataBatch
+
+from . import brokers, configs, topics
+from .decision import ClusterSettings, Decision, View
+from .requests import (
+    AlterConfigs,
+    Bootstrap,
+    CreatePartitions,
+    CreateTopics,
+    DeleteTopics,
+    FenceSilentBrokers,
+    Heartbeat,
+    HeartbeatsEnded,
+    RegisterBroker,
+    Request,
+)
+from .sessions import BrokerSessions, Contact
+
+
+def _bootstrap(view: View, request: Bootstrap) -> Decision:
+    """A log that belongs to nobody becomes this cluster's; InconsistentClusterIdError when it is another's."""
+    image = view.image
+    if image.cluster_id and image.cluster_id != request.cluster_id:
+        raise InconsistentClusterIdError(
+            f"the metadata log belongs to cluster {image.cluster_id}, but meta.properties says {request.cluster_id}"
+        )
+    if image.metadata_version > METADATA_VERSION:
+        raise UnsupportedVersionError(
+            f"the metadata log has feature level {image.metadata_version}, this version knows {METADATA_VERSION}"
+        )
+    if image.cluster_id:
+        return Decision()
+    return Decision((ClusterRecord(request.cluster_id, METADATA_VERSION),))
+
+
+_RULES: dict[type, Callable[[View, Any], Decision]] = {
+    Bootstrap: _bootstrap,
+    RegisterBroker: brokers.register,
+    Heartbeat: brokers.heartbeat,
+    HeartbeatsEnded: brokers.heartbeats_ended,
+    FenceSilentBrokers: brokers.fence_silent,
+    CreateTopics: topics.create,
+    DeleteTopics: topics.delete,
+    CreatePartitions: topics.create_partitions,
+    AlterConfigs: configs.alter,
+}
+
+
+class ClusterCore:
+    """The state, the speculation on it, and the rules. Times are milliseconds of a monotonic clock."""
+
+    def __init__(self, settings: ClusterSettings, *, new_id: Callable[[], bytes]) -> None:
+        self.settings = settings
+        self.committed: MetadataImage = EMPTY_IMAGE
+        self.speculative: MetadataImage = EMPTY_IMAGE
+        self.sessions = BrokerSessions(settings.broker_session_timeout_ms)
+        self._new_id = new_id
+        self._in_flight: deque[tuple[MetadataImage, MetadataDelta]] = deque()
+
+    # -- what comes from the log --------------------------------------------------------------------------------------
+
+    def replay(self, image: MetadataImage) -> None:
+        """The committed state was rebuilt from the log (see MetadataImage.apply); nothing of ours may be in flight."""
+        assert not self._in_flight, "replaying while decisions are in flight"
+        assert image.next_offset >= self.committed.next_offset, "replaying backwards"
+        self.committed = self.speculative = image
+
+    def replay_batch(self, batch: MetadataBatch) -> MetadataDelta:
+        """One committed batch that this node did not decide in this life."""
+        image, delta = self.committed.apply_with_delta(batch.records, batch.next_offset, batch.epoch)
+        self.replay(image)
+        return delta
+
+    # -- leading ------------------------------------------------------------------------------------------------------
+
+    def lead(self, now_ms: float) -> None:
+        """A term as leader begins: everybody counts as just heard of, so that a new leader fences nobody in haste."""
+        self.sessions.forget()
+        for broker in self.speculative.brokers.values():
+            self.sessions.note(Contact(broker.broker_id, broker.broker_epoch, now_ms))
+
+    def resign(self) -> None:
+        """Drop what was decided and is not committed."""
+        self._in_flight.clear()
+        self.speculative = self.committed
+        self.sessions.forget()
+
+    def decide(self, request: Request, now_ms: float) -> Decision:
+        """What follows from ``request`` as things stand, in flight included. Never raises a HeadraceError: a refusal is
+        a Decision with ``failure``, and is answered like any other, once what it was decided on is committed."""
+        view = View(self.speculative, self.sessions, self.settings, now_ms, self._new_id)
+        try:
+            return _RULES[type(request)](view, request)
+        except HeadraceError as failure:
+            return Decision(failure=failure)
+
+    def accept(self, decision: Decision, next_offset: int, epoch: int) -> None:
+        """``decision`` is being written, and will end just below ``next_offset`` (where the log ends already, if it has
+        no records)."""
+        if decision.contact is not None:
+            self.sessions.note(decision.contact)
+        if decision.records:
+            assert next_offset == self.speculative.next_offset + len(decision.records), "decisions out of order"
+            self._push(self.speculative.apply_with_delta(decision.records, next_offset, epoch))
+
+    def skip(self, next_offset: int, epoch: int) -> None:
+        """Offsets up to ``next_offset`` are taken by something that decides nothing (a leader's first entry)."""
+        self._push(self.speculative.apply_with_delta((), next_offset, epoch))
+
+    def commit(self, offset: int) -> list[tuple[MetadataImage, MetadataDelta]]:
+        """Everything below ``offset`` is committed: the images that this completes, oldest first."""
+        done = []
+        while self._in_flight and self._in_flight[0][0].next_offset <= offset:
+            done.append(self._in_flight.popleft())
+            self.committed = done[-1][0]
+        return done
+
+    def _push(self, step: tuple[MetadataImage, MetadataDelta]) -> None:
+        self._in_flight.append(step)
+        self.speculative = step[0]

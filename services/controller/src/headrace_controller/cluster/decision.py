@@ -1,0 +1,49 @@
+"""What the rules of this room take and give: a view to decide on, and the decision."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from headrace_core.errors import HeadraceError
+from headrace_core.metadata import MetadataImage, MetadataRecord
+
+from .requests import Reply
+from .sessions import BrokerSessions, Contact
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterSettings:
+    """The keys that decisions depend on; names are those of the properties file, with underscores."""
+
+    num_partitions: int = 1
+    default_replication_factor: int = 1
+    delete_topic_enable: bool = True
+    broker_session_timeout_ms: int = 9_000
+    metadata_max_records_per_request: int = 10_000
+    #: Followers do not fetch yet, so a second replica would stay empty for ever and acks=all would wait for it.
+    replication_factor_built: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What a decision may look at: the speculative image, the sessions, the time, new ids."""
+
+    image: MetadataImage
+    sessions: BrokerSessions
+    settings: ClusterSettings
+    now_ms: float
+    new_id: Callable[[], bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """Records to be written together or not at all, what to answer once they are committed, and who was heard of.
+
+    ``failure`` instead of a reply: the whole request is refused.
+    """
+
+    records: tuple[MetadataRecord, ...] = ()
+    reply: Reply = None
+    contact: Contact | None = None
+    failure: HeadraceError | None = None

@@ -1,0 +1,92 @@
+"""Where new replicas go: balanced, and over as many racks as there are.
+
+For each partition in turn: the preferred leader goes to the broker that leads the fewest partitions (of this topic
+first, then of all), then each further replica to a rack that has none of this partition yet, there to the broker with
+the fewest replicas (of this topic, then of all). It starts from what the image counts (``loads``), so topics of one
+partition each balance as well as one large topic. No chance is involved: equal loads are broken by the brokers'
+order, turned for each leader, so that the same two brokers do not always follow the same third.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from headrace_core.errors import InvalidReplicationFactorError
+from headrace_core.metadata import BrokerImage, BrokerLoad
+
+
+class _Slot:
+    """One broker while a request is placed: its counts, this topic's apart."""
+
+    __slots__ = ("broker_id", "leaders", "rack", "replicas", "topic_leaders", "topic_replicas")
+
+    def __init__(self, broker: BrokerImage, load: BrokerLoad) -> None:
+        self.broker_id = broker.broker_id
+        self.rack = broker.rack
+        self.replicas = load.replicas
+        self.leaders = load.preferred_leaders
+        self.topic_replicas = 0
+        self.topic_leaders = 0
+
+
+class Placer:
+    """Places the partitions of one decision; remembers what it has placed."""
+
+    def __init__(self, brokers: Sequence[BrokerImage], loads: Mapping[int, BrokerLoad]) -> None:
+        """``brokers``: those that may take replicas."""
+        self._slots = [_Slot(broker, loads.get(broker.broker_id, BrokerLoad())) for broker in brokers]
+
+    def begin_topic(self, placed: Sequence[Sequence[int]] = ()) -> None:
+        """The next partitions belong to another topic, of which ``placed`` (replicas, leader first) exist already."""
+        by_id = {slot.broker_id: slot for slot in self._slots}
+        for slot in self._slots:
+            slot.topic_replicas = slot.topic_leaders = 0
+        for replicas in placed:
+            for position, broker_id in enumerate(replicas):
+                slot_or_none = by_id.get(broker_id)
+                if slot_or_none is not None:
+                    slot_or_none.topic_replicas += 1
+                    slot_or_none.topic_leaders += position == 0
+
+    def place(self, replication_factor: int) -> tuple[int, ...]:
+        """Replicas of the next partition, preferred leader first; InvalidReplicationFactorError if there are too few
+        brokers."""
+        slots = self._slots
+        if not 1 <= replication_factor <= len(slots):
+            raise InvalidReplicationFactorError(
+                f"replication factor {replication_factor} cannot be met: {len(slots)} broker(s) live"
+                + (
+                    f" ({', '.join(str(slot.broker_id) for slot in slots)})"
+                    if slots
+                    else ", all are fenced or none came up"
+                )
+            )
+        first = min(
+            range(len(slots)),
+            key=lambda i: (slots[i].topic_leaders, slots[i].leaders, slots[i].topic_replicas, slots[i].replicas, i),
+        )
+        chosen = [first]
+        racks = {slots[first].rack}
+        while len(chosen) < replication_factor:
+            best = min((i for i in range(len(slots)) if i not in chosen), key=self._follower_order(first, racks))
+            chosen.append(best)
+            racks.add(slots[best].rack)
+        for position, index in enumerate(chosen):
+            slot = slots[index]
+            slot.replicas += 1
+            slot.topic_replicas += 1
+            slot.leaders += position == 0
+            slot.topic_leaders += position == 0
+        return tuple(slots[index].broker_id for index in chosen)
+
+    def _follower_order(self, leader: int, racks: set[str | None]) -> Callable[[int], tuple[bool, int, int, int]]:
+        slots = self._slots
+        turn = slots[leader].topic_leaders  # each further partition of the same leader turns the ring by one more
+
+        def order(i: int) -> tuple[bool, int, int, int]:
+            slot = slots[i]
+            # Brokers without a rack are strangers to each other, so "no rack" never counts as taken.
+            used = slot.rack is not None and slot.rack in racks
+            return used, slot.topic_replicas, slot.replicas, (i - leader - 1 - turn) % len(slots)
+
+        return order

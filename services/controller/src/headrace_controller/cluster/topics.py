@@ -1,0 +1,266 @@
+"""Topics: created, deleted, given more partitions. One request is one decision: its sound items are done together, the
+others answered with what is wrong."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+
+from headrace_core.errors import (
+    HeadraceError,
+    InvalidPartitionsError,
+    InvalidReplicaAssignmentError,
+    InvalidReplicationFactorError,
+    InvalidRequestError,
+    InvalidTopicError,
+    PolicyViolationError,
+    TopicAlreadyExistsError,
+    TopicDeletionDisabledError,
+    UnknownTopicOrPartitionError,
+    UnsupportedVersionError,
+)
+from headrace_core.metadata import (
+    ConfigRecord,
+    ConfigResourceType,
+    MetadataImage,
+    MetadataRecord,
+    PartitionRecord,
+    RemoveTopicRecord,
+    TopicImage,
+    TopicRecord,
+)
+from headrace_core.types import check_topic_name
+
+from . import configs
+from .decision import Decision, View
+from .placement import Placer
+from .requests import CreatePartitions, CreateTopics, DeleteTopics, MorePartitions, NewTopic, TopicResult
+
+#: The metadata log is no topic: nobody may make one of its name.
+METADATA_TOPIC = "__cluster_metadata"
+
+
+def create(view: View, request: CreateTopics) -> Decision:
+    """One TopicResult for each topic of the request."""
+    placer = Placer(view.image.active_brokers(), view.image.loads)
+    counts = Counter(topic.name for topic in request.topics)
+    records: list[MetadataRecord] = []
+    results = []
+    for topic in request.topics:
+        try:
+            if counts[topic.name] > 1:
+                raise InvalidRequestError(f"topic {topic.name} is named {counts[topic.name]} times in the request")
+            made, result = _create_one(view, topic, placer, room=_room(view, records))
+        except HeadraceError as error:
+            results.append(TopicResult(name=topic.name, error=error))
+        else:
+            records += made
+            results.append(result)
+    return Decision(() if request.validate_only else tuple(records), tuple(results))
+
+
+def delete(view: View, request: DeleteTopics) -> Decision:
+    """One TopicResult for each topic of the request."""
+    records: list[MetadataRecord] = []
+    results = []
+    counts = Counter(request.topics)
+    for name in request.topics:
+        try:
+            if not view.settings.delete_topic_enable:
+                raise TopicDeletionDisabledError("topics cannot be deleted here: delete.topic.enable=false")
+            if counts[name] > 1:
+                raise InvalidRequestError(f"topic {name} is named {counts[name]} times in the request")
+            topic = _existing(view.image, name)
+            records.append(RemoveTopicRecord(topic.topic_id))
+        except HeadraceError as error:
+            results.append(TopicResult(name=name, error=error))
+        else:
+            results.append(TopicResult(name=name, topic_id=topic.topic_id))
+    return Decision(tuple(records), tuple(results))
+
+
+def create_partitions(view: View, request: CreatePartitions) -> Decision:
+    """One TopicResult for each topic of the request."""
+    placer = Placer(view.image.active_brokers(), view.image.loads)
+    counts = Counter(more.topic for more in request.topics)
+    records: list[MetadataRecord] = []
+    results = []
+    for more in request.topics:
+        try:
+            if counts[more.topic] > 1:
+                raise InvalidRequestError(f"topic {more.topic} is named {counts[more.topic]} times in the request")
+            made, result = _extend_one(view, more, placer, room=_room(view, records))
+        except HeadraceError as error:
+            results.append(TopicResult(name=more.topic, error=error))
+        else:
+            records += made
+            results.append(result)
+    return Decision(() if request.validate_only else tuple(records), tuple(results))
+
+
+def _create_one(view: View, topic: NewTopic, placer: Placer, *, room: int) -> tuple[list[MetadataRecord], TopicResult]:
+    image = view.image
+    check_topic_name(topic.name)
+    if topic.name == METADATA_TOPIC:
+        raise InvalidTopicError(f"{METADATA_TOPIC} is the name of the controllers' own log")
+    if topic.name in image.topic_ids:
+        raise TopicAlreadyExistsError(f"topic {topic.name} exists already")
+    entries = configs.topic_entries(topic.configs)
+    replicas = _assigned(view, topic) if topic.assignments else _placed(view, topic, placer, room)
+    topic_id = _new_topic_id(view)
+    records: list[MetadataRecord] = [TopicRecord(topic.name, topic_id)]
+    records += _partition_records(image, topic_id, 0, replicas)
+    records += [
+        ConfigRecord(int(ConfigResourceType.TOPIC), topic.name, key, value) for key, value in sorted(entries.items())
+    ]
+    _check_room(records, room)
+    result = TopicResult(
+        name=topic.name, topic_id=topic_id, partitions=len(replicas), replication_factor=len(replicas[0])
+    )
+    return records, result
+
+
+def _placed(view: View, topic: NewTopic, placer: Placer, room: int) -> list[tuple[int, ...]]:
+    settings = view.settings
+    partitions = settings.num_partitions if topic.partitions in (-1, 0) else topic.partitions
+    factor = topic.replication_factor
+    factor = settings.default_replication_factor if factor in (-1, 0) else factor
+    if partitions < 1:
+        raise InvalidPartitionsError(f"topic {topic.name}: {partitions} partitions; there must be at least 1")
+    _check_factor(view, factor)
+    _check_room(range(partitions), room)
+    placer.begin_topic()
+    return [placer.place(factor) for _ in range(partitions)]
+
+
+def _assigned(view: View, topic: NewTopic) -> list[tuple[int, ...]]:
+    if topic.partitions > 0 or topic.replication_factor > 0:
+        raise InvalidRequestError(
+            f"topic {topic.name}: give either the assignments or partitions and replication factor, not both"
+        )
+    return _check_assignments(view, topic.assignments, first=0, count=len(topic.assignments), factor=None)
+
+
+def _extend_one(
+    view: View, more: MorePartitions, placer: Placer, *, room: int
+) -> tuple[list[MetadataRecord], TopicResult]:
+    topic = _existing(view.image, more.topic)
+    now = len(topic.partitions)
+    if more.total == now:
+        raise InvalidPartitionsError(f"topic {topic.name} has {now} partition(s) already")
+    if more.total < now:
+        raise InvalidPartitionsError(
+            f"topic {topic.name} has {now} partition(s); {more.total} would take some away, with their records, "
+            "and move keys to other partitions. Partitions can only be added; create another topic instead"
+        )
+    added = more.total - now
+    _check_room(range(added), room)
+    if more.assignments:
+        replicas = _check_assignments(view, more.assignments, first=now, count=added, factor=topic.replication_factor)
+    else:
+        placer.begin_topic([partition.replicas for partition in topic.partitions])
+        replicas = [placer.place(topic.replication_factor) for _ in range(added)]
+    records = _partition_records(view.image, topic.topic_id, now, replicas)
+    _check_room(records, room)
+    result = TopicResult(
+        name=topic.name,
+        topic_id=topic.topic_id,
+        partitions=more.total,
+        replication_factor=topic.replication_factor,
+    )
+    return records, result
+
+
+def _partition_records(
+    image: MetadataImage, topic_id: bytes, first: int, replicas: Sequence[tuple[int, ...]]
+) -> list[MetadataRecord]:
+    """New partitions are led by their first active replica; the replicas that are active are in sync, being empty."""
+    active = {broker.broker_id for broker in image.brokers.values() if broker.active}
+    records: list[MetadataRecord] = []
+    for number, assigned in enumerate(replicas, start=first):
+        isr = tuple(replica for replica in assigned if replica in active)
+        records.append(
+            PartitionRecord(
+                topic_id=topic_id,
+                partition=number,
+                replicas=assigned,
+                isr=isr,
+                leader=isr[0],
+                leader_epoch=0,
+                partition_epoch=0,
+            )
+        )
+    return records
+
+
+def _check_assignments(
+    view: View, assignments: Mapping[int, tuple[int, ...]], *, first: int, count: int, factor: int | None
+) -> list[tuple[int, ...]]:
+    """The replicas of partitions ``first`` .. ``first + count - 1``, all of them named, all possible."""
+    wanted = list(range(first, first + count))
+    if sorted(assignments) != wanted:
+        raise InvalidReplicaAssignmentError(
+            f"assignments name the partitions {_listed(sorted(assignments))}, but {_listed(wanted)} are needed"
+        )
+    brokers = view.image.brokers
+    for number in wanted:
+        replicas = assignments[number]
+        if not replicas or len(set(replicas)) != len(replicas):
+            raise InvalidReplicaAssignmentError(f"partition {number}: replicas {replicas} are none, or repeat a broker")
+        unknown = [replica for replica in replicas if replica not in brokers]
+        if unknown:
+            raise InvalidReplicaAssignmentError(f"partition {number}: no broker {_listed(unknown)} is registered")
+        factor = len(replicas) if factor is None else factor
+        if len(replicas) != factor:
+            raise InvalidReplicaAssignmentError(
+                f"partition {number}: {len(replicas)} replica(s), but the topic's replication factor is {factor}"
+            )
+        if not any(brokers[replica].active for replica in replicas):
+            raise InvalidReplicaAssignmentError(f"partition {number}: none of the brokers {_listed(replicas)} is alive")
+    _check_factor(view, factor or 1)
+    return [tuple(assignments[number]) for number in wanted]
+
+
+def _check_factor(view: View, factor: int) -> None:
+    live = [broker.broker_id for broker in view.image.active_brokers()]
+    if factor < 1:
+        raise InvalidReplicationFactorError(f"replication factor {factor}: there must be at least 1 replica")
+    if factor > len(live):
+        raise InvalidReplicationFactorError(
+            f"replication factor {factor} is larger than the number of live brokers, {len(live)}"
+            + (f" (broker {_listed(live)})" if live else ": none has come up, or all are fenced")
+        )
+    if factor > view.settings.replication_factor_built:
+        raise UnsupportedVersionError(
+            f"replication factor {factor}: replication is not built yet; create the topic with replication factor 1"
+        )
+
+
+def _room(view: View, records: Sequence[MetadataRecord]) -> int:
+    return view.settings.metadata_max_records_per_request - len(records)
+
+
+def _check_room(records: Sequence[object], room: int) -> None:
+    if len(records) > room:
+        raise PolicyViolationError(
+            f"the request needs {len(records)} metadata records here, and {max(room, 0)} are left of "
+            "metadata.max.records.per.request; split it into several requests"
+        )
+
+
+def _new_topic_id(view: View) -> bytes:
+    while True:
+        topic_id = view.new_id()
+        if topic_id not in view.image.topics and any(topic_id):  # all zeros means "no id"
+            return topic_id
+
+
+def _existing(image: MetadataImage, name: str) -> TopicImage:
+    topic = image.topic(name)
+    if topic is None:
+        raise UnknownTopicOrPartitionError(f"topic {name[:249]!r} does not exist")
+    return topic
+
+
+def _listed(numbers: Iterable[int]) -> str:
+    return ", ".join(map(str, numbers)) or "none"
