@@ -358,6 +358,12 @@ class DeliveryTimeoutError(ClientError):
     code = "DELIVERY_TIMED_OUT"
 
 
+class UnknownOutcomeError(DeliveryTimeoutError):
+    """The record was sent but never acknowledged: it may or may not be in the log."""
+
+    code = "OUTCOME_UNKNOWN"
+
+
 class SerializationError(ClientError):
     """A key or value could not be serialized or deserialized."""
 
