@@ -1,0 +1,126 @@
+"""The bars of the first release: what each path must reach, and how it is read off the samples of one run.
+
+A bar compares medians of the same run: a ratio to a peer's figure, or a limit in its own unit. ``judge`` never invents:
+a bar whose samples are missing is "not measured".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from measure import Samples
+
+#: The flush policy that the bars hold for.
+POLICY = "commit"
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """``value`` reads the measured number off the samples; it must be at least, or at most, the limit."""
+
+    path: str
+    against: str
+    limit: float
+    unit: str  # "x" for ratios
+    value: Callable[[Samples], float | None]
+    at_least: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    bar: Bar
+    measured: float | None
+
+    @property
+    def met(self) -> bool | None:
+        """None: not measured."""
+        if self.measured is None:
+            return None
+        return self.measured >= self.bar.limit if self.bar.at_least else self.measured <= self.bar.limit
+
+    @property
+    def below_half(self) -> bool:
+        """So far off that the path's design is to be changed."""
+        if self.measured is None:
+            return False
+        if self.bar.at_least:
+            return self.measured < self.bar.limit / 2
+        return self.measured > self.bar.limit * 2
+
+
+def _ratio(ours: str, theirs: str) -> Callable[[Samples], float | None]:
+    return lambda samples: samples.ratio(ours, theirs)
+
+
+def _median(name: str) -> Callable[[Samples], float | None]:
+    return lambda samples: samples.median(name)
+
+
+def _produce(api: str, limit: float, peer: str, label: str) -> Bar:
+    return Bar(f"produce, {label}", _PEERS[peer], limit, "x", _ratio(f"headrace.produce.{api}.{POLICY}", peer))
+
+
+def _consume(api: str, limit: float, peer: str, label: str) -> Bar:
+    return Bar(f"consume, {label}", _PEERS[peer], limit, "x", _ratio(f"headrace.consume.{api}.{POLICY}", peer))
+
+
+def _codec(ours: str, theirs: str) -> Callable[[Samples], float | None]:
+    return _ratio(f"headrace.codec.{ours}", f"aiokafka.codec.{theirs}")
+
+
+def _of_ceiling(workload: str, direction: str) -> Bar:
+    share = _ratio(f"headrace.{workload}.arrow.{POLICY}.mib", f"grpc.{direction}")
+    return Bar(f"{workload}, Arrow", f"raw gRPC, one way {direction}", 0.5, "x", share)
+
+
+def _at_most(path: str, limit: float, unit: str, name: str) -> Bar:
+    return Bar(path, "absolute", limit, unit, _median(name), at_least=False)
+
+
+_PEERS = {
+    "kafka.producer-perf": "Kafka producer-perf",
+    "kafka.consumer-perf": "Kafka consumer-perf",
+    "confluent.produce": "confluent-kafka, delivery callbacks",
+    "confluent.consume": "confluent-kafka, tuned",
+    "aiokafka.produce": "aiokafka",
+    "aiokafka.consume": "aiokafka",
+}
+
+BARS: tuple[Bar, ...] = (
+    _produce("arrow", 6, "kafka.producer-perf", "`send_arrow`"),
+    _produce("many", 4, "kafka.producer-perf", "`send_many`"),
+    _produce("object", 2.5, "kafka.producer-perf", "`send()`, one outcome per record"),
+    _produce("object", 2, "confluent.produce", "`send()`, one outcome per record"),
+    _consume("arrow", 2, "kafka.consumer-perf", "`fetch_arrow`"),
+    _consume("object", 0.8, "kafka.consumer-perf", "objects, `.value` read"),
+    _consume("object", 4, "confluent.consume", "objects, `.value` read"),
+    _produce("async", 10, "aiokafka.produce", "`await send()`"),
+    _consume("async", 4, "aiokafka.consume", "`async for`"),
+    Bar("codec, objects in", "aiokafka, compiled", 1.5, "x", _codec("encode", "encode")),
+    Bar("codec, objects out", "aiokafka, compiled", 1.5, "x", _codec("decode", "decode")),
+    Bar("codec, Arrow in", "aiokafka, compiled", 8, "x", _codec("encode_arrow", "encode")),
+    Bar("codec, Arrow out", "aiokafka, compiled", 5, "x", _codec("decode_arrow", "decode")),
+    _of_ceiling("produce", "up"),
+    _of_ceiling("consume", "down"),
+    _at_most("end to end at 1,000 rec/s, p50", 1, "ms", f"headrace.latency.p50.{POLICY}"),
+    _at_most("end to end at 1,000 rec/s, p99", 3, "ms", f"headrace.latency.p99.{POLICY}"),
+    Bar(
+        "200 connections, unbatched", "Kafka, SyncProducers.java", 1.5, "x",
+        _ratio(f"headrace.connections.raw.{POLICY}", "kafka.sync-producers"),
+    ),
+    Bar("Spark batch read, aggregate", "absolute", 2.5e6, "rows/s", _median("headrace.spark.batch")),
+    Bar("Spark AvailableNow stream, aggregate", "absolute", 1.2e6, "rows/s", _median("headrace.spark.stream")),
+    Bar(
+        "Spark batch read", "a data source with ready-made Arrow", 0.6, "x",
+        _ratio("headrace.spark.batch", "spark.ready_made.batch"),
+    ),
+    _at_most("broker RSS, idle", 90, "MiB", "headrace.rss.idle"),
+    _at_most("broker RSS, most under load", 400, "MiB", "headrace.rss.loaded"),
+    _at_most("start to first acknowledged record", 1.5, "s", "headrace.start"),
+)  # fmt: skip
+
+
+def judge(samples: Samples) -> list[Verdict]:
+    """Every bar with what this run measured for it."""
+    return [Verdict(bar, bar.value(samples)) for bar in BARS]

@@ -1,0 +1,148 @@
+"""Python clients of Kafka, tuned as their documentation advises, flat out; one JSON object.
+
+usage: kafka_clients.py confluent|aiokafka produce|consume BOOTSTRAP TOPIC RECORDS
+
+Values are 100 random bytes, made before the clock runs. Producing counts an outcome for each record (a delivery
+callback, an awaited future); consuming reads `.value` of each.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import sys
+import time
+
+
+def make_values(records: int) -> list[bytes]:
+    """``records`` values; every one of 16,384 distinct ones comes again and again."""
+    block = random.Random(1).randbytes(100 * 16384)
+    distinct = [block[100 * i : 100 * (i + 1)] for i in range(16384)]
+    return (distinct * (records // len(distinct) + 1))[:records]
+
+
+def confluent_produce(bootstrap: str, topic: str, records: int) -> float:
+    from confluent_kafka import Producer
+
+    values = make_values(records)
+    producer = Producer(
+        {
+            "bootstrap.servers": bootstrap,
+            "acks": "1",
+            "linger.ms": 10,
+            "batch.size": 131072,
+            "queue.buffering.max.messages": 2_000_000,
+            "queue.buffering.max.kbytes": 1_000_000,
+        }
+    )
+    delivered = failed = 0
+
+    def on_delivery(error: object, message: object) -> None:
+        nonlocal delivered, failed
+        if error is None:
+            delivered += 1
+        else:
+            failed += 1
+
+    started = time.perf_counter()
+    for number, value in enumerate(values):
+        while True:
+            try:
+                producer.produce(topic, value, on_delivery=on_delivery)
+                break
+            except BufferError:
+                producer.poll(0.01)
+        if not number % 1000:
+            producer.poll(0)
+    producer.flush()
+    seconds = time.perf_counter() - started
+    if delivered != records:
+        raise SystemExit(f"{delivered} delivered, {failed} failed, of {records}")
+    return seconds
+
+
+def confluent_consume(bootstrap: str, topic: str, records: int) -> float:
+    from confluent_kafka import Consumer
+
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": f"bench-{time.time_ns()}",
+            "auto.offset.reset": "earliest",
+            "enable.auto.commit": False,
+            "queued.min.messages": 1_000_000,
+            "fetch.message.max.bytes": 10_485_760,
+        }
+    )
+    consumer.subscribe([topic])
+    read = size = 0
+    started = 0.0
+    while read < records:
+        messages = consumer.consume(10_000, 20.0)
+        if not messages:
+            raise SystemExit(f"only {read} of {records} records came")
+        started = started or time.perf_counter()  # from the first messages on: joining the group is not counted
+        for message in messages:
+            size += len(message.value() or b"")
+            read += 1
+    seconds = time.perf_counter() - started
+    consumer.close()
+    assert size >= 100 * records
+    return seconds
+
+
+async def aiokafka_produce(bootstrap: str, topic: str, records: int) -> float:
+    from aiokafka import AIOKafkaProducer
+
+    values = make_values(records)
+    producer = AIOKafkaProducer(bootstrap_servers=bootstrap, acks=1, linger_ms=10, max_batch_size=131072)
+    await producer.start()
+    started = time.perf_counter()
+    outcomes = [await producer.send(topic, value) for value in values]
+    await producer.flush()
+    await asyncio.gather(*outcomes)
+    seconds = time.perf_counter() - started
+    await producer.stop()
+    return seconds
+
+
+async def aiokafka_consume(bootstrap: str, topic: str, records: int) -> float:
+    from aiokafka import AIOKafkaConsumer
+
+    consumer = AIOKafkaConsumer(
+        topic, bootstrap_servers=bootstrap, auto_offset_reset="earliest", enable_auto_commit=False, group_id=None
+    )
+    await consumer.start()
+    read = size = 0
+    started = time.perf_counter()
+    while read < records:
+        for messages in (await consumer.getmany(timeout_ms=20_000)).values():
+            for message in messages:
+                size += len(message.value or b"")
+                read += 1
+    seconds = time.perf_counter() - started
+    await consumer.stop()
+    assert size >= 100 * records
+    return seconds
+
+
+def main(client: str, workload: str, bootstrap: str, topic: str, records: int) -> None:
+    match client, workload:
+        case "confluent", "produce":
+            seconds = confluent_produce(bootstrap, topic, records)
+        case "confluent", "consume":
+            seconds = confluent_consume(bootstrap, topic, records)
+        case "aiokafka", "produce":
+            seconds = asyncio.run(aiokafka_produce(bootstrap, topic, records))
+        case "aiokafka", "consume":
+            seconds = asyncio.run(aiokafka_consume(bootstrap, topic, records))
+        case _:
+            raise SystemExit(__doc__)
+    print(json.dumps({"records": records, "seconds": round(seconds, 4), "records_per_s": round(records / seconds, 1)}))
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 6:
+        raise SystemExit(__doc__)
+    main(sys.argv[1], sys.argv[2], sys.argv[3], sys.argv[4], int(sys.argv[5]))

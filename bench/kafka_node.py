@@ -1,0 +1,189 @@
+"""Apache Kafka as a peer: one KRaft node on loopback from the jars that Maven fetches, its own tools, Python clients.
+
+Jars: ``$PEERS_CACHE/kafka-libs`` when that exists, else build/bench/kafka-libs, filled by Maven (bench/java/pom.xml).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from measure import PYTHON, ROOT, WORK, run, run_json
+
+JAVA_SOURCES = ROOT / "bench" / "java"
+PARTITIONS = 6
+
+
+def jars() -> Path:
+    """The folder of Kafka's jars, fetched when they are not there."""
+    for parent in filter(None, (os.environ.get("PEERS_CACHE"), str(WORK))):
+        if any((Path(parent) / "kafka-libs").glob("kafka_2.13-*.jar")):
+            return Path(parent) / "kafka-libs"
+    libs = WORK / "kafka-libs"
+    if shutil.which("mvn") is None:
+        raise RuntimeError(
+            "Maven is missing: it fetches Kafka's jars (Debian: apt-get install maven default-jdk-headless)"
+        )
+    command = ["mvn", "-q", "-B", "-f", str(JAVA_SOURCES / "pom.xml"), "dependency:copy-dependencies"]
+    run([*command, f"-DoutputDirectory={libs}"], timeout_s=900)
+    return libs
+
+
+def _free_ports(count: int) -> list[int]:
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for one in sockets:
+            one.bind(("127.0.0.1", 0))
+        return [one.getsockname()[1] for one in sockets]
+
+
+class KafkaNode:
+    """A combined broker and controller with Kafka's defaults (no fsync before the acknowledgement), 1-GiB heap."""
+
+    def __init__(self, directory: Path, *, heap: str = "1g") -> None:
+        self.libs = jars()
+        self.directory = directory
+        self.heap = heap
+        self.start_s = 0.0
+        client, controller = _free_ports(2)
+        self.bootstrap = f"127.0.0.1:{client}"
+        self._port = client
+        self._controller_port = controller
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def _java(self, *arguments: str, heap: str) -> list[str]:
+        options = ["-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20", "-XX:InitiatingHeapOccupancyPercent=35"]
+        return ["java", f"-Xms{heap}", f"-Xmx{heap}", *options, "-cp", f"{self.libs}/*", *arguments]
+
+    def __enter__(self) -> KafkaNode:
+        shutil.rmtree(self.directory, ignore_errors=True)
+        self.directory.mkdir(parents=True)
+        config = self.directory / "server.properties"
+        properties = {
+            "process.roles": "broker,controller",
+            "node.id": 1,
+            "controller.quorum.voters": f"1@127.0.0.1:{self._controller_port}",
+            "listeners": f"PLAINTEXT://{self.bootstrap},CONTROLLER://127.0.0.1:{self._controller_port}",
+            "advertised.listeners": f"PLAINTEXT://{self.bootstrap}",
+            "controller.listener.names": "CONTROLLER",
+            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+            "log.dirs": self.directory / "data",
+            "offsets.topic.replication.factor": 1,
+            "transaction.state.log.replication.factor": 1,
+            "transaction.state.log.min.isr": 1,
+            "share.coordinator.state.topic.replication.factor": 1,
+            "share.coordinator.state.topic.min.isr": 1,
+            "group.initial.rebalance.delay.ms": 0,
+        }
+        config.write_text("".join(f"{key}={value}\n" for key, value in properties.items()))
+        started = time.monotonic()
+        format_ = ["kafka.tools.StorageTool", "format", "-t", "MkU3OEVBNTcwNTJENDM2Qg", "-c", str(config)]
+        run(self._java(*format_, heap="256m"), timeout_s=60)
+        with (self.directory / "server.log").open("wb") as log:
+            self._process = subprocess.Popen(
+                self._java("kafka.Kafka", str(config), heap=self.heap),
+                stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True,
+            )  # fmt: skip
+        try:
+            self._first_acknowledged_record(deadline=started + 60)
+        except BaseException:
+            self.__exit__(None, None, None)
+            raise
+        self.start_s = time.monotonic() - started
+        return self
+
+    def _first_acknowledged_record(self, deadline: float) -> None:
+        while True:
+            try:
+                socket.create_connection(("127.0.0.1", self._port), 1).close()
+                break
+            except OSError:
+                if time.monotonic() > deadline or self.pid is None:
+                    end = (self.directory / "server.log").read_text()[-800:]
+                    raise RuntimeError(f"Kafka does not serve on {self.bootstrap}: {end}") from None
+                time.sleep(0.02)
+        from confluent_kafka import Producer
+
+        producer = Producer({"bootstrap.servers": self.bootstrap, "acks": "1", "linger.ms": 0})
+        producer.produce("first", b"x" * 100)
+        if producer.flush(max(1.0, deadline - time.monotonic())):
+            raise RuntimeError("Kafka acknowledged nothing")
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._process is not None:
+            self._process.send_signal(signal.SIGKILL)
+            self._process.wait()
+            self._process = None
+        shutil.rmtree(self.directory / "data", ignore_errors=True)
+
+    @property
+    def pid(self) -> int | None:
+        return self._process.pid if self._process is not None and self._process.poll() is None else None
+
+    # -- topics
+
+    def create_topic(self, name: str) -> None:
+        from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
+
+        admin = AdminClient({"bootstrap.servers": self.bootstrap})
+        for future in admin.create_topics([NewTopic(name, num_partitions=PARTITIONS, replication_factor=1)]).values():
+            future.result(30)
+
+    def delete_topic(self, name: str) -> None:
+        from confluent_kafka.admin import AdminClient
+
+        for future in AdminClient({"bootstrap.servers": self.bootstrap}).delete_topics([name]).values():
+            future.result(30)
+
+    # -- workloads; each returns records (or requests) a second
+
+    def producer_perf(self, topic: str, records: int, *, acks: str = "1") -> float:
+        """Kafka's own producer-perf: 100 random bytes a record."""
+        properties = [f"bootstrap.servers={self.bootstrap}", f"acks={acks}", "batch.size=131072", "linger.ms=10"]
+        output = run(
+            self._java(
+                "org.apache.kafka.tools.ProducerPerformance", "--topic", topic, "--num-records", str(records),
+                "--record-size", "100", "--throughput", "-1", "--command-property", *properties, heap="512m",
+            ),
+            timeout_s=180,
+        )  # fmt: skip
+        found = re.findall(rf"^{records} records sent, ([\d.]+) records/sec", output, re.MULTILINE)
+        if not found:
+            raise RuntimeError(f"producer-perf: {output[-400:]}")
+        return float(found[-1])
+
+    def consumer_perf(self, topic: str, records: int) -> dict[str, float]:
+        """Kafka's own consumer-perf: {"fetch": records/s of the time spent fetching, "whole": with the rebalance}."""
+        output = run(
+            self._java(
+                "org.apache.kafka.tools.ConsumerPerformance", "--bootstrap-server", self.bootstrap, "--topic", topic,
+                "--num-records", str(records), "--timeout", "20000", heap="512m",
+            ),
+            timeout_s=180,
+        )  # fmt: skip
+        cells = output.strip().splitlines()[-1].split(", ")
+        if len(cells) < 10 or int(cells[4]) < records:
+            raise RuntimeError(f"consumer-perf: {output[-400:]}")
+        return {"whole": float(cells[5]), "fetch": float(cells[9])}
+
+    def sync_producers(self, topic: str, producers: int, seconds: float, *, acks: str = "1") -> dict[str, Any]:
+        """bench/java/SyncProducers.java; it needs a JDK, because Java compiles it on the fly."""
+        source = str(JAVA_SOURCES / "SyncProducers.java")
+        arguments = [source, self.bootstrap, topic, str(producers), str(seconds), acks]
+        return run_json(self._java(*arguments, heap="1g"), timeout_s=seconds + 120)
+
+    def python_client(self, client: str, workload: str, topic: str, records: int) -> dict[str, Any]:
+        """bench/kafka_clients.py in a process of its own."""
+        script = str(ROOT / "bench" / "kafka_clients.py")
+        return run_json([PYTHON, script, client, workload, self.bootstrap, topic, str(records)], timeout_s=180)

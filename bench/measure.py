@@ -1,0 +1,170 @@
+"""What every benchmark here does: rounds and medians, the machine's facts, JSON out, processes' memory.
+
+A sample has a dotted name that says whose it is and what was measured (``headrace.produce.arrow.commit``), and a unit.
+Rounds alternate between ours and theirs, so that a slow minute of the machine hits both; ratios are of medians.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import mmap
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+WORK = ROOT / "build" / "bench"
+PYTHON = sys.executable
+
+
+@dataclass
+class Samples:
+    """name -> (unit, values in the order of the rounds)."""
+
+    units: dict[str, str] = field(default_factory=dict)
+    values: dict[str, list[float]] = field(default_factory=dict)
+    failures: list[str] = field(default_factory=list)
+
+    def add(self, name: str, value: float, unit: str) -> None:
+        if self.units.setdefault(name, unit) != unit:
+            raise ValueError(f"{name} was in {self.units[name]}, is in {unit}")
+        self.values.setdefault(name, []).append(value)
+        emit(sample=name, value=round(value, 4), unit=unit)
+
+    def fail(self, name: str, why: str) -> None:
+        """A workload that did not work: said at once, kept for the end, and the run's exit code."""
+        self.failures.append(f"{name}: {why}")
+        emit(sample=name, failed=why)
+
+    def median(self, name: str) -> float | None:
+        values = self.values.get(name)
+        return statistics.median(values) if values else None
+
+    def ratio(self, ours: str, theirs: str) -> float | None:
+        mine, other = self.median(ours), self.median(theirs)
+        return mine / other if mine is not None and other else None
+
+
+def emit(**what: Any) -> None:
+    """One JSON object on a line of its own."""
+    print(json.dumps(what), flush=True)
+
+
+def machine() -> dict[str, Any]:
+    memory_kib = next(line for line in Path("/proc/meminfo").read_text().splitlines() if line.startswith("MemTotal"))
+    cpu = [
+        line.split(":", 1)[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line
+    ]
+    return {
+        "cores": os.cpu_count(),
+        "memory_gib": round(int(memory_kib.split()[1]) / 2**20),
+        "cpu": cpu[0] if cpu else platform.processor(),
+        "kernel": platform.release(),
+        "python": platform.python_version(),
+    }
+
+
+def commit() -> str:
+    done = subprocess.run(
+        ["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    return done.stdout.strip() or "unknown"
+
+
+def warm_memory(gib: float) -> float:
+    """Touch ``gib`` GiB in a process of its own, so that the machine has them ready; returns the seconds it took.
+
+    The first touch of a virtual machine's memory is many times slower than the second, and would be what is measured.
+    """
+    size = int(gib * 2**30)
+    started = time.monotonic()
+    if size and os.fork() == 0:
+        with mmap.mmap(-1, size) as memory:
+            for position in range(0, size, mmap.PAGESIZE):
+                memory[position] = 1
+        os._exit(0)
+    elif size:
+        os.wait()
+    return time.monotonic() - started
+
+
+def run(command: list[str], *, timeout_s: float, env: dict[str, str] | None = None) -> str:
+    """Standard output of a command; RuntimeError with the end of what it printed when it fails or takes too long."""
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=timeout_s, env={**os.environ, **(env or {})}, check=False
+        )
+    except subprocess.TimeoutExpired:
+        raise RuntimeError(f"{' '.join(command)}: not done after {timeout_s} s") from None
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(command)}: exit {done.returncode}: {(done.stdout + done.stderr)[-800:]}")
+    return done.stdout
+
+
+def run_json(command: list[str], *, timeout_s: float, env: dict[str, str] | None = None) -> dict[str, Any]:
+    """The last JSON object that a command prints on standard output."""
+    output = run(command, timeout_s=timeout_s, env=env)
+    start = output.rfind("\n{") + 1 if "\n{" in output else output.find("{")
+    try:
+        parsed = json.loads(output[start:])
+    except ValueError:
+        raise RuntimeError(f"{' '.join(command)}: no JSON at the end of its output: {output[-400:]}") from None
+    if not isinstance(parsed, dict):
+        raise RuntimeError(f"{' '.join(command)}: not a JSON object: {output[-400:]}")
+    return parsed
+
+
+def rss_mib(pid: int) -> float:
+    """Resident memory of a process now."""
+    return _status_kib(pid, "VmRSS") / 1024
+
+
+def peak_rss_mib(pid: int) -> float:
+    """The most that a process was ever resident with."""
+    return _status_kib(pid, "VmHWM") / 1024
+
+
+def _status_kib(pid: int, key: str) -> int:
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith(key + ":"):
+            return int(line.split()[1])
+    raise RuntimeError(f"no {key} for process {pid}")
+
+
+def save(samples: Samples, *, what: str, extra: dict[str, Any]) -> Path:
+    """Write bench/results/<date>-<machine>-<what>.json; returns its path."""
+    facts = machine()
+    day = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d")
+    path = ROOT / "bench" / "results" / f"{day}-{facts['cores']}cores-{facts['memory_gib']}gib-{what}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    medians = {name: samples.median(name) for name in sorted(samples.values)}
+    content = {
+        "date": day,
+        "commit": commit(),
+        "machine": facts,
+        **extra,
+        "medians": {name: round(value, 4) for name, value in medians.items() if value is not None},
+        "units": dict(sorted(samples.units.items())),
+        "samples": {name: [round(v, 4) for v in samples.values[name]] for name in sorted(samples.values)},
+        "failures": samples.failures,
+    }
+    path.write_text(json.dumps(content, indent=1) + "\n")
+    return path
+
+
+def table(samples: Samples) -> str:
+    """Every median, one a line, for people."""
+    width = max((len(name) for name in samples.values), default=0)
+    lines = []
+    for name in sorted(samples.values):
+        values = samples.values[name]
+        spread = f"{min(values):,.6g} .. {max(values):,.6g}" if len(values) > 1 else ""
+        lines.append(f"{name:<{width}}  {statistics.median(values):>16,.6g} {samples.units[name]:<8} {spread}")
+    return "\n".join(lines)

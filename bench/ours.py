@@ -1,0 +1,197 @@
+"""Headrace's side of the benchmarks: a cluster of its own, each workload through `headrace bench` or a driver here."""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import connections
+import echo
+from measure import PYTHON, Samples, peak_rss_mib, rss_mib, run_json
+
+from headrace import Admin, LocalCluster, NewTopic, Producer
+
+PARTITIONS = 6
+PRODUCE_APIS = ("arrow", "many", "object", "async")
+CONSUME_APIS = ("arrow", "object", "async")
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """Records per workload: enough that a run takes seconds, and no more."""
+
+    arrow: int
+    many: int
+    object: int
+    asynchronous: int
+    seconds: float  # of workloads that run for a time
+    echo_bytes: tuple[int, ...]
+
+    def records(self, api: str) -> int:
+        return self.asynchronous if api == "async" else int(getattr(self, api))
+
+
+FULL = Sizes(
+    arrow=20_000_000,
+    many=15_000_000,
+    object=10_000_000,
+    asynchronous=5_000_000,
+    seconds=5.0,
+    echo_bytes=(262_144, 1 << 20),
+)
+SMOKE = Sizes(arrow=200_000, many=100_000, object=50_000, asynchronous=20_000, seconds=1.0, echo_bytes=(262_144,))
+
+
+class Headrace:
+    """One broker and one controller, with the defaults of production; topics choose ``log.flush``."""
+
+    def __init__(self, directory: Path, sizes: Sizes) -> None:
+        self.directory = directory
+        self.sizes = sizes
+        self.start_s = 0.0
+        self._cluster: LocalCluster | None = None
+        self._topics = itertools.count()
+
+    def __enter__(self) -> Headrace:
+        shutil.rmtree(self.directory, ignore_errors=True)
+        self.directory.mkdir(parents=True)
+        started = time.monotonic()
+        self._cluster = LocalCluster(brokers=1, data=self.directory).start()
+        try:
+            with Producer(bootstrap_servers=self.bootstrap, acks="1", linger_ms=0) as producer:
+                producer.send("first", b"x" * 100).result(timeout=30)
+                self.start_s = time.monotonic() - started
+        except BaseException:
+            self.__exit__(None, None, None)
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._cluster is not None:
+            self._cluster.stop()
+            self._cluster = None
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+    @property
+    def bootstrap(self) -> str:
+        assert self._cluster is not None
+        return self._cluster.bootstrap_servers
+
+    @property
+    def broker_pid(self) -> int:
+        assert self._cluster is not None
+        return next(int(node["pid"]) for node in self._cluster.ps() if node["role"] == "broker")
+
+    # -- topics
+
+    def new_topic(self, policy: str) -> str:
+        name = f"bench-{policy}-{next(self._topics)}"
+        with Admin(bootstrap_servers=self.bootstrap) as admin:
+            topic = NewTopic(name, partitions=PARTITIONS, replication_factor=1, config={"log.flush": policy})
+            admin.create_topics([topic])
+        return name
+
+    def delete_topic(self, name: str) -> None:
+        with Admin(bootstrap_servers=self.bootstrap) as admin:
+            admin.delete_topics([name])
+
+    # -- workloads
+
+    def bench(self, workload: str, topic: str, *arguments: str, timeout_s: float = 180) -> dict[str, Any]:
+        """`headrace bench WORKLOAD`; RuntimeError unless its own check passed."""
+        command = [
+            PYTHON,
+            "-m",
+            "headrace.cli",
+            "bench",
+            workload,
+            "--topic",
+            topic,
+            "-b",
+            self.bootstrap,
+            "-o",
+            "json",
+        ]
+        found = run_json([*command, *arguments], timeout_s=timeout_s)
+        if found.get("verified") is not True:
+            raise RuntimeError(f"{' '.join(command)}: not verified: {found}")
+        return found
+
+    def throughput(self, samples: Samples, policy: str, *, acks: str = "1") -> None:
+        """Every produce API into a topic of its own, and every consume API from the largest of them."""
+        label = policy if acks == "1" else f"{policy}.acks-{acks}"
+        for api in PRODUCE_APIS:
+            topic = self.new_topic(policy)
+            try:
+                records = self.sizes.records(api)
+                found = self.bench("produce", topic, "--api", api, "--records", str(records), "--acks", acks)
+                samples.add(f"headrace.produce.{api}.{label}", found["records_per_s"], "rec/s")
+                samples.add(f"headrace.produce.{api}.{label}.mib", found["mib_per_s"], "MiB/s")
+                if api == "arrow" and acks == "1":
+                    self.consume(samples, topic, policy)
+            except (RuntimeError, KeyError) as failure:
+                samples.fail(f"headrace.produce.{api}.{label}", str(failure))
+            finally:
+                self.delete_topic(topic)
+
+    def consume(self, samples: Samples, topic: str, policy: str) -> None:
+        for api in CONSUME_APIS:
+            try:
+                records = min(self.sizes.records(api), self.sizes.arrow)
+                found = self.bench("consume", topic, "--api", api, "--records", str(records))
+                samples.add(f"headrace.consume.{api}.{policy}", found["records_per_s"], "rec/s")
+                samples.add(f"headrace.consume.{api}.{policy}.mib", found["mib_per_s"], "MiB/s")
+            except (RuntimeError, KeyError) as failure:
+                samples.fail(f"headrace.consume.{api}.{policy}", str(failure))
+
+    def latency(self, samples: Samples, policy: str, *, acks: str = "1") -> None:
+        """Send to received at 1,000 records a second."""
+        label = policy if acks == "1" else f"{policy}.acks-{acks}"
+        topic = self.new_topic(policy)
+        try:
+            records = str(max(1000, int(1000 * self.sizes.seconds)))
+            found = self.bench("latency", topic, "--records", records, "--rate", "1000", "--acks", acks)
+            for quantile in ("p50", "p99", "p999", "max"):
+                samples.add(f"headrace.latency.{quantile}.{label}", found["latency_ms"][quantile], "ms")
+        except (RuntimeError, KeyError) as failure:
+            samples.fail(f"headrace.latency.{label}", str(failure))
+        finally:
+            self.delete_topic(topic)
+
+    def connections(self, samples: Samples, policy: str, *, count: int = 200) -> None:
+        for client in ("raw", "sdk"):
+            topic = self.new_topic(policy)
+            try:
+                found = connections.measure(
+                    self.bootstrap, topic, connections=count, seconds=self.sizes.seconds, sdk=client == "sdk"
+                )
+                samples.add(f"headrace.connections.{client}.{policy}", found["requests_per_s"], "req/s")
+                samples.add(f"headrace.connections.{client}.{policy}.p99", found["latency_ms"]["p99"], "ms")
+            except (RuntimeError, KeyError, ValueError) as failure:
+                samples.fail(f"headrace.connections.{client}.{policy}", str(failure))
+            finally:
+                self.delete_topic(topic)
+
+    def memory(self, samples: Samples, moment: str) -> None:
+        """``moment`` "idle": now; "loaded": the most so far."""
+        pid = self.broker_pid
+        samples.add(f"headrace.rss.{moment}", rss_mib(pid) if moment == "idle" else peak_rss_mib(pid), "MiB")
+
+
+def grpc_ceiling(samples: Samples, sizes: Sizes) -> None:
+    """Raw gRPC with the messages, the streams and the processes of the Arrow paths. The best message size counts."""
+    seconds = min(3.0, sizes.seconds)
+    for direction in ("up", "down", "echo"):
+        best = 0.0
+        for size in sizes.echo_bytes:
+            found = echo.measure(direction, size=size, seconds=seconds)
+            samples.add(f"grpc.{direction}.{size}", found["mib_per_s"], "MiB/s")
+            best = max(best, found["mib_per_s"])
+        samples.add(f"grpc.{direction}", best, "MiB/s")
