@@ -70,7 +70,8 @@ class ClusterServicer:
         raise NotImplementedError('Method not implemented!')
 
     def FollowMetadata(self, request, context):
-        """The metadata log from an offset on: everything committed, then what follows as it is committed.
+        """The metadata log from an offset on: everything committed, then what follows as it is committed. An offset beyond
+        the committed end is OFFSET_OUT_OF_RANGE: the follower has seen another history.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
