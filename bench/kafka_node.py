@@ -143,7 +143,8 @@ class KafkaNode:
     def delete_topic(self, name: str) -> None:
         from confluent_kafka.admin import AdminClient
 
-        for future in AdminClient({"bootstrap.servers": self.bootstrap}).delete_topics([name]).values():
+        admin = AdminClient({"bootstrap.servers": self.bootstrap})  # must outlive its futures
+        for future in admin.delete_topics([name]).values():
             future.result(30)
 
     # -- workloads; each returns records (or requests) a second
