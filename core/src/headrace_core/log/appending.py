@@ -1,0 +1,167 @@
+"""What happens to a producer's batches on their way into the log. Pure: bytes, headers and a time in; buffers out.
+
+The common case copies nothing: each batch is written as two buffers, sixteen fresh bytes (base offset, length, leader
+epoch: the part that the CRC does not cover) and a view of all the rest. Only LogAppendTime and a topic's own
+``compression.type`` make a batch anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from ..config import LONG_MAX
+from ..errors import CorruptMessageError, HeadraceError, RecordListTooLargeError, RecordTooLargeError
+from ..records import (
+    BatchHeader,
+    Compression,
+    read_header,
+    recompress,
+    validate_batches,
+    with_base,
+    with_log_append_time,
+    with_max_timestamps,
+)
+from ..types import TimestampType
+from .config import LogConfig
+from .files import Buffer
+from .segment import BatchMeta
+
+_BASE_BYTES = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Append:
+    """One request to append: whole batches back to back, all of which are appended, or none.
+
+    ``headers``: what ``validate`` returned along with ``data``, or None to have the log validate it.
+    """
+
+    data: Buffer
+    leader_epoch: int
+    headers: Sequence[BatchHeader] | None = None
+
+
+class AppendInfo(NamedTuple):
+    """The outcome of an append."""
+
+    #: Of the first record.
+    base_offset: int
+    #: One past the last record.
+    next_offset: int
+    #: The time that the log gave the records (LogAppendTime), else -1.
+    log_append_time_ms: int
+    #: Bytes written.
+    size: int
+    log_start_offset: int
+    max_timestamp_ms: int
+
+
+class Prepared(NamedTuple):
+    """Batches that are ready to be written at their offset."""
+
+    buffers: list[Buffer]
+    metas: list[BatchMeta]
+    size: int
+    next_offset: int
+    log_append_time_ms: int
+    max_timestamp_ms: int
+
+
+def validate(
+    data: Buffer, config: LogConfig, now_ms: int, *, allow_control: bool = False
+) -> tuple[Buffer, list[BatchHeader]]:
+    """All that a topic demands of a producer's batches, except what ``prepare`` does: CRC, structure of every record,
+    timestamps within the topic's bounds (KIP-937), keys where the topic is compacted. Costs a pass over the bytes, and
+    may run in any thread, before the append.
+
+    Returns the bytes (corrected where a max timestamp was wrong) and their headers, for ``Append``. Raises what
+    ``records.validate_batches`` raises: CorruptMessageError, InvalidRecordError, InvalidTimestampError,
+    UnsupportedVersionError.
+    """
+    bounds = {}
+    if config.timestamp_type is TimestampType.CREATE_TIME:
+        if config.timestamp_before_max_ms < LONG_MAX:
+            bounds["timestamp_ms_min"] = max(now_ms - config.timestamp_before_max_ms, 0)
+        if config.timestamp_after_max_ms < LONG_MAX - now_ms:
+            bounds["timestamp_ms_max"] = now_ms + config.timestamp_after_max_ms
+    headers = validate_batches(
+        data, require_keys=config.cleanup_compact and not allow_control, allow_control=allow_control, **bounds
+    )
+    return with_max_timestamps(data, headers), headers
+
+
+def prepare(
+    data: Buffer, headers: Sequence[BatchHeader], config: LogConfig, *, base_offset: int, leader_epoch: int, now_ms: int
+) -> Prepared:
+    """Gives the batches their offsets and epoch, and the shape that the topic wants.
+
+    Raises RecordTooLargeError (a batch above max.message.bytes), RecordListTooLargeError (the whole above
+    segment.bytes), CorruptMessageError (headers that do not belong to the data).
+    """
+    append_time_ms = now_ms if config.timestamp_type is TimestampType.LOG_APPEND_TIME else -1
+    rewrite = append_time_ms >= 0 or config.compression_type != "producer"
+    view = memoryview(data)
+    buffers: list[Buffer] = []
+    metas: list[BatchMeta] = []
+    position = size = 0
+    latest_ms = -1
+    offset = base_offset
+    for header in headers:
+        end = position + header.size
+        batch: Buffer = view
+        at = position
+        batch_size = header.size
+        max_timestamp_ms = header.max_timestamp_ms
+        if rewrite:
+            batch, at = _rewritten(view[position:end], header, config, append_time_ms), 0
+            batch_size = len(batch)
+            if append_time_ms >= 0:
+                max_timestamp_ms = append_time_ms
+        if batch_size > config.message_bytes_max:
+            raise RecordTooLargeError(
+                f"a record batch of {batch_size} bytes ({header.record_count} records) is above the topic's "
+                f"max.message.bytes={config.message_bytes_max}: send smaller batches, or raise the topic's limit"
+            )
+        last_offset = offset + header.last_offset_delta
+        buffers.append(with_base(batch, at, offset, leader_epoch))
+        buffers.append(memoryview(batch)[at + _BASE_BYTES : at + batch_size])
+        metas.append(BatchMeta(batch_size, offset, last_offset, max_timestamp_ms))
+        if max_timestamp_ms > latest_ms:
+            latest_ms = max_timestamp_ms
+        size += batch_size
+        offset = last_offset + 1
+        position = end
+    if position != len(view) or not metas:
+        raise CorruptMessageError(f"{len(view)} bytes of records, but their batches add up to {position}")
+    if size > config.segment_bytes:
+        raise RecordListTooLargeError(
+            f"{size} bytes of record batches in one append are above the topic's segment.bytes={config.segment_bytes}"
+        )
+    return Prepared(buffers, metas, size, offset, append_time_ms, latest_ms)
+
+
+def _rewritten(batch: memoryview, header: BatchHeader, config: LogConfig, append_time_ms: int) -> Buffer:
+    out: Buffer = batch
+    wanted = config.compression_type
+    if wanted != "producer":
+        codec = Compression.NONE if wanted == "uncompressed" else Compression.parse(wanted)
+        if codec is not header.compression:
+            out = recompress(out, codec, config.compression_level)
+    return with_log_append_time(out, append_time_ms) if append_time_ms >= 0 else out
+
+
+def headers_of(data: Buffer) -> list[BatchHeader]:
+    """The headers of batches that are known to be sound (read from a log, or checked elsewhere)."""
+    headers = []
+    position = 0
+    while position < len(data):
+        header = read_header(data, position)
+        headers.append(header)
+        position += header.size
+    return headers
+
+
+#: The outcome of one of several appends: what it did, or why it was refused.
+AppendOutcome = AppendInfo | HeadraceError

@@ -1,0 +1,315 @@
+"""Topic configuration: every key of a Kafka topic, declared once, and the frozen slice of it that the log obeys.
+
+``TOPIC`` is what the controller validates topic configurations with and what the SDK shows. Names, defaults and ranges
+are Kafka's (4.x); ``log.flush`` is ours. A key whose machinery is not built yet is accepted, kept and described, and
+carries a note that says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ..config import INT_MAX, LONG_MAX, ConfigDef, ConfigKey, Kind
+from ..types import FlushPolicy, TimestampType
+
+#: How often an ``interval`` topic is flushed when neither ``flush.ms`` nor the broker's log.flush.interval.ms says.
+DEFAULT_FLUSH_INTERVAL_MS = 1_000
+
+_NOT_YET = "accepted and kept, not in force yet"
+_COMPRESSION = ("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer")
+
+
+def _key(name: str, kind: Kind, default: Any, doc: str, **more: Any) -> ConfigKey:
+    return ConfigKey(name=name, kind=kind, default=default, doc=doc, dynamic=True, **more)
+
+
+def _retention_note(what: str) -> str:
+    return f"{_NOT_YET}: {what} is not built; records go only by headrace records delete"
+
+
+def _check_cleanup_policy(policies: list[str]) -> str | None:
+    return "must name at least one of delete, compact" if not policies else None
+
+
+_RETENTION = _retention_note("retention by time and size")
+_COMPACTION = f"{_NOT_YET}: compaction is not built"
+_REPLICATION = f"{_NOT_YET}: replication is not built"
+
+TOPIC = ConfigDef(
+    [
+        _key(
+            "cleanup.policy",
+            Kind.LIST,
+            ["delete"],
+            "What becomes of old segments: delete (by time and size), compact (keep the last record of each key), or both.",
+            choices=("delete", "compact"),
+            check=_check_cleanup_policy,
+            note=_RETENTION,
+        ),
+        _key(
+            "compression.type",
+            Kind.STRING,
+            "producer",
+            "How batches are compressed in the log. producer keeps them as they were sent; anything else compresses anew.",
+            choices=_COMPRESSION,
+        ),
+        _key("compression.gzip.level", Kind.INT, -1, "Level of compression.type=gzip; -1 is zlib's own.", low=-1, high=9),
+        _key("compression.lz4.level", Kind.INT, 9, "Level of compression.type=lz4.", low=1, high=17),
+        _key("compression.zstd.level", Kind.INT, 3, "Level of compression.type=zstd.", low=-131072, high=22),
+        _key(
+            "delete.retention.ms",
+            Kind.LONG,
+            86_400_000,
+            "How long a compacted topic keeps tombstones.",
+            low=0,
+            note=_COMPACTION,
+        ),
+        _key("file.delete.delay.ms", Kind.LONG, 60_000, "How long a removed file stays on the disk.", low=0, note=_NOT_YET),
+        _key(
+            "flush.messages",
+            Kind.LONG,
+            LONG_MAX,
+            "With log.flush=interval or os: force the log to disk after this many records, at the latest.",
+            low=1,
+        ),
+        _key(
+            "flush.ms",
+            Kind.LONG,
+            LONG_MAX,
+            "With log.flush=interval or os: force the log to disk after this time, at the latest.",
+            low=0,
+        ),
+        _key(
+            "index.interval.bytes", Kind.INT, 4096, "Bytes of log between two entries of the offset index, about.", low=0
+        ),
+        _key(
+            "log.flush",
+            Kind.STRING,
+            FlushPolicy.COMMIT.value,
+            "When written records are forced to disk: commit (before they are acknowledged), interval (every flush.ms, one "
+            "second if unset), os (when the operating system likes; Kafka's way). Headrace's own key.",
+            choices=tuple(policy.value for policy in FlushPolicy),
+        ),
+        _key(
+            "max.compaction.lag.ms",
+            Kind.LONG,
+            LONG_MAX,
+            "The longest time that a record stays uncompacted.",
+            low=1,
+            note=_COMPACTION,
+        ),
+        _key(
+            "max.message.bytes",
+            Kind.INT,
+            1_048_588,
+            "The largest record batch that is accepted, after compression.",
+            low=0,
+        ),
+        _key(
+            "message.timestamp.after.max.ms",
+            Kind.LONG,
+            3_600_000,
+            "How far a CreateTime may lie ahead of the broker's clock (KIP-937).",
+            low=0,
+        ),
+        _key(
+            "message.timestamp.before.max.ms",
+            Kind.LONG,
+            LONG_MAX,
+            "How far a CreateTime may lie behind the broker's clock (KIP-937).",
+            low=0,
+        ),
+        _key(
+            "message.timestamp.type",
+            Kind.STRING,
+            "CreateTime",
+            "Whose time a record carries: the producer's (CreateTime) or the broker's at the append (LogAppendTime).",
+            choices=("CreateTime", "LogAppendTime"),
+        ),
+        _key(
+            "min.cleanable.dirty.ratio",
+            Kind.DOUBLE,
+            0.5,
+            "Share of uncompacted bytes at which compaction starts.",
+            low=0,
+            high=1,
+            note=_COMPACTION,
+        ),
+        _key(
+            "min.compaction.lag.ms",
+            Kind.LONG,
+            0,
+            "The shortest time that a record stays uncompacted.",
+            low=0,
+            note=_COMPACTION,
+        ),
+        _key(
+            "min.insync.replicas",
+            Kind.INT,
+            1,
+            "How many replicas must be in sync for a write with acks=all.",
+            low=1,
+            note=_REPLICATION,
+        ),
+        _key("preallocate", Kind.BOOLEAN, False, "Reserve a segment's whole space on disk when it is created."),
+        _key(
+            "retention.bytes",
+            Kind.LONG,
+            -1,
+            "Old segments go when the partition is larger than this; -1 is no limit.",
+            low=-1,
+            note=_RETENTION,
+        ),
+        _key(
+            "retention.ms",
+            Kind.LONG,
+            604_800_000,
+            "Segments go when all of their records are older than this; -1 is no limit.",
+            low=-1,
+            note=_RETENTION,
+        ),
+        _key("segment.bytes", Kind.INT, 1_073_741_824, "Size at which a new segment file is begun.", low=14),
+        _key(
+            "segment.index.bytes",
+            Kind.INT,
+            10_485_760,
+            "Largest size of an index file; a full index begins a new segment.",
+            low=12,
+        ),
+        _key(
+            "segment.jitter.ms",
+            Kind.LONG,
+            0,
+            "segment.ms is shortened by a random time up to this, so that segments do not all roll at once.",
+            low=0,
+        ),
+        _key(
+            "segment.ms",
+            Kind.LONG,
+            604_800_000,
+            "A new segment is begun when the records of the old one span this much time, even if it is not full.",
+            low=1,
+        ),
+        _key(
+            "unclean.leader.election.enable",
+            Kind.BOOLEAN,
+            False,
+            "May a replica that is not in sync become leader, losing records, when no other is left?",
+            note=_REPLICATION,
+        ),
+        _key(
+            "follower.replication.throttled.replicas",
+            Kind.LIST,
+            [],
+            "Replicas whose catching up is throttled on the follower's side.",
+            note=_REPLICATION,
+        ),
+        _key(
+            "leader.replication.throttled.replicas",
+            Kind.LIST,
+            [],
+            "Replicas whose catching up is throttled on the leader's side.",
+            note=_REPLICATION,
+        ),
+        _key(
+            "local.retention.bytes",
+            Kind.LONG,
+            -2,
+            "With tiered storage: bytes kept on local disk; -2 is retention.bytes.",
+            low=-2,
+            note=_NOT_YET,
+        ),
+        _key(
+            "local.retention.ms",
+            Kind.LONG,
+            -2,
+            "With tiered storage: time kept on local disk; -2 is retention.ms.",
+            low=-2,
+            note=_NOT_YET,
+        ),
+        _key(
+            "remote.storage.enable",
+            Kind.BOOLEAN,
+            False,
+            "Tiered storage for this topic.",
+            check=lambda on: "tiered storage is not built" if on else None,
+        ),
+    ],
+    where="topic",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogConfig:
+    """What one partition's log obeys. Derived, never set field by field: see ``from_topic``."""
+
+    segment_bytes: int = 1_073_741_824
+    segment_ms: int = 604_800_000
+    segment_jitter_ms: int = 0
+    segment_index_bytes: int = 10_485_760
+    index_interval_bytes: int = 4096
+    preallocate: bool = False
+    timestamp_type: TimestampType = TimestampType.CREATE_TIME
+    timestamp_before_max_ms: int = LONG_MAX
+    timestamp_after_max_ms: int = 3_600_000
+    message_bytes_max: int = 1_048_588
+    #: A codec's name, "uncompressed", or "producer" (as sent).
+    compression_type: str = "producer"
+    compression_level: int | None = None
+    flush: FlushPolicy = FlushPolicy.COMMIT
+    flush_messages: int = LONG_MAX
+    #: Longest time that written records stay unforced; None: no bound.
+    flush_ms: int | None = None
+    retention_ms: int | None = 604_800_000
+    retention_bytes: int | None = None
+    cleanup_delete: bool = True
+    cleanup_compact: bool = False
+
+    def __post_init__(self) -> None:
+        if self.segment_bytes > INT_MAX or self.segment_index_bytes < 12:
+            raise ValueError(f"no log can be kept with {self}")
+
+    @classmethod
+    def from_topic(
+        cls,
+        given: Mapping[str, Any],
+        *,
+        broker_defaults: Mapping[str, Any] | None = None,
+        flush_interval_ms: int = DEFAULT_FLUSH_INTERVAL_MS,
+    ) -> LogConfig:
+        """The log's settings of a topic.
+
+        ``given``: the topic's own keys; ``broker_defaults``: topic keys that the broker sets for topics that do not
+        (its ``log.segment.bytes`` as ``segment.bytes``, ...); ``flush_interval_ms``: the broker's
+        ``log.flush.interval.ms``, for topics with ``log.flush=interval``. Raises InvalidConfigError.
+        """
+        values = TOPIC.parse({**(broker_defaults or {}), **given})
+        flush = FlushPolicy(values["log.flush"])
+        flush_ms = None if values["flush.ms"] == LONG_MAX else values["flush.ms"]
+        if flush is FlushPolicy.INTERVAL and flush_ms is None:
+            flush_ms = flush_interval_ms
+        compression = values["compression.type"]
+        log_append_time = values["message.timestamp.type"] == "LogAppendTime"
+        return cls(
+            segment_bytes=values["segment.bytes"],
+            segment_ms=values["segment.ms"],
+            segment_jitter_ms=values["segment.jitter.ms"],
+            segment_index_bytes=values["segment.index.bytes"],
+            index_interval_bytes=values["index.interval.bytes"],
+            preallocate=values["preallocate"],
+            timestamp_type=TimestampType.LOG_APPEND_TIME if log_append_time else TimestampType.CREATE_TIME,
+            timestamp_before_max_ms=values["message.timestamp.before.max.ms"],
+            timestamp_after_max_ms=values["message.timestamp.after.max.ms"],
+            message_bytes_max=values["max.message.bytes"],
+            compression_type=compression,
+            compression_level=values.get(f"compression.{compression}.level"),
+            flush=flush,
+            flush_messages=values["flush.messages"],
+            flush_ms=flush_ms,
+            retention_ms=None if values["retention.ms"] < 0 else values["retention.ms"],
+            retention_bytes=None if values["retention.bytes"] < 0 else values["retention.bytes"],
+            cleanup_delete="delete" in values["cleanup.policy"],
+            cleanup_compact="compact" in values["cleanup.policy"],
+        )

@@ -1,0 +1,114 @@
+"""Leader epochs of a log: at which offset each leader began (KIP-101, KIP-320).
+
+Followers and consumers find out by it where their history parts from the leader's. Kept in ``leader-epoch-checkpoint``
+in Kafka's format; lost or torn, it is rebuilt from the batches, each of which names its epoch.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from ..types import NO_EPOCH
+from .checkpoints import read_checkpoint, write_checkpoint
+from .files import FileSystem
+
+LEADER_EPOCH_FILE = "leader-epoch-checkpoint"
+
+
+class EpochStart(NamedTuple):
+    """A leader epoch and the offset of the first record written in it."""
+
+    epoch: int
+    start_offset: int
+
+
+class EpochEnd(NamedTuple):
+    """Where an epoch ended: the largest known epoch not above the one asked for, and one past its last offset."""
+
+    epoch: int
+    end_offset: int
+
+
+UNKNOWN_EPOCH_END = EpochEnd(NO_EPOCH, -1)
+
+
+class LeaderEpochs:
+    """Ascending in both epoch and offset. The tuple is replaced whole, so readers in other threads see a whole one."""
+
+    def __init__(self, fs: FileSystem, directory: str) -> None:
+        self._fs = fs
+        self._path = f"{directory}/{LEADER_EPOCH_FILE}"
+        self.entries: tuple[EpochStart, ...] = ()
+
+    def load(self) -> bool:
+        """Reads the checkpoint; False (and empty) when it is missing or damaged, and must be rebuilt."""
+        rows = read_checkpoint(self._fs, self._path)
+        self.entries = ()
+        if rows is None:
+            return False
+        entries = []
+        for row in rows:
+            if len(row) != 2:
+                return False
+            try:
+                entry = EpochStart(int(row[0]), int(row[1]))
+            except ValueError:
+                return False
+            if entries and (entry.epoch <= entries[-1].epoch or entry.start_offset < entries[-1].start_offset):
+                return False
+            entries.append(entry)
+        self.entries = tuple(entries)
+        return True
+
+    @property
+    def latest_epoch(self) -> int:
+        """The epoch of the last record; -1 when the log never had one."""
+        return self.entries[-1].epoch if self.entries else NO_EPOCH
+
+    def assign(self, epoch: int, start_offset: int) -> None:
+        """Records of ``epoch`` begin at ``start_offset``; durable when this returns. No change for a known epoch."""
+        if epoch > self.latest_epoch:
+            self.replace(with_epoch(self.entries, EpochStart(epoch, start_offset)))
+
+    def replace(self, entries: Iterable[EpochStart]) -> None:
+        """Sets all entries, durably."""
+        entries = tuple(entries)
+        if entries != self.entries:
+            write_checkpoint(self._fs, self._path, [f"{entry.epoch} {entry.start_offset}" for entry in entries])
+            self.entries = entries
+
+    def truncate_from_end(self, end_offset: int) -> None:
+        """The log now ends at ``end_offset``."""
+        self.replace(entry for entry in self.entries if entry.start_offset < end_offset)
+
+    def truncate_from_start(self, start_offset: int) -> None:
+        """The log now starts at ``start_offset``: the epoch that holds it is kept, and starts there."""
+        below = [entry for entry in self.entries if entry.start_offset <= start_offset]
+        kept = [entry for entry in self.entries if entry.start_offset > start_offset]
+        if below:
+            kept.insert(0, EpochStart(below[-1].epoch, start_offset))
+        self.replace(kept)
+
+    def epoch_of(self, offset: int) -> int:
+        """The epoch of the record at ``offset``; -1 when unknown."""
+        found = bisect_right(self.entries, offset, key=lambda entry: entry.start_offset) - 1
+        return self.entries[found].epoch if found >= 0 else NO_EPOCH
+
+    def end_of(self, epoch: int, log_end_offset: int) -> EpochEnd:
+        """Where ``epoch`` ended, as Kafka's LeaderEpochFileCache answers it."""
+        entries = self.entries
+        if epoch < 0 or not entries or epoch > entries[-1].epoch:
+            return UNKNOWN_EPOCH_END
+        if epoch == entries[-1].epoch:
+            return EpochEnd(epoch, log_end_offset)
+        above = bisect_right(entries, epoch, key=lambda entry: entry.epoch)
+        if above == 0:
+            return EpochEnd(epoch, entries[0].start_offset)
+        return EpochEnd(entries[above - 1].epoch, entries[above].start_offset)
+
+
+def with_epoch(entries: tuple[EpochStart, ...], new: EpochStart) -> tuple[EpochStart, ...]:
+    """``entries`` with one more; entries that start at or after it never had a record, and go."""
+    return (*(entry for entry in entries if entry.start_offset < new.start_offset and entry.epoch < new.epoch), new)

@@ -1,0 +1,321 @@
+"""The file system as an argument: what the log needs from it, and the real one.
+
+The log never touches ``os`` itself. It is handed a ``FileSystem``: the machine's (``RealFileSystem``), or the one in
+memory that can crash, lose unsynced bytes, tear writes and fail on demand (``headrace_core.testing.crashing_fs``), so
+that the code that runs in production is the code that the crash tests run.
+
+Two rules of POSIX shape the protocol:
+
+* bytes are durable after ``File.sync`` (fdatasync), not after a write;
+* a *name* (created, renamed, unlinked) is durable after ``sync_directory`` of the directory that holds it.
+
+Failures are OSError with the usual errno; who calls decides what they mean.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import fcntl
+import os
+import uuid
+from collections.abc import Sequence
+from typing import Protocol
+
+Buffer = bytes | bytearray | memoryview
+
+#: Linux takes at most this many buffers in one writev.
+IOV_MAX = 1024
+_FALLOC_FL_KEEP_SIZE = 1
+_PROBE_STEP_BYTES = 64 * 1024
+
+
+class File(Protocol):
+    """An open file. Positions are explicit, so that readers and the writer share it without a seek between them."""
+
+    @property
+    def path(self) -> str:
+        """The path it was opened by."""
+
+    def size(self) -> int:
+        """Bytes in the file."""
+
+    def pread(self, size: int, position: int) -> bytes:
+        """Up to ``size`` bytes from ``position``; fewer only at the end of the file."""
+
+    def is_cached(self, size: int, position: int) -> bool:
+        """True when reading these bytes will (very likely) not wait for the disk. A hint: wrong is slow, never unsafe."""
+
+    def pwritev(self, buffers: Sequence[Buffer], position: int) -> int:
+        """Writes all of the buffers, one after the other, at ``position``; returns the count of bytes.
+
+        On OSError a part may have been written: the caller owns the clean-up.
+        """
+
+    def truncate(self, size: int) -> None:
+        """Cuts (or zero-fills) the file to ``size``, and gives back what was preallocated beyond it."""
+
+    def sync(self) -> None:
+        """fdatasync: returns when every byte written before is durable. A failure is final: never retry it."""
+
+    def preallocate(self, position: int, size: int) -> None:
+        """Reserves blocks without changing the file's size. Best effort: a file system that cannot, does nothing."""
+
+    def close(self) -> None:
+        """Gives the descriptor back. Idempotent."""
+
+
+class Lock(Protocol):
+    """An exclusive advisory lock, held until released (or the process ends)."""
+
+    def release(self) -> None:
+        """Gives it back. Idempotent."""
+
+
+class FileSystem(Protocol):
+    """A tree of directories and files. Paths are strings with '/'."""
+
+    def open(self, path: str, *, write: bool = False, create: bool = False) -> File:
+        """Opens a file; ``create`` makes it when it is missing (its name is durable after ``sync_directory``)."""
+
+    def exists(self, path: str) -> bool:
+        """Is there a file or directory of this name?"""
+
+    def is_directory(self, path: str) -> bool:
+        """Is there a directory of this name?"""
+
+    def listdir(self, path: str) -> list[str]:
+        """Names in a directory, sorted."""
+
+    def mkdir(self, path: str) -> None:
+        """Makes one directory; FileExistsError when it is there."""
+
+    def rmdir(self, path: str) -> None:
+        """Removes an empty directory."""
+
+    def unlink(self, path: str) -> None:
+        """Removes a file's name; who has it open keeps it."""
+
+    def rename(self, old: str, new: str) -> None:
+        """Moves a name within one directory, replacing what was there: all of it or nothing, also in a crash."""
+
+    def sync_directory(self, path: str) -> None:
+        """fsync of a directory: makes the names in it durable."""
+
+    def lock(self, path: str) -> Lock:
+        """Creates the file if need be and locks it exclusively; BlockingIOError when somebody else holds it."""
+
+    def free_bytes(self, path: str) -> int:
+        """Bytes that can still be written on the disk of ``path``."""
+
+
+# ---------------------------------------------------------------------------------------------- the real one
+
+
+class RealFile:
+    """A descriptor. It closes with the last reference, so a reader may keep a file that was deleted meanwhile."""
+
+    __slots__ = ("_fd", "path")
+
+    def __init__(self, path: str, fd: int) -> None:
+        self.path = path
+        self._fd = fd
+
+    def fileno(self) -> int:
+        return self._fd
+
+    def size(self) -> int:
+        return os.fstat(self._fd).st_size
+
+    def pread(self, size: int, position: int) -> bytes:
+        data = os.pread(self._fd, size, position)
+        if len(data) == size or not data:
+            return data
+        parts = [data]  # short: the end of the file, or a signal
+        got = len(data)
+        while got < size and (data := os.pread(self._fd, size - got, position + got)):
+            parts.append(data)
+            got += len(data)
+        return b"".join(parts)
+
+    def is_cached(self, size: int, position: int) -> bool:
+        # preadv2(RWF_NOWAIT) cannot fill a bytes object, so we only ask it for one byte in every 64 KiB: the page cache
+        # is read and dropped in runs far longer than a page.
+        probe = bytearray(1)
+        try:
+            for at in range(position, position + size, _PROBE_STEP_BYTES):
+                os.preadv(self._fd, [probe], at, os.RWF_NOWAIT)
+            if size > 0:
+                os.preadv(self._fd, [probe], position + size - 1, os.RWF_NOWAIT)
+        except BlockingIOError:
+            return False
+        except OSError as error:
+            return error.errno in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)  # no such question here: just read
+        return True
+
+    def pwritev(self, buffers: Sequence[Buffer], position: int) -> int:
+        if len(buffers) <= IOV_MAX:
+            return self._pwritev(buffers, position)
+        total = 0
+        for first in range(0, len(buffers), IOV_MAX):
+            total += self._pwritev(buffers[first : first + IOV_MAX], position + total)
+        return total
+
+    def _pwritev(self, buffers: Sequence[Buffer], position: int) -> int:
+        size = 0
+        for buffer in buffers:
+            size += len(buffer)
+        written = os.pwritev(self._fd, buffers, position)
+        if written == size:
+            return size
+        rest = memoryview(b"".join(buffers))  # a short write is rare (2 GiB limit, a signal, a disk that fills up)
+        while written < size:
+            more = os.pwrite(self._fd, rest[written:], position + written)
+            if more == 0:
+                raise OSError(errno.EIO, "write returned 0", self.path)
+            written += more
+        return size
+
+    def truncate(self, size: int) -> None:
+        os.ftruncate(self._fd, size)
+
+    def sync(self) -> None:
+        os.fdatasync(self._fd)
+
+    def preallocate(self, position: int, size: int) -> None:
+        if _fallocate is not None:
+            _fallocate(self._fd, _FALLOC_FL_KEEP_SIZE, position, size)
+
+    def close(self) -> None:
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+    def __del__(self) -> None:
+        with contextlib.suppress(OSError):
+            self.close()
+
+
+class _FlockLock:
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+
+    def release(self) -> None:
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+
+class RealFileSystem:
+    """The machine's file system. Stateless."""
+
+    __slots__ = ()
+
+    def open(self, path: str, *, write: bool = False, create: bool = False) -> RealFile:
+        flags = (os.O_RDWR if write or create else os.O_RDONLY) | os.O_CLOEXEC | (os.O_CREAT if create else 0)
+        return RealFile(path, os.open(path, flags, 0o644))
+
+    def exists(self, path: str) -> bool:
+        return os.path.exists(path)
+
+    def is_directory(self, path: str) -> bool:
+        return os.path.isdir(path)
+
+    def listdir(self, path: str) -> list[str]:
+        return sorted(os.listdir(path))
+
+    def mkdir(self, path: str) -> None:
+        os.mkdir(path, 0o755)
+
+    def rmdir(self, path: str) -> None:
+        os.rmdir(path)
+
+    def unlink(self, path: str) -> None:
+        os.unlink(path)
+
+    def rename(self, old: str, new: str) -> None:
+        os.rename(old, new)
+
+    def sync_directory(self, path: str) -> None:
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def lock(self, path: str) -> Lock:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(fd)
+            raise
+        return _FlockLock(fd)
+
+    def free_bytes(self, path: str) -> int:
+        stat = os.statvfs(path)
+        return stat.f_bavail * stat.f_frsize
+
+
+def _load_fallocate():  # type: ignore[no-untyped-def]
+    """fallocate(2), which Python does not expose (posix_fallocate would grow the file, with zeros in its tail)."""
+    try:
+        function = ctypes.CDLL(None, use_errno=True).fallocate
+    except (OSError, AttributeError):
+        return None
+    function.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
+    function.restype = ctypes.c_int
+    return function
+
+
+_fallocate = _load_fallocate()
+
+
+# ---------------------------------------------------------------------------------------------- whole small files
+
+
+def read_file(fs: FileSystem, path: str) -> bytes:
+    """The bytes of a small file; FileNotFoundError when it is missing."""
+    file = fs.open(path)
+    try:
+        return file.pread(file.size(), 0)
+    finally:
+        file.close()
+
+
+def write_file_atomically(fs: FileSystem, path: str, data: bytes) -> None:
+    """Replaces a small file so that a crash leaves the old bytes or the new ones: new file, fsync, rename, fsync of the
+    directory. When this returns, the new ones are durable."""
+    directory, _, name = path.rpartition("/")
+    temporary = f"{directory}/{name}.tmp"
+    file = fs.open(temporary, write=True, create=True)
+    try:
+        file.truncate(0)
+        file.pwritev([data], 0)
+        file.sync()
+    finally:
+        file.close()
+    fs.rename(temporary, path)
+    fs.sync_directory(directory)
+
+
+def remove_tree(fs: FileSystem, path: str) -> None:
+    """Removes a directory with all that is in it."""
+    for name in fs.listdir(path):
+        child = f"{path}/{name}"
+        if fs.is_directory(child):
+            remove_tree(fs, child)
+        else:
+            fs.unlink(child)
+    fs.rmdir(path)
+
+
+def make_directories(fs: FileSystem, path: str) -> None:
+    """mkdir -p, each new name durable when this returns."""
+    if path in ("", "/", ".") or fs.is_directory(path):
+        return
+    parent = path.rpartition("/")[0] or ("/" if path.startswith("/") else ".")
+    make_directories(fs, parent)
+    fs.mkdir(path)
+    fs.sync_directory(parent)

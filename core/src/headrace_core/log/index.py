@@ -1,0 +1,300 @@
+"""The two sparse indexes of a segment, in Kafka's bytes.
+
+    .index      relative offset u32, position u32     (8 bytes)
+    .timeindex  timestamp i64, relative offset u32    (12 bytes)
+
+All big-endian; offsets are relative to the segment's base offset. As Kafka writes them:
+
+* an offset entry is (last offset of a batch, position where that batch starts), one for about every
+  ``index.interval.bytes`` of log, so ``lookup(offset)`` gives a place at or before the batch that holds the offset;
+* a time entry is (largest timestamp so far, last offset of the batch that has it), written along with an offset entry
+  and once more when the segment is sealed, only while the timestamp grows. A sealed segment's last entry is therefore
+  its largest timestamp.
+
+Entries live in memory in compact arrays that only grow while the segment is written, so a reader in another thread may
+search them at any time. They reach their file in groups, since an index can be rebuilt from the log at any time: nothing
+ever depends on an index being durable. The file is never padded with zeros (KAFKA-10207 was caused by such padding).
+The arrays of a sealed segment are loaded when first asked for.
+"""
+
+from __future__ import annotations
+
+import operator
+import struct
+import sys
+from array import array
+from bisect import bisect_right
+from typing import NamedTuple
+
+from ..errors import CorruptLogError
+from .files import File, FileSystem, read_file
+
+OFFSET_ENTRY = struct.Struct(">II")
+TIME_ENTRY = struct.Struct(">qI")
+RELATIVE_OFFSET_MAX = 2**31 - 1
+_ENTRIES_PER_WRITE = 64
+
+
+class TimestampOffset(NamedTuple):
+    """A timestamp (-1: none) and the offset that goes with it."""
+
+    timestamp_ms: int
+    offset: int
+
+
+class _IndexFile:
+    """The file behind an index: appended to in groups, opened only while it is written."""
+
+    def __init__(self, fs: FileSystem, path: str, entry_bytes: int) -> None:
+        self.path = path
+        self._fs = fs
+        self._entry_bytes = entry_bytes
+        self._file: File | None = None
+        self._size = 0
+        self._pending = bytearray()
+        self._touched = False
+
+    def load(self) -> bytes:
+        try:
+            data = read_file(self._fs, self.path)
+        except FileNotFoundError:
+            data = b""
+        self._size = len(data)
+        return data
+
+    def append(self, entry: bytes) -> None:
+        self._pending += entry
+        if len(self._pending) >= _ENTRIES_PER_WRITE * self._entry_bytes:
+            self.write()
+
+    def write(self) -> None:
+        """Hands pending entries to the operating system."""
+        if self._pending:
+            self._open().pwritev([bytes(self._pending)], self._size)
+            self._size += len(self._pending)
+            self._pending.clear()
+            self._touched = True
+
+    def replace(self, data: bytes) -> None:
+        """The file holds exactly ``data`` from now on."""
+        self._pending.clear()
+        file = self._open()
+        file.truncate(0)
+        if data:
+            file.pwritev([data], 0)
+        self._size = len(data)
+        self._touched = True
+
+    def truncate(self, entries: int) -> None:
+        size = entries * self._entry_bytes
+        if size >= self._size:
+            del self._pending[size - self._size :]
+            return
+        self._pending.clear()
+        self._open().truncate(size)
+        self._size = size
+        self._touched = True
+
+    def sync(self) -> None:
+        self.write()
+        if self._touched and self._file is not None:
+            self._file.sync()
+        self._touched = False
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def create(self) -> None:
+        self._open()
+
+    def _open(self) -> File:
+        if self._file is None:
+            self._file = self._fs.open(self.path, write=True, create=True)
+        return self._file
+
+
+class OffsetIndex:
+    """Offset -> position. ``size_max_bytes`` is ``segment.index.bytes``."""
+
+    def __init__(self, fs: FileSystem, path: str, base_offset: int, size_max_bytes: int) -> None:
+        self.base_offset = base_offset
+        self.entries_max = size_max_bytes // OFFSET_ENTRY.size
+        self.file = _IndexFile(fs, path, OFFSET_ENTRY.size)
+        self._entries: tuple[array[int], array[int]] | None = None
+
+    # ---- state
+
+    def start_empty(self) -> None:
+        """A new segment's index, or one about to be rebuilt."""
+        self._entries = (array("I"), array("I"))
+        self.file.replace(b"")
+
+    def loaded(self) -> tuple[array[int], array[int]]:
+        """(relative offsets, positions), read from the file when needed. CorruptLogError when they cannot be an index."""
+        entries = self._entries
+        if entries is None:
+            entries = self._entries = parse_offset_entries(self.file.load(), self.file.path)
+        return entries
+
+    def unload(self) -> None:
+        """Forgets the arrays of a sealed segment; they are loaded again when asked for."""
+        self._entries = None
+
+    @property
+    def is_loaded(self) -> bool:
+        return self._entries is not None
+
+    def __len__(self) -> int:
+        return len(self.loaded()[0])
+
+    @property
+    def is_full(self) -> bool:
+        return len(self) >= self.entries_max
+
+    # ---- change
+
+    def append(self, offset: int, position: int) -> None:
+        """``offset`` (a batch's last) lies in the batch that starts at ``position``; ignored when the index is full."""
+        offsets, positions = self.loaded()
+        relative = offset - self.base_offset
+        if len(offsets) >= self.entries_max:
+            return
+        assert 0 <= relative <= RELATIVE_OFFSET_MAX, f"{self.file.path}: offset {offset} is out of the segment's range"
+        assert not offsets or relative > offsets[-1], f"{self.file.path}: offset {offset} is not above the last entry"
+        positions.append(position)  # before the offset: a reader searches offsets, then takes the position
+        offsets.append(relative)
+        self.file.append(OFFSET_ENTRY.pack(relative, position))
+
+    def truncate_to(self, offset: int) -> None:
+        """Drops entries at or above ``offset``."""
+        offsets, positions = self.loaded()
+        keep = bisect_right(offsets, offset - 1 - self.base_offset) if offset > self.base_offset else 0
+        self._entries = (offsets[:keep], positions[:keep])
+        self.file.truncate(keep)
+
+    # ---- questions
+
+    def lookup(self, offset: int) -> int:
+        """The position of a batch at or before the one that holds ``offset``; 0 when no entry is that low."""
+        offsets, positions = self.loaded()
+        found = bisect_right(offsets, offset - self.base_offset) - 1 if offset >= self.base_offset else -1
+        return positions[found] if found >= 0 else 0
+
+    def position_floor(self, position: int) -> int:
+        """The largest indexed position that is not above ``position``; 0 when there is none."""
+        _, positions = self.loaded()
+        found = bisect_right(positions, position) - 1
+        return positions[found] if found >= 0 else 0
+
+    def last_position(self) -> int:
+        """The position of the last entry; 0 when there is none."""
+        positions = self.loaded()[1]
+        return positions[-1] if positions else 0
+
+
+class TimeIndex:
+    """Timestamp -> offset."""
+
+    def __init__(self, fs: FileSystem, path: str, base_offset: int, size_max_bytes: int) -> None:
+        self.base_offset = base_offset
+        self.entries_max = size_max_bytes // TIME_ENTRY.size
+        self.file = _IndexFile(fs, path, TIME_ENTRY.size)
+        self._entries: tuple[array[int], array[int]] | None = None
+
+    def start_empty(self) -> None:
+        self._entries = (array("q"), array("I"))
+        self.file.replace(b"")
+
+    def loaded(self) -> tuple[array[int], array[int]]:
+        """(timestamps, relative offsets). CorruptLogError when the file cannot be a time index."""
+        entries = self._entries
+        if entries is None:
+            entries = self._entries = parse_time_entries(self.file.load(), self.file.path)
+        return entries
+
+    def unload(self) -> None:
+        self._entries = None
+
+    @property
+    def is_loaded(self) -> bool:
+        return self._entries is not None
+
+    def __len__(self) -> int:
+        return len(self.loaded()[0])
+
+    @property
+    def is_full(self) -> bool:
+        return len(self) >= self.entries_max - 1  # one entry is kept for the seal, as in Kafka
+
+    def maybe_append(self, timestamp_ms: int, offset: int, *, sealing: bool = False) -> None:
+        """Adds an entry if the timestamp is larger than the last one's; when full, only the sealing one."""
+        timestamps, offsets = self.loaded()
+        if timestamp_ms < 0 or (timestamps and timestamp_ms <= timestamps[-1]):
+            return
+        if len(timestamps) >= (self.entries_max if sealing else self.entries_max - 1):
+            return
+        relative = offset - self.base_offset
+        assert 0 <= relative <= RELATIVE_OFFSET_MAX, f"{self.file.path}: offset {offset} is out of the segment's range"
+        offsets.append(relative)
+        timestamps.append(timestamp_ms)
+        self.file.append(TIME_ENTRY.pack(timestamp_ms, relative))
+
+    def truncate_to(self, offset: int) -> None:
+        """Drops entries at or above ``offset``."""
+        timestamps, offsets = self.loaded()
+        keep = bisect_right(offsets, offset - 1 - self.base_offset) if offset > self.base_offset else 0
+        self._entries = (timestamps[:keep], offsets[:keep])
+        self.file.truncate(keep)
+
+    def lookup(self, timestamp_ms: int) -> TimestampOffset:
+        """The last entry with a timestamp below or at ``timestamp_ms``; (-1, base offset) when there is none."""
+        timestamps, offsets = self.loaded()
+        found = bisect_right(timestamps, timestamp_ms) - 1
+        if found < 0:
+            return TimestampOffset(-1, self.base_offset)
+        return TimestampOffset(timestamps[found], self.base_offset + offsets[found])
+
+    def last_entry(self) -> TimestampOffset:
+        """(-1, base offset) when the index is empty."""
+        timestamps, offsets = self.loaded()
+        if not timestamps:
+            return TimestampOffset(-1, self.base_offset)
+        return TimestampOffset(timestamps[-1], self.base_offset + offsets[-1])
+
+
+def parse_offset_entries(data: bytes, path: str) -> tuple[array[int], array[int]]:
+    """(relative offsets, positions) of an index file; CorruptLogError names file and entry."""
+    if len(data) % OFFSET_ENTRY.size:
+        raise CorruptLogError(f"{path}: {len(data)} bytes are not a whole number of {OFFSET_ENTRY.size}-byte entries")
+    flat = array("I", data)
+    if sys.byteorder == "little":
+        flat.byteswap()
+    offsets, positions = flat[0::2], flat[1::2]
+    _check_ascending(offsets, "offset", path)
+    _check_ascending(positions, "position", path)
+    return offsets, positions
+
+
+def parse_time_entries(data: bytes, path: str) -> tuple[array[int], array[int]]:
+    """(timestamps, relative offsets) of a time index file; CorruptLogError names file and entry."""
+    if len(data) % TIME_ENTRY.size:
+        raise CorruptLogError(f"{path}: {len(data)} bytes are not a whole number of {TIME_ENTRY.size}-byte entries")
+    timestamps, offsets = array("q"), array("I")
+    for timestamp_ms, offset in TIME_ENTRY.iter_unpack(data):
+        timestamps.append(timestamp_ms)
+        offsets.append(offset)
+    _check_ascending(timestamps, "timestamp", path)
+    _check_ascending(offsets, "offset", path)
+    return timestamps, offsets
+
+
+def _check_ascending(values: array[int], what: str, path: str) -> None:
+    if not any(map(operator.le, values[1:], values)):
+        return
+    for number in range(1, len(values)):
+        if values[number] <= values[number - 1]:
+            raise CorruptLogError(
+                f"{path}: entry {number} has {what} {values[number]}, not above {values[number - 1]} in the entry before it"
+            )

@@ -1,0 +1,257 @@
+"""Opening a log: which segments are there, which of them are believed, and where the log starts and ends.
+
+Everything is judged before anything is changed; CorruptLogError leaves the files as they were found.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from itertools import pairwise
+
+from ..errors import CorruptLogError
+from .config import LogConfig
+from .epochs import EpochStart, LeaderEpochs, with_epoch
+from .files import FileSystem
+from .recovery import Scan, Verdict, judge, scan
+from .segment import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, LogSegment
+
+_SEGMENT_FILE = re.compile(r"(\d{20})(\.log|\.index|\.timeindex)\Z")
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A log that can be served."""
+
+    segments: list[LogSegment]
+    epochs: LeaderEpochs
+    log_start_offset: int
+    log_end_offset: int
+    #: What recovery did, for the log of the process; empty after a clean stop.
+    notes: list[str]
+
+
+class _Opening:
+    def __init__(self, fs: FileSystem, directory: str, config: LogConfig, now_ms: int) -> None:
+        self.fs = fs
+        self.directory = directory
+        self.config = config
+        self.now_ms = now_ms
+        self.notes: list[str] = []
+        self.leftovers: list[str] = []
+
+    def attach_all(self) -> list[LogSegment]:
+        bases, names = [], self.fs.listdir(self.directory)
+        for name in names:
+            match = _SEGMENT_FILE.match(name)
+            if match is not None and match[2] == LOG_SUFFIX:
+                bases.append(int(match[1]))
+            elif match is not None and match[1] + LOG_SUFFIX not in names:
+                self.leftovers.append(name)
+            elif name.endswith((".tmp", ".deleted", ".cleaned")):
+                self.leftovers.append(name)
+        return [
+            LogSegment.attach(
+                self.fs,
+                self.directory,
+                base,
+                index_bytes_max=self.config.segment_index_bytes,
+                interval_bytes=self.config.index_interval_bytes,
+                now_ms=self.now_ms,
+            )
+            for base in sorted(bases)
+        ]
+
+    def create(self, base_offset: int) -> LogSegment:
+        segment = LogSegment.create(
+            self.fs,
+            self.directory,
+            base_offset,
+            index_bytes_max=self.config.segment_index_bytes,
+            interval_bytes=self.config.index_interval_bytes,
+            now_ms=self.now_ms,
+            reserve_bytes=self.config.segment_bytes if self.config.preallocate else 0,
+        )
+        self.fs.sync_directory(self.directory)
+        return segment
+
+    # ---------------------------------------------------------------- believing
+
+    def is_cleanly_closed(self, active: LogSegment, log_end_offset: int) -> bool:
+        """Does the last segment end where the clean shutdown said, with indexes that fit?"""
+        try:
+            if not self.indexes_fit(active):
+                return False
+            found = scan(active.log, active.base_offset, position=0, check_crc=False) if active.size == 0 else None
+            if found is None:
+                position = active.index.last_position()
+                first = active.header_at(position) if position < active.size else None
+                if first is None:
+                    return False
+                found = scan(active.log, first.base_offset, position=position, check_crc=False)
+        except CorruptLogError:
+            return False
+        return found.problem is None and found.next_offset == log_end_offset
+
+    def indexes_fit(self, segment: LogSegment) -> bool:
+        """Can the indexes be those of this log file? (A missing or damaged one is rebuilt.)"""
+        try:
+            offsets, positions = segment.index.loaded()
+            timestamps, _ = segment.time_index.loaded()
+        except CorruptLogError:
+            return False
+        if segment.size == 0:
+            return not offsets and not timestamps
+        if positions and positions[-1] >= segment.size:
+            return False
+        if not timestamps:
+            return False  # every closed segment with records has its largest timestamp
+        if not positions:
+            return True
+        last = segment.header_at(positions[-1])
+        return last.last_offset == segment.base_offset + offsets[-1]
+
+    def sizes_fit(self, segment: LogSegment) -> bool:
+        """A cheap look at a sealed segment's indexes, without reading them."""
+        for path, entry_bytes, needed in ((INDEX_SUFFIX, 8, False), (TIME_INDEX_SUFFIX, 12, segment.size > 0)):
+            name = segment.path.removesuffix(LOG_SUFFIX) + path
+            if not self.fs.exists(name):
+                return False
+            file = self.fs.open(name)
+            size = file.size()
+            file.close()
+            if size % entry_bytes or (needed and size == 0):
+                return False
+        return True
+
+    def rebuild(self, segment: LogSegment, found: Scan, *, sealed: bool) -> None:
+        segment.rebuild_indexes(found.batches)
+        if sealed:
+            segment.seal()
+            segment.unload_indexes()
+
+    def corrupt(self, segment: LogSegment, why: str) -> CorruptLogError:
+        return CorruptLogError(
+            f"{segment.path}, {why}. The log is not served and its files are left as they are: restore them, or delete "
+            f"{self.directory} to give its records up"
+        )
+
+
+def open_segments(
+    fs: FileSystem,
+    directory: str,
+    config: LogConfig,
+    *,
+    now_ms: int,
+    recovery_point: int,
+    log_start_offset: int,
+    clean: bool,
+) -> Opened:
+    """See ``PartitionLog.open``."""
+    opening = _Opening(fs, directory, config, now_ms)
+    segments = opening.attach_all()
+    epochs = LeaderEpochs(fs, directory)
+    epochs_known = epochs.load()
+    if not segments:
+        if recovery_point > log_start_offset:
+            raise CorruptLogError(
+                f"{directory}: no segment is there, but the log was flushed up to offset {recovery_point}"
+            )
+        _remove(opening)
+        epochs.replace(())
+        return Opened([opening.create(log_start_offset)], epochs, log_start_offset, log_start_offset, [])
+
+    scans: dict[int, Scan] = {}
+    if clean and opening.is_cleanly_closed(segments[-1], recovery_point):
+        log_end_offset = recovery_point
+    else:
+        scans = _scan_unflushed(opening, segments, recovery_point)
+        log_end_offset = scans[len(segments) - 1].next_offset
+    _remove(opening)
+    for number, segment in enumerate(segments):
+        sealed = number < len(segments) - 1
+        found = scans.get(number)
+        if found is not None:
+            if found.end < found.file_size:
+                segment.log.truncate(found.end)
+                segment.log.sync()
+            opening.rebuild(segment, found, sealed=sealed)
+        elif sealed and not opening.sizes_fit(segment):
+            opening.notes.append(f"{segment.path}: its indexes are missing or damaged, rebuilt")
+            opening.rebuild(segment, _headers(opening, segment), sealed=True)
+        elif not sealed:
+            segment.resume()
+
+    _restore_epochs(opening, epochs, epochs_known, segments, scans, log_end_offset)
+    log_start_offset = max(log_start_offset, segments[0].base_offset)
+    if log_start_offset > log_end_offset:  # records below the start were deleted, and those above it were never flushed
+        opening.notes.append(f"{directory}: ends at {log_end_offset}, below its start {log_start_offset}: starts empty")
+        for segment in reversed(segments):
+            segment.close()
+            segment.delete_files()
+        segments, log_end_offset = [opening.create(log_start_offset)], log_start_offset
+        epochs.replace(())
+    epochs.truncate_from_start(log_start_offset)
+    return Opened(segments, epochs, log_start_offset, log_end_offset, opening.notes)
+
+
+def _scan_unflushed(opening: _Opening, segments: list[LogSegment], recovery_point: int) -> dict[int, Scan]:
+    """Scans every segment that reaches beyond the recovery point; CorruptLogError on anything but a torn tail."""
+    scans = {}
+    last = len(segments) - 1
+    for number, segment in enumerate(segments):
+        if number < last and segments[number + 1].base_offset <= recovery_point:
+            continue
+        found = scans[number] = scan(segment.log, segment.base_offset)
+        judgement = judge(segment.log, found, recovery_point=recovery_point, is_last=number == last)
+        if judgement.verdict is Verdict.CORRUPT:
+            raise opening.corrupt(segment, judgement.why)
+        if judgement.verdict is Verdict.TORN:
+            opening.notes.append(
+                f"{segment.path}: cut at position {found.end} (offset {found.next_offset}), "
+                f"{found.file_size - found.end} bytes: {judgement.why}"
+            )
+    for number, following in pairwise(range(len(segments))):
+        before, after = scans.get(number), segments[following]
+        if before is None:
+            continue
+        gap = after.base_offset - before.next_offset
+        if gap < 0 or (gap > 0 and not opening.config.cleanup_compact):
+            raise opening.corrupt(
+                after, f"position 0: begins with offset {after.base_offset}, but the segment before it ends at {before.next_offset}"
+            )
+    return scans
+
+
+def _headers(opening: _Opening, segment: LogSegment) -> Scan:
+    found = scan(segment.log, segment.base_offset, check_crc=False)
+    if found.problem is not None:
+        raise opening.corrupt(segment, f"position {found.end}: {found.problem}; below the recovery point")
+    return found
+
+
+def _restore_epochs(
+    opening: _Opening,
+    epochs: LeaderEpochs,
+    known: bool,
+    segments: list[LogSegment],
+    scans: dict[int, Scan],
+    log_end_offset: int,
+) -> None:
+    """The checkpoint, cut at the log's end, with what the scanned batches say; from the batches alone if it is lost."""
+    entries = tuple(entry for entry in epochs.entries if entry.start_offset < log_end_offset)
+    for number, segment in enumerate(segments):
+        found = scans.get(number)
+        if found is None and not known:
+            found = _headers(opening, segment)
+        for entry in found.epochs if found is not None else ():
+            if entry.epoch >= 0 and entry.epoch > (entries[-1].epoch if entries else -1):
+                entries = with_epoch(entries, EpochStart(entry.epoch, entry.start_offset))
+    epochs.replace(entries)
+
+
+def _remove(opening: _Opening) -> None:
+    for name in opening.leftovers:
+        opening.fs.unlink(f"{opening.directory}/{name}")
+    if opening.leftovers:
+        opening.fs.sync_directory(opening.directory)

@@ -1,0 +1,421 @@
+"""The log of one partition: an ordered list of segments, appended to at one end.
+
+    log start        recovery point    flushed        log end
+       |                  |               |              |
+    [ segment ][ segment ][ segment ][ active segment .. ]
+
+    log_start_offset <= recovery point <= flushed_offset <= log_end_offset
+
+Synchronous, without threads or locks of its own. One owner (``DirectoryWriter``) makes all changes, one after the other;
+readers in any thread may call the reading methods meanwhile, for offsets below an end that the owner has published:
+batches, index entries and the list of segments only become visible when they are complete, and a reader that holds a
+segment keeps its file open even when the segment is deleted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import random
+import uuid
+from collections.abc import Sequence
+
+from ..clock import Clock
+from ..errors import (
+    CorruptLogError,
+    DiskFullError,
+    HeadraceError,
+    InvalidArgumentError,
+    OffsetOutOfRangeError,
+    StorageError,
+)
+from ..types import FlushPolicy, TopicPartition
+from .appending import Append, AppendInfo, AppendOutcome, Prepared, prepare, validate
+from .config import LogConfig
+from .epochs import EpochEnd, LeaderEpochs
+from .files import Buffer, FileSystem
+from .index import TimestampOffset
+from .opening import open_segments
+from .reading import FoundTimestamp, LogReader, ReadResult
+from .segment import BatchMeta, LogSegment
+
+_NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
+
+
+class PartitionLog(LogReader):
+    """See the module. Made by ``open``; all offsets are exclusive ends unless they say otherwise."""
+
+    def __init__(
+        self,
+        fs: FileSystem,
+        directory: str,
+        topic_partition: TopicPartition,
+        config: LogConfig,
+        clock: Clock,
+        rng: random.Random,
+        topic_id: uuid.UUID | None,
+        segments: Sequence[LogSegment],
+        epochs: LeaderEpochs,
+        log_start_offset: int,
+        log_end_offset: int,
+    ) -> None:
+        super().__init__(topic_partition, tuple(segments), log_start_offset, log_end_offset)
+        self.directory = directory
+        self.config = config
+        self.topic_id = topic_id
+        self.epochs = epochs
+        #: Everything below is durable.
+        self.flushed_offset = log_end_offset
+        #: Records appended since the last flush, and when the first of them was (None: none are).
+        self.unflushed_since_ms: float | None = None
+        self._fs = fs
+        self._clock = clock
+        self._rng = rng
+        self._roll_jitter_ms = self._draw_jitter()
+
+    @classmethod
+    def open(
+        cls,
+        fs: FileSystem,
+        directory: str,
+        topic_partition: TopicPartition,
+        config: LogConfig,
+        *,
+        clock: Clock,
+        rng: random.Random | None = None,
+        topic_id: uuid.UUID | None = None,
+        recovery_point: int = 0,
+        log_start_offset: int = 0,
+        clean: bool = False,
+    ) -> PartitionLog:
+        """Opens the log in ``directory`` (which exists), creating its first segment if it has none.
+
+        ``clean``: the last owner closed it and ``recovery_point`` is its end; else what lies beyond the recovery point is
+        scanned, a torn tail is cut and indexes are rebuilt. Raises CorruptLogError (nothing is changed then) and OSError.
+        """
+        opened = open_segments(
+            fs,
+            directory,
+            config,
+            now_ms=clock.now_ms(),
+            recovery_point=recovery_point,
+            log_start_offset=log_start_offset,
+            clean=clean,
+        )
+        return cls(
+            fs,
+            directory,
+            topic_partition,
+            config,
+            clock,
+            rng or random.Random(),
+            topic_id,
+            opened.segments,
+            opened.epochs,
+            opened.log_start_offset,
+            opened.log_end_offset,
+        )
+
+    # ---------------------------------------------------------------- state
+
+    @property
+    def active(self) -> LogSegment:
+        """The segment that is appended to."""
+        if not self._segments:
+            raise StorageError(f"the log of {self.topic_partition} is closed")
+        return self._segments[-1]
+
+    @property
+    def recovery_point(self) -> int:
+        """What may be persisted as the recovery point: everything below it is durable."""
+        return self.flushed_offset
+
+    @property
+    def settled_offset(self) -> int:
+        """One past the last record that has what the topic's ``log.flush`` promises: such records may be acknowledged, and
+        count in the high watermark."""
+        return self.flushed_offset if self.config.flush is FlushPolicy.COMMIT else self.log_end_offset
+
+    @property
+    def is_closed(self) -> bool:
+        return not self._segments
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes in all segments."""
+        return sum(segment.size for segment in self._segments)
+
+    def reconfigure(self, config: LogConfig) -> None:
+        """New settings, in force from the next append or roll on."""
+        self.config = config
+        for segment in self._segments[-1:]:
+            segment.interval_bytes = config.index_interval_bytes
+        self._roll_jitter_ms = self._draw_jitter()
+
+    # ---------------------------------------------------------------- append
+
+    def append(self, data: Buffer, leader_epoch: int) -> AppendInfo:
+        """Validates and appends whole batches as their leader: gives them offsets and the epoch. Not durable yet: see
+        ``flush``. Raises what ``append_many`` gives as the outcome of one append."""
+        (outcome,) = self.append_many([Append(data=data, leader_epoch=leader_epoch)])
+        if isinstance(outcome, HeadraceError):
+            raise outcome
+        return outcome
+
+    def append_many(self, appends: Sequence[Append]) -> list[AppendOutcome]:
+        """Appends several requests in order, each of them whole or not at all, with one writev for all that go into the
+        same segment.
+
+        The outcome of a refused one is its error: CorruptMessageError, InvalidRecordError, InvalidTimestampError,
+        RecordTooLargeError, RecordListTooLargeError, DiskFullError (what had been written of it is removed again). The
+        others are appended all the same. Raises OSError when the disk fails in another way: then the state of the file
+        is unknown and the log must not be used any more.
+        """
+        now_ms = self._clock.now_ms()
+        outcomes: list[AppendOutcome] = []
+        group: list[Prepared] = []
+        for append in appends:
+            try:
+                prepared = self._prepare(append, group, now_ms)
+                if self._should_roll(group, prepared, now_ms):
+                    outcomes += self._write(group)
+                    group = []
+                    self.roll()
+                    if prepared.metas[0].base_offset != self.log_end_offset:  # the group before it was refused
+                        prepared = self._prepare(append, group, now_ms)
+                self._assign_epoch(append.leader_epoch, prepared.metas[0].base_offset)
+            except HeadraceError as error:
+                outcomes += self._write(group)
+                group = []
+                outcomes.append(error)
+            except OSError as error:
+                if error.errno not in _NO_SPACE:
+                    raise
+                outcomes += self._write(group)
+                group = []
+                outcomes.append(self._disk_full(error))
+            else:
+                group.append(prepared)
+        return outcomes + self._write(group)
+
+    def _prepare(self, append: Append, group: list[Prepared], now_ms: int) -> Prepared:
+        data, headers = append.data, append.headers
+        if headers is None:
+            data, headers = validate(data, self.config, now_ms)
+        base_offset = group[-1].next_offset if group else self.log_end_offset
+        return prepare(
+            data, headers, self.config, base_offset=base_offset, leader_epoch=append.leader_epoch, now_ms=now_ms
+        )
+
+    def _assign_epoch(self, epoch: int, start_offset: int) -> None:
+        latest = self.epochs.latest_epoch
+        if epoch > latest:
+            self.epochs.assign(epoch, start_offset)
+        elif epoch < latest:
+            raise InvalidArgumentError(
+                f"{self.topic_partition}: an append with leader epoch {epoch}, but the log has records of {latest}"
+            )
+
+    def _write(self, group: list[Prepared]) -> list[AppendOutcome]:
+        if not group:
+            return []
+        segment = self.active
+        if len(group) == 1:
+            buffers, metas, size = group[0].buffers, group[0].metas, group[0].size
+        else:
+            buffers = [buffer for prepared in group for buffer in prepared.buffers]
+            metas = [meta for prepared in group for meta in prepared.metas]
+            size = sum(prepared.size for prepared in group)
+        try:
+            segment.write(buffers, size)
+        except OSError as error:
+            if error.errno not in _NO_SPACE:
+                raise
+            segment.undo_write()
+            return [self._disk_full(error)] * len(group)
+        self._published(segment, metas)
+        return [
+            AppendInfo(
+                prepared.metas[0].base_offset,
+                prepared.next_offset,
+                prepared.log_append_time_ms,
+                prepared.size,
+                self.log_start_offset,
+                prepared.max_timestamp_ms,
+            )
+            for prepared in group
+        ]
+
+    def _published(self, segment: LogSegment, metas: Sequence[BatchMeta]) -> None:
+        base_offset, next_offset = metas[0].base_offset, metas[-1].last_offset + 1
+        assert base_offset == self.log_end_offset, f"{self.directory}: {base_offset} is not the end of the log"
+        self.remember_place(base_offset, segment, segment.size)
+        segment.publish(metas)
+        self.remember_place(next_offset, segment, segment.size)
+        if self.unflushed_since_ms is None:
+            self.unflushed_since_ms = self._clock.monotonic_ms()
+        self.log_end_offset = next_offset
+
+    def _disk_full(self, error: OSError) -> DiskFullError:
+        return DiskFullError(
+            f"{self.directory}: no space left on the disk ({error.strerror}): nothing was appended; free some space, or "
+            "lower the topics' retention"
+        )
+
+    # ---------------------------------------------------------------- roll
+
+    def _should_roll(self, group: list[Prepared], prepared: Prepared, now_ms: int) -> bool:
+        """Kafka's LogSegment.shouldRoll, for what would come behind ``group``."""
+        segment = self.active
+        size = segment.size + sum(one.size for one in group)
+        if size == 0:
+            return not segment.fits(prepared.next_offset - 1)
+        if size + prepared.size > self.config.segment_bytes or not segment.fits(prepared.next_offset - 1):
+            return True
+        if segment.index.is_full or segment.time_index.is_full:
+            return True
+        first_ms = segment.first_batch_timestamp() if segment.size else group[0].metas[0].max_timestamp_ms
+        if first_ms is not None and first_ms >= 0:
+            waited_ms = prepared.max_timestamp_ms - first_ms
+        else:
+            waited_ms = now_ms - segment.created_ms
+        return waited_ms > self.config.segment_ms - self._roll_jitter_ms
+
+    def roll(self) -> LogSegment:
+        """Seals the active segment and begins a new one at the log's end. The old segment and then the directory are
+        durable before anything can be written to the new one. No change when the active segment is empty."""
+        old = self.active
+        if old.size == 0 and old.base_offset == self.log_end_offset:
+            return old
+        old.seal()
+        self.flushed_offset = self.log_end_offset
+        self.unflushed_since_ms = None
+        new = self._create_segment(self.log_end_offset)
+        if old.size == 0:  # an empty segment whose range is used up: it has nothing to keep
+            self._segments = (*self._segments[:-1], new)
+            old.delete_files()
+        else:
+            self._segments = (*self._segments, new)
+        self._roll_jitter_ms = self._draw_jitter()
+        return new
+
+    def _create_segment(self, base_offset: int) -> LogSegment:
+        segment = LogSegment.create(
+            self._fs,
+            self.directory,
+            base_offset,
+            index_bytes_max=self.config.segment_index_bytes,
+            interval_bytes=self.config.index_interval_bytes,
+            now_ms=self._clock.now_ms(),
+            reserve_bytes=self.config.segment_bytes if self.config.preallocate else 0,
+        )
+        self._fs.sync_directory(self.directory)
+        return segment
+
+    def _draw_jitter(self) -> int:
+        jitter_ms = min(self.config.segment_jitter_ms, self.config.segment_ms)
+        return self._rng.randrange(jitter_ms + 1) if jitter_ms else 0
+
+    # ---------------------------------------------------------------- flush, truncate, delete, close
+
+    def flush(self) -> int:
+        """Forces everything appended so far to the disk; returns the flushed offset. A failure (OSError) is final."""
+        end = self.log_end_offset
+        if end > self.flushed_offset:
+            self.active.log.sync()  # older segments were flushed when they were rolled
+            self.flushed_offset = end
+            self.unflushed_since_ms = None
+        return end
+
+    def truncate_to(self, offset: int) -> None:
+        """Removes records at and above ``offset``, durably; a batch that straddles it goes as a whole. No change when the
+        log ends there or earlier. Who persisted a higher recovery point must lower it first (``LogDirectory.truncate``
+        does)."""
+        if offset >= self.log_end_offset:
+            return
+        if offset <= self._segments[0].base_offset:
+            self._restart_at(offset)
+            return
+        keep = [segment for segment in self._segments if segment.base_offset < offset]
+        self._forget_places()
+        for segment in reversed(self._segments[len(keep) :]):  # the newest first: a crash leaves a log without a gap
+            self._segments = self._segments[:-1]
+            segment.close()
+            segment.delete_files()
+            self._fs.sync_directory(self.directory)
+        last = keep[-1]
+        place = last.find_or_end(offset)
+        end_offset = min(offset, self.log_end_offset) if place is None else place.header.base_offset
+        self.log_end_offset = end_offset
+        self.flushed_offset = min(self.flushed_offset, end_offset)
+        last.truncate_to(place)
+        last.log.sync()
+        self.flushed_offset = end_offset
+        self.unflushed_since_ms = None
+        self.epochs.truncate_from_end(end_offset)
+        self.log_start_offset = min(self.log_start_offset, end_offset)
+
+    def _restart_at(self, offset: int) -> None:
+        """Empties the log; its next record gets ``offset``."""
+        old, self._segments = self._segments, ()
+        self._forget_places()
+        for segment in reversed(old):
+            segment.close()
+            segment.delete_files()
+        self._fs.sync_directory(self.directory)
+        self.epochs.replace(())
+        self.log_end_offset = self.flushed_offset = self.log_start_offset = offset
+        self.unflushed_since_ms = None
+        self._segments = (self._create_segment(offset),)
+
+    def delete_records(self, before_offset: int) -> int:
+        """Moves the log start to ``before_offset`` and drops the segments that lie wholly below it; returns the new log
+        start. The start becomes durable through ``LogDirectory``. OffsetOutOfRangeError above the log's end."""
+        if before_offset > self.log_end_offset:
+            raise OffsetOutOfRangeError(
+                f"{self.topic_partition}: records before {before_offset} cannot be deleted, the log ends at "
+                f"{self.log_end_offset}"
+            )
+        if before_offset > self.log_start_offset:
+            self.log_start_offset = before_offset
+            self.epochs.truncate_from_start(before_offset)
+        return self.log_start_offset
+
+    def drop_segments_below_start(self) -> int:
+        """Deletes the files of whole segments below the log start; returns how many. Call once the start is durable."""
+        segments = self._segments
+        dropped = 0
+        while dropped + 1 < len(segments) and segments[dropped + 1].base_offset <= self.log_start_offset:
+            dropped += 1
+        if dropped:
+            self._segments = segments[dropped:]
+            self._forget_places()
+            for segment in segments[:dropped]:
+                segment.delete_files()
+            self._fs.sync_directory(self.directory)
+        return dropped
+
+    def epoch_end_offset(self, epoch: int) -> EpochEnd:
+        """Where a leader epoch ended (KIP-101, KIP-320)."""
+        return self.epochs.end_of(epoch, self.log_end_offset)
+
+    def close(self, *, flush: bool = True) -> None:
+        """Flushes, completes the indexes and lets go of the files; readers at work finish on their own references."""
+        if not self._segments:
+            return
+        if flush:
+            self.flush()
+        segment = self.active
+        with contextlib.ExitStack() as stack:
+            stack.callback(setattr, self, "_segments", ())
+            segment.close()
+            self._forget_places()
+
+
+__all__ = [
+    "CorruptLogError",
+    "FoundTimestamp",
+    "PartitionLog",
+    "ReadResult",
+    "TimestampOffset",
+]

@@ -1,0 +1,228 @@
+"""Reading a log: by offset, by time. Everything here may run in any thread while the owner appends.
+
+A read is one pread of exactly the bytes that go out: where the last whole batch ends is found first, by the offset index
+and a short walk over headers, so that nothing is copied and then cut. Readers mostly go on where they stopped, and
+consumers at the tail read what was just appended: both places are remembered, and need no lookup.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from typing import NamedTuple
+
+from ..errors import CorruptLogError, CorruptMessageError, OffsetOutOfRangeError
+from ..records import decode_batch, read_header
+from ..types import TopicPartition
+from .index import TimestampOffset
+from .segment import LogSegment, Place
+
+_PLACES_MAX = 128
+#: How many sealed segments keep their indexes in memory.
+_WARM_SEGMENTS = 4
+
+
+class ReadResult(NamedTuple):
+    """A slice of the log."""
+
+    #: Whole batches, back to back, as they stand in the log; the first may begin below the offset asked for.
+    records: bytes
+    #: Where to go on.
+    next_offset: int
+
+
+class FoundTimestamp(NamedTuple):
+    """A record found by its time."""
+
+    timestamp_ms: int
+    offset: int
+    leader_epoch: int
+
+
+class LogReader:
+    """The reading half of a partition's log."""
+
+    def __init__(
+        self,
+        topic_partition: TopicPartition,
+        segments: tuple[LogSegment, ...],
+        log_start_offset: int,
+        log_end_offset: int,
+    ) -> None:
+        self.topic_partition = topic_partition
+        self.log_start_offset = log_start_offset
+        #: One past the last record that was written.
+        self.log_end_offset = log_end_offset
+        self._segments = segments
+        self._places: dict[int, tuple[LogSegment, int]] = {}
+        self._places_before: dict[int, tuple[LogSegment, int]] = {}
+        self._warm: tuple[LogSegment, ...] = ()
+
+    @property
+    def segments(self) -> tuple[LogSegment, ...]:
+        """Oldest first; the last one is the active one."""
+        return self._segments
+
+    # ---------------------------------------------------------------- by offset
+
+    def read(
+        self, offset: int, max_bytes: int, up_to: int | None = None, *, wait: bool = True
+    ) -> ReadResult | None:
+        """Whole batches from the one that holds ``offset`` on: at most ``max_bytes`` of them, but the first one whole even
+        if it is larger; none that reaches to ``up_to`` (default: the log's end) or above.
+
+        ``wait=False`` answers None when the bytes are not in the page cache: read again, in a thread that may block.
+        Raises OffsetOutOfRangeError for an offset below the log start or above the log end, CorruptLogError.
+        """
+        end_offset = self.log_end_offset
+        if up_to is None or up_to > end_offset:
+            up_to = end_offset
+        if not self.log_start_offset <= offset <= end_offset:
+            raise OffsetOutOfRangeError(
+                f"{self.topic_partition}: offset {offset} is out of range, the log has {self.log_start_offset} to {end_offset}"
+            )
+        if offset >= up_to:
+            return ReadResult(b"", offset)
+        segments = self._segments
+        at = bisect_right(segments, offset, key=_base_offset) - 1
+        while 0 <= at < len(segments):
+            segment = segments[at]
+            following = segments[at + 1].base_offset if at + 1 < len(segments) else None
+            if not wait and not segment.index.is_loaded:
+                return None
+            self._keep_warm(segment, following)
+            position = self._position_of(offset, segment)
+            if position is not None:
+                return self._read_segment(segment, following, position, offset, max_bytes, up_to, wait)
+            at += 1  # nothing at or above the offset in here: the records were compacted away
+        raise OffsetOutOfRangeError(f"{self.topic_partition}: the segments that held offset {offset} are gone")
+
+    def _position_of(self, offset: int, segment: LogSegment) -> int | None:
+        known = self._places.get(offset) or self._places_before.get(offset)
+        if known is not None and known[0] is segment:
+            return known[1]
+        place = segment.find_or_end(offset)
+        return None if place is None else place.position
+
+    def _read_segment(
+        self,
+        segment: LogSegment,
+        following: int | None,
+        position: int,
+        offset: int,
+        max_bytes: int,
+        up_to: int,
+        wait: bool,
+    ) -> ReadResult | None:
+        if following is not None and up_to >= following:
+            end, next_offset = segment.size, following
+        else:
+            found = self._position_of(up_to, segment)
+            end, next_offset = (segment.size if found is None else found), up_to
+        if end <= position:
+            return ReadResult(b"", offset)
+        if end - position > max_bytes:
+            header = segment.header_at(position)
+            end, next_offset = segment.cut(Place(position, header), position + max_bytes)
+        if not wait and not segment.log.is_cached(end - position, position):
+            return None
+        records = segment.log.pread(end - position, position)
+        self._check(records, end - position, segment, position, offset)
+        self.remember_place(next_offset, segment, end)
+        return ReadResult(records, next_offset)
+
+    def _check(self, records: bytes, size: int, segment: LogSegment, position: int, offset: int) -> None:
+        if len(records) != size:
+            raise CorruptLogError(
+                f"{segment.path}: {size} bytes expected at position {position}, the file has only {len(records)}"
+            )
+        try:
+            header = read_header(records)
+        except CorruptMessageError as error:
+            raise CorruptLogError(f"{segment.path}, position {position}: {error.message}") from error
+        if header.last_offset < offset:
+            raise CorruptLogError(
+                f"{segment.path}, position {position}: offsets {header.base_offset} to {header.last_offset} instead of {offset}"
+            )
+
+    # ---------------------------------------------------------------- by time
+
+    def offset_for_timestamp(self, timestamp_ms: int, up_to: int | None = None) -> FoundTimestamp | None:
+        """The first record with a timestamp at or after ``timestamp_ms``, below ``up_to``; None when there is none."""
+        up_to = self.log_end_offset if up_to is None else up_to
+        for segment in self._segments:
+            if segment.base_offset >= up_to:
+                return None
+            if segment.size == 0 or segment.largest_timestamp.timestamp_ms < timestamp_ms:
+                continue
+            before = segment.time_index.lookup(timestamp_ms)
+            start = segment.index.lookup(max(before.offset, self.log_start_offset))
+            for place in segment.places(start, segment.size):
+                if place.header.base_offset >= up_to:
+                    return None
+                if place.header.max_timestamp_ms >= timestamp_ms and place.header.last_offset >= self.log_start_offset:
+                    found = self._first_record(segment, place, timestamp_ms)
+                    if found is not None:
+                        return found
+        return None
+
+    def offset_of_max_timestamp(self, up_to: int | None = None) -> FoundTimestamp | None:
+        """The first record that has the largest timestamp of all below ``up_to`` (KIP-734); None for an empty log."""
+        up_to = self.log_end_offset if up_to is None else up_to
+        best: tuple[LogSegment, TimestampOffset] | None = None
+        for segment in self._segments:
+            if segment.base_offset >= up_to or segment.size == 0:
+                continue
+            largest = segment.largest_timestamp
+            if not self.log_start_offset <= largest.offset < up_to:
+                largest = self._largest_within(segment, up_to)
+            if largest.timestamp_ms >= 0 and (best is None or largest.timestamp_ms > best[1].timestamp_ms):
+                best = (segment, largest)
+        if best is None:
+            return None
+        segment, largest = best
+        return self._first_record(segment, segment.find(largest.offset), largest.timestamp_ms)
+
+    def _largest_within(self, segment: LogSegment, up_to: int) -> TimestampOffset:
+        largest = TimestampOffset(-1, segment.base_offset)
+        for place in segment.places(segment.index.lookup(self.log_start_offset), segment.size):
+            header = place.header
+            if header.last_offset >= up_to:
+                break
+            if header.last_offset >= self.log_start_offset and header.max_timestamp_ms > largest.timestamp_ms:
+                largest = TimestampOffset(header.max_timestamp_ms, header.last_offset)
+        return largest
+
+    def _first_record(self, segment: LogSegment, place: Place, timestamp_ms: int) -> FoundTimestamp | None:
+        batch = segment.log.pread(place.header.size, place.position)
+        try:
+            records = decode_batch(batch, start_offset=self.log_start_offset)
+        except CorruptMessageError as error:
+            raise CorruptLogError(f"{segment.path}, position {place.position}: {error.message}") from error
+        for record in records:
+            if record.timestamp_ms >= timestamp_ms:
+                return FoundTimestamp(record.timestamp_ms, record.offset, place.header.leader_epoch)
+        return None
+
+    # ---------------------------------------------------------------- memory of places
+
+    def remember_place(self, offset: int, segment: LogSegment, position: int) -> None:
+        """A batch that starts at ``position`` begins with ``offset`` (or will: the end of the log)."""
+        if len(self._places) >= _PLACES_MAX:
+            self._places_before, self._places = self._places, {}
+        self._places[offset] = (segment, position)
+
+    def _forget_places(self) -> None:
+        self._places, self._places_before = {}, {}
+
+    def _keep_warm(self, segment: LogSegment, following: int | None) -> None:
+        """Sealed segments that are read keep their indexes loaded, but only the last few of them."""
+        if following is None or segment in self._warm:
+            return
+        warm = (*self._warm, segment)
+        for cold in warm[:-_WARM_SEGMENTS]:
+            cold.unload_indexes()
+        self._warm = warm[-_WARM_SEGMENTS:]
+
+
+def _base_offset(segment: LogSegment) -> int:
+    return segment.base_offset

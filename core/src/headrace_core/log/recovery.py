@@ -1,0 +1,181 @@
+"""What a log believes after it was not closed cleanly.
+
+Nothing after the recovery point (the offset up to which all was flushed, persisted now and then) is trusted: segments
+that reach beyond it are read whole and every CRC is checked. A scan ends at the end of the file, or at the first bytes
+that are no sound batch. Then:
+
+    the bad bytes are            and                                     verdict
+    -------------------------    -------------------------------------   ---------------------------------------------
+    below the recovery point     -                                       corruption: these bytes were flushed
+    in a sealed segment          -                                       corruption: a roll flushes the old segment
+    at or above it, at the end   no sound batch follows                  torn tail: cut
+    at or above it               sound batches follow, no hole           corruption: cutting would lose sound records
+    at or above it               sound batches follow, but the bad       torn tail: cut
+                                 bytes have a hole
+
+A *hole* is an aligned 4-KiB block of zeros inside the bad batch. One turn of the writer may write many blocks, and a
+machine that loses power may have persisted any of them: a file that only grew shows the lost ones as zeros. Batches of
+that turn that lie behind the hole can be sound, and were never acknowledged. Bit rot in acknowledged bytes does not
+look like this. (Without this rule an ordinary power loss could make a partition with one replica refuse to start.)
+
+A log that ends below its recovery point has lost flushed bytes: corruption as well. Corruption is never repaired here:
+the files stay as they are, the log is not served, and its owner fetches it anew or asks a human.
+"""
+
+from __future__ import annotations
+
+import enum
+import struct
+from dataclasses import dataclass, field
+
+from ..errors import CorruptMessageError
+from ..records import HEADER_BYTES, check_batch, read_header
+from .epochs import EpochStart
+from .files import File
+from .index import RELATIVE_OFFSET_MAX
+from .segment import BatchMeta
+
+_WINDOW_BYTES = 4 * 1024 * 1024
+_BLOCK_BYTES = 4096
+#: A batch begins with its offset, whose upper bytes are zeros anyway.
+_MIN_HOLE_BYTES = 8
+_ZERO_BLOCK = bytes(_BLOCK_BYTES)
+_MAGIC_AT = 16
+_BASE_OFFSET = struct.Struct(">q")
+
+
+@dataclass(slots=True)
+class Scan:
+    """What a pass over a segment's bytes found."""
+
+    batches: list[BatchMeta] = field(default_factory=list)
+    epochs: list[EpochStart] = field(default_factory=list)
+    #: Where the sound batches end, and the offset after the last of them.
+    end: int = 0
+    next_offset: int = 0
+    file_size: int = 0
+    #: Why the bytes at ``end`` are no sound batch; None when the file ends there.
+    problem: str | None = None
+
+
+class Verdict(enum.Enum):
+    """What the end of a scan means."""
+
+    WHOLE = "whole"
+    TORN = "torn tail"
+    CORRUPT = "corruption"
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """A verdict, with the sentence that explains it."""
+
+    verdict: Verdict
+    why: str = ""
+
+
+def scan(file: File, base_offset: int, *, position: int = 0, end: int | None = None, check_crc: bool = True) -> Scan:
+    """Reads batches from ``position`` (a batch's start) until the end of the file, or the first that is not sound:
+    cut short, impossible, wrong CRC, or with an offset that does not go on from the one before it."""
+    size = file.size() if end is None else end
+    found = Scan(end=position, next_offset=base_offset, file_size=size)
+    window = b""
+    window_at = position
+    while found.end < size:
+        at = found.end - window_at
+        try:
+            if at + HEADER_BYTES > len(window):
+                window, window_at, at = file.pread(min(_WINDOW_BYTES, size - found.end), found.end), found.end, 0
+            header = read_header(window, at)
+            if header.size > size - found.end:
+                raise CorruptMessageError(
+                    f"the batch has {header.size} bytes by its header, only {size - found.end} are there"
+                )
+            if not found.next_offset <= header.base_offset <= header.last_offset <= base_offset + RELATIVE_OFFSET_MAX:
+                raise CorruptMessageError(
+                    f"offsets {header.base_offset} to {header.last_offset} cannot follow {found.next_offset - 1}"
+                )
+            if check_crc:
+                if at + header.size > len(window):
+                    window = file.pread(min(max(_WINDOW_BYTES, header.size), size - found.end), found.end)
+                    window_at, at = found.end, 0
+                check_batch(window, at)
+        except CorruptMessageError as error:
+            found.problem = error.message
+            return found
+        found.batches.append(BatchMeta(header.size, header.base_offset, header.last_offset, header.max_timestamp_ms))
+        if not found.epochs or header.leader_epoch > found.epochs[-1].epoch:
+            found.epochs.append(EpochStart(header.leader_epoch, header.base_offset))
+        found.end += header.size
+        found.next_offset = header.next_offset
+    return found
+
+
+def judge(file: File, found: Scan, *, recovery_point: int, is_last: bool) -> Judgement:
+    """Tells a torn tail from corruption; see the table above."""
+    if found.problem is None:
+        if is_last and found.next_offset < recovery_point:
+            return Judgement(
+                Verdict.CORRUPT, f"the log ends at offset {found.next_offset}, but was flushed up to {recovery_point}"
+            )
+        return Judgement(Verdict.WHOLE)
+    where = f"position {found.end} (offset {found.next_offset}): {found.problem}"
+    if found.next_offset < recovery_point:
+        return Judgement(Verdict.CORRUPT, f"{where}; below the recovery point {recovery_point}")
+    if not is_last:
+        return Judgement(Verdict.CORRUPT, f"{where}; in a segment that was sealed")
+    sound = find_sound_batch(file, found.end + 1, found.file_size, found.next_offset)
+    if sound is None:
+        return Judgement(Verdict.TORN, f"{where}; no sound batch follows")
+    if has_hole(file, found.end, sound):
+        return Judgement(Verdict.TORN, f"{where}; a block that never reached the disk")
+    return Judgement(Verdict.CORRUPT, f"{where}; but a sound batch follows at position {sound}")
+
+
+def find_sound_batch(file: File, position: int, end: int, offset_min: int) -> int | None:
+    """Where the first sound batch with an offset of at least ``offset_min`` starts, at or after ``position``.
+
+    Every byte position is a candidate: magic byte, offset range and length rule nearly all of them out before a CRC is
+    computed.
+    """
+    start = position
+    while start + HEADER_BYTES <= end:
+        window = file.pread(min(_WINDOW_BYTES, end - start), start)
+        candidate = window.find(b"\x02", _MAGIC_AT)
+        while candidate != -1:
+            at = candidate - _MAGIC_AT
+            if at + HEADER_BYTES > len(window):
+                break
+            if _is_sound(file, window, at, start, end, offset_min):
+                return start + at
+            candidate = window.find(b"\x02", candidate + 1)
+        start += max(len(window) - HEADER_BYTES + 1, 1)
+    return None
+
+
+def _is_sound(file: File, window: bytes, at: int, window_at: int, end: int, offset_min: int) -> bool:
+    (base_offset,) = _BASE_OFFSET.unpack_from(window, at)
+    if not offset_min <= base_offset <= offset_min + RELATIVE_OFFSET_MAX:
+        return False
+    try:
+        header = read_header(window, at)
+        if header.size > end - window_at - at:
+            return False
+        check_batch(file.pread(header.size, window_at + at))
+    except CorruptMessageError:
+        return False
+    return True
+
+
+def has_hole(file: File, start: int, end: int) -> bool:
+    """Is one of the blocks that the bad batch touches, between ``start`` and ``end``, nothing but zeros?"""
+    boundary = -(-start // _BLOCK_BYTES) * _BLOCK_BYTES
+    rest = file.pread(min(boundary, end) - start, start)  # of the block that the batch before it shares
+    if len(rest) >= _MIN_HOLE_BYTES and not any(rest):
+        return True
+    for at in range(boundary, end, _WINDOW_BYTES):
+        window = file.pread(min(_WINDOW_BYTES, end - at), at)
+        for block in range(0, len(window) - _BLOCK_BYTES + 1, _BLOCK_BYTES):
+            if window.startswith(_ZERO_BLOCK, block):
+                return True
+    return False
