@@ -1,0 +1,170 @@
+"""Consuming: every offset accounted for."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+from operator import attrgetter
+from typing import Any
+
+from headrace_core.errors import InvalidArgumentError, RequestTimedOutError
+from headrace_core.types import TopicPartition
+
+from .common import SAMPLES, STALL_S, BenchOptions, BenchResult, partitions_of, warm_memory
+
+
+class _Ledger:
+    """Which offsets of each partition were seen: each once, in order, from the earliest on."""
+
+    def __init__(self, starts: dict[TopicPartition, int]) -> None:
+        self._next = {partition.partition: offset for partition, offset in starts.items()}
+        self.records = 0
+        self.value_bytes = 0
+        self.sound = True
+
+    def take_records(self, records: list[Any]) -> None:
+        """A list of records, partition by partition in runs: the ends of a run tell whether it has a gap."""
+        self.value_bytes += sum(map(len, filter(None, map(attrgetter("value"), records))))
+        self.records += len(records)
+        position, count = 0, len(records)
+        while position < count:
+            partition = records[position].partition
+            offset = records[position].offset
+            self.sound &= offset == self._next.get(partition)
+            end = _run_end(records, position, partition, offset)
+            self._next[partition] = offset + end - position
+            position = end
+
+    def take_one(self, record: Any) -> None:
+        partition, offset = record.partition, record.offset
+        self.value_bytes += len(record.value or b"")
+        self.records += 1
+        self.sound &= offset == self._next[partition]
+        self._next[partition] = offset + 1
+
+    def take_table(self, table: Any) -> None:
+        """The same for a table: whole columns at a time."""
+        import numpy
+        import pyarrow.compute
+
+        partitions, offsets = table.column("partition").to_numpy(), table.column("offset").to_numpy()
+        self.value_bytes += pyarrow.compute.sum(pyarrow.compute.binary_length(table.column("value"))).as_py() or 0
+        self.records += len(offsets)
+        cuts = [0, *(numpy.flatnonzero(numpy.diff(partitions)) + 1).tolist(), len(offsets)]
+        for begin, end in itertools.pairwise(cuts):
+            partition = int(partitions[begin])
+            run = offsets[begin:end]
+            self.sound &= int(run[0]) == self._next.get(partition) and bool(numpy.all(numpy.diff(run) == 1))
+            self._next[partition] = int(run[-1]) + 1
+
+
+def _run_end(records: list[Any], begin: int, partition: int, offset: int) -> int:
+    """Where the run of consecutive offsets of ``partition`` that begins at ``begin`` ends, by bisection."""
+
+    def inside(at: int) -> bool:
+        return bool(records[at].partition == partition and records[at].offset == offset + at - begin)
+
+    low, high = begin, len(records)
+    if inside(high - 1):
+        return high
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if inside(middle) else (low, middle)
+    return high
+
+
+def consume(options: BenchOptions) -> BenchResult:
+    """Read the topic from the earliest offset: ``records`` of them, or all that there are at the start."""
+    options.check()
+    if options.warm:
+        warm_memory()
+    config = {"check.crcs": True, "allow.auto.create.topics": False} | options.config
+    if options.api == "async":
+        seconds, latencies, ledger, wanted = asyncio.run(_consume_async(options, config))
+    else:
+        seconds, latencies, ledger, wanted = _consume_blocking(options, config)
+    return BenchResult(
+        workload="consume",
+        api=options.api,
+        records=ledger.records,
+        seconds=seconds,
+        value_bytes=ledger.value_bytes,
+        latencies_ms=latencies,
+        verified=ledger.sound and ledger.records >= wanted,
+    )
+
+
+def _wanted(options: BenchOptions, starts: dict[TopicPartition, int], ends: dict[TopicPartition, int]) -> int:
+    there = sum(ends.values()) - sum(starts.values())
+    if not there:
+        raise InvalidArgumentError(f"topic {options.topic} is empty; `headrace bench produce` fills it")
+    if options.records is not None and options.records > there:
+        raise InvalidArgumentError(f"--records {options.records}: topic {options.topic} holds only {there}")
+    return options.records or there
+
+
+def _stalled(ledger: _Ledger, wanted: int) -> RequestTimedOutError:
+    return RequestTimedOutError(f"no record for {STALL_S:g} s, after {ledger.records} of {wanted}")
+
+
+def _consume_blocking(options: BenchOptions, config: dict[str, Any]) -> tuple[float, list[float], _Ledger, int]:
+    from .. import Consumer
+
+    latencies: list[float] = []
+    with Consumer(config) as consumer:
+        partitions = partitions_of(consumer, options.topic)
+        starts = dict(consumer.beginning_offsets(partitions))
+        wanted = _wanted(options, starts, dict(consumer.end_offsets(partitions)))
+        ledger = _Ledger(starts)
+        begun = last = time.perf_counter()
+        consumer.assign(partitions)
+        for partition, offset in starts.items():
+            consumer.seek(partition, offset)
+        while ledger.records < wanted:
+            called = time.perf_counter()
+            if options.api == "arrow":
+                table = consumer.fetch_arrow(timeout=1.0)
+                count = 0 if table is None else table.num_rows
+                if count:
+                    ledger.take_table(table)
+            else:
+                records = consumer.poll(timeout=1.0, max_records=min(wanted - ledger.records, 10_000))
+                count = len(records)
+                ledger.take_records(records)
+            now = time.perf_counter()
+            latencies.append((now - called) * 1e3)
+            if count:
+                last = now
+            elif now - last > STALL_S:
+                raise _stalled(ledger, wanted)
+        seconds = time.perf_counter() - begun
+    return seconds, latencies, ledger, wanted
+
+
+async def _consume_async(options: BenchOptions, config: dict[str, Any]) -> tuple[float, list[float], _Ledger, int]:
+    from .. import AsyncConsumer
+
+    latencies: list[float] = []
+    async with AsyncConsumer(config) as consumer:
+        partitions = [TopicPartition(options.topic, n) for n in sorted(await consumer.partitions_for(options.topic))]
+        starts = dict(await consumer.beginning_offsets(partitions))
+        wanted = _wanted(options, starts, dict(await consumer.end_offsets(partitions)))
+        ledger = _Ledger(starts)
+        sample_every = max(1, wanted // SAMPLES)
+        begun = last = time.perf_counter()
+        await consumer.assign(partitions)
+        for partition, offset in starts.items():
+            await consumer.seek(partition, offset)
+        async with asyncio.timeout(None) as guard:
+            async for record in consumer:
+                ledger.take_one(record)
+                if ledger.records % sample_every == 0:
+                    now = time.perf_counter()
+                    latencies.append((now - last) * 1e3 / sample_every)
+                    last = now
+                    guard.reschedule(asyncio.get_running_loop().time() + STALL_S)
+                if ledger.records == wanted:
+                    break
+        seconds = time.perf_counter() - begun
+    return seconds, latencies, ledger, wanted

@@ -1,0 +1,36 @@
+"""pytest fixtures with a real cluster behind them; installed with the package, nothing imported until one is used.
+
+    def test_orders(headrace):
+        with Producer(bootstrap_servers=headrace.bootstrap_servers) as producer: ...
+
+``headrace``: one cluster for the whole run (one for each worker under pytest-xdist); give topics names of their own.
+``headrace_cluster``: a cluster for one test alone, to kill and restart nodes of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from .local import LocalCluster
+
+
+@pytest.fixture(scope="session")
+def headrace() -> Iterator[LocalCluster]:
+    """A running LocalCluster (one broker, one controller), shared by all tests of this process."""
+    from .local import LocalCluster
+
+    with LocalCluster() as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def headrace_cluster() -> Iterator[LocalCluster]:
+    """A running LocalCluster of the test's own."""
+    from .local import LocalCluster
+
+    with LocalCluster() as cluster:
+        yield cluster
