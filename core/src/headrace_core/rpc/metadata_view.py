@@ -1,0 +1,157 @@
+"""The metadata image as clients see it: headrace.v1.MetadataResponse. The same on controllers and brokers.
+
+Building a topic's message costs some microseconds per partition, and clients of a large cluster ask for all topics at
+once, so messages are kept until the topic, the brokers or the configuration have changed: with 5,000 topics a change of
+one of them rebuilds one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from headrace_protos.v1 import common_pb2, metadata_pb2
+
+from ..errors import HeadraceError, InvalidTopicError, LeaderNotAvailableError, UnknownTopicOrPartitionError
+from ..metadata import MetadataDelta, MetadataImage, PartitionImage, TopicImage
+from ..metadata.configs import topic_value
+from ..metadata.records import ConfigResourceType
+from ..types import NO_LEADER, check_topic_name
+from .status import error_to_proto
+
+#: Topics that belong to Headrace itself: clients that list or match topics leave them out unless asked.
+INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state"})
+
+
+class MetadataView:
+    """One per node. ``listener``: whose addresses clients are told; ``topic_defaults``: NodeConfig.topic_defaults()."""
+
+    def __init__(
+        self,
+        *,
+        listener: str = "client",
+        broker_id: int = -1,
+        topic_defaults: Mapping[str, Any] | None = None,
+    ) -> None:
+        self._listener = listener
+        self._broker_id = broker_id
+        self._topic_defaults = topic_defaults or {}
+        self._image: MetadataImage | None = None
+        self._brokers: list[metadata_pb2.BrokerMetadata] = []
+        self._offline: frozenset[int] = frozenset()
+        self._topics: dict[bytes, tuple[TopicImage, metadata_pb2.TopicMetadata]] = {}
+
+    def response(
+        self, image: MetadataImage, request: metadata_pb2.MetadataRequest, *, controller_id: int
+    ) -> metadata_pb2.MetadataResponse:
+        """The answer to ``request`` at ``image``. A topic that does not exist gets an error of its own."""
+        self._refresh(image)
+        names = sorted(image.topic_ids) if request.all_topics else list(dict.fromkeys(request.topics))
+        return metadata_pb2.MetadataResponse(
+            cluster_id=image.cluster_id,
+            controller_id=controller_id,
+            brokers=self._brokers,
+            topics=[self._topic(image, name) for name in names],
+            metadata_offset=image.next_offset,
+        )
+
+    def _refresh(self, image: MetadataImage) -> None:
+        """Drop what ``image`` has made stale. Tables that did not change are the same objects in the next image."""
+        old, self._image = self._image, image
+        if old is image:
+            return
+        if old is None or old.brokers is not image.brokers:
+            self._brokers = self._broker_messages(image)
+            offline = frozenset(broker.broker_id for broker in image.brokers.values() if broker.fenced)
+            if offline != self._offline:
+                self._topics.clear()
+            self._offline = offline
+        if old is None or old.configs is not image.configs:
+            self._topics.clear()
+        if len(self._topics) > len(image.topics):
+            self._topics = {topic_id: kept for topic_id, kept in self._topics.items() if topic_id in image.topics}
+
+    def _broker_messages(self, image: MetadataImage) -> list[metadata_pb2.BrokerMetadata]:
+        messages = []
+        for broker_id in sorted(image.brokers):
+            broker = image.brokers[broker_id]
+            endpoint = broker.endpoint(self._listener)
+            if endpoint is None or broker.fenced:
+                continue
+            messages.append(
+                metadata_pb2.BrokerMetadata(
+                    broker_id=broker_id, host=endpoint.host, port=endpoint.port, rack=broker.rack or "", fenced=False
+                )
+            )
+        return messages
+
+    def _topic(self, image: MetadataImage, name: str) -> metadata_pb2.TopicMetadata:
+        topic = image.topic(name)
+        if topic is None:
+            return metadata_pb2.TopicMetadata(name=name, error=error_to_proto(_unknown(name)))
+        kept = self._topics.get(topic.topic_id)
+        if kept is None or kept[0] is not topic:
+            kept = self._topics[topic.topic_id] = (topic, self._topic_message(image, topic))
+        return kept[1]
+
+    def _topic_message(self, image: MetadataImage, topic: TopicImage) -> metadata_pb2.TopicMetadata:
+        max_message_bytes = topic_value(
+            image, topic.name, "max.message.bytes", broker_id=self._broker_id, static=self._topic_defaults
+        )
+        return metadata_pb2.TopicMetadata(
+            name=topic.name,
+            topic_id=topic.topic_id,
+            internal=topic.name in INTERNAL_TOPICS,
+            partitions=[
+                _partition_message(number, partition, self._offline)
+                for number, partition in enumerate(topic.partitions)
+            ],
+            max_message_bytes=max_message_bytes,
+        )
+
+
+def concerns(request: metadata_pb2.MetadataRequest, image: MetadataImage, delta: MetadataDelta) -> bool:
+    """Would the answer to ``request`` differ after ``delta`` (which led to ``image``), apart from the offset?"""
+    if delta.brokers:
+        return True
+    if not request.all_topics and not request.topics:
+        return False
+    touched = {image.topics[topic_id].name for topic_id in delta.partitions if topic_id in image.topics}
+    touched |= {topic.name for topic in delta.removed_topics.values()}
+    for resource_type, name in delta.configs:
+        if resource_type is ConfigResourceType.BROKER:
+            return True
+        touched.add(name)
+    return bool(touched) if request.all_topics else not touched.isdisjoint(request.topics)
+
+
+def endpoints_to_proto(endpoints: Iterable[tuple[str, str, int]]) -> list[common_pb2.Endpoint]:
+    """(listener, host, port) of each endpoint, for RegisterBrokerRequest."""
+    return [common_pb2.Endpoint(listener=listener, host=host, port=port) for listener, host, port in endpoints]
+
+
+def _partition_message(
+    number: int, partition: PartitionImage, offline: frozenset[int]
+) -> metadata_pb2.PartitionMetadata:
+    error = None
+    if partition.leader == NO_LEADER:
+        error = LeaderNotAvailableError(f"partition {number} has no leader: no in-sync replica is alive")
+    message = metadata_pb2.PartitionMetadata(
+        error=error_to_proto(error),
+        partition=number,
+        leader_id=partition.leader,
+        leader_epoch=partition.leader_epoch,
+        replicas=partition.replicas,
+        isr=partition.isr,
+    )
+    if offline and not offline.isdisjoint(partition.replicas):
+        message.offline_replicas.extend(replica for replica in partition.replicas if replica in offline)
+    return message
+
+
+def _unknown(name: str) -> HeadraceError:
+    try:
+        check_topic_name(name)
+    except InvalidTopicError as error:
+        return error
+    return UnknownTopicOrPartitionError(f"topic {name} does not exist")
