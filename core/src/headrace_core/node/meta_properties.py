@@ -3,7 +3,7 @@
     version=1
     cluster.id=...      which cluster it belongs to
     directory.id=...    16 random bytes for this directory alone; a broker's id belongs to its directories' ids
-    node.id=1           who it belongs to; absent for brokers that get their id from the controller
+    node.id=1           who it belongs to; -1 for brokers that get their id from the controller
 
 Only ``format`` writes it. A node never does: a start with a wrong path, or an unmounted disk, must fail, and not begin
 a new life as an empty node.
@@ -11,16 +11,16 @@ a new life as an empty node.
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..errors import CorruptLogError, InconsistentClusterIdError, InvalidConfigError
-from ..log.files import FileSystem, RealFileSystem, make_directories, read_file, write_file_atomically
-from .ids import id_from_text, id_to_text, random_id
-from .properties import format_properties, parse_properties
+from ..errors import InconsistentClusterIdError, InvalidConfigError
+from ..log import checkpoints
+from ..log.files import FileSystem, RealFileSystem, make_directories
+from .ids import random_id
 
-FILE_NAME = "meta.properties"
-_VERSION = "1"
+FILE_NAME = checkpoints.META_PROPERTIES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,29 +30,6 @@ class MetaProperties:
     cluster_id: str
     directory_id: bytes
     node_id: int = -1
-
-    def to_text(self) -> str:
-        values = {"version": _VERSION, "cluster.id": self.cluster_id, "directory.id": id_to_text(self.directory_id)}
-        if self.node_id >= 0:
-            values["node.id"] = str(self.node_id)
-        return format_properties(values)
-
-    @classmethod
-    def from_text(cls, text: str, *, where: str) -> MetaProperties:
-        """CorruptLogError when something is missing or does not make sense."""
-        try:
-            values = parse_properties(text, where=where)
-            if values.get("version") != _VERSION:
-                raise InvalidConfigError(f"version={values.get('version')}, expected {_VERSION}")
-            return cls(
-                cluster_id=check_cluster_id(values["cluster.id"]),
-                directory_id=id_from_text(values["directory.id"]),
-                node_id=int(values.get("node.id", "-1")),
-            )
-        except KeyError as error:
-            raise CorruptLogError(f"{where}: {error.args[0]} is missing; restore the file or format anew") from None
-        except (InvalidConfigError, ValueError) as error:
-            raise CorruptLogError(f"{where}: {error}; restore the file or format anew") from None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,18 +49,14 @@ def check_cluster_id(cluster_id: str) -> str:
 
 
 def read_meta(directory: str, *, fs: FileSystem | None = None) -> MetaProperties:
-    """The file of one directory. InvalidConfigError when it was not formatted, CorruptLogError when it is damaged."""
-    path = f"{directory}/{FILE_NAME}"
-    try:
-        text = read_file(fs or RealFileSystem(), path).decode("utf-8")
-    except FileNotFoundError:
+    """The file of one directory. InvalidConfigError when it was not formatted, or is damaged."""
+    found = checkpoints.read_meta(fs or RealFileSystem(), directory)
+    if found is None:
         raise InvalidConfigError(
             f"log.dirs={directory}: not formatted (there is no {FILE_NAME}); is it mounted? "
             f"A new directory is prepared with `format --cluster-id ID --log-dirs {directory}`"
-        ) from None
-    except UnicodeDecodeError:
-        raise CorruptLogError(f"{path}: not a text file; restore the file or format anew") from None
-    return MetaProperties.from_text(text, where=path)
+        )
+    return MetaProperties(cluster_id=found.cluster_id, directory_id=found.directory_id.bytes, node_id=found.node_id)
 
 
 def read_all_meta(
@@ -139,6 +112,12 @@ def format_directories(
         meta = formatted.get(path) or MetaProperties(cluster_id=cluster_id, directory_id=random_id(), node_id=node_id)
         if path not in formatted:
             make_directories(fs, path)
-            write_file_atomically(fs, f"{path}/{FILE_NAME}", meta.to_text().encode())
+            checkpoints.write_meta(
+                fs,
+                path,
+                checkpoints.DirectoryMeta(
+                    cluster_id=meta.cluster_id, node_id=meta.node_id, directory_id=uuid.UUID(bytes=meta.directory_id)
+                ),
+            )
         results.append(FormattedDirectory(path=path, meta=meta, created=path not in formatted))
     return results

@@ -51,7 +51,7 @@ _FATAL = (
 
 
 class MetadataFollower:
-    """``image`` is what has been applied, ``on_change`` included; ``leader_id`` the leading controller (-1: unknown)."""
+    """``image`` is what has been applied, ``on_change`` included; ``leader_id`` the leading controller, -1 unknown."""
 
     def __init__(
         self,
