@@ -6,24 +6,29 @@ that makes every change to a directory, in turns, with group commit. ``dump`` re
 
 from .appending import Append, AppendInfo, validate
 from .config import DEFAULT_FLUSH_INTERVAL_MS, TOPIC, LogConfig
+from .directory import LogDirectory, format_directory
 from .epochs import EpochEnd, EpochStart
 from .files import File, FileSystem, RealFileSystem
 from .partition_log import PartitionLog
 from .reading import FoundTimestamp, ReadResult
+from .writer import DirectoryWriter
 
 __all__ = [
     "DEFAULT_FLUSH_INTERVAL_MS",
     "TOPIC",
     "Append",
     "AppendInfo",
+    "DirectoryWriter",
     "EpochEnd",
     "EpochStart",
     "File",
     "FileSystem",
     "FoundTimestamp",
     "LogConfig",
+    "LogDirectory",
     "PartitionLog",
     "ReadResult",
     "RealFileSystem",
+    "format_directory",
     "validate",
 ]

@@ -55,7 +55,9 @@ TOPIC = ConfigDef(
             "How batches are compressed in the log. producer keeps them as they were sent; anything else compresses anew.",
             choices=_COMPRESSION,
         ),
-        _key("compression.gzip.level", Kind.INT, -1, "Level of compression.type=gzip; -1 is zlib's own.", low=-1, high=9),
+        _key(
+            "compression.gzip.level", Kind.INT, -1, "Level of compression.type=gzip; -1 is zlib's own.", low=-1, high=9
+        ),
         _key("compression.lz4.level", Kind.INT, 9, "Level of compression.type=lz4.", low=1, high=17),
         _key("compression.zstd.level", Kind.INT, 3, "Level of compression.type=zstd.", low=-131072, high=22),
         _key(
@@ -66,7 +68,14 @@ TOPIC = ConfigDef(
             low=0,
             note=_COMPACTION,
         ),
-        _key("file.delete.delay.ms", Kind.LONG, 60_000, "How long a removed file stays on the disk.", low=0, note=_NOT_YET),
+        _key(
+            "file.delete.delay.ms",
+            Kind.LONG,
+            60_000,
+            "How long a removed file stays on the disk.",
+            low=0,
+            note=_NOT_YET,
+        ),
         _key(
             "flush.messages",
             Kind.LONG,
@@ -82,7 +91,11 @@ TOPIC = ConfigDef(
             low=0,
         ),
         _key(
-            "index.interval.bytes", Kind.INT, 4096, "Bytes of log between two entries of the offset index, about.", low=0
+            "index.interval.bytes",
+            Kind.INT,
+            4096,
+            "Bytes of log between two entries of the offset index, about.",
+            low=0,
         ),
         _key(
             "log.flush",

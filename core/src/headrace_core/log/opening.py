@@ -218,7 +218,8 @@ def _scan_unflushed(opening: _Opening, segments: list[LogSegment], recovery_poin
         gap = after.base_offset - before.next_offset
         if gap < 0 or (gap > 0 and not opening.config.cleanup_compact):
             raise opening.corrupt(
-                after, f"position 0: begins with offset {after.base_offset}, but the segment before it ends at {before.next_offset}"
+                after,
+                f"position 0: begins with offset {after.base_offset}, but the segment before it ends at {before.next_offset}",
             )
     return scans
 

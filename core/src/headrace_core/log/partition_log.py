@@ -18,25 +18,22 @@ import contextlib
 import errno
 import random
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from ..clock import Clock
 from ..errors import (
-    CorruptLogError,
     DiskFullError,
     HeadraceError,
     InvalidArgumentError,
     OffsetOutOfRangeError,
-    StorageError,
 )
 from ..types import FlushPolicy, TopicPartition
 from .appending import Append, AppendInfo, AppendOutcome, Prepared, prepare, validate
 from .config import LogConfig
 from .epochs import EpochEnd, LeaderEpochs
 from .files import Buffer, FileSystem
-from .index import TimestampOffset
 from .opening import open_segments
-from .reading import FoundTimestamp, LogReader, ReadResult
+from .reading import LogReader
 from .segment import BatchMeta, LogSegment
 
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
@@ -122,7 +119,7 @@ class PartitionLog(LogReader):
     def active(self) -> LogSegment:
         """The segment that is appended to."""
         if not self._segments:
-            raise StorageError(f"the log of {self.topic_partition} is closed")
+            raise self.closed_error()
         return self._segments[-1]
 
     @property
@@ -269,7 +266,7 @@ class PartitionLog(LogReader):
         segment = self.active
         size = segment.size + sum(one.size for one in group)
         if size == 0:
-            return not segment.fits(prepared.next_offset - 1)
+            return False
         if size + prepared.size > self.config.segment_bytes or not segment.fits(prepared.next_offset - 1):
             return True
         if segment.index.is_full or segment.time_index.is_full:
@@ -285,17 +282,14 @@ class PartitionLog(LogReader):
         """Seals the active segment and begins a new one at the log's end. The old segment and then the directory are
         durable before anything can be written to the new one. No change when the active segment is empty."""
         old = self.active
-        if old.size == 0 and old.base_offset == self.log_end_offset:
+        if old.size == 0:
             return old
-        old.seal()
+        with _final_failures():
+            old.seal()
         self.flushed_offset = self.log_end_offset
         self.unflushed_since_ms = None
         new = self._create_segment(self.log_end_offset)
-        if old.size == 0:  # an empty segment whose range is used up: it has nothing to keep
-            self._segments = (*self._segments[:-1], new)
-            old.delete_files()
-        else:
-            self._segments = (*self._segments, new)
+        self._segments = (*self._segments, new)
         self._roll_jitter_ms = self._draw_jitter()
         return new
 
@@ -309,7 +303,8 @@ class PartitionLog(LogReader):
             now_ms=self._clock.now_ms(),
             reserve_bytes=self.config.segment_bytes if self.config.preallocate else 0,
         )
-        self._fs.sync_directory(self.directory)
+        with _final_failures():
+            self._fs.sync_directory(self.directory)
         return segment
 
     def _draw_jitter(self) -> int:
@@ -322,7 +317,8 @@ class PartitionLog(LogReader):
         """Forces everything appended so far to the disk; returns the flushed offset. A failure (OSError) is final."""
         end = self.log_end_offset
         if end > self.flushed_offset:
-            self.active.log.sync()  # older segments were flushed when they were rolled
+            with _final_failures():
+                self.active.log.sync()  # older segments were flushed when they were rolled
             self.flushed_offset = end
             self.unflushed_since_ms = None
         return end
@@ -405,17 +401,17 @@ class PartitionLog(LogReader):
             return
         if flush:
             self.flush()
-        segment = self.active
-        with contextlib.ExitStack() as stack:
-            stack.callback(setattr, self, "_segments", ())
-            segment.close()
-            self._forget_places()
+        segments, self._segments = self._segments, ()
+        self._forget_places()
+        segments[-1].close()
 
 
-__all__ = [
-    "CorruptLogError",
-    "FoundTimestamp",
-    "PartitionLog",
-    "ReadResult",
-    "TimestampOffset",
-]
+@contextlib.contextmanager
+def _final_failures() -> Iterator[None]:
+    """A failed flush is final, also when the disk gives "no space" as its reason: what became of the bytes is unknown."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in _NO_SPACE:
+            raise OSError(errno.EIO, f"flush failed: {error.strerror}", error.filename) from error
+        raise

@@ -10,7 +10,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from typing import NamedTuple
 
-from ..errors import CorruptLogError, CorruptMessageError, OffsetOutOfRangeError
+from ..errors import CorruptLogError, CorruptMessageError, OffsetOutOfRangeError, UnknownTopicOrPartitionError
 from ..records import decode_batch, read_header
 from ..types import TopicPartition
 from .index import TimestampOffset
@@ -57,6 +57,12 @@ class LogReader:
         self._places_before: dict[int, tuple[LogSegment, int]] = {}
         self._warm: tuple[LogSegment, ...] = ()
 
+    def closed_error(self) -> UnknownTopicOrPartitionError:
+        """What becomes of a call to a log that was closed or deleted."""
+        return UnknownTopicOrPartitionError(
+            f"the log of {self.topic_partition} is closed: it was deleted, or the broker stops"
+        )
+
     @property
     def segments(self) -> tuple[LogSegment, ...]:
         """Oldest first; the last one is the active one."""
@@ -64,9 +70,7 @@ class LogReader:
 
     # ---------------------------------------------------------------- by offset
 
-    def read(
-        self, offset: int, max_bytes: int, up_to: int | None = None, *, wait: bool = True
-    ) -> ReadResult | None:
+    def read(self, offset: int, max_bytes: int, up_to: int | None = None, *, wait: bool = True) -> ReadResult | None:
         """Whole batches from the one that holds ``offset`` on: at most ``max_bytes`` of them, but the first one whole even
         if it is larger; none that reaches to ``up_to`` (default: the log's end) or above.
 
@@ -83,6 +87,8 @@ class LogReader:
         if offset >= up_to:
             return ReadResult(b"", offset)
         segments = self._segments
+        if not segments:
+            raise self.closed_error()
         at = bisect_right(segments, offset, key=_base_offset) - 1
         while 0 <= at < len(segments):
             segment = segments[at]

@@ -1,0 +1,320 @@
+"""A log directory: one disk's worth of partitions, owned by one broker.
+
+    <root>/meta.properties                     whose directory this is
+    <root>/.lock                               flock, held while a broker owns it
+    <root>/.kafka_cleanshutdown                only between a clean stop and the next start
+    <root>/recovery-point-offset-checkpoint    up to where each log was flushed, written now and then
+    <root>/replication-offset-checkpoint       high watermarks
+    <root>/log-start-offset-checkpoint         where logs start that had records deleted
+    <root>/<topic>-<partition>/                a log, with partition.metadata and leader-epoch-checkpoint
+    <root>/<topic>-<partition>.<id>-delete/    a log on its way out
+
+Synchronous, like the logs: changes belong to the directory's one owner (``DirectoryWriter``).
+"""
+
+from __future__ import annotations
+
+import random
+import re
+import uuid
+from collections.abc import Callable, Mapping
+
+from ..clock import Clock
+from ..errors import CorruptLogError, InconsistentTopicIdError, InvalidConfigError, StorageError
+from ..types import TopicPartition
+from .checkpoints import (
+    CLEAN_SHUTDOWN,
+    HIGH_WATERMARKS,
+    LOCK,
+    LOG_STARTS,
+    META_PROPERTIES,
+    RECOVERY_POINTS,
+    DirectoryMeta,
+    read_clean_shutdown,
+    read_meta,
+    read_offsets,
+    read_partition_metadata,
+    write_clean_shutdown,
+    write_meta,
+    write_offsets,
+    write_partition_metadata,
+)
+from .config import LogConfig
+from .files import FileSystem, Lock, make_directories, remove_tree
+from .partition_log import PartitionLog
+
+_DELETED = "-delete"
+_PARTITION_DIRECTORY = re.compile(r"([a-zA-Z0-9._-]{1,249})-(\d{1,10})\Z")
+_NAME_BYTES_MAX = 255
+
+#: The settings of a topic, by name and (if the directory knows it) id.
+ConfigOf = Callable[[str, uuid.UUID | None], LogConfig]
+
+
+def format_directory(
+    fs: FileSystem, root: str, *, cluster_id: str, node_id: int, directory_id: uuid.UUID | None = None
+) -> DirectoryMeta:
+    """Makes ``root`` a directory of this node and cluster; no broker starts on one that was not formatted.
+
+    Formatting again for the same cluster and node changes nothing; for another one it is InvalidConfigError.
+    """
+    root = root.rstrip("/")
+    make_directories(fs, root)
+    found = read_meta(fs, root)
+    if found is not None:
+        if (found.cluster_id, found.node_id) != (cluster_id, node_id):
+            raise InvalidConfigError(
+                f"{root}/{META_PROPERTIES}: formatted for node {found.node_id} of cluster {found.cluster_id}, not for "
+                f"node {node_id} of cluster {cluster_id}"
+            )
+        return found
+    meta = DirectoryMeta(cluster_id=cluster_id, node_id=node_id, directory_id=directory_id or uuid.uuid4())
+    write_meta(fs, root, meta)
+    return meta
+
+
+class LogDirectory:
+    """See the module. Made by ``open``."""
+
+    def __init__(
+        self,
+        fs: FileSystem,
+        root: str,
+        meta: DirectoryMeta,
+        lock: Lock,
+        *,
+        clock: Clock,
+        config_of: ConfigOf,
+        rng: random.Random,
+        clean_epoch: int | None,
+    ) -> None:
+        self.fs = fs
+        self.root = root
+        self.meta = meta
+        #: The broker epoch of the clean shutdown before this start; None when the last stop was not clean.
+        self.clean_shutdown_epoch = clean_epoch
+        self.logs: dict[TopicPartition, PartitionLog] = {}
+        #: Logs that are damaged, and why: never served.
+        self.quarantined: dict[TopicPartition, CorruptLogError] = {}
+        self._clock = clock
+        self._config_of = config_of
+        self._rng = rng
+        self._lock = lock
+        self._recovery_points: dict[TopicPartition, int] = {}
+        self._log_starts: dict[TopicPartition, int] = {}
+        self._high_watermarks: dict[TopicPartition, int] = {}
+
+    @classmethod
+    def open(
+        cls,
+        fs: FileSystem,
+        root: str,
+        *,
+        clock: Clock,
+        config_of: ConfigOf,
+        rng: random.Random | None = None,
+        cluster_id: str | None = None,
+        node_id: int | None = None,
+    ) -> LogDirectory:
+        """Locks the directory and opens every log in it; damaged ones end up in ``quarantined``.
+
+        Raises InvalidConfigError (not formatted, or for somebody else), StorageError (another process has it), OSError.
+        """
+        root = root.rstrip("/")
+        meta = read_meta(fs, root) if fs.is_directory(root) else None
+        if meta is None:
+            raise InvalidConfigError(f"{root} was not formatted: there is no {META_PROPERTIES}; run format first")
+        for what, wanted, found in (
+            ("cluster.id", cluster_id, meta.cluster_id),
+            ("node.id", node_id, meta.node_id),
+        ):
+            if wanted is not None and wanted != found:
+                raise InvalidConfigError(f"{root}/{META_PROPERTIES} says {what}={found}, but this node's is {wanted}")
+        try:
+            lock = fs.lock(f"{root}/{LOCK}")
+        except BlockingIOError as error:
+            raise StorageError(f"{root} is in use: another process holds {LOCK}") from error
+        try:
+            clean_epoch = read_clean_shutdown(fs, root)
+            directory = cls(
+                fs,
+                root,
+                meta,
+                lock,
+                clock=clock,
+                config_of=config_of,
+                rng=rng or random.Random(),
+                clean_epoch=clean_epoch,
+            )
+            directory._open_logs()
+        except BaseException:
+            lock.release()
+            raise
+        return directory
+
+    def _open_logs(self) -> None:
+        clean = self.clean_shutdown_epoch is not None
+        self._recovery_points = read_offsets(self.fs, self._path(RECOVERY_POINTS))
+        self._log_starts = read_offsets(self.fs, self._path(LOG_STARTS))
+        self._high_watermarks = read_offsets(self.fs, self._path(HIGH_WATERMARKS))
+        found: set[TopicPartition] = set()
+        for name in self.fs.listdir(self.root):
+            path = self._path(name)
+            if not self.fs.is_directory(path):
+                continue
+            if name.endswith(_DELETED):
+                remove_tree(self.fs, path)
+            elif match := _PARTITION_DIRECTORY.match(name):
+                partition = TopicPartition(match[1], int(match[2]))
+                found.add(partition)
+                self._open_log(partition, path, clean)
+        self._forget(lambda partition: partition not in found)
+        if clean:  # from here on files change: the next stop has to prove that it was clean
+            self.fs.unlink(self._path(CLEAN_SHUTDOWN))
+        self.fs.sync_directory(self.root)
+        self.write_recovery_points()
+
+    def _open_log(self, partition: TopicPartition, path: str, clean: bool) -> None:
+        try:
+            topic_id = read_partition_metadata(self.fs, path)
+            self.logs[partition] = PartitionLog.open(
+                self.fs,
+                path,
+                partition,
+                self._config_of(partition.topic, topic_id),
+                clock=self._clock,
+                rng=self._rng,
+                topic_id=topic_id,
+                recovery_point=self._recovery_points.get(partition, 0),
+                log_start_offset=self._log_starts.get(partition, 0),
+                clean=clean and partition in self._recovery_points,
+            )
+        except CorruptLogError as error:
+            self.quarantined[partition] = error
+
+    # ---------------------------------------------------------------- logs come and go
+
+    def get(self, partition: TopicPartition) -> PartitionLog | None:
+        """The log of a partition, when this directory has it and it is sound."""
+        return self.logs.get(partition)
+
+    def create(self, partition: TopicPartition, topic_id: uuid.UUID, config: LogConfig) -> PartitionLog:
+        """The log of a partition, made if it is missing; durable when this returns.
+
+        Raises InconsistentTopicIdError when there is a log of another topic of that name, CorruptLogError when it is
+        quarantined, OSError.
+        """
+        if partition in self.quarantined:
+            raise self.quarantined[partition]
+        log = self.logs.get(partition)
+        if log is None:
+            path = self._path(str(partition))
+            if not self.fs.is_directory(path):
+                self.fs.mkdir(path)
+            write_partition_metadata(self.fs, path, topic_id)
+            log = self.logs[partition] = PartitionLog.open(
+                self.fs, path, partition, config, clock=self._clock, rng=self._rng, topic_id=topic_id
+            )
+            self.fs.sync_directory(self.root)
+        elif log.topic_id is None:
+            write_partition_metadata(self.fs, log.directory, topic_id)
+            log.topic_id = topic_id
+        elif log.topic_id != topic_id:
+            raise InconsistentTopicIdError(
+                f"{log.directory} belongs to topic id {log.topic_id}, not to {topic_id}: an older topic of the same name"
+            )
+        return log
+
+    def delete(self, partition: TopicPartition) -> bool:
+        """Removes a partition's log for good: renamed (durably, so it never comes back), then removed. Readers at work
+        finish on the files they hold. False when there is none."""
+        log = self.logs.pop(partition, None)
+        if log is None and partition not in self.quarantined:
+            return False
+        self.quarantined.pop(partition, None)
+        if log is not None:
+            log.close(flush=False)
+        suffix = f".{self._rng.getrandbits(128):032x}{_DELETED}"
+        name = str(partition)
+        gone = self._path(name[: _NAME_BYTES_MAX - len(suffix)] + suffix)
+        self.fs.rename(self._path(name), gone)
+        self.fs.sync_directory(self.root)
+        self._forget(lambda known: known == partition)
+        remove_tree(self.fs, gone)
+        return True
+
+    def truncate(self, log: PartitionLog, offset: int) -> None:
+        """``PartitionLog.truncate_to``, with the recovery point lowered first: a log that ends below its recovery point
+        counts as corrupt."""
+        if self._recovery_points.get(log.topic_partition, 0) > offset:
+            self._recovery_points[log.topic_partition] = offset
+            self._write(RECOVERY_POINTS, self._recovery_points)
+        log.truncate_to(offset)
+
+    def delete_records(self, log: PartitionLog, before_offset: int) -> int:
+        """Moves the log start, durably, and drops the whole segments below it; returns the new log start."""
+        start = log.delete_records(before_offset)
+        if self._log_starts.get(log.topic_partition, 0) < start:
+            self._log_starts[log.topic_partition] = start
+            self._write(LOG_STARTS, self._log_starts)
+        log.drop_segments_below_start()
+        return start
+
+    # ---------------------------------------------------------------- checkpoints
+
+    def high_watermark(self, partition: TopicPartition) -> int:
+        """The high watermark that was checkpointed last, not above the log's end; 0 when none was."""
+        offset = self._high_watermarks.get(partition, 0)
+        log = self.logs.get(partition)
+        return offset if log is None else min(offset, log.log_end_offset)
+
+    def write_high_watermarks(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """Checkpoints high watermarks; partitions that are not named keep theirs."""
+        merged = {**self._high_watermarks, **offsets}
+        if merged != self._high_watermarks:
+            self._high_watermarks = merged
+            self._write(HIGH_WATERMARKS, merged)
+
+    def write_recovery_points(self) -> None:
+        """Checkpoints how far each log is flushed; recovery will begin there. Quarantined logs keep theirs."""
+        points = {partition: log.recovery_point for partition, log in self.logs.items()}
+        for partition in self.quarantined:
+            if partition in self._recovery_points:
+                points[partition] = self._recovery_points[partition]
+        if points != self._recovery_points:
+            self._recovery_points = points
+            self._write(RECOVERY_POINTS, points)
+
+    def close(self, *, broker_epoch: int = -1, clean: bool = True) -> None:
+        """Stops owning the directory. ``clean``: flushes and closes every log and says so on disk, so that the next start
+        need not scan; else (after a failure) just lets go."""
+        try:
+            if clean:
+                for log in self.logs.values():
+                    log.flush()
+                self.write_recovery_points()
+                for log in self.logs.values():
+                    log.close()
+                write_clean_shutdown(self.fs, self.root, broker_epoch)
+        finally:
+            self.logs.clear()
+            self._lock.release()
+
+    def _forget(self, gone: Callable[[TopicPartition], bool]) -> None:
+        """Drops partitions from the checkpoints: a log made anew under the same name must not inherit their offsets."""
+        for name, offsets in (
+            (RECOVERY_POINTS, self._recovery_points),
+            (LOG_STARTS, self._log_starts),
+            (HIGH_WATERMARKS, self._high_watermarks),
+        ):
+            dropped = [partition for partition in offsets if gone(partition)]
+            for partition in dropped:
+                del offsets[partition]
+            if dropped:
+                self._write(name, offsets)
+
+    def _write(self, name: str, offsets: Mapping[TopicPartition, int]) -> None:
+        write_offsets(self.fs, self._path(name), offsets)
+
+    def _path(self, name: str) -> str:
+        return f"{self.root}/{name}"

@@ -1,0 +1,114 @@
+"""What a turn of the directory writer consists of. Pure: no files, no clock, no event loop.
+
+Work queues up while a turn is under way; the next turn takes all of it (up to a bound on bytes, so that nobody waits for
+the whole of a flood). Within a turn, appends to the same log are merged into one write; an action on a log (truncate,
+roll, delete, ...) keeps its place among the appends to that log, and an action on the directory among all of them.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from ..types import FlushPolicy
+from .appending import Append
+from .config import LogConfig
+from .partition_log import PartitionLog
+
+#: Called in the event loop with the outcome: a value, or the exception.
+Done = Callable[[Any], None]
+
+
+@dataclass(slots=True)
+class AppendEntry:
+    """A queued append."""
+
+    log: PartitionLog
+    append: Append
+    size: int
+    done: Done
+
+
+@dataclass(slots=True)
+class ActionEntry:
+    """A queued change of another kind; ``log`` None: it concerns the directory, and all logs in it."""
+
+    log: PartitionLog | None
+    action: Callable[[], Any]
+    done: Done
+
+
+Entry = AppendEntry | ActionEntry
+
+
+class WriteStep(NamedTuple):
+    """Appends to one log, in order."""
+
+    log: PartitionLog
+    entries: list[AppendEntry]
+
+
+class Turn(NamedTuple):
+    """Steps in order, and the bytes in them."""
+
+    steps: list[WriteStep | ActionEntry]
+    size: int
+    #: Too much for the event loop: many bytes, an action, or a segment that is about to be sealed.
+    is_heavy: bool
+
+
+def plan_turn(queue: deque[Entry], *, bytes_max: int, inline_bytes_max: int) -> Turn:
+    """Takes the next turn's work off the queue."""
+    steps: list[WriteStep | ActionEntry] = []
+    open_writes: dict[PartitionLog, WriteStep] = {}
+    size = 0
+    is_heavy = False
+    while queue and (size == 0 or size < bytes_max):
+        entry = queue.popleft()
+        if isinstance(entry, AppendEntry):
+            step = open_writes.get(entry.log)
+            if step is None:
+                step = open_writes[entry.log] = WriteStep(entry.log, [])
+                steps.append(step)
+            step.entries.append(entry)
+            size += entry.size
+        else:
+            is_heavy = True
+            if entry.log is None:
+                open_writes.clear()
+            else:
+                open_writes.pop(entry.log, None)
+            steps.append(entry)
+    if size > inline_bytes_max:
+        is_heavy = True
+    return Turn(steps, size, is_heavy)
+
+
+def must_flush_now(config: LogConfig, unflushed_records: int) -> bool:
+    """Must the records be forced to disk within the turn that wrote them?"""
+    return config.flush is FlushPolicy.COMMIT or unflushed_records >= config.flush_messages
+
+
+def flush_deadline_ms(config: LogConfig, unflushed_since_ms: float | None) -> float | None:
+    """When (monotonic) a log with unforced records must be flushed, by ``log.flush=interval`` or ``flush.ms``."""
+    if unflushed_since_ms is None or config.flush_ms is None:
+        return None
+    return unflushed_since_ms + config.flush_ms
+
+
+class SyncGauge:
+    """How long this disk takes to flush a small turn: decides whether the event loop may wait for it.
+
+    A smoothed maximum: rises at once, falls slowly, so that one slow flush sends the next few turns to the thread.
+    """
+
+    __slots__ = ("_decay", "value_ms")
+
+    def __init__(self, decay: float = 0.9) -> None:
+        self.value_ms = 0.0
+        self._decay = decay
+
+    def add(self, elapsed_ms: float) -> None:
+        self.value_ms = max(elapsed_ms, self.value_ms * self._decay + elapsed_ms * (1 - self._decay))

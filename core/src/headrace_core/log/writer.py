@@ -1,0 +1,350 @@
+"""The one owner of all changes to a log directory: an asyncio shell around turns with group commit.
+
+A turn writes everything that is queued (one writev for each partition), forces what the topics' ``log.flush`` demands (one
+fdatasync for each file), and only then tells the waiters, with exactly the offsets that the turn wrote. The next turn
+starts when the last one has ended; turns never overlap. So the cost of a flush is shared by all that came while the one
+before it ran, and an acknowledgement never speaks for bytes that came later.
+
+Small turns run in the event loop (a flush of a few KiB takes about 0.1 ms, less than waking a thread); large ones, and
+those with an action such as a roll, on the directory's one thread. A disk whose small flushes are slow gets the thread
+for them too.
+
+A failed write or flush is final: what is on the disk is not known any more. Everything queued and everything later gets
+StorageError, and the owner is told. A full disk is not final: that append is taken back, and gets DiskFullError.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from queue import SimpleQueue
+from typing import Any, NamedTuple, TypeVar
+
+from ..clock import Clock
+from ..errors import DiskFullError, HeadraceError, ServerShuttingDownError, StorageError
+from ..records import BatchHeader
+from .appending import Append, AppendInfo
+from .directory import LogDirectory
+from .files import Buffer
+from .partition_log import PartitionLog
+from .turns import (
+    ActionEntry,
+    AppendEntry,
+    Done,
+    Entry,
+    SyncGauge,
+    Turn,
+    WriteStep,
+    flush_deadline_ms,
+    must_flush_now,
+    plan_turn,
+)
+
+T = TypeVar("T")
+
+logger = logging.getLogger(__name__)
+
+INLINE_BYTES_MAX = 64 * 1024
+TURN_BYTES_MAX = 32 * 1024 * 1024
+INLINE_SYNC_MS_MAX = 1.0
+
+
+class TurnResult(NamedTuple):
+    """What a turn did."""
+
+    #: (waiter, outcome), in the order of the turn.
+    outcomes: list[tuple[Done, Any]]
+    #: Logs whose end or settled offset moved.
+    logs: list[PartitionLog]
+    failure: StorageError | None
+    sync_ms: float
+
+
+class DirectoryWriter:
+    """See the module. Lives in one event loop; create it there, and ``await close()`` it before the directory is closed.
+
+    ``on_turn`` is called in the loop after each turn, before its waiters, with the logs that moved: the place to advance
+    high watermarks and to wake fetches, once for each log. ``on_failure`` is called once, when the directory has failed.
+    """
+
+    def __init__(
+        self,
+        directory: LogDirectory,
+        *,
+        clock: Clock,
+        on_turn: Callable[[list[PartitionLog]], None] | None = None,
+        on_failure: Callable[[StorageError], None] | None = None,
+        inline_bytes_max: int = INLINE_BYTES_MAX,
+        turn_bytes_max: int = TURN_BYTES_MAX,
+        inline_sync_ms_max: float = INLINE_SYNC_MS_MAX,
+    ) -> None:
+        self.directory = directory
+        #: Why the directory is offline; None while it works.
+        self.failure: StorageError | None = None
+        #: Bytes that are queued or being written: what back-pressure looks at.
+        self.pending_bytes = 0
+        self._clock = clock
+        self._on_turn = on_turn
+        self._on_failure = on_failure
+        self._inline_bytes_max = inline_bytes_max
+        self._turn_bytes_max = turn_bytes_max
+        self._inline_sync_ms_max = inline_sync_ms_max
+        self._loop = asyncio.get_running_loop()
+        self._queue: deque[Entry] = deque()
+        self._is_scheduled = False
+        self._is_running = False
+        self._is_closed = False
+        self._idle: asyncio.Future[None] | None = None
+        self._sync_gauge = SyncGauge()
+        self._dirty: set[PartitionLog] = set()
+        self._flush_timer: asyncio.TimerHandle | None = None
+        self._turns: SimpleQueue[Turn | None] = SimpleQueue()
+        self._thread: threading.Thread | None = None
+
+    # ---------------------------------------------------------------- asking for work
+
+    def append(
+        self, log: PartitionLog, data: Buffer, *, leader_epoch: int, headers: Sequence[BatchHeader] | None = None
+    ) -> asyncio.Future[AppendInfo]:
+        """Appends whole batches, and keeps the promise of the topic's ``log.flush`` before the future is done.
+
+        ``headers``: from ``validate``, which the caller may have run already. Cancelling the future (or whoever awaits it)
+        changes nothing about the write. The future's errors are those of ``PartitionLog.append_many``, and StorageError.
+        Raises StorageError when the directory has failed, ServerShuttingDownError when the writer is closed.
+        """
+        future: asyncio.Future[AppendInfo] = self._loop.create_future()
+        self.submit(log, Append(data=data, leader_epoch=leader_epoch, headers=headers), _resolver(future))
+        return future
+
+    def submit(self, log: PartitionLog, append: Append, done: Done) -> None:
+        """As ``append``, but ``done`` is called in the loop, with an AppendInfo or an exception: no future, no task."""
+        self._check_open()
+        size = len(append.data)
+        self.pending_bytes += size
+        self._enqueue(AppendEntry(log, append, size, done))
+
+    def run(self, action: Callable[[], T], *, log: PartitionLog | None = None) -> asyncio.Future[T]:
+        """Runs a change (create, truncate, roll, delete records, delete, write checkpoints, ...) on the directory's thread,
+        in its turn: after what was queued before it and before what comes later, for this log, or for all logs.
+
+        A HeadraceError that the action raises is the future's; OSError fails the directory, except for a full disk, which
+        is DiskFullError.
+        """
+        self._check_open()
+        future: asyncio.Future[T] = self._loop.create_future()
+        self._enqueue(ActionEntry(log, action, _resolver(future)))
+        return future
+
+    def flush(self, log: PartitionLog) -> asyncio.Future[int]:
+        """Forces what was appended before to the disk, whatever the topic's policy; the flushed offset."""
+        return self.run(log.flush, log=log)
+
+    async def close(self) -> None:
+        """Finishes what is queued, then stops; later work is refused. The directory itself stays open."""
+        self._is_closed = True
+        if self._flush_timer is not None:
+            self._flush_timer.cancel()
+        if self._queue or self._is_running or self._is_scheduled:
+            self._idle = self._loop.create_future()
+            await asyncio.shield(self._idle)
+        if self._thread is not None:
+            self._turns.put(None)
+            self._thread.join()
+            self._thread = None
+
+    def _check_open(self) -> None:
+        if self.failure is not None:
+            raise StorageError(self.failure.message)
+        if self._is_closed:
+            raise ServerShuttingDownError(f"the log directory {self.directory.root} is being closed")
+
+    def _enqueue(self, entry: Entry) -> None:
+        self._queue.append(entry)
+        if not self._is_running and not self._is_scheduled:
+            self._is_scheduled = True
+            self._loop.call_soon(self._start_turn)
+
+    # ---------------------------------------------------------------- turns (event loop)
+
+    def _start_turn(self) -> None:
+        self._is_scheduled = False
+        if self._is_running:
+            return
+        if not self._queue:
+            self._became_idle()
+            return
+        turn = plan_turn(self._queue, bytes_max=self._turn_bytes_max, inline_bytes_max=self._inline_bytes_max)
+        self._is_running = True
+        if turn.is_heavy or self._sync_gauge.value_ms > self._inline_sync_ms_max or _will_roll(turn):
+            self._hand_over(turn)
+        else:
+            self._end_turn(turn, self._execute(turn))
+
+    def _hand_over(self, turn: Turn) -> None:
+        if self._thread is None:
+            self._thread = threading.Thread(
+                target=self._serve_turns, name=f"log-{self.directory.root.rpartition('/')[2]}", daemon=True
+            )
+            self._thread.start()
+        self._turns.put(turn)
+
+    def _end_turn(self, turn: Turn, result: TurnResult) -> None:
+        self._is_running = False
+        self.pending_bytes -= turn.size
+        if turn.size <= self._inline_bytes_max:
+            self._sync_gauge.add(result.sync_ms)
+        if result.failure is not None:
+            self._fail(result.failure)
+        if self._queue:
+            self._is_scheduled = True
+            self._loop.call_soon(self._start_turn)
+        if result.logs:
+            self._dirty.update(result.logs)
+            self._schedule_flush()
+            if self._on_turn is not None:
+                self._call(self._on_turn, result.logs)
+        for done, outcome in result.outcomes:
+            self._call(done, outcome)
+        if not self._queue:
+            self._became_idle()
+
+    def _call(self, function: Callable[[Any], None], argument: object) -> None:
+        try:
+            function(argument)
+        except Exception as error:  # noqa: BLE001 - one waiter's bug must not cost the others their answers
+            self._loop.call_exception_handler(
+                {"message": f"{self.directory.root}: a callback of the log writer failed", "exception": error}
+            )
+
+    def _became_idle(self) -> None:
+        if self._idle is not None and not self._idle.done():
+            self._idle.set_result(None)
+
+    def _fail(self, failure: StorageError) -> None:
+        if self.failure is not None:
+            return
+        self.failure = failure
+        logger.error("%s", failure.message)
+        queued, self._queue = self._queue, deque()
+        for entry in queued:
+            if isinstance(entry, AppendEntry):
+                self.pending_bytes -= entry.size
+            self._call(entry.done, StorageError(failure.message))
+        if self._on_failure is not None:
+            self._call(self._on_failure, failure)
+
+    # ---------------------------------------------------------------- flushing by time (event loop)
+
+    def _schedule_flush(self) -> None:
+        if self._flush_timer is not None or self._is_closed or self.failure is not None:
+            return
+        deadline_ms: float | None = None
+        for log in list(self._dirty):
+            due_ms = flush_deadline_ms(log.config, log.unflushed_since_ms)
+            if due_ms is None:
+                self._dirty.discard(log)
+            elif deadline_ms is None or due_ms < deadline_ms:
+                deadline_ms = due_ms
+        if deadline_ms is not None:
+            delay_s = max(deadline_ms - self._clock.monotonic_ms(), 0.0) / 1000
+            self._flush_timer = self._loop.call_later(delay_s, self._flush_due)
+
+    def _flush_due(self) -> None:
+        self._flush_timer = None
+        if self._is_closed or self.failure is not None:
+            return
+        now_ms = self._clock.monotonic_ms()
+        for log in list(self._dirty):
+            due_ms = flush_deadline_ms(log.config, log.unflushed_since_ms)
+            if due_ms is not None and due_ms <= now_ms and not log.is_closed:
+                self._dirty.discard(log)
+                self._enqueue(ActionEntry(log, log.flush, _ignore))
+        self._schedule_flush()
+
+    # ---------------------------------------------------------------- turns (loop or thread)
+
+    def _serve_turns(self) -> None:
+        while (turn := self._turns.get()) is not None:
+            result = self._execute(turn)
+            try:
+                self._loop.call_soon_threadsafe(self._end_turn, turn, result)
+            except RuntimeError:  # the loop is closed: nobody is left to be told
+                return
+            turn = result = None  # type: ignore[assignment] # the buffers are not kept while waiting
+
+    def _execute(self, turn: Turn) -> TurnResult:
+        outcomes: list[tuple[Done, Any]] = []
+        touched: dict[PartitionLog, None] = {}
+        try:
+            for step in turn.steps:
+                if isinstance(step, WriteStep):
+                    touched[step.log] = None
+                    found = step.log.append_many([entry.append for entry in step.entries])
+                    outcomes += zip([entry.done for entry in step.entries], found, strict=True)
+                else:
+                    if step.log is not None:
+                        touched[step.log] = None
+                    outcomes.append((step.done, self._act(step)))
+            started = time.perf_counter()
+            for log in touched:
+                if not log.is_closed and must_flush_now(log.config, log.log_end_offset - log.flushed_offset):
+                    log.flush()
+            return TurnResult(outcomes, list(touched), None, (time.perf_counter() - started) * 1000)
+        except Exception as error:  # noqa: BLE001 - a disk error, or a bug in the middle of a change: both are final
+            failure = StorageError(
+                f"log directory {self.directory.root} failed and is offline: {type(error).__name__}: {error}. Check the "
+                "disk, then restart the broker"
+            )
+            failure.__cause__ = error
+            return TurnResult([(done, failure) for done in _waiters(turn)], [], failure, 0.0)
+
+    def _act(self, step: ActionEntry) -> object:
+        try:
+            return step.action()
+        except HeadraceError as error:
+            return error
+        except OSError as error:
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                return DiskFullError(f"{self.directory.root}: no space left on the disk ({error.strerror})")
+            raise
+
+
+def _will_roll(turn: Turn) -> bool:
+    """Sealing a segment flushes it: not in the event loop. (A roll by time is rare, and its segment small.)"""
+    for step in turn.steps:
+        if isinstance(step, WriteStep) and not step.log.is_closed:
+            size = step.log.active.size + sum(entry.size for entry in step.entries)
+            if size > step.log.config.segment_bytes:
+                return True
+    return False
+
+
+def _waiters(turn: Turn) -> list[Done]:
+    waiters: list[Done] = []
+    for step in turn.steps:
+        if isinstance(step, WriteStep):
+            waiters += [entry.done for entry in step.entries]
+        else:
+            waiters.append(step.done)
+    return waiters
+
+
+def _resolver(future: asyncio.Future[Any]) -> Done:
+    def resolve(outcome: object) -> None:
+        if future.done():  # cancelled meanwhile; the work was done all the same
+            return
+        if isinstance(outcome, BaseException):
+            future.set_exception(outcome)
+        else:
+            future.set_result(outcome)
+
+    return resolve
+
+
+def _ignore(outcome: object) -> None:
+    """A flush by time has no waiter; its failure fails the directory."""
