@@ -1,0 +1,316 @@
+"""Supervision of node processes, with stand-ins for the nodes: what starts, what is left, who is never touched."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from headrace.local.directory import ClusterDirectory, Topology
+from headrace.local.state import Node
+from headrace_core.errors import (
+    ClusterStartError,
+    IllegalStateError,
+    InvalidArgumentError,
+    UnsupportedVersionError,
+)
+
+STANDIN = Path(__file__).with_name("standin_node.py")
+
+
+def _command(behaviours: dict[str, str]) -> Callable[[Path, Node], list[str]]:
+    def command(directory: Path, node: Node) -> list[str]:
+        behaviour = behaviours.get(node.name, "serve")
+        return [
+            sys.executable,
+            str(STANDIN),
+            behaviour,
+            "--config",
+            str(directory / "config" / f"{node.name}.properties"),
+        ]
+
+    return command
+
+
+@pytest.fixture
+def behaviours() -> dict[str, str]:
+    """Node name -> behaviour; a test changes it before (or between) starts."""
+    return {}
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, behaviours: dict[str, str]) -> Iterator[ClusterDirectory]:
+    cluster = ClusterDirectory(tmp_path / "cluster", stop_timeout_s=10, command=_command(behaviours))
+    yield cluster
+    if cluster.exists():
+        for node in cluster.state().nodes:
+            if node.process is not None:
+                node.process.signal(signal.SIGKILL)
+                node.process.wait(10)
+
+
+def _pids(cluster: ClusterDirectory) -> dict[str, int | None]:
+    return {f"{row['role']}-{row['id']}": row["pid"] for row in cluster.ps()}
+
+
+def test_up_starts_every_node_with_ports_and_directories_of_its_own(cluster: ClusterDirectory) -> None:
+    started = cluster.up(Topology(brokers=3))
+    assert [node.name for node in started.nodes] == ["controller-1", "broker-1", "broker-2", "broker-3"]
+    rows = cluster.ps()
+    assert all(row["pid"] for row in rows)
+    assert len({row["address"] for row in rows}) == 4
+    assert len({tuple(row["data_dirs"]) for row in rows}) == 4
+    for row in rows:
+        assert (Path(row["data_dirs"][0]) / "meta.properties").exists()
+        assert f"stand-in {row['role']} {row['id']}" in cluster.log_path(row["role"], row["id"]).read_text()
+    assert started.state.bootstrap_servers == ",".join(row["address"] for row in rows if row["role"] == "broker")
+
+
+def test_up_again_says_that_everything_runs_and_touches_nothing(cluster: ClusterDirectory) -> None:
+    cluster.up(Topology())
+    before = _pids(cluster)
+    assert cluster.up(Topology()).nodes == ()
+    assert _pids(cluster) == before
+
+
+def test_a_stopped_cluster_comes_back_with_its_topology_ports_and_directories(cluster: ClusterDirectory) -> None:
+    cluster.up(Topology(brokers=2))
+    before = cluster.ps()
+    formatted = {row["data_dirs"][0]: Path(row["data_dirs"][0], "meta.properties").read_text() for row in before}
+    assert [node.name for node in cluster.down()] == ["controller-1", "broker-1", "broker-2"]
+    assert set(_pids(cluster).values()) == {None}
+    cluster.up(Topology())
+    assert [{**row, "pid": 0} for row in cluster.ps()] == [{**row, "pid": 0} for row in before]
+    assert formatted == {path: Path(path, "meta.properties").read_text() for path in formatted}
+
+
+def test_another_topology_or_port_for_an_existing_cluster_is_refused(cluster: ClusterDirectory) -> None:
+    cluster.up(Topology(brokers=1))
+    for wanted in (Topology(brokers=2), Topology(port=1234)):
+        with pytest.raises(InvalidArgumentError, match=r"keeps"):
+            cluster.up(wanted)
+
+
+def test_a_killed_node_stays_dead_until_restart(cluster: ClusterDirectory) -> None:
+    cluster.up(Topology(brokers=2))
+    before = _pids(cluster)
+    cluster.kill("broker", 1)
+    assert _pids(cluster) == before | {"broker-1": None}
+    with pytest.raises(IllegalStateError, match="broker 1 is not running"):
+        cluster.signal("broker", 1, signal.SIGSTOP)
+    node = cluster.restart("broker", 1)
+    assert node.pid() not in (None, before["broker-1"])
+    assert _pids(cluster) == before | {"broker-1": node.pid()}
+
+
+def test_restart_of_a_running_node_stops_it_cleanly_first(cluster: ClusterDirectory) -> None:
+    cluster.up(Topology())
+    before = _pids(cluster)["broker-1"]
+    cluster.restart("broker", 1)
+    assert _pids(cluster)["broker-1"] != before
+    assert "stopped cleanly" in cluster.log_path("broker", 1).read_text()
+
+
+def test_up_starts_the_nodes_that_are_dead(cluster: ClusterDirectory) -> None:
+    cluster.up(Topology(brokers=2))
+    before = _pids(cluster)
+    cluster.kill("broker", 2)
+    assert [node.name for node in cluster.up(Topology()).nodes] == ["broker-2"]
+    assert _pids(cluster) == before | {"broker-2": _pids(cluster)["broker-2"]}
+
+
+def test_down_stops_a_paused_node_cleanly_too(cluster: ClusterDirectory) -> None:
+    cluster.up(Topology())
+    cluster.signal("broker", 1, signal.SIGSTOP)
+    cluster.down()
+    assert "stopped cleanly" in cluster.log_path("broker", 1).read_text()
+
+
+def test_a_node_that_ignores_sigterm_is_killed_in_the_end(tmp_path: Path, behaviours: dict[str, str]) -> None:
+    behaviours["broker-1"] = "stubborn"
+    cluster = ClusterDirectory(tmp_path / "cluster", stop_timeout_s=0.2, command=_command(behaviours))
+    cluster.up(Topology())
+    process = cluster.state().node("broker", 1).process
+    assert process is not None
+    cluster.down()
+    assert not process.alive()
+
+
+@pytest.mark.parametrize(("behaviour", "says"), [("die", "ended before it served"), ("silent", "does not serve after")])
+def test_a_failed_first_start_quotes_the_log_ends_everything_and_leaves_no_data(
+    tmp_path: Path, behaviours: dict[str, str], behaviour: str, says: str
+) -> None:
+    behaviours["broker-1"] = behaviour
+    cluster = ClusterDirectory(tmp_path / "cluster", start_timeout_s=2, command=_command(behaviours))
+    with pytest.raises(ClusterStartError) as failure:
+        cluster.up(Topology())
+    assert says in str(failure.value)
+    assert f"stand-in broker 1 ({behaviour})" in str(failure.value)
+    assert not cluster.exists()
+    assert sorted(path.name for path in cluster.directory.iterdir()) == [".lock", "config", "logs"]
+    assert not _running_under(cluster.directory)
+    behaviours.clear()
+    cluster.up(Topology())  # and the next start is a first one again
+    cluster.down()
+
+
+def test_a_failed_later_start_keeps_the_data(cluster: ClusterDirectory, behaviours: dict[str, str]) -> None:
+    cluster.up(Topology())
+    (data,) = cluster.state().node("broker", 1).data_dirs
+    Path(data, "precious").write_text("records")
+    cluster.down()
+    behaviours["broker-1"] = "die"
+    with pytest.raises(ClusterStartError, match="disk is on fire"):
+        cluster.up(Topology())
+    assert set(_pids(cluster).values()) == {None}
+    assert not _running_under(cluster.directory)
+    assert Path(data, "precious").read_text() == "records"
+
+
+def _running_under(directory: Path) -> list[str]:
+    """Command lines of live processes that mention the directory."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and int(entry.name) != os.getpid():
+            try:
+                line = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            except OSError:
+                continue
+            if str(directory) in line:
+                found.append(line)
+    return found
+
+
+def test_a_stale_state_file_never_harms_a_process_that_got_the_pid(cluster: ClusterDirectory) -> None:
+    """After a reboot, or long enough, a node's old pid is somebody else's."""
+    cluster.up(Topology())
+    cluster.down()
+    stranger = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    try:
+        path = cluster.directory / "cluster.json"
+        document = json.loads(path.read_text())
+        for node in document["nodes"]:
+            node["process"] = {"pid": stranger.pid, "started": "an-earlier-boot/12345"}
+        path.write_text(json.dumps(document))
+        assert set(_pids(cluster).values()) == {None}
+        with pytest.raises(IllegalStateError):
+            cluster.signal("broker", 1, signal.SIGSTOP)
+        cluster.kill("broker", 1)
+        assert cluster.down() == ()
+        assert len(cluster.up(Topology()).nodes) == 2
+        assert stranger.poll() is None
+    finally:
+        stranger.kill()
+        stranger.wait()
+
+
+def test_a_wanted_port_goes_to_the_first_broker_and_a_taken_one_is_refused(cluster: ClusterDirectory) -> None:
+    from headrace.local import ports
+
+    (port,) = ports.pick(1)
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", port))
+        taken.listen()
+        with pytest.raises(ClusterStartError, match=f"port {port} on 127.0.0.1 is taken"):
+            cluster.up(Topology(port=port))
+    started = cluster.up(Topology(port=port, brokers=2))
+    assert started.state.bootstrap_servers.split(",")[0] == f"127.0.0.1:{port}"
+
+
+def test_a_port_stolen_between_the_look_and_the_bind_is_replaced(
+    cluster: ClusterDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from headrace.local import ports
+
+    with socket.socket() as thief:
+        thief.bind(("127.0.0.1", 0))
+        thief.listen()
+        real, picked = ports.pick, []
+
+        def pick(count: int, **more: object) -> list[int]:
+            found = real(count, **more)  # type: ignore[arg-type]
+            if not picked:  # the very first choice is the thief's port, which was free a moment ago
+                found[0] = thief.getsockname()[1]
+            picked.append(found)
+            return found
+
+        monkeypatch.setattr(ports, "pick", pick)
+        monkeypatch.setattr(ports, "is_free", lambda port, host="127.0.0.1": True)
+        cluster.up(Topology())
+        assert len(picked) == 4  # two attempts of two choices each
+    assert all(_pids(cluster).values())
+
+
+def test_commands_on_one_cluster_take_turns(cluster: ClusterDirectory) -> None:
+    """Two `up` at once: one starts the nodes, the other finds them running."""
+    outcomes: list[int] = []
+    threads = [
+        threading.Thread(target=lambda: outcomes.append(len(cluster.up(Topology(brokers=2)).nodes))) for _ in range(3)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert sorted(outcomes) == [0, 0, 3]
+
+
+def test_a_lock_held_for_too_long_is_an_error_that_says_so(cluster: ClusterDirectory) -> None:
+    from headrace.local.state import StateFile
+
+    cluster.directory.mkdir()
+    with (cluster.directory / ".lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with (
+            pytest.raises(ClusterStartError, match="another headrace command"),
+            StateFile(cluster.directory).locked(0.05),
+        ):
+            pass
+
+
+def test_delete_removes_what_is_ours_and_nothing_else(cluster: ClusterDirectory) -> None:
+    cluster.up(Topology())
+    (cluster.directory / "notes.txt").write_text("mine")
+    cluster.delete()
+    assert [path.name for path in cluster.directory.iterdir()] == ["notes.txt"]
+
+
+@pytest.mark.parametrize(
+    ("topology", "error"),
+    [
+        (Topology(controllers=3), UnsupportedVersionError),
+        (Topology(brokers=0), InvalidArgumentError),
+        (Topology(port=70_000), InvalidArgumentError),
+        (Topology(config={"listeners": "client://127.0.0.1:1"}), InvalidArgumentError),
+    ],
+)
+def test_what_cannot_be_is_refused_before_anything_starts(
+    cluster: ClusterDirectory, topology: Topology, error: type[Exception]
+) -> None:
+    with pytest.raises(error):
+        cluster.up(topology)
+    assert not cluster.directory.exists()
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"version": 1}', '{"version": 99, "nodes": []}'])
+def test_a_damaged_state_file_is_named(cluster: ClusterDirectory, content: str) -> None:
+    cluster.directory.mkdir()
+    (cluster.directory / "cluster.json").write_text(content)
+    with pytest.raises(ClusterStartError, match=r"cluster\.json"):
+        cluster.ps()
+    (cluster.directory / "cluster.json").unlink()
+
+
+def test_an_empty_directory_has_no_cluster_and_the_error_says_how_to_start_one(cluster: ClusterDirectory) -> None:
+    for ask in (cluster.ps, cluster.down, lambda: cluster.restart("broker", 1)):
+        with pytest.raises(InvalidArgumentError, match="headrace up --data"):
+            cluster.directory.mkdir(exist_ok=True)
+            ask()

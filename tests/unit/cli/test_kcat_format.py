@@ -1,0 +1,100 @@
+"""kcat's output formats against what kcat(1) says."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from headrace.cli.kcat_format import compile_format, default_format, document, envelope, json_line, unescape
+from headrace_core.errors import InvalidArgumentError
+from headrace_core.records import Record
+
+
+def _record(**changes: object) -> Record:
+    fields: dict[str, object] = {
+        "topic": "orders",
+        "partition": 3,
+        "offset": 42,
+        "timestamp_ms": 1_356_998_400_000,
+        "key": b"k",
+        "value": b"hello",
+        "headers": [("a", b"1"), ("b", None)],
+        "leader_epoch": 0,
+    }
+    return Record(**(fields | changes))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("template", "expected"),
+    [
+        ("%s", b"hello"),
+        ("%S", b"5"),
+        ("%R", b"\x00\x00\x00\x05"),
+        ("%k|%K", b"k|1"),
+        ("%t [%p] @%o %T", b"orders [3] @42 1356998400000"),
+        ("%h", b"a=1,b=NULL"),
+        (r"%o\t%s\n", b"42\thello\n"),
+        ("100%% %s", b"100% hello"),
+        (r"\x41\xff%s\0", b"A\xffhello\0"),
+        ("plain", b"plain"),
+    ],
+)
+def test_a_template_prints_what_kcat_prints(template: str, expected: bytes) -> None:
+    assert compile_format(template)(_record()) == expected
+
+
+def test_null_key_and_value_are_empty_with_length_minus_one() -> None:
+    nothing = _record(key=None, value=None, headers=[])
+    assert compile_format("[%k|%K|%s|%S|%h]")(nothing) == b"[|-1||-1|]"
+    assert compile_format("%R")(nothing) == b"\xff\xff\xff\xff"
+
+
+def test_null_is_spelled_out_when_asked_for() -> None:
+    nothing = _record(key=None, value=None)
+    assert compile_format("%k:%s", null=b"NULL")(nothing) == b"NULL:NULL"
+    assert default_format(b"\n", b":", null=b"NULL")(nothing) == b"NULL:NULL\n"
+
+
+@pytest.mark.parametrize(("template", "wrong"), [("%x", "%x"), ("50%", "%"), (r"\q", r"\q")])
+def test_an_unknown_token_or_escape_is_named(template: str, wrong: str) -> None:
+    with pytest.raises(InvalidArgumentError) as failure:
+        compile_format(template)
+    assert wrong in str(failure.value)
+    assert template in str(failure.value) or repr(template) in str(failure.value)
+
+
+def test_without_a_template_key_and_value_are_joined_by_the_delimiters() -> None:
+    assert default_format(b"\n", None)(_record()) == b"hello\n"
+    assert default_format(b";", b":")(_record()) == b"k:hello;"
+
+
+def test_escapes_become_bytes_and_other_text_stays_utf8() -> None:
+    assert unescape(r"a\n\t\\ä") == b"a\n\t\\" + "ä".encode()
+
+
+def test_the_envelope_has_kcats_names() -> None:
+    assert envelope(_record()) == {
+        "topic": "orders",
+        "partition": 3,
+        "offset": 42,
+        "tstype": "create",
+        "ts": 1_356_998_400_000,
+        "headers": ["a", "1", "b", None],
+        "key": "k",
+        "payload": "hello",
+    }
+
+
+def test_bytes_that_are_no_text_stand_in_the_envelope_exactly() -> None:
+    found = json.loads(json_line(_record(value=b"\xff\x00", key=None)))
+    assert found["payload_base64"] == "/wA="
+    assert found["key"] is None
+    assert "key_base64" not in found
+
+
+def test_the_document_has_the_clients_names() -> None:
+    found = document(_record())
+    assert found["value"] == "hello"
+    assert found["timestamp_ms"] == 1_356_998_400_000
+    assert found["headers"] == [["a", "1"], ["b", None]]

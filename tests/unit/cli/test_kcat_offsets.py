@@ -1,0 +1,45 @@
+"""What ``-o`` means, against kcat(1)."""
+
+from __future__ import annotations
+
+import pytest
+
+from headrace.cli.kcat_offsets import parse_offsets
+from headrace_core.errors import InvalidArgumentError, UnsupportedVersionError
+
+
+@pytest.mark.parametrize(
+    ("given", "by_time", "expected"),
+    [
+        ([], None, 100),
+        (["beginning"], None, 100),
+        (["earliest"], None, 100),
+        (["end"], None, 500),
+        (["latest"], None, 500),
+        (["150"], None, 150),
+        (["0"], None, 0),  # below the log start: kept, the consumer answers it
+        (["-10"], None, 490),
+        (["-1000"], None, 100),  # more than there are
+        (["s@1700000000000"], 321, 321),
+        (["s@1700000000000"], None, 500),  # no record that late: what comes next
+        (["s@1700000000000", "e@1700000009999"], 321, 321),
+    ],
+)
+def test_the_start_in_a_partition_of_offsets_100_to_500(given: list[str], by_time: int | None, expected: int) -> None:
+    assert parse_offsets(given).start(100, 500, by_time) == expected
+
+
+def test_a_stop_by_time_is_kept_apart_from_the_start() -> None:
+    found = parse_offsets(["-5", "e@123"])
+    assert (found.at, found.stop_ms) == (-5, 123)
+
+
+@pytest.mark.parametrize("given", [["middle"], ["1.5"], ["s@"], ["s@now"], ["1", "2"], ["e@1", "e@2"], ["end", "3"]])
+def test_what_makes_no_sense_is_refused(given: list[str]) -> None:
+    with pytest.raises(InvalidArgumentError):
+        parse_offsets(given)
+
+
+def test_stored_offsets_are_refused_as_not_built_yet() -> None:
+    with pytest.raises(UnsupportedVersionError):
+        parse_offsets(["stored"])

@@ -1,0 +1,34 @@
+"""Ports for nodes."""
+
+from __future__ import annotations
+
+import random
+import socket
+
+from headrace.local import ports
+
+
+def test_picked_ports_lie_outside_of_the_ephemeral_range_and_are_different() -> None:
+    low, high = ports.ephemeral_range()
+    found = ports.pick(20)
+    assert len(set(found)) == 20
+    assert not [port for port in found if low <= port <= high]
+
+
+def test_a_port_that_is_listened_on_is_not_free_and_never_picked(rng: random.Random) -> None:
+    state = rng.getstate()
+    (first,) = ports.pick(1, chance=rng)
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", first))
+        taken.listen()
+        assert not ports.is_free(first)
+        rng.setstate(state)
+        assert ports.pick(1, chance=rng) != [first]
+    assert ports.is_free(first)
+
+
+def test_ports_to_avoid_are_avoided(rng: random.Random) -> None:
+    state = rng.getstate()
+    first = ports.pick(3, chance=rng)
+    rng.setstate(state)
+    assert not set(ports.pick(3, avoid=first, chance=rng)) & set(first)
