@@ -57,7 +57,9 @@ class Topology:
             )
         for key in self.config or {}:
             if key in _OURS:
-                raise InvalidArgumentError(f"{key} is set by the cluster itself, for each node; it cannot be overridden")
+                raise InvalidArgumentError(
+                    f"{key} is set by the cluster itself, for each node; it cannot be overridden"
+                )
         if self.port is not None and not 0 <= self.port <= 65_535:
             raise InvalidArgumentError(f"port={self.port}: must be between 0 (any free port) and 65535")
 
@@ -147,6 +149,7 @@ class ClusterDirectory:
 
     def restart(self, role: str, node_id: int) -> Node:
         """Start a dead node again (a running one is stopped cleanly first) where it was; returns when it serves."""
+        self.state()  # without a cluster there is nothing to lock
         with self._file.locked():
             state = self.state()
             node = state.node(role, node_id)
@@ -248,6 +251,7 @@ class ClusterDirectory:
 
     def down(self) -> tuple[Node, ...]:
         """Stop every node cleanly, brokers before controllers; returns those that ran. Data stays."""
+        self.state()
         with self._file.locked():
             state = self.state()
             running = tuple(node for node in state.nodes if node.alive())
