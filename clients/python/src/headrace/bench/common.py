@@ -149,6 +149,8 @@ class Values:
     def portions(self, total: int, portion: int) -> list[list[bytes]]:
         """``total`` values in lists of at most ``portion``; the lists are made here, before the clock."""
         length = min(portion, total)
+        if total <= self.distinct:
+            return [self.pool[at : min(at + length, total)] for at in range(0, total, length)]
         if self.distinct < length:
             self.pool = list(itertools.islice(itertools.cycle(self.pool), length))
         whole = [self.pool[at : at + length] for at in range(0, len(self.pool) - length + 1, length)]
