@@ -34,13 +34,12 @@ from ._wire cimport (
     bytes_t,
     get_varint32,
     parse_header,
-    put16,
     put32,
-    put64,
     put_varint,
     step,
     sub_overflows,
     varint_size,
+    write_header,
     zigzag,
 )
 
@@ -292,7 +291,7 @@ cdef object _bad_timestamp(object timestamp_ms):
 
 
 cdef list _normal_headers(object headers):
-    """The headers as a list of (str, bytes or None), exactly those types, so that no Python code runs while they are read."""
+    """The headers as (str, bytes or None), exactly those types, so that no Python code runs while they are written."""
     cdef list normal = []
     for name, content in headers:
         if not isinstance(name, str):
@@ -537,7 +536,8 @@ cdef class BatchBuilder:
         bint control=False,
     ):
         cdef unsigned char* p
-        cdef PyObject* batch
+        cdef PyObject* batch = NULL
+        cdef BatchFields header
         cdef Py_buffer packed
         cdef Py_ssize_t size = self._used
         cdef unsigned short attributes = attributes_of(
@@ -564,26 +564,26 @@ cdef class BatchBuilder:
                 memcpy(_bytes_data(batch) + HEADER_SIZE, packed.buf, packed.len)
             finally:
                 PyBuffer_Release(&packed)
+        result = <object>batch
+        Py_XDECREF(batch)  # the name above holds it now
         p = <unsigned char*>_bytes_data(batch)
-        put64(p, base_offset)
-        put32(p + 8, <unsigned int>(size - 12))
-        put32(p + 12, leader_epoch)
-        p[16] = 2
-        put16(p + 21, attributes)
-        put32(p + 23, self.count - 1)
-        put64(p + 27, self._base_timestamp)
-        put64(p + 35, self._max_timestamp)
-        put64(p + 43, producer_id)
-        put16(p + 51, producer_epoch)
-        put32(p + 53, base_sequence)
-        put32(p + 57, self.count)
+        header.base_offset = base_offset
+        header.size = size
+        header.leader_epoch = leader_epoch
+        header.attributes = attributes
+        header.last_offset_delta = self.count - 1
+        header.base_timestamp = self._base_timestamp
+        header.max_timestamp = self._max_timestamp
+        header.producer_id = producer_id
+        header.producer_epoch = producer_epoch
+        header.base_sequence = base_sequence
+        header.record_count = self.count
+        write_header(p, &header)
         put32(p + 17, crc32c(PyMemoryView_FromMemory(<char*>p + CRC_FROM, size - CRC_FROM, PyBUF_READ)))
         self._last_size = self._used
         self._used = HEADER_SIZE
         self._max_timestamp = -1
         self.count = 0
-        result = <object>batch
-        Py_XDECREF(batch)  # the name above holds it now
         return result
 
 

@@ -4,8 +4,6 @@
 Inlined into whatever cimports it. The rules are those of _pure.py, the reference; the layout is drawn in types.py.
 """
 
-from libc.string cimport memcpy
-
 ctypedef const unsigned char* bytes_t
 
 cdef extern from *:
@@ -192,6 +190,23 @@ cdef inline bint parse_header(bytes_t p, Py_ssize_t available, BatchFields* out)
         and out.base_offset <= <long long>0x7FFFFFFFFFFFFFFF - out.last_offset_delta - 1
         and 0 <= out.record_count <= <long long>out.last_offset_delta + 1
     )
+
+
+cdef inline void write_header(unsigned char* p, const BatchFields* batch) noexcept nogil:
+    """The 61 bytes of a batch of batch.size bytes, all but the CRC."""
+    put64(p, batch.base_offset)
+    put32(p + 8, <unsigned int>(batch.size - 12))
+    put32(p + 12, batch.leader_epoch)
+    p[16] = 2
+    put32(p + 17, 0)
+    put16(p + 21, batch.attributes)
+    put32(p + 23, batch.last_offset_delta)
+    put64(p + 27, batch.base_timestamp)
+    put64(p + 35, batch.max_timestamp)
+    put64(p + 43, batch.producer_id)
+    put16(p + 51, batch.producer_epoch)
+    put32(p + 53, batch.base_sequence)
+    put32(p + 57, batch.record_count)
 
 
 cdef inline int begin_walk(

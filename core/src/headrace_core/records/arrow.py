@@ -1,0 +1,416 @@
+"""Arrow tables to record batches and back: no Python object per record where the codec is compiled.
+
+Out comes the schema of Spark's Kafka source (``arrow_schema``); in go the columns of its sink: ``value``, and
+optionally ``key``, ``headers`` and ``timestamp``. This module needs pyarrow.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from ..errors import InvalidArgumentError, MissingDependencyError
+from ..types import TimestampType
+from . import BACKEND, DEFAULT_LIMITS, HEADER_BYTES, Buffer, Compression, DecodeLimits
+from .compression import check_level, require
+
+try:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+except ImportError as error:
+    raise MissingDependencyError(
+        "Arrow needs the package pyarrow, which is not installed: pip install 'headrace[arrow]'"
+    ) from error
+
+_backend: Any
+if BACKEND == "native":
+    from . import _arrow_native as _backend
+else:
+    from . import _arrow_pure as _backend
+
+#: The columns of Spark's Kafka source, in its order; headers come on request.
+COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType")
+
+_HEADER = pa.struct([("key", pa.string()), ("value", pa.binary())])
+_TYPES = {
+    "key": pa.binary(),
+    "value": pa.binary(),
+    "topic": pa.string(),
+    "partition": pa.int32(),
+    "offset": pa.int64(),
+    "timestamp": pa.timestamp("us", tz="UTC"),
+    "timestampType": pa.int32(),
+    "headers": pa.list_(_HEADER),
+}
+#: Columns of binary have offsets of 32 bits, so one RecordBatch holds at most this many bytes of values.
+BYTES_MAX = 2**31 - 1
+_OFFSET_MAX = 2**63 - 1
+_UNITS_PER_MS = {"ms": 1, "us": 1_000, "ns": 1_000_000}
+
+_ALL_NULL, _OFFSETS_32, _OFFSETS_64, _FIXED_WIDTH = range(4)
+
+
+# --- in -------------------------------------------------------------------------------------------------------------
+
+
+def encode_arrow(
+    table: pa.Table | pa.RecordBatch,
+    *,
+    max_batch_bytes: int,
+    now_ms: int,
+    compression: Compression = Compression.NONE,
+    level: int | None = None,
+    rows: Any = None,
+    leader_epoch: int = -1,
+    timestamp_type: TimestampType = TimestampType.CREATE_TIME,
+    producer_id: int = -1,
+    producer_epoch: int = -1,
+    base_sequence: int = -1,
+    transactional: bool = False,
+    control: bool = False,
+) -> list[tuple[bytes, int]]:
+    """The rows of ``table`` as batches for one partition: a list of (batch, record count), each with base offset 0.
+
+    Columns: ``value`` (required) and ``key``, binary or string of any width, dictionary-encoded too; ``headers``, a
+    list of structs of key and value; ``timestamp``, a timestamp or int64 milliseconds. Others are ignored. A missing
+    column, and a null, means: no key, no headers, the time ``now_ms``. ``rows`` (row numbers) picks and orders rows. A
+    batch has at most ``max_batch_bytes`` before compression.
+
+    Raises RecordTooLargeError and InvalidTimestampError, naming the row (a number among the ``rows``, where given), and
+    InvalidArgumentError for columns of other types.
+    """
+    if not HEADER_BYTES < max_batch_bytes <= BYTES_MAX:
+        raise InvalidArgumentError(f"max_batch_bytes={max_batch_bytes}: must be {HEADER_BYTES + 1} to {BYTES_MAX}")
+    check_level(compression, level)
+    require(compression)
+    columns = _canonical(table)
+    encoder = _backend.Encoder(
+        max_batch_bytes,
+        {
+            "compression": compression,
+            "level": level,
+            "leader_epoch": leader_epoch,
+            "timestamp_type": timestamp_type,
+            "producer_id": producer_id,
+            "producer_epoch": producer_epoch,
+            "base_sequence": base_sequence,
+            "transactional": transactional,
+            "control": control,
+        },
+    )
+    if rows is None:
+        for chunk in columns.to_batches():
+            _add(encoder, chunk, now_ms, None)
+    else:
+        chosen = _row_numbers(rows, columns.num_rows)
+        if len(chosen):
+            _add(encoder, _one_chunk(columns), now_ms, chosen)
+    batches: list[tuple[bytes, int]] = encoder.finish()
+    return batches
+
+
+def _canonical(table: pa.Table | pa.RecordBatch) -> pa.Table:
+    """The columns that are encoded, in types that the encoder reads; copies only what has to be cast."""
+    found = {}
+    for name, convert in (("value", _binary), ("key", _binary), ("headers", _headers), ("timestamp", _timestamps)):
+        count = table.schema.names.count(name)
+        if count > 1:
+            raise InvalidArgumentError(f"the table has {count} columns named {name!r}")
+        if count:
+            column = table.column(name)
+            found[name] = convert(name, column if isinstance(column, pa.ChunkedArray) else pa.chunked_array([column]))
+    if "value" not in found:
+        raise InvalidArgumentError(f"the table has no column 'value'; its columns are {', '.join(table.schema.names)}")
+    return pa.table(found)
+
+
+def _cast(name: str, column: pa.ChunkedArray, to: pa.DataType, wanted: str) -> pa.ChunkedArray:
+    try:
+        return column.cast(to)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
+        raise InvalidArgumentError(f"column {name!r} has type {column.type}, not {wanted}: {error}") from None
+
+
+def _binary(name: str, column: pa.ChunkedArray) -> pa.ChunkedArray:
+    kind = column.type
+    if pa.types.is_dictionary(kind):
+        column = _cast(name, column, kind.value_type, "binary or string")
+        kind = column.type
+    if (
+        pa.types.is_binary(kind)
+        or pa.types.is_string(kind)
+        or pa.types.is_large_binary(kind)
+        or pa.types.is_large_string(kind)
+        or pa.types.is_fixed_size_binary(kind)
+        or pa.types.is_null(kind)
+    ):
+        if pa.types.is_decimal(kind):  # a fixed width too, but no bytes that anybody meant
+            raise InvalidArgumentError(f"column {name!r} has type {kind}, not binary or string")
+        return column
+    if kind in (pa.binary_view(), pa.string_view()):
+        return _cast(name, column, pa.large_binary() if kind == pa.binary_view() else pa.large_string(), "binary")
+    raise InvalidArgumentError(f"column {name!r} has type {kind}, not binary or string: cast it, or encode it yourself")
+
+
+def _headers(name: str, column: pa.ChunkedArray) -> pa.ChunkedArray:
+    if column.type == _TYPES["headers"] or pa.types.is_null(column.type):
+        return column
+    wanted = "list<struct<key: string, value: binary>>"
+    if not (pa.types.is_list(column.type) or pa.types.is_large_list(column.type) or pa.types.is_map(column.type)):
+        raise InvalidArgumentError(f"column {name!r} has type {column.type}, not {wanted}")
+    return _cast(name, column, _TYPES["headers"], wanted)
+
+
+def _timestamps(name: str, column: pa.ChunkedArray) -> pa.ChunkedArray:
+    kind = column.type
+    if pa.types.is_timestamp(kind):
+        return column if kind.unit in _UNITS_PER_MS else _cast(name, column, pa.timestamp("ms", kind.tz), "a timestamp")
+    if pa.types.is_int64(kind) or pa.types.is_null(kind):
+        return column
+    raise InvalidArgumentError(f"column {name!r} has type {kind}, not a timestamp or int64 (milliseconds since 1970)")
+
+
+def _one_chunk(columns: pa.Table) -> pa.RecordBatch:
+    if all(column.num_chunks == 1 for column in columns.columns):
+        return columns.to_batches()[0]
+    wide = {pa.binary(): pa.large_binary(), pa.string(): pa.large_string()}  # 2 GiB and more in one chunk
+    fields = [column.cast(wide.get(column.type, column.type)) for column in columns.columns]
+    return pa.table(fields, names=columns.column_names).combine_chunks().to_batches()[0]
+
+
+def _row_numbers(rows: Any, row_count: int) -> pa.Array:
+    chosen = rows.combine_chunks() if isinstance(rows, pa.ChunkedArray) else rows
+    chosen = chosen if isinstance(chosen, pa.Array) else pa.array(chosen, pa.int64())
+    try:
+        chosen = chosen.cast(pa.int64())
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise InvalidArgumentError(f"rows must be row numbers: {error}") from None
+    if chosen.null_count:
+        raise InvalidArgumentError("rows must be row numbers: there are nulls among them")
+    if len(chosen):
+        ends = pc.min_max(chosen).as_py()
+        if ends["min"] < 0 or ends["max"] >= row_count:
+            raise InvalidArgumentError(f"rows reach from {ends['min']} to {ends['max']}, the table has {row_count}")
+    return chosen
+
+
+def _add(encoder: Any, chunk: pa.RecordBatch, now_ms: int, rows: pa.Array | None) -> None:
+    named = dict(zip(chunk.schema.names, chunk.columns, strict=True))
+    if BACKEND != "native":
+        encoder.add(named, now_ms, None if rows is None else rows.to_pylist())
+        return
+    headers = named.get("headers")
+    if headers is not None and pa.types.is_null(headers.type):
+        headers = None
+    alive: list[pa.Array] = []
+    described_headers = None
+    bound = -1 if rows is not None or headers is not None else sum(_data_bytes(named.get(c)) for c in ("key", "value"))
+    if headers is not None:
+        names, contents = headers.values.flatten()
+        alive += [names, contents]
+        validity, offsets = headers.buffers()[:2]
+        described_headers = (
+            _address(validity) if headers.null_count else 0,
+            _address(offsets),
+            headers.offset,
+            _describe(names),
+            _describe(contents),
+            len(names),
+        )
+    timestamps = named.get("timestamp")
+    described_timestamps = None
+    if timestamps is not None and not pa.types.is_null(timestamps.type):
+        validity, data = timestamps.buffers()
+        divisor = _UNITS_PER_MS[timestamps.type.unit] if pa.types.is_timestamp(timestamps.type) else 1
+        described_timestamps = (
+            _address(validity) if timestamps.null_count else 0,
+            _address(data),
+            timestamps.offset,
+            divisor,
+        )
+    row_count, rows_at = chunk.num_rows, 0
+    if rows is not None:
+        row_count, rows_at = len(rows), _address(rows.buffers()[1]) + 8 * rows.offset
+    encoder.add(
+        row_count,
+        _describe(named.get("key")),
+        _describe(named["value"]),
+        described_timestamps,
+        described_headers,
+        now_ms,
+        rows_at,
+        bound,
+    )
+    del alive
+
+
+def _address(buffer: pa.Buffer | None) -> int:
+    return 0 if buffer is None else buffer.address
+
+
+def _data_bytes(column: pa.Array | None) -> int:
+    """At most so many bytes lie in the column's rows."""
+    if column is None or pa.types.is_null(column.type):
+        return 0
+    if pa.types.is_fixed_size_binary(column.type):
+        return len(column) * int(column.type.byte_width)
+    return int(column.nbytes)
+
+
+def _describe(column: pa.Array | None) -> tuple[int, ...] | None:
+    if column is None or pa.types.is_null(column.type) or not len(column):
+        return None
+    buffers = column.buffers()
+    validity = _address(buffers[0]) if column.null_count else 0
+    data = buffers[-1]
+    size = 0 if data is None else data.size
+    if pa.types.is_fixed_size_binary(column.type):
+        return (_FIXED_WIDTH, validity, 0, _address(data), size, column.type.byte_width, column.offset)
+    wide = pa.types.is_large_binary(column.type) or pa.types.is_large_string(column.type)
+    layout = _OFFSETS_64 if wide else _OFFSETS_32
+    return (layout, validity, _address(buffers[1]), _address(data), size, 0, column.offset)
+
+
+# --- out ------------------------------------------------------------------------------------------------------------
+
+
+@functools.cache
+def arrow_schema(columns: tuple[str, ...] | None = None, include_headers: bool = False) -> pa.Schema:
+    """The schema that ``decode_arrow`` yields for the same arguments."""
+    names = (*(COLUMNS if columns is None else columns), *(("headers",) if include_headers else ()))
+    for name in names:
+        if name not in _TYPES:
+            raise InvalidArgumentError(f"no column {name!r}: a record has {', '.join(_TYPES)}")
+    if len(set(names)) != len(names):
+        raise InvalidArgumentError(f"a column is asked for twice: {', '.join(names)}")
+    return pa.schema([(name, _TYPES[name]) for name in names])
+
+
+def decode_arrow(
+    slices: Buffer | Iterable[Buffer],
+    *,
+    topic: str,
+    partition: int,
+    start_offset: int = 0,
+    end_offset: int | None = None,
+    columns: Sequence[str] | None = None,
+    include_headers: bool = False,
+    limits: DecodeLimits = DEFAULT_LIMITS,
+    check_crc: bool = True,
+) -> pa.RecordBatch:
+    """The records of whole batches of one partition, from ``start_offset`` on and below ``end_offset``.
+
+    ``columns``: those wanted, in that order ("headers" is one of them, too); what is not asked for costs nothing. Where
+    a record has no headers its list is null, as in Spark's Kafka source. Control records are left out.
+
+    Raises CorruptMessageError, InvalidRecordError, and InvalidArgumentError where keys and values would not fit into
+    one RecordBatch (2 GiB): decode_arrow_split makes several.
+    """
+    batches = decode_arrow_split(
+        slices,
+        topic=topic,
+        partition=partition,
+        start_offset=start_offset,
+        end_offset=end_offset,
+        columns=columns,
+        include_headers=include_headers,
+        limits=limits,
+        check_crc=check_crc,
+    )
+    if len(batches) > 1:
+        raise InvalidArgumentError(
+            f"the records of {topic}-{partition} exceed {BYTES_MAX} bytes, the most for one RecordBatch: "
+            "decode fewer slices, or call decode_arrow_split"
+        )
+    return batches[0]
+
+
+def decode_arrow_split(
+    slices: Buffer | Iterable[Buffer],
+    *,
+    topic: str,
+    partition: int,
+    start_offset: int = 0,
+    end_offset: int | None = None,
+    columns: Sequence[str] | None = None,
+    include_headers: bool = False,
+    limits: DecodeLimits = DEFAULT_LIMITS,
+    check_crc: bool = True,
+    max_bytes: int = BYTES_MAX,
+) -> list[pa.RecordBatch]:
+    """As ``decode_arrow``, in as many RecordBatches as it takes to keep each below ``max_bytes``; at least one."""
+    schema = arrow_schema(None if columns is None else tuple(columns), include_headers)
+    wanted = frozenset(schema.names)
+    decoder = _backend.Decoder(start_offset, _OFFSET_MAX if end_offset is None else end_offset, limits, check_crc)
+    flags = [name in wanted for name in ("key", "value", "offset", "timestamp", "timestampType", "headers")]
+    batches: list[pa.RecordBatch] = []
+    for data in [slices] if isinstance(slices, bytes | bytearray | memoryview) else slices:
+        position = decoder.add(data, 0, max_bytes)
+        while position < len(data):
+            batches.append(_record_batch(schema, decoder.columns(*flags), topic, partition))
+            position = decoder.add(data, position, max_bytes)
+    batches.append(_record_batch(schema, decoder.columns(*flags), topic, partition))
+    return batches
+
+
+def _record_batch(schema: pa.Schema, raw: dict[str, Any], topic: str, partition: int) -> pa.RecordBatch:
+    rows = raw["rows"]
+    return pa.RecordBatch.from_arrays(
+        [_array(name, raw, rows, topic, partition) for name in schema.names], schema=schema
+    )
+
+
+def _array(name: str, raw: dict[str, Any], rows: int, topic: str, partition: int) -> pa.Array:
+    if name == "topic":
+        return _repeated(topic, rows)
+    if name == "partition":
+        return _repeated(partition, rows)
+    column = raw[name]
+    if isinstance(column, pa.Array):
+        return column
+    if name == "headers":
+        return _header_lists(column, rows)
+    if name in ("key", "value"):
+        return _binary_array(pa.binary(), column, rows)
+    return pa.Array.from_buffers(_TYPES[name], rows, [None, _buffer(column)], 0)
+
+
+def _buffer(memory: Any) -> pa.Buffer:
+    return pa.foreign_buffer(memory.address, memory.size, base=memory) if memory.size else pa.py_buffer(b"")
+
+
+def _binary_array(kind: pa.DataType, column: tuple[Any, ...], rows: int) -> pa.Array:
+    validity, offsets, data, nulls = column
+    buffers = [None if validity is None else _buffer(validity), _buffer(offsets), _buffer(data)]
+    return pa.Array.from_buffers(kind, rows, buffers, nulls)
+
+
+def _header_lists(column: tuple[Any, ...], rows: int) -> pa.Array:
+    validity, offsets, nulls, names, contents, count, ascii_names = column
+    keys = _binary_array(pa.string(), names, count)
+    if not ascii_names:
+        try:
+            keys.validate(full=True)
+        except pa.ArrowInvalid:  # not UTF-8: readable all the same, as Kafka's clients have it
+            raw = keys.cast(pa.binary()).to_pylist()
+            keys = pa.array([name.decode(errors="replace") for name in raw], pa.string())
+    pairs = pa.StructArray.from_arrays([keys, _binary_array(pa.binary(), contents, count)], fields=list(_HEADER))
+    buffers = [None if validity is None else _buffer(validity), _buffer(offsets)]
+    return pa.Array.from_buffers(_TYPES["headers"], rows, buffers, nulls, children=[pairs])
+
+
+def _repeated(value: str | int, rows: int) -> pa.Array:
+    """An array of equal values: a view of one that is built once for each value and order of magnitude."""
+    if rows > 1 << 20:
+        return _build_repeated(value, rows)
+    return _cached_repeated(value, max(1 << (rows - 1).bit_length(), 1024) if rows else 0)[:rows]
+
+
+@functools.lru_cache(maxsize=32)
+def _cached_repeated(value: str | int, rows: int) -> pa.Array:
+    return _build_repeated(value, rows)
+
+
+def _build_repeated(value: str | int, rows: int) -> pa.Array:
+    return pa.repeat(pa.scalar(value, pa.string() if isinstance(value, str) else pa.int32()), rows)
