@@ -131,7 +131,7 @@ def test_every_module_says_what_it_is() -> None:
 
 
 def _sleeps(node: ast.AST, *, polling: bool = False) -> list[int]:
-    """Lines of time.sleep outside of a while loop: a loop that polls waits for a condition, and its sleep is its pace."""
+    """Lines of time.sleep outside of a while loop: one that polls waits for a condition, and the sleep is its pace."""
     if isinstance(node, ast.Call) and ast.unparse(node.func) == "time.sleep" and not polling:
         return [node.lineno]
     inside = polling or isinstance(node, ast.While)
