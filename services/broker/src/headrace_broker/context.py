@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from headrace_core.clock import Clock
-from headrace_core.errors import FencedBrokerError, HeadraceError, ServerShuttingDownError
+from headrace_core.errors import HeadraceError
 from headrace_core.telemetry import Counter, Emitter, Metrics
 
 from .budget import ByteBudget
 from .deadlines import Deadlines
+from .metadata_state import MetadataState
 
 if TYPE_CHECKING:
     from .replicas import Replicas
@@ -53,25 +54,30 @@ class BrokerMetrics:
         self.fetch_errors: Counter = metrics.counter("fetch-errors")
 
 
+class EndableStream(Protocol):
+    """An open call that can be told to end."""
+
+    def finish(self, error: BaseException | None = None) -> None: ...
+
+
 @dataclass(slots=True, kw_only=True)
 class BrokerContext:
     """The broker as its handlers see it."""
 
+    #: -1 until the controller has accepted the registration.
+    broker_id: int = -1
     clock: Clock
     limits: BrokerLimits
     budget: ByteBudget
     deadlines: Deadlines
     metrics: BrokerMetrics
     events: Emitter
+    metadata: MetadataState
     replicas: Replicas
-    #: Why partitions are not served right now; None when they are.
-    refusal: HeadraceError | None = field(default_factory=lambda: FencedBrokerError("the broker is starting"))
+    #: Every open stream of the client listener.
+    streams: set[EndableStream] = field(default_factory=set)
 
-    def check_serving(self) -> None:
-        """Raises FencedBrokerError while the controller has this broker fenced, ServerShuttingDownError at the end."""
-        if self.refusal is not None:
-            raise self.refusal
-
-    def shut(self) -> None:
-        """No request is served from now on."""
-        self.refusal = ServerShuttingDownError("the broker is shutting down; refresh the metadata")
+    def end_streams(self, error: HeadraceError) -> None:
+        """End every open stream with ``error``, after what is queued on it."""
+        for stream in list(self.streams):
+            stream.finish(error)

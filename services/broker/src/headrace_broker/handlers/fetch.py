@@ -26,8 +26,10 @@ from headrace_protos.v1 import common_pb2, fetch_pb2, fetch_pb2_grpc
 from ..partition.session import FetchSession, SessionPartition
 
 if TYPE_CHECKING:
+    from headrace_core.log import ReadResult
+
     from ..context import BrokerContext
-    from ..replica import Replica, Slice
+    from ..replica import Replica
 
 logger = logging.getLogger(__name__)
 
@@ -50,7 +52,11 @@ class FetchService(fetch_pb2_grpc.FetchServicer):
 
     async def Fetch(self, request_iterator: Any, context: Any) -> None:
         stream: ServerStream[Any, Any] = ServerStream(context)
-        await stream.run(FetchStream(self._broker, stream))
+        self._broker.streams.add(stream)
+        try:
+            await stream.run(FetchStream(self._broker, stream))
+        finally:
+            self._broker.streams.discard(stream)
 
 
 class _Piece(NamedTuple):
@@ -58,7 +64,7 @@ class _Piece(NamedTuple):
 
     entry: SessionPartition
     replica: Replica
-    slice: Slice | None
+    slice: ReadResult | None
     error: HeadraceError | None
 
 
@@ -90,7 +96,7 @@ class FetchStream(StreamHandler[Any]):
         self._requests: deque[Any] = deque()
         self._current: Any = None  # the request being waited or read for
         self._refused: list[Any] = []  # results of partitions that the current request named in vain
-        self._cold: dict[TopicPartition, tuple[int, Slice | HeadraceError]] = {}
+        self._cold: dict[TopicPartition, tuple[int, ReadResult | HeadraceError]] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._reading = False
         self._wake_scheduled = False
@@ -170,7 +176,7 @@ class FetchStream(StreamHandler[Any]):
             replica = self._replicas[entry.partition]
             leader = replica.leader
             try:
-                self._broker.check_serving()
+                self._broker.replicas.check_serving()
                 leader.check_serving()
                 high_watermark = leader.high_watermark
                 if entry.position >= high_watermark or entry.position < leader.log_start:
@@ -268,13 +274,15 @@ class FetchStream(StreamHandler[Any]):
         position, partition = entry.position, entry.partition
         future.add_done_callback(lambda done: self._cold_read(partition, position, done))
 
-    def _cold_read(self, partition: TopicPartition, position: int, done: asyncio.Future[Slice]) -> None:
+    def _cold_read(self, partition: TopicPartition, position: int, done: asyncio.Future[ReadResult | None]) -> None:
         self._reading = False
         error = None if done.cancelled() else done.exception()
         if self._closed or done.cancelled():
             return
         if error is None:
-            self._cold[partition] = (position, done.result())
+            found = done.result()
+            assert found is not None, "a read that may wait finds its bytes"
+            self._cold[partition] = (position, found)
         elif isinstance(error, HeadraceError):
             self._cold[partition] = (position, error)
         else:
@@ -298,7 +306,7 @@ class FetchStream(StreamHandler[Any]):
                 self._refused.append(self._failure(partition, item.fetch_offset, error))
 
     def _put(self, partition: TopicPartition, item: Any) -> None:
-        replica = self._broker.replicas.leader(partition.topic, partition.partition)
+        replica = self._broker.replicas.leader(partition)
         leader = replica.leader
         leader.check_topic_id(item.topic_id)
         leader.check_epoch(item.current_leader_epoch)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from headrace_core.errors import HeadraceError, InvalidRequestError, RequestTimedOutError
 from headrace_core.rpc.status import error_to_proto
 from headrace_core.telemetry import RecordsDeleted
-from headrace_core.types import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, MAX_TIMESTAMP, NO_EPOCH
+from headrace_core.types import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, MAX_TIMESTAMP, NO_EPOCH, TopicPartition
 from headrace_protos.v1 import common_pb2, offsets_pb2, offsets_pb2_grpc
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ class OffsetsService(offsets_pb2_grpc.OffsetsServicer):
         return offsets_pb2.DeleteRecordsResponse(results=await _each(request.partitions, one, refused))
 
     def _leader(self, item: Any, current_leader_epoch: int) -> Replica:
-        replica = self._broker.replicas.leader(item.topic, item.partition)
+        replica = self._broker.replicas.leader(TopicPartition(item.topic, item.partition))
         replica.leader.check_epoch(current_leader_epoch)
         return replica
 

@@ -39,6 +39,8 @@ _DURABILITY = {
     FlushPolicy.INTERVAL: produce_pb2.DURABILITY_INTERVAL,
     FlushPolicy.OS: produce_pb2.DURABILITY_OS,
 }
+#: Why a stream is not read: its own requests, or the broker's as a whole, hold too many bytes.
+_OWN_LIMIT, _BROKER_LIMIT = 1, 2
 _ACKS = (produce_pb2.ACKS_UNSPECIFIED, produce_pb2.ACKS_ALL, produce_pb2.ACKS_LEADER, produce_pb2.ACKS_NONE)
 
 
@@ -50,23 +52,27 @@ class ProduceService(produce_pb2_grpc.ProduceServicer):
 
     async def Produce(self, request_iterator: Any, context: Any) -> None:
         stream: ServerStream[Any, Any] = ServerStream(context)
-        await stream.run(ProduceStream(self._broker, stream))
+        self._broker.streams.add(stream)
+        try:
+            await stream.run(ProduceStream(self._broker, stream))
+        finally:
+            self._broker.streams.discard(stream)
 
 
 class _Pending(Expiring):
     """A request under way. ``results`` has a place for each of its partitions."""
 
-    __slots__ = ("acks", "answered", "correlation_id", "names", "remaining", "results", "size", "stream")
+    __slots__ = ("acks", "answered", "correlation_id", "partitions", "remaining", "results", "size", "stream")
 
-    def __init__(self, stream: ProduceStream, correlation_id: int, acks: int, partitions: int, size: int) -> None:
+    def __init__(self, stream: ProduceStream, correlation_id: int, acks: int, partitions: list[TopicPartition]) -> None:
         super().__init__()
         self.stream = stream
         self.correlation_id = correlation_id
         self.acks = acks
-        self.results: list[Any] = [None] * partitions
-        self.names: list[tuple[str, int]] = []
-        self.remaining = partitions
-        self.size = size
+        self.partitions = partitions
+        self.results: list[Any] = [None] * len(partitions)
+        self.remaining = len(partitions)
+        self.size = 0
         self.answered = False
 
     def expire(self) -> None:
@@ -76,68 +82,58 @@ class _Pending(Expiring):
 class ProduceStream(StreamHandler[Any]):
     """One client's stream."""
 
-    __slots__ = ("_broker", "_in_flight", "_in_flight_bytes", "_paused_self", "_stream")
+    __slots__ = ("_broker", "_holds", "_in_flight", "_in_flight_bytes", "_stream")
 
     def __init__(self, broker: BrokerContext, stream: ServerStream[Any, Any]) -> None:
         self._broker = broker
         self._stream = stream
         self._in_flight = 0
         self._in_flight_bytes = 0
-        self._holds: int = 0
+        self._holds = 0  # why the stream is not read: bits, see pause
 
     # -- StreamHandler -----------------------------------------------------------------------------------------------
 
     def on_request(self, request: Any) -> None:
-        broker = self._broker
-        partitions = request.partitions
-        count = len(partitions)
-        if count == 0:
+        items = request.partitions
+        if not items:
             raise InvalidRequestError(f"produce request {request.correlation_id} names no partition")
         if request.timeout_ms < 0:
             raise InvalidRequestError(f"timeout_ms={request.timeout_ms}: must not be negative")
-        acks = request.acks
-        pending = _Pending(self, request.correlation_id, acks, count, 0)
-        size = 0
-        batches: list[bytes] = []
-        for item in partitions:
-            records = item.records
-            size += len(records)
-            batches.append(records)
-        pending.size = size
-        refused: HeadraceError | None = None
-        if acks not in _ACKS:
-            refused = InvalidRequiredAcksError(f"acks={acks}: must be NONE, LEADER or ALL")
-        elif size > broker.limits.request_bytes_max:
-            refused = RecordListTooLargeError(
-                f"the request has {size} bytes of records; socket.request.max.bytes={broker.limits.request_bytes_max}"
-            )
+        broker, acks = self._broker, request.acks
+        records = [item.records for item in items]  # each access copies: once is enough
+        partitions = [TopicPartition(item.topic, item.partition) for item in items]
+        pending = _Pending(self, request.correlation_id, acks, partitions)
+        pending.size = sum(map(len, records))
         self._begin(pending)
-        if count > 1 or refused is None:
-            pending.names = [(item.topic, item.partition) for item in partitions]
-        if refused is not None:
-            for index, item in enumerate(partitions):
-                self._failed(pending, index, item.topic, item.partition, refused)
+        refusal = self._refusal_of_all(pending)
+        if refusal is not None:
+            for index in range(len(partitions)):
+                self._failed(pending, index, refusal)
             return
         if acks != produce_pb2.ACKS_NONE:
             broker.deadlines.add(pending, request.timeout_ms or broker.limits.request_timeout_ms)
         now_ms = broker.clock.now_ms()
-        metrics = broker.metrics
-        metrics.produce_requests.value += 1
-        metrics.produce_bytes.value += size
-        for index, item in enumerate(partitions):
-            topic, number = pending.names[index]
+        committed = acks in (produce_pb2.ACKS_ALL, produce_pb2.ACKS_UNSPECIFIED)
+        for index, item in enumerate(items):
             try:
-                replica = broker.replicas.leader(topic, number)
-                if item.topic_id:
-                    replica.leader.check_topic_id(item.topic_id)
-                replica.append(
-                    batches[index],
-                    now_ms,
-                    functools.partial(self._appended, pending, index, replica),
-                    wait_for_isr=acks in (produce_pb2.ACKS_ALL, produce_pb2.ACKS_UNSPECIFIED),
-                )
+                replica = broker.replicas.leader(partitions[index])
+                replica.leader.check_topic_id(item.topic_id)
+                done = functools.partial(self._appended, pending, index, replica)
+                replica.append(records[index], now_ms, done, committed=committed)
             except HeadraceError as error:
-                self._failed(pending, index, topic, number, error)
+                self._failed(pending, index, error)
+
+    def _refusal_of_all(self, pending: _Pending) -> HeadraceError | None:
+        """What is wrong with the request as a whole, said of each of its partitions."""
+        if pending.acks not in _ACKS:
+            return InvalidRequiredAcksError(f"acks={pending.acks}: must be NONE, LEADER or ALL")
+        most = self._broker.limits.request_bytes_max
+        if pending.size > most:
+            return RecordListTooLargeError(
+                f"the request has {pending.size} bytes of records, more than socket.request.max.bytes={most}; "
+                f"send smaller requests"
+            )
+        return None
 
     def is_idle(self) -> bool:
         return self._in_flight == 0
@@ -148,65 +144,71 @@ class ProduceStream(StreamHandler[Any]):
     # -- back-pressure (ByteBudget's Pausable) -----------------------------------------------------------------------
 
     def pause(self) -> None:
-        self._holds |= 1
-        self._stream.pause()
+        self._hold(_BROKER_LIMIT)
 
     def resume(self) -> None:
-        self._holds &= ~1
+        self._release(_BROKER_LIMIT)
+
+    def _hold(self, reason: int) -> None:
+        self._holds |= reason
+        self._stream.pause()
+
+    def _release(self, reason: int) -> None:
+        self._holds &= ~reason
         if not self._holds:
             self._stream.resume()
 
     # -- a request's life --------------------------------------------------------------------------------------------
 
     def _begin(self, pending: _Pending) -> None:
+        broker = self._broker
+        broker.metrics.produce_requests.value += 1
+        broker.metrics.produce_bytes.value += pending.size
         self._in_flight += 1
         self._in_flight_bytes += pending.size
-        if self._in_flight_bytes > self._broker.limits.stream_bytes_max:
-            self._holds |= 2
-            self._stream.pause()
-        self._broker.budget.take(pending.size, self)
+        if self._in_flight_bytes > broker.limits.stream_bytes_max:
+            self._hold(_OWN_LIMIT)
+        broker.budget.take(pending.size, self)
 
     def _end(self, pending: _Pending) -> None:
+        broker = self._broker
         self._in_flight -= 1
         self._in_flight_bytes -= pending.size
-        if self._holds & 2 and self._in_flight_bytes <= self._broker.limits.stream_bytes_max:
-            self._holds &= ~2
-            if not self._holds:
-                self._stream.resume()
-        self._broker.budget.give_back(pending.size)
+        if self._holds & _OWN_LIMIT and self._in_flight_bytes <= broker.limits.stream_bytes_max:
+            self._release(_OWN_LIMIT)
+        broker.budget.give_back(pending.size)
         if not self._in_flight:
             self._stream.check_idle()
 
-    def _appended(
-        self, pending: _Pending, index: int, replica: Replica, outcome: Appended | HeadraceError
-    ) -> None:
+    def _appended(self, pending: _Pending, index: int, replica: Replica, outcome: Appended | HeadraceError) -> None:
         """The promise for one partition is met, or cannot be."""
-        topic, number = pending.names[index]
         if isinstance(outcome, HeadraceError):
-            self._failed(pending, index, topic, number, outcome)
+            self._failed(pending, index, outcome)
             return
+        partition = pending.partitions[index]
         pending.results[index] = produce_pb2.ProducePartitionResult(
-            topic=topic,
-            partition=number,
+            topic=partition.topic,
+            partition=partition.partition,
             base_offset=outcome.base_offset,
-            log_append_time_ms=outcome.append_time_ms,
+            log_append_time_ms=outcome.log_append_time_ms,
             log_start_offset=replica.leader.log_start,
             durability=_DURABILITY[outcome.flush_policy],
         )
         self._one_done(pending)
 
-    def _failed(self, pending: _Pending, index: int, topic: str, number: int, error: HeadraceError) -> None:
+    def _failed(self, pending: _Pending, index: int, error: HeadraceError) -> None:
         self._broker.metrics.produce_errors.value += 1
-        pending.results[index] = self._refusal(topic, number, error)
+        partition = pending.partitions[index]
         if pending.acks == produce_pb2.ACKS_NONE:
-            logger.debug("produce to %s-%d with acks NONE failed: %s", topic, number, error)
+            logger.debug("produce to %s with acks NONE failed: %s", partition, error)
+        pending.results[index] = self._result_of(partition, error)
         self._one_done(pending)
 
-    def _refusal(self, topic: str, number: int, error: HeadraceError) -> Any:
-        hint = self._broker.replicas.leader_hint(TopicPartition(topic, number), error)
+    def _result_of(self, partition: TopicPartition, error: HeadraceError) -> Any:
+        hint = self._broker.replicas.leader_hint(partition, error)
         return produce_pb2.ProducePartitionResult(
-            topic=topic,
-            partition=number,
+            topic=partition.topic,
+            partition=partition.partition,
             error=error_to_proto(error),
             base_offset=-1,
             log_append_time_ms=-1,
@@ -219,29 +221,20 @@ class ProduceStream(StreamHandler[Any]):
         if pending.remaining:
             return
         self._broker.deadlines.discard(pending)
-        self._end(pending)
         if not pending.answered:
-            self._answer(pending)
+            self._answer(pending, pending.results)
+        self._end(pending)
 
-    def _answer(self, pending: _Pending) -> None:
+    def _answer(self, pending: _Pending, results: list[Any]) -> None:
         pending.answered = True
         if pending.acks != produce_pb2.ACKS_NONE:
-            self._stream.send(
-                produce_pb2.ProduceResponse(correlation_id=pending.correlation_id, results=pending.results)
-            )
+            self._stream.send(produce_pb2.ProduceResponse(correlation_id=pending.correlation_id, results=results))
 
     def expired(self, pending: _Pending) -> None:
         """The time-out is over: answer now. What was appended stays appended; its bytes stay counted until it ends."""
-        if pending.answered:
-            return
+        late = RequestTimedOutError("the append was not confirmed in time; whether it took effect is not known")
         results = pending.results
-        pending.results = [
-            result
-            or self._refusal(
-                *pending.names[index],
-                RequestTimedOutError("the append was not confirmed in time; whether it took effect is not known"),
-            )
-            for index, result in enumerate(results)
-        ]
-        self._answer(pending)
-        pending.results = results
+        self._answer(
+            pending,
+            [results[index] or self._result_of(partition, late) for index, partition in enumerate(pending.partitions)],
+        )

@@ -1,0 +1,343 @@
+"""The broker as a whole: everything is made and tied together here, and nowhere else.
+
+A start, in order: read the formatted directories; bind both listeners (nothing is served yet, but the ports are known);
+register; follow the metadata up to the registration; open the logs with the settings found there (recovery happens
+here, heartbeats go on meanwhile and keep the broker fenced); act on the metadata; ask to be unfenced; serve.
+
+A clean stop, in order: ask the controller to move leaderships away; refuse new requests; finish what is under way; end
+the streams; flush and close the logs and mark them clean.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import random
+from collections.abc import Mapping
+from typing import Any
+
+from headrace_core.clock import Clock, SystemClock
+from headrace_core.config import LONG_MAX
+from headrace_core.errors import HeadraceError, ServerShuttingDownError
+from headrace_core.log import DEFAULT_FLUSH_INTERVAL_MS
+from headrace_core.log.files import FileSystem, RealFileSystem
+from headrace_core.metadata import MetadataDelta, MetadataImage
+from headrace_core.node.config import NodeConfig
+from headrace_core.node.ids import random_id
+from headrace_core.node.listeners import CLIENT, INTERNAL, ListenerAddress, advertised
+from headrace_core.node.meta_properties import MetaProperties, read_all_meta
+from headrace_core.node.state_file import RuntimeState, remove_state, write_state
+from headrace_core.rpc.broker_session import BrokerRegistration, BrokerSession
+from headrace_core.rpc.metadata_follower import MetadataFollower
+from headrace_core.rpc.metadata_view import MetadataView
+from headrace_core.rpc.server import Listener
+from headrace_core.telemetry import (
+    BrokerFenced,
+    BrokerRegistered,
+    BrokerUnfenced,
+    Emitter,
+    Metrics,
+    NodeStarted,
+    NodeStopped,
+)
+from headrace_core.types import TopicPartition
+from headrace_protos.v1 import admin_pb2_grpc, fetch_pb2_grpc, metadata_pb2_grpc, offsets_pb2_grpc, produce_pb2_grpc
+
+from .budget import ByteBudget
+from .context import BrokerContext, BrokerLimits, BrokerMetrics
+from .controller_link import ControllerLink
+from .deadlines import Deadlines
+from .handlers.admin import AdminService
+from .handlers.fetch import FetchService
+from .handlers.metadata import MetadataService
+from .handlers.offsets import OffsetsService
+from .handlers.produce import ProduceService
+from .metadata_state import MetadataState
+from .replicas import LogSettings, Replicas
+from .storage import Storage
+
+logger = logging.getLogger("headrace.broker")
+
+#: Recovery points and high watermarks are written so often: they only spare the next start some work.
+CHECKPOINT_INTERVAL_S = 5.0
+#: How long a controlled shutdown may take, and then what is under way, before the broker stops regardless.
+CONTROLLED_SHUTDOWN_S = 10.0
+DRAIN_S = 10.0
+#: How long streams that do not end by themselves (health watches) are waited for.
+STREAMS_GRACE_S = 0.5
+
+
+class Broker:
+    """One broker in one event loop. ``start``, then ``run`` until it should stop, then ``stop``."""
+
+    def __init__(
+        self,
+        config: NodeConfig,
+        *,
+        fs: FileSystem | None = None,
+        clock: Clock | None = None,
+        events: Emitter | None = None,
+        rng: random.Random | None = None,
+    ) -> None:
+        self.config = config
+        self.clock = clock or SystemClock()
+        self.events = events or Emitter()
+        self._started_ms = self.clock.now_ms()
+        self._started_monotonic_ms = self.clock.monotonic_ms()
+        loop = asyncio.get_running_loop()
+        values = config.values
+        settings = LogSettings(static=config.topic_defaults(), flush_interval_ms=_flush_interval_ms(values))
+        self.replicas = Replicas(settings, self.events)
+        self.storage = Storage(
+            fs or RealFileSystem(),
+            config.log_dirs,
+            clock=self.clock,
+            rng=rng or random.Random(),
+            loop=loop,
+            on_turn=self.replicas.logs_moved,
+            on_failed=self.replicas.storage_failed,
+        )
+        self.replicas.tie(self.storage)
+        limits = BrokerLimits(
+            request_bytes_max=values["socket.request.max.bytes"], request_timeout_ms=values["request.timeout.ms"]
+        )
+        self.context = BrokerContext(
+            clock=self.clock,
+            limits=limits,
+            budget=ByteBudget(limits.in_flight_bytes_max),
+            deadlines=Deadlines(self.clock, loop),
+            metrics=BrokerMetrics(Metrics()),
+            events=self.events,
+            metadata=MetadataState(),
+            replicas=self.replicas,
+        )
+        self._controller = ControllerLink(config.controller_addresses, self.clock)
+        self._listeners: dict[str, Listener] = {}
+        self._addresses: tuple[ListenerAddress, ...] = ()
+        self._session: BrokerSession | None = None
+        self._follower: MetadataFollower | None = None
+        self._tasks: list[asyncio.Task[Any]] = []
+        self._ready = False  # the logs are open: changes of the metadata are acted upon as they come
+
+    # -- start -------------------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Returns when the broker serves. HeadraceError or OSError when it cannot; ``stop`` cleans up then too."""
+        metas = read_all_meta(self.config.log_dirs, node_id=self.config.node_id)
+        await self._bind()
+        follower = self._follow(metas[0].cluster_id)
+        session = await self._register(metas)
+        registered = session.registered
+        session.hold_fenced(True)
+        self._tasks.append(asyncio.create_task(session.run(), name="heartbeats"))
+        image = await self._unless_failed(follower.wait_applied(registered.metadata_offset))
+        damaged = await self.storage.open(lambda topic: self.replicas.settings_of(topic, image))
+        image = follower.image
+        await self.replicas.apply_all(image, damaged)
+        self._ready = True
+        self.context.metadata.advance(image, MetadataDelta(0, image.next_offset))
+        self.replicas.refusal = None
+        session.hold_fenced(False)
+        session.applied(image.next_offset)
+        await self._unless_failed(session.wait_unfenced())
+        await self._unless_failed(self._applied_unfenced())
+        for listener in self._listeners.values():
+            await listener.serving(True)
+        self._tasks.append(asyncio.create_task(self._housekeeping(), name="housekeeping"))
+        node_id = registered.broker_id
+        write_state(self.config.state_file, RuntimeState.of("broker", node_id, self._started_ms, self._addresses))
+        self.events.emit(
+            NodeStarted(
+                role="broker",
+                node_id=node_id,
+                address=self.address(CLIENT),
+                seconds=(self.clock.monotonic_ms() - self._started_monotonic_ms) / 1000,
+            )
+        )
+
+    def address(self, listener: str) -> str:
+        """host:port where a listener is bound."""
+        return self._listeners[listener].address
+
+    async def _bind(self) -> None:
+        context, config = self.context, self.config
+        view = MetadataView(listener=CLIENT, topic_defaults=config.topic_defaults())
+        auto_create = bool(config.values["auto.create.topics.enable"])
+        metadata = MetadataService(context, view, self._controller, auto_create=auto_create)
+        admin = AdminService(context, self._controller, given=config.given, topic_defaults=config.topic_defaults())
+        served: dict[str, list[tuple[Any, Any, str]]] = {
+            CLIENT: [
+                (produce_pb2_grpc.add_ProduceServicer_to_server, ProduceService(context), "headrace.v1.Produce"),
+                (fetch_pb2_grpc.add_FetchServicer_to_server, FetchService(context), "headrace.v1.Fetch"),
+                (offsets_pb2_grpc.add_OffsetsServicer_to_server, OffsetsService(context), "headrace.v1.Offsets"),
+                (metadata_pb2_grpc.add_MetadataServicer_to_server, metadata, "headrace.v1.Metadata"),
+                (admin_pb2_grpc.add_AdminServicer_to_server, admin, "headrace.v1.Admin"),
+            ],
+            INTERNAL: [],  # replication and transaction markers come here
+        }
+        bound = []
+        for wanted in config.listeners:
+            listener = Listener(wanted.name, wanted.host or "[::]", wanted.port)
+            for registrar, servicer, name in served[wanted.name]:
+                listener.add(registrar, servicer, name)
+            port = await listener.start()
+            self._listeners[wanted.name] = listener
+            bound.append(ListenerAddress(wanted.name, wanted.host, port))
+        self._addresses = tuple(bound)
+
+    async def _register(self, metas: list[MetaProperties]) -> BrokerSession:
+        config = self.config
+        told = advertised(self._addresses, config.advertised)
+        session = self._session = BrokerSession(
+            config.controller_addresses,
+            BrokerRegistration(
+                cluster_id=metas[0].cluster_id,
+                incarnation_id=random_id(),
+                directory_ids=tuple(meta.directory_id for meta in metas),
+                endpoints=tuple((listener.name, listener.host, listener.port) for listener in told),
+                rack=config.values["broker.rack"],
+                wanted_broker_id=config.node_id,
+            ),
+            heartbeat_interval_ms=config.values["broker.heartbeat.interval.ms"],
+            answer_timeout_ms=config.values["broker.session.timeout.ms"] / 2,
+            on_fenced=self._fenced,
+        )
+        registered = await self._unless_failed(session.register())
+        self.context.broker_id = self.replicas.broker_id = registered.broker_id
+        self.events.emit(BrokerRegistered(broker_id=registered.broker_id, broker_epoch=registered.broker_epoch))
+        return session
+
+    def _follow(self, cluster_id: str) -> MetadataFollower:
+        follower = self._follower = MetadataFollower(
+            self.config.controller_addresses, cluster_id, on_change=self._metadata_changed
+        )
+        self._tasks.append(asyncio.create_task(follower.run(), name="metadata"))
+        return follower
+
+    async def _unless_failed(self, waiting: Any) -> Any:
+        """The result of ``waiting``, unless a task that it depends on fails first: then that failure."""
+        task = asyncio.ensure_future(waiting)
+        await asyncio.wait([task, *self._tasks], return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            task.cancel()
+            self._raise_failure()
+        return await task
+
+    def _raise_failure(self) -> None:
+        for failed in self._tasks:
+            if failed.done() and not failed.cancelled():
+                failed.result()
+                raise HeadraceError(f"the broker's {failed.get_name()} task ended by itself")
+
+    async def _applied_unfenced(self) -> None:
+        """Until this broker has itself applied that it is unfenced, with the leaderships that come with it."""
+        assert self._follower is not None
+        follower, broker_id = self._follower, self.replicas.broker_id
+        while follower.image.brokers[broker_id].fenced:
+            await follower.wait_applied(follower.image.next_offset + 1)
+
+    # -- while it serves ---------------------------------------------------------------------------------------------
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Serve until ``stop`` is set; raises what ends the broker's life from outside (another one took its place)."""
+        waiting = asyncio.create_task(stop.wait())
+        try:
+            await asyncio.wait([waiting, *self._tasks], return_when=asyncio.FIRST_COMPLETED)
+            if not stop.is_set():
+                self._raise_failure()
+        finally:
+            waiting.cancel()
+
+    async def _metadata_changed(self, image: MetadataImage, delta: MetadataDelta) -> None:
+        if not self._ready:
+            return
+        await self.replicas.apply(image, delta)
+        assert self._follower is not None
+        assert self._session is not None
+        self.context.metadata.controller_id = self._follower.leader_id
+        self.context.metadata.advance(image, delta)
+        self._session.applied(image.next_offset)
+
+    def _fenced(self, fenced: bool) -> None:
+        broker_id = self.replicas.broker_id
+        if fenced:
+            self.events.emit(BrokerFenced(broker_id=broker_id, reason="the controller says so"))
+        else:
+            self.events.emit(BrokerUnfenced(broker_id=broker_id))
+
+    async def _housekeeping(self) -> None:
+        while True:
+            await asyncio.sleep(CHECKPOINT_INTERVAL_S)
+            await self.storage.checkpoint(self._high_watermarks())
+
+    def _high_watermarks(self) -> dict[TopicPartition, int]:
+        return {replica.partition: replica.leader.high_watermark for replica in self.replicas.led()}
+
+    # -- stop --------------------------------------------------------------------------------------------------------
+
+    async def stop(self) -> None:
+        """Stop cleanly, from whatever state. Idempotent."""
+        for listener in self._listeners.values():
+            await listener.serving(False)
+        await self._leave_cluster()
+        self.replicas.refusal = ServerShuttingDownError("the broker is shutting down; refresh the metadata")
+        await self._drain()
+        ending = ServerShuttingDownError("the broker is shutting down; connect again")
+        self.context.end_streams(ending)
+        high_watermarks = self._high_watermarks()
+        self.replicas.resign_all(lambda partition: ending)
+        for listener in self._listeners.values():
+            await listener.stop(STREAMS_GRACE_S)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._tasks.clear()
+        self.context.deadlines.close()
+        await self._controller.close()
+        epoch = self._session.registered.broker_epoch if self._ready and self._session is not None else -1
+        clean = await self.storage.close(high_watermarks, broker_epoch=epoch)
+        remove_state(self.config.state_file)
+        self.events.emit(NodeStopped(role="broker", node_id=self.replicas.broker_id, clean=clean))
+
+    async def _leave_cluster(self) -> None:
+        if self._session is None or not self._ready or any(task.done() for task in self._tasks):
+            return
+        if self.config.values["controlled.shutdown.enable"] and not await self._session.shut_down(
+            CONTROLLED_SHUTDOWN_S
+        ):
+            logger.warning("the controller did not move the leaderships within %.0f s", CONTROLLED_SHUTDOWN_S)
+
+    async def _drain(self) -> None:
+        """Until every append under way has ended (and been answered), or DRAIN_S are over."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self.storage.drain(), DRAIN_S)
+
+
+def _flush_interval_ms(values: Mapping[str, Any]) -> int:
+    """How often topics with log.flush=interval are flushed that do not say so themselves."""
+    interval_ms: int = values["log.flush.interval.ms"]
+    return DEFAULT_FLUSH_INTERVAL_MS if interval_ms == LONG_MAX else interval_ms
+
+
+async def serve(config: NodeConfig, stop: asyncio.Event) -> None:
+    """What ``python -m headrace_broker`` runs."""
+    from headrace_core.node.run import settle_memory
+    from headrace_core.telemetry import log_events
+
+    events = Emitter()
+    events.subscribe(log_events(logger))
+    broker = Broker(config, events=events)
+    starting = asyncio.create_task(broker.start())
+    stopping = asyncio.create_task(stop.wait())
+    try:
+        await asyncio.wait([starting, stopping], return_when=asyncio.FIRST_COMPLETED)
+        if starting.done():
+            await starting
+            settle_memory()
+            await broker.run(stop)
+    finally:
+        stopping.cancel()
+        starting.cancel()
+        await asyncio.gather(starting, return_exceptions=True)
+        await broker.stop()

@@ -1,0 +1,95 @@
+"""The Admin service on a broker: passed on to the controller, answered once this broker has applied the change.
+
+So a client that talks to one broker reads its own writes there without knowing about offsets. Descriptions of
+configurations are answered from this broker's own image: only it knows what its properties file says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from headrace_core.errors import HeadraceError, InvalidRequestError, UnknownTopicOrPartitionError
+from headrace_core.metadata.configs import ConfigDescription, describe_broker, describe_topic
+from headrace_core.rpc.status import error_to_proto
+from headrace_protos.v1 import admin_pb2, admin_pb2_grpc
+
+if TYPE_CHECKING:
+    from ..context import BrokerContext
+    from ..controller_link import ControllerLink
+
+
+class AdminService(admin_pb2_grpc.AdminServicer):
+    """headrace.v1.Admin. ``given`` and ``topic_defaults``: what this broker's properties file sets (NodeConfig)."""
+
+    def __init__(
+        self,
+        broker: BrokerContext,
+        controller: ControllerLink,
+        *,
+        given: Mapping[str, Any],
+        topic_defaults: Mapping[str, Any],
+    ) -> None:
+        self._broker = broker
+        self._controller = controller
+        self._given = given
+        self._topic_defaults = topic_defaults
+
+    async def CreateTopics(self, request: Any, context: Any) -> Any:
+        return await self._pass_on("CreateTopics", request, request.timeout_ms)
+
+    async def DeleteTopics(self, request: Any, context: Any) -> Any:
+        return await self._pass_on("DeleteTopics", request, request.timeout_ms)
+
+    async def CreatePartitions(self, request: Any, context: Any) -> Any:
+        return await self._pass_on("CreatePartitions", request, request.timeout_ms)
+
+    async def AlterConfigs(self, request: Any, context: Any) -> Any:
+        return await self._pass_on("AlterConfigs", request, 0)
+
+    async def DescribeConfigs(self, request: Any, context: Any) -> Any:
+        return admin_pb2.DescribeConfigsResponse(results=[self._describe(item) for item in request.resources])
+
+    async def _pass_on(self, method: str, request: Any, timeout_ms: int) -> Any:
+        if timeout_ms < 0:
+            raise InvalidRequestError(f"timeout_ms={timeout_ms}: must not be negative")
+        timeout_ms = timeout_ms or self._broker.limits.request_timeout_ms
+        answer = await self._controller.call(method, request, timeout_ms)
+        await self._broker.metadata.wait_for(answer.metadata_offset, timeout_ms)
+        return answer
+
+    def _describe(self, resource: Any) -> Any:
+        try:
+            described = self._description_of(resource)
+        except HeadraceError as error:
+            return admin_pb2.DescribeConfigsResult(resource=resource, error=error_to_proto(error))
+        entries = [
+            admin_pb2.ConfigEntry(
+                name=entry.name,
+                value=entry.value,
+                source=int(entry.source),  # type: ignore[arg-type]
+                read_only=entry.read_only,
+                documentation=entry.documentation,
+            )
+            for entry in described
+        ]
+        return admin_pb2.DescribeConfigsResult(resource=resource, entries=entries)
+
+    def _description_of(self, resource: Any) -> list[ConfigDescription]:
+        image, broker_id = self._broker.metadata.image, self._broker.broker_id
+        if resource.type == admin_pb2.CONFIG_RESOURCE_TYPE_TOPIC:
+            if image.topic(resource.name) is None:
+                raise UnknownTopicOrPartitionError(f"topic {resource.name} does not exist")
+            return describe_topic(image, resource.name, broker_id=broker_id, static=self._topic_defaults)
+        if resource.type == admin_pb2.CONFIG_RESOURCE_TYPE_BROKER:
+            if not resource.name:
+                return describe_broker(image, None)
+            if not resource.name.isdecimal():
+                raise InvalidRequestError(
+                    f"{resource.name!r} is no broker id; the name is an id, or empty for all brokers"
+                )
+            wanted = int(resource.name)
+            if wanted not in image.brokers:
+                raise InvalidRequestError(f"no broker has the id {wanted}")
+            return describe_broker(image, wanted, static=self._given if wanted == broker_id else None)
+        raise InvalidRequestError(f"resource type {resource.type} is neither a topic nor a broker")

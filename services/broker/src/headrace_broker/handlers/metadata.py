@@ -1,0 +1,87 @@
+"""The Metadata service: what this broker knows of the cluster; named topics are created on the way if allowed."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Any
+
+from headrace_core.errors import HeadraceError, InvalidTopicError
+from headrace_core.metadata import MetadataDelta, MetadataImage
+from headrace_core.rpc.metadata_view import MetadataView, concerns
+from headrace_core.telemetry import TopicAutoCreated
+from headrace_core.types import check_topic_name
+from headrace_protos.v1 import admin_pb2, metadata_pb2_grpc
+
+if TYPE_CHECKING:
+    from ..context import BrokerContext
+    from ..controller_link import ControllerLink
+
+logger = logging.getLogger(__name__)
+
+
+class MetadataService(metadata_pb2_grpc.MetadataServicer):
+    """headrace.v1.Metadata."""
+
+    def __init__(
+        self, broker: BrokerContext, view: MetadataView, controller: ControllerLink, *, auto_create: bool
+    ) -> None:
+        self._broker = broker
+        self._view = view
+        self._controller = controller
+        self._auto_create = auto_create
+
+    async def GetMetadata(self, request: Any, context: Any) -> Any:
+        metadata, limits = self._broker.metadata, self._broker.limits
+        await metadata.wait_for(request.min_metadata_offset, limits.request_timeout_ms)
+        if request.allow_auto_topic_creation and self._auto_create:
+            await self._create_missing(list(request.topics))
+        return self._response(metadata.image, request)
+
+    async def WatchMetadata(self, request: Any, context: Any) -> None:
+        metadata = self._broker.metadata
+        await metadata.wait_for(request.min_metadata_offset, self._broker.limits.request_timeout_ms)
+        changed = asyncio.Event()
+
+        def watcher(image: MetadataImage, delta: MetadataDelta) -> None:
+            if concerns(request, image, delta):
+                changed.set()
+
+        metadata.watch(watcher)
+        try:
+            while True:
+                changed.clear()
+                await context.write(self._response(metadata.image, request))
+                await changed.wait()
+        finally:
+            metadata.unwatch(watcher)
+
+    def _response(self, image: MetadataImage, request: Any) -> Any:
+        return self._view.response(image, request, controller_id=self._broker.metadata.controller_id)
+
+    async def _create_missing(self, names: list[str]) -> None:
+        """Create the named topics that do not exist. What fails shows in the answer: the topic is missing."""
+        missing = [name for name in dict.fromkeys(names) if self._may_create(name)]
+        if not missing:
+            return
+        wanted = admin_pb2.CreateTopicsRequest(
+            topics=[admin_pb2.NewTopic(name=name, partitions=-1, replication_factor=-1) for name in missing]
+        )
+        timeout_ms = self._broker.limits.request_timeout_ms
+        try:
+            answer = await self._controller.call("CreateTopics", wanted, timeout_ms)
+            for result in answer.results:
+                if not result.error.code:
+                    self._broker.events.emit(TopicAutoCreated(topic=result.name))
+            await self._broker.metadata.wait_for(answer.metadata_offset, timeout_ms)
+        except HeadraceError as error:
+            logger.warning("topics %s could not be created on request: %s", ", ".join(missing), error)
+
+    def _may_create(self, name: str) -> bool:
+        if self._broker.metadata.image.topic(name) is not None or name.startswith("__"):
+            return False
+        try:
+            check_topic_name(name)
+        except InvalidTopicError:
+            return False
+        return True

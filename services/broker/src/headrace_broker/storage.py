@@ -1,0 +1,203 @@
+"""The broker's log directories, each with its writer; which of them has which partition.
+
+A new partition goes to the directory that has the fewest. A directory that fails takes its partitions offline, and only
+them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+import random
+import uuid
+from collections.abc import Callable, Iterable, Mapping
+
+from headrace_core.clock import Clock
+from headrace_core.errors import HeadraceError, StorageError
+from headrace_core.log import LogConfig, PartitionLog
+from headrace_core.log.directory import LogDirectory
+from headrace_core.log.files import FileSystem
+from headrace_core.log.writer import DirectoryWriter
+from headrace_core.types import TopicPartition
+
+from .partition import PartitionLeader
+from .replica import Replica
+from .threads import ReadThreads
+
+logger = logging.getLogger(__name__)
+
+#: A partition to create: its topic's id, and its log's settings.
+NewLog = tuple[TopicPartition, uuid.UUID, LogConfig]
+
+
+class Storage:
+    """See the module. ``on_turn`` hears which logs a turn has moved; ``on_failed`` which went offline, and why."""
+
+    def __init__(
+        self,
+        fs: FileSystem,
+        roots: Iterable[str],
+        *,
+        clock: Clock,
+        rng: random.Random,
+        loop: asyncio.AbstractEventLoop,
+        on_turn: Callable[[list[PartitionLog]], None],
+        on_failed: Callable[[Iterable[TopicPartition], str], None],
+    ) -> None:
+        self._fs = fs
+        self._roots = tuple(roots)
+        self._clock = clock
+        self._rng = rng
+        self._on_turn = on_turn
+        self._on_failed = on_failed
+        self._reads = ReadThreads(loop)
+        self._writers: list[DirectoryWriter] = []
+        self._at: dict[TopicPartition, DirectoryWriter] = {}
+
+    async def open(self, settings_of: Callable[[str], LogConfig]) -> dict[TopicPartition, HeadraceError]:
+        """Lock every directory and open every log, recovering those that need it, in threads. Returns the damaged ones.
+
+        Raises InvalidConfigError (not formatted), StorageError (another process has the directory), OSError.
+        """
+        open_one = functools.partial(self._open_directory, settings_of)
+        directories = await asyncio.gather(*(asyncio.to_thread(open_one, root) for root in self._roots))
+        damaged: dict[TopicPartition, HeadraceError] = {}
+        for directory in directories:
+            writer = DirectoryWriter(
+                directory,
+                clock=self._clock,
+                on_turn=self._on_turn,
+                on_failure=functools.partial(self._failed, directory),
+            )
+            self._writers.append(writer)
+            self._at.update(dict.fromkeys(directory.logs, writer))
+            damaged.update(directory.quarantined)
+        return damaged
+
+    def _open_directory(self, settings_of: Callable[[str], LogConfig], root: str) -> LogDirectory:
+        return LogDirectory.open(
+            self._fs, root, clock=self._clock, config_of=lambda topic, _: settings_of(topic), rng=self._rng
+        )
+
+    def _failed(self, directory: LogDirectory, failure: StorageError) -> None:
+        partitions = [partition for partition, writer in self._at.items() if writer.directory is directory]
+        self._on_failed(partitions, failure.message)
+
+    # -- logs --------------------------------------------------------------------------------------------------------
+
+    def log(self, partition: TopicPartition) -> PartitionLog | None:
+        """The log of a partition, when there is one and it can be used."""
+        writer = self._at.get(partition)
+        return None if writer is None or writer.failure is not None else writer.directory.get(partition)
+
+    def logs(self) -> list[tuple[TopicPartition, PartitionLog]]:
+        return [item for writer in self._writers for item in writer.directory.logs.items()]
+
+    def replica(self, log: PartitionLog, leader: PartitionLeader) -> Replica:
+        """``log`` led by ``leader``."""
+        return Replica(log, leader, self._at[leader.partition], self._reads)
+
+    async def create(self, wanted: Iterable[NewLog]) -> list[tuple[TopicPartition, HeadraceError | None]]:
+        """Create logs, durably, spread over the directories; None for each that is there now, else why it is not."""
+        shares: dict[int, list[NewLog]] = {}
+        counts = {
+            index: len(writer.directory.logs) for index, writer in enumerate(self._writers) if writer.failure is None
+        }
+        outcomes: list[tuple[TopicPartition, HeadraceError | None]] = []
+        for item in wanted:
+            if item[0] in self._at and self._at[item[0]].failure is not None:
+                outcomes.append((item[0], self._at[item[0]].failure))
+            elif not counts:
+                outcomes.append((item[0], StorageError("every log directory of this broker has failed")))
+            else:
+                least = min(counts, key=lambda index: (counts[index], index))
+                counts[least] += 1
+                shares.setdefault(least, []).append(item)
+        for index, share in shares.items():
+            outcomes += await self._create_in(self._writers[index], share)
+        return outcomes
+
+    async def _create_in(
+        self, writer: DirectoryWriter, share: list[NewLog]
+    ) -> list[tuple[TopicPartition, HeadraceError | None]]:
+        def create_all() -> list[tuple[TopicPartition, HeadraceError | None]]:
+            outcomes: list[tuple[TopicPartition, HeadraceError | None]] = []
+            for partition, topic_id, config in share:
+                try:
+                    writer.directory.create(partition, topic_id, config)
+                    outcomes.append((partition, None))
+                except HeadraceError as error:
+                    outcomes.append((partition, error))
+            return outcomes
+
+        try:
+            outcomes = await writer.run(create_all)
+        except HeadraceError as error:
+            return [(partition, error) for partition, _, _ in share]
+        self._at.update({partition: writer for partition, failed in outcomes if failed is None})
+        return outcomes
+
+    async def delete(self, partition: TopicPartition) -> bool:
+        """Remove a partition's log for good. False when there is none, or its directory has failed."""
+        writer = self._at.pop(partition, None)
+        if writer is None or writer.failure is not None:
+            return False
+        try:
+            return await writer.run(functools.partial(writer.directory.delete, partition))
+        except HeadraceError as error:
+            logger.error("the log of %s could not be deleted: %s", partition, error)
+            return False
+
+    async def reconfigure(self, log: PartitionLog, config: LogConfig) -> None:
+        """New settings for a log, in their turn among the appends to it."""
+        writer = self._at.get(log.topic_partition)
+        if writer is not None and writer.failure is None:
+            await writer.run(functools.partial(log.reconfigure, config), log=log)
+
+    # -- checkpoints, the end ----------------------------------------------------------------------------------------
+
+    async def checkpoint(self, high_watermarks: Mapping[TopicPartition, int]) -> None:
+        """Write recovery points and high watermarks of every working directory."""
+        for writer in self._writers:
+            if writer.failure is not None:
+                continue
+            directory = writer.directory
+            share = {partition: end for partition, end in high_watermarks.items() if partition in directory.logs}
+            try:
+                await writer.run(functools.partial(_checkpoint, directory, share))
+            except HeadraceError as error:
+                logger.warning("%s: checkpoints not written: %s", directory.root, error)
+
+    async def drain(self) -> None:
+        """Until every append that was handed over before has ended, and its waiter was told."""
+        for writer in self._writers:
+            if writer.failure is None:
+                await writer.run(_nothing)
+
+    async def close(self, high_watermarks: Mapping[TopicPartition, int], *, broker_epoch: int) -> bool:
+        """Flush, close and mark every directory; True when all of them are clean."""
+        self._reads.close()
+        clean = True
+        if self._writers:
+            await self.checkpoint(high_watermarks)
+        for writer in self._writers:
+            await writer.close()
+            try:
+                writer.directory.close(broker_epoch=broker_epoch, clean=writer.failure is None)
+            except OSError as error:
+                logger.error("%s could not be closed cleanly: %s", writer.directory.root, error)
+                clean = False
+            clean = clean and writer.failure is None
+        self._writers.clear()
+        self._at.clear()
+        return clean
+
+
+def _checkpoint(directory: LogDirectory, high_watermarks: Mapping[TopicPartition, int]) -> None:
+    directory.write_recovery_points()
+    directory.write_high_watermarks(high_watermarks)
+
+
+def _nothing() -> None:
+    """An action that only marks its place in the queue."""

@@ -1,0 +1,33 @@
+"""Threads for reads that have to wait for the disk, so that they never stall the event loop (design, 12, rule 10)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+class ReadThreads:
+    """A few threads, started when the first cold read comes."""
+
+    __slots__ = ("_loop", "_pool", "_size")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, size: int = 2) -> None:
+        self._loop = loop
+        self._size = size
+        self._pool: ThreadPoolExecutor | None = None
+
+    def run(self, work: Callable[[], T]) -> asyncio.Future[T]:
+        """The result of ``work``, which runs in one of the threads."""
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(self._size, thread_name_prefix="cold-read")
+        return self._loop.run_in_executor(self._pool, work)
+
+    def close(self) -> None:
+        """Let running reads end; start no more."""
+        if self._pool is not None:
+            self._pool.shutdown(wait=True, cancel_futures=True)
+            self._pool = None
