@@ -1,0 +1,17 @@
+"""``python -m headrace_controller``: see headrace_core.node.arguments."""
+
+from __future__ import annotations
+
+import sys
+
+from headrace_core.node.run import Serve, main
+
+
+def _load() -> Serve:
+    from .app import serve
+
+    return serve
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:], program="headrace_controller", role="controller", serve=_load))

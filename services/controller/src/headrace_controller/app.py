@@ -1,0 +1,136 @@
+"""The composition root of a controller: what is made of what, in which order it starts and stops."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from headrace_core.clock import SystemClock
+from headrace_core.errors import InvalidConfigError
+from headrace_core.log.files import RealFileSystem
+from headrace_core.node.config import NodeConfig
+from headrace_core.node.ids import random_id
+from headrace_core.node.listeners import CLIENT, INTERNAL, ListenerAddress, advertised
+from headrace_core.node.meta_properties import read_meta
+from headrace_core.node.run import settle_memory
+from headrace_core.node.state_file import RuntimeState, remove_state, write_state
+from headrace_core.rpc.metadata_view import MetadataView
+from headrace_core.rpc.server import Listener
+from headrace_core.telemetry import Emitter, NodeStarted, NodeStopped, log_events
+from headrace_protos.v1 import admin_pb2_grpc, cluster_pb2_grpc, metadata_pb2_grpc
+
+from .cluster.core import ClusterCore
+from .cluster.decision import ClusterSettings
+from .driver import ControllerDriver
+from .handlers.admin import AdminHandler
+from .handlers.cluster import ClusterHandler
+from .handlers.metadata import MetadataHandler
+from .storage import MetadataStorage
+
+logger = logging.getLogger("headrace.controller")
+
+ROLE = "controller"
+_STOP_GRACE_S = 2.0
+
+
+def settings_of(config: NodeConfig) -> ClusterSettings:
+    """The controller's slice of the configuration."""
+    values = config.values
+    return ClusterSettings(
+        num_partitions=values["num.partitions"],
+        default_replication_factor=values["default.replication.factor"],
+        delete_topic_enable=values["delete.topic.enable"],
+        broker_session_timeout_ms=values["broker.session.timeout.ms"],
+        metadata_max_records_per_request=values["metadata.max.records.per.request"],
+    )
+
+
+async def serve(config: NodeConfig, stop: asyncio.Event) -> None:
+    """Run a controller until ``stop`` is set. HeadraceError or OSError: it could not start, or its disk failed."""
+    clock = SystemClock()
+    started_ms, started_at_ms = clock.monotonic_ms(), clock.now_ms()
+    emitter = Emitter()
+    emitter.subscribe(log_events(logger))
+    storage = _open_storage(config, clock)
+    clean = False
+    try:
+        driver = _make_driver(config, storage, clock, emitter)
+        driver.start()
+        listeners, cluster = _make_listeners(config, driver)
+        try:
+            task = asyncio.create_task(driver.run(), name="controller driver")
+            bound = [ListenerAddress(each.name, each.host, await each.start()) for each in listeners]
+            addresses = advertised(bound, config.advertised)
+            write_state(config.state_file, RuntimeState.of(ROLE, config.node_id, started_at_ms, addresses))
+            for listener in listeners:
+                await listener.serving(True)
+            settle_memory()
+            seconds = (clock.monotonic_ms() - started_ms) / 1_000
+            where = ",".join(map(str, addresses))
+            emitter.emit(NodeStarted(role=ROLE, node_id=config.node_id, address=where, seconds=seconds))
+            await _until(stop, task)
+        finally:
+            cluster.close()
+            await asyncio.gather(*(listener.stop(_STOP_GRACE_S) for listener in listeners))
+            driver.stop()
+        await task
+        clean = True
+    finally:
+        storage.close(clean=clean)
+        if clean:
+            remove_state(config.state_file)
+        emitter.emit(NodeStopped(role=ROLE, node_id=config.node_id, clean=clean))
+
+
+def _open_storage(config: NodeConfig, clock: SystemClock) -> MetadataStorage:
+    root = config.log_dirs[0]
+    if len(config.log_dirs) > 1:
+        logger.warning("log.dirs: a controller uses only the first directory, %s", root)
+    meta = read_meta(root)
+    return MetadataStorage.open(RealFileSystem(), root, clock=clock, cluster_id=meta.cluster_id, node_id=config.node_id)
+
+
+def _make_driver(
+    config: NodeConfig, storage: MetadataStorage, clock: SystemClock, emitter: Emitter
+) -> ControllerDriver:
+    core = ClusterCore(settings_of(config), new_id=random_id)
+    return ControllerDriver(
+        core,
+        storage,
+        node_id=config.node_id,
+        # Formatting has named this controller; without controller.quorum.voters it is the only one.
+        voters=tuple(voter.node_id for voter in config.voters) or (config.node_id,),
+        cluster_id=storage.cluster_id,
+        clock=clock,
+        emitter=emitter,
+    )
+
+
+def _make_listeners(config: NodeConfig, driver: ControllerDriver) -> tuple[list[Listener], ClusterHandler]:
+    defaults = config.topic_defaults()
+    admin = AdminHandler(driver, defaults)
+    metadata = MetadataHandler(driver, MetadataView(topic_defaults=defaults))
+    cluster = ClusterHandler(driver)
+    listeners = []
+    for address in config.listeners:
+        listener = Listener(address.name, address.host or "0.0.0.0", address.port)
+        listener.add(admin_pb2_grpc.add_AdminServicer_to_server, admin, "headrace.v1.Admin")
+        if address.name == CLIENT:
+            listener.add(metadata_pb2_grpc.add_MetadataServicer_to_server, metadata, "headrace.v1.Metadata")
+        elif address.name == INTERNAL:
+            listener.add(cluster_pb2_grpc.add_ClusterServicer_to_server, cluster, "headrace.v1.Cluster")
+        else:
+            raise InvalidConfigError(f"listeners={address}: a controller has no such listener")
+        listeners.append(listener)
+    return listeners, cluster
+
+
+async def _until(stop: asyncio.Event, task: asyncio.Task[None]) -> None:
+    """Until it is time to stop, or the driver has failed (its error is raised)."""
+    stopping = asyncio.ensure_future(stop.wait())
+    try:
+        await asyncio.wait({stopping, task}, return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
+            task.result()
+    finally:
+        stopping.cancel()

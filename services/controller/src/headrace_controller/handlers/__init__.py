@@ -1,0 +1,1 @@
+"""The controller's gRPC services: protobuf in, frozen requests to the driver, protobuf out. No rules in here."""

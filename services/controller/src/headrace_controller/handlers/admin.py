@@ -1,0 +1,159 @@
+"""headrace.v1.Admin: topics, partitions, configuration. On the client listener, and on the internal one for brokers
+that pass their clients' calls on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from headrace_core.errors import HeadraceError, InvalidReplicaAssignmentError, InvalidRequestError
+from headrace_core.metadata import ConfigResource, ConfigResourceType
+from headrace_core.metadata.configs import ConfigDescription, describe_broker, describe_topic
+from headrace_core.rpc.status import error_to_proto
+from headrace_protos.v1 import admin_pb2, admin_pb2_grpc
+
+from ..cluster.configs import check_resource
+from ..cluster.requests import (
+    AlterConfigs,
+    AlterResource,
+    ConfigOp,
+    CreatePartitions,
+    CreateTopics,
+    DeleteTopics,
+    MorePartitions,
+    NewTopic,
+    OpKind,
+)
+from ..driver import ControllerDriver
+
+_ITEMS_MAX = 100_000
+
+
+class AdminHandler(admin_pb2_grpc.AdminServicer):
+    """``topic_defaults``: what this controller's own properties file says about topics, shown as static values."""
+
+    def __init__(self, driver: ControllerDriver, topic_defaults: Mapping[str, Any]) -> None:
+        self._driver = driver
+        self._topic_defaults = topic_defaults
+
+    async def CreateTopics(self, request: admin_pb2.CreateTopicsRequest, context: Any) -> Any:
+        _check_count(request.topics)
+        answer = await self._driver.ask(
+            CreateTopics(tuple(_new_topic(topic) for topic in request.topics), request.validate_only)
+        )
+        return admin_pb2.CreateTopicsResponse(
+            results=[
+                admin_pb2.CreateTopicResult(
+                    name=result.name,
+                    error=error_to_proto(result.error),
+                    topic_id=b"" if request.validate_only else result.topic_id,
+                    partitions=result.partitions,
+                    replication_factor=result.replication_factor,
+                )
+                for result in answer.reply
+            ],
+            metadata_offset=answer.metadata_offset,
+        )
+
+    async def DeleteTopics(self, request: admin_pb2.DeleteTopicsRequest, context: Any) -> Any:
+        _check_count(request.topics)
+        answer = await self._driver.ask(DeleteTopics(tuple(request.topics)))
+        return admin_pb2.DeleteTopicsResponse(
+            results=[
+                admin_pb2.DeleteTopicResult(name=result.name, error=error_to_proto(result.error))
+                for result in answer.reply
+            ],
+            metadata_offset=answer.metadata_offset,
+        )
+
+    async def CreatePartitions(self, request: admin_pb2.CreatePartitionsRequest, context: Any) -> Any:
+        _check_count(request.topics)
+        topics = tuple(
+            MorePartitions(topic=more.topic, total=more.total_count, assignments=_assignments(more.assignments))
+            for more in request.topics
+        )
+        answer = await self._driver.ask(CreatePartitions(topics, request.validate_only))
+        return admin_pb2.CreatePartitionsResponse(
+            results=[
+                admin_pb2.CreatePartitionsResult(topic=result.name, error=error_to_proto(result.error))
+                for result in answer.reply
+            ],
+            metadata_offset=answer.metadata_offset,
+        )
+
+    async def DescribeConfigs(self, request: admin_pb2.DescribeConfigsRequest, context: Any) -> Any:
+        _check_count(request.resources)
+        return admin_pb2.DescribeConfigsResponse(results=[self._described(resource) for resource in request.resources])
+
+    async def AlterConfigs(self, request: admin_pb2.AlterConfigsRequest, context: Any) -> Any:
+        _check_count(request.resources)
+        resources = tuple(
+            AlterResource(_resource(item.resource), tuple(_op(op) for op in item.ops)) for item in request.resources
+        )
+        answer = await self._driver.ask(AlterConfigs(resources, request.validate_only))
+        return admin_pb2.AlterConfigsResponse(
+            results=[
+                admin_pb2.AlterConfigsResult(resource=item.resource, error=error_to_proto(result.error))
+                for item, result in zip(request.resources, answer.reply, strict=True)
+            ],
+            metadata_offset=answer.metadata_offset,
+        )
+
+    def _described(self, resource: admin_pb2.ConfigResource) -> admin_pb2.DescribeConfigsResult:
+        image = self._driver.image
+        try:
+            kind, name = checked = _resource(resource)
+            check_resource(image, checked)
+        except HeadraceError as error:
+            return admin_pb2.DescribeConfigsResult(resource=resource, error=error_to_proto(error))
+        if kind is ConfigResourceType.TOPIC:
+            described = describe_topic(image, name, static=self._topic_defaults)
+        else:
+            described = describe_broker(image, int(name) if name else None)
+        return admin_pb2.DescribeConfigsResult(resource=resource, entries=[_entry(entry) for entry in described])
+
+
+def _check_count(items: Any) -> None:
+    if len(items) > _ITEMS_MAX:
+        raise InvalidRequestError(f"{len(items)} items in one request, at most {_ITEMS_MAX} are accepted")
+
+
+def _new_topic(topic: admin_pb2.NewTopic) -> NewTopic:
+    return NewTopic(
+        name=topic.name,
+        partitions=topic.partitions,
+        replication_factor=topic.replication_factor,
+        configs=dict(topic.configs),
+        assignments=_assignments(topic.assignments),
+    )
+
+
+def _assignments(items: Any) -> dict[int, tuple[int, ...]]:
+    assignments = {item.partition: tuple(item.broker_ids) for item in items}
+    if len(assignments) != len(items):
+        raise InvalidReplicaAssignmentError("assignments: a partition is named twice")
+    return assignments
+
+
+def _resource(resource: admin_pb2.ConfigResource) -> ConfigResource:
+    try:
+        return ConfigResourceType(resource.type), resource.name
+    except ValueError:
+        raise InvalidRequestError(f"config resource {resource.name!r}: its type must be TOPIC or BROKER") from None
+
+
+def _op(op: admin_pb2.AlterConfigOp) -> ConfigOp:
+    try:
+        return ConfigOp(OpKind(op.kind), op.name, op.value)
+    except ValueError:
+        raise InvalidRequestError(f"{op.name}: the kind must be SET, DELETE, APPEND or SUBTRACT") from None
+
+
+def _entry(entry: ConfigDescription) -> admin_pb2.ConfigEntry:
+    return admin_pb2.ConfigEntry(
+        name=entry.name,
+        value=entry.value,
+        source=int(entry.source),  # type: ignore[arg-type]
+        read_only=entry.read_only,
+        documentation=entry.documentation,
+    )

@@ -1,0 +1,154 @@
+"""headrace.v1.Cluster: brokers register, heartbeat, and follow the metadata log. On the internal listener only."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from headrace_core.errors import (
+    HeadraceError,
+    InconsistentClusterIdError,
+    NotControllerError,
+    OffsetOutOfRangeError,
+    ServerShuttingDownError,
+)
+from headrace_core.metadata import BrokerEndpoint
+from headrace_core.rpc.streams import ServerStream, StreamHandler
+from headrace_protos.v1 import cluster_pb2, cluster_pb2_grpc
+
+from ..cluster.requests import Heartbeat, HeartbeatsEnded, RegisterBroker
+from ..driver import ControllerDriver
+
+
+class ClusterHandler(cluster_pb2_grpc.ClusterServicer):
+    """``close`` ends the streams, so that a stopping server need not cut them."""
+
+    def __init__(self, driver: ControllerDriver) -> None:
+        self._driver = driver
+        self._closing = asyncio.Event()
+        self._heartbeats: set[_Heartbeats] = set()
+
+    async def RegisterBroker(self, request: cluster_pb2.RegisterBrokerRequest, context: Any) -> Any:
+        answer = await self._driver.ask(
+            RegisterBroker(
+                cluster_id=request.cluster_id,
+                incarnation_id=request.incarnation_id,
+                directory_ids=tuple(request.directory_ids),
+                endpoints=tuple(BrokerEndpoint(item.listener, item.host, item.port) for item in request.endpoints),
+                rack=request.rack or None,
+                wanted_broker_id=request.wanted_broker_id,
+            )
+        )
+        registered = answer.reply
+        return cluster_pb2.RegisterBrokerResponse(
+            broker_id=registered.broker_id,
+            broker_epoch=registered.broker_epoch,
+            metadata_offset=registered.broker_epoch + 1,
+        )
+
+    async def BrokerHeartbeat(self, request: Any, context: Any) -> None:
+        stream: ServerStream[cluster_pb2.BrokerHeartbeatRequest, cluster_pb2.BrokerHeartbeatResponse] = ServerStream(
+            context
+        )
+        handler = _Heartbeats(self._driver, stream)
+        self._heartbeats.add(handler)
+        try:
+            await stream.run(handler)
+        finally:
+            self._heartbeats.discard(handler)
+
+    async def FollowMetadata(self, request: cluster_pb2.FollowMetadataRequest, context: Any) -> None:
+        image = self._driver.image
+        if request.cluster_id != image.cluster_id:
+            raise InconsistentClusterIdError(f"this is cluster {image.cluster_id}, not {request.cluster_id}")
+        if self._driver.leader_id < 0:
+            raise NotControllerError("no controller leads at the moment")
+        offset = request.from_offset
+        if not 0 <= offset <= image.next_offset:
+            raise OffsetOutOfRangeError(
+                f"the metadata log is committed up to {image.next_offset}, but {offset} was asked for: the follower "
+                "has seen another history; were the controller's directories replaced?"
+            )
+        changed = asyncio.Event()
+        unsubscribe = self._driver.subscribe(lambda *_: changed.set())
+        closing = asyncio.ensure_future(self._closing.wait())
+        try:
+            while not self._closing.is_set():
+                changed.clear()
+                records, offset = self._driver.read(offset)
+                await context.write(
+                    cluster_pb2.FollowMetadataResponse(
+                        records=records,
+                        committed_offset=self._driver.image.next_offset,
+                        leader_id=self._driver.leader_id,
+                        leader_epoch=self._driver.term,
+                    )
+                )
+                if offset >= self._driver.image.next_offset:
+                    waiting = asyncio.ensure_future(changed.wait())
+                    try:
+                        await asyncio.wait({waiting, closing}, return_when=asyncio.FIRST_COMPLETED)
+                    finally:
+                        waiting.cancel()
+            raise ServerShuttingDownError("the controller is shutting down")
+        finally:
+            closing.cancel()
+            unsubscribe()
+
+    def close(self) -> None:
+        """End every stream."""
+        self._closing.set()
+        for handler in tuple(self._heartbeats):
+            handler.end()
+
+
+class _Heartbeats(StreamHandler[cluster_pb2.BrokerHeartbeatRequest]):
+    """One broker's stream. Its end, whatever the reason, is told to the driver."""
+
+    def __init__(
+        self,
+        driver: ControllerDriver,
+        stream: ServerStream[cluster_pb2.BrokerHeartbeatRequest, cluster_pb2.BrokerHeartbeatResponse],
+    ) -> None:
+        self._driver = driver
+        self._stream = stream
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._broker: tuple[int, int] | None = None
+
+    def on_request(self, request: cluster_pb2.BrokerHeartbeatRequest) -> None:
+        task = asyncio.ensure_future(self._beat(request))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def is_idle(self) -> bool:
+        return not self._tasks
+
+    def on_closed(self) -> None:
+        if self._broker is not None:
+            self._driver.tell(HeartbeatsEnded(*self._broker))
+
+    def end(self) -> None:
+        self._stream.finish(ServerShuttingDownError("the controller is shutting down"))
+
+    async def _beat(self, request: cluster_pb2.BrokerHeartbeatRequest) -> None:
+        try:
+            answer = await self._driver.ask(
+                Heartbeat(
+                    broker_id=request.broker_id,
+                    broker_epoch=request.broker_epoch,
+                    metadata_offset=request.metadata_offset,
+                    want_fence=request.want_fence,
+                    want_shutdown=request.want_shutdown,
+                )
+            )
+        except HeadraceError as error:
+            self._stream.finish(error)
+            return
+        self._broker = (request.broker_id, request.broker_epoch)
+        self._stream.send(
+            cluster_pb2.BrokerHeartbeatResponse(
+                correlation_id=request.correlation_id,
+                fenced=answer.reply.fenced,
+                should_shutdown=answer.reply.should_shutdown,
+            )
+        )

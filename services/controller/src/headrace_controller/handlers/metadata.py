@@ -1,0 +1,49 @@
+"""headrace.v1.Metadata, as a controller serves it: what is committed, and its changes."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from headrace_core.rpc.metadata_view import MetadataView, concerns
+from headrace_protos.v1 import metadata_pb2, metadata_pb2_grpc
+
+from ..driver import ControllerDriver
+
+#: How long a request waits for min_metadata_offset when its own deadline is later, or it has none.
+_WAIT_S_MAX = 30.0
+
+
+class MetadataHandler(metadata_pb2_grpc.MetadataServicer):
+    """Topics that do not exist are never created here: that is for brokers, whose auto.create.topics.enable decides."""
+
+    def __init__(self, driver: ControllerDriver, view: MetadataView) -> None:
+        self._driver = driver
+        self._view = view
+
+    async def GetMetadata(self, request: metadata_pb2.MetadataRequest, context: Any) -> Any:
+        await self._wait_applied(request, context)
+        return self._response(request)
+
+    async def WatchMetadata(self, request: metadata_pb2.MetadataRequest, context: Any) -> None:
+        await self._wait_applied(request, context)
+        changed = asyncio.Event()
+        unsubscribe = self._driver.subscribe(
+            lambda image, delta: changed.set() if concerns(request, image, delta) else None
+        )
+        try:
+            while True:
+                changed.clear()
+                await context.write(self._response(request))
+                await changed.wait()
+        finally:
+            unsubscribe()
+
+    async def _wait_applied(self, request: metadata_pb2.MetadataRequest, context: Any) -> None:
+        if request.min_metadata_offset > self._driver.image.next_offset:
+            remaining_s = context.time_remaining()
+            timeout_s = _WAIT_S_MAX if remaining_s is None else min(remaining_s, _WAIT_S_MAX)
+            await self._driver.wait_applied(request.min_metadata_offset, timeout_s)
+
+    def _response(self, request: metadata_pb2.MetadataRequest) -> metadata_pb2.MetadataResponse:
+        return self._view.response(self._driver.image, request, controller_id=self._driver.leader_id)
