@@ -7,32 +7,11 @@ with HEADRACE_DEBUG=1 a traceback as well; a wrong command line exits with 2, Ct
 
 from __future__ import annotations
 
-import importlib
 import os
 import signal
 import sys
-from typing import Annotated
 
 from headrace_core.errors import HeadraceError
-
-#: Top-level command -> module that registers it, in the order of the help.
-_HOMES = {
-    "up": "local",
-    "ps": "local",
-    "down": "local",
-    "restart": "local",
-    "format": "local",
-    "topics": "topics",
-    "configs": "configs",
-    "records": "records",
-    "produce": "produce",
-    "consume": "consume",
-    "cluster": "describe",
-    "log": "log",
-    "bench": "bench",
-    "groups": "later",
-    "partitions": "later",
-}
 
 _MISSING = "the command line needs typer and rich, which are not installed; get them with: pip install 'headrace[cli]'"
 
@@ -41,36 +20,16 @@ def run(arguments: list[str] | None = None) -> int:
     """Parse and execute; ``arguments`` default to the process's own."""
     given = sys.argv[1:] if arguments is None else arguments
     try:
-        import typer
-    except ImportError:
+        from .root import build
+    except ModuleNotFoundError as error:
+        if error.name not in ("typer", "rich"):
+            raise
         return _fail(_MISSING)
-    app = typer.Typer(
-        name="headrace",
-        help="Headrace: a durable, Kafka-format log behind gRPC.",
-        epilog="Every command has --help with examples. Exit codes: 0 done, 1 failed, 2 wrong usage, 130 Ctrl-C.",
-        no_args_is_help=True,
-        add_completion=False,
-        rich_markup_mode=None,
-        pretty_exceptions_enable=False,
-        context_settings={"help_option_names": ["--help"], "max_content_width": 110},
-    )
-
-    @app.callback()
-    def _root(
-        version: Annotated[
-            bool, typer.Option("--version", help="Print the version.", callback=_print_version, is_eager=True)
-        ] = False,
-    ) -> None:
-        pass
-
-    first = next((word for word in given if not word.startswith("-")), None)
-    homes = [_HOMES[first]] if first in _HOMES else list(dict.fromkeys(_HOMES.values()))
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is signal.SIG_DFL:  # nohup ignores SIGHUP, and it stays ignored
             signal.signal(number, _on_end)
     try:
-        for home in homes:
-            importlib.import_module(f"{__package__}.{home}").register(app)
+        app = build(given)
         app(args=list(given), prog_name="headrace", standalone_mode=True)
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else int(end.code is not None)
@@ -102,13 +61,3 @@ def _fail(message: str) -> int:
 
 def _on_end(number: int, frame: object) -> None:
     raise SystemExit(128 + number)
-
-
-def _print_version(wanted: bool) -> None:
-    if wanted:
-        import typer
-
-        from .. import __version__
-
-        typer.echo(__version__)
-        raise typer.Exit

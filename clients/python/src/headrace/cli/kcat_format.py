@@ -14,10 +14,12 @@ import json
 import re
 import struct
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from headrace_core.errors import InvalidArgumentError
-from headrace_core.records import Record
+
+if TYPE_CHECKING:
+    from headrace_core.records import Record
 
 Headers = Sequence[tuple[str, bytes | None]]
 
