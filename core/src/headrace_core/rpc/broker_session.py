@@ -47,7 +47,7 @@ _REGISTER_TIMEOUT_S = 5.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerRegistration:
-    """Who the broker is. Ids have 16 bytes; ``incarnation_id`` is new at each start; endpoints: (listener, host, port)."""
+    """Who the broker is. Ids have 16 bytes, ``incarnation_id`` is new at each start. Endpoints: name, host, port."""
 
     cluster_id: str
     incarnation_id: bytes

@@ -17,7 +17,6 @@ from headrace_core.node.state_file import RuntimeState, remove_state, write_stat
 from headrace_core.rpc.metadata_view import MetadataView
 from headrace_core.rpc.server import Listener
 from headrace_core.telemetry import Emitter, NodeStarted, NodeStopped, log_events
-from headrace_protos.v1 import admin_pb2_grpc, cluster_pb2_grpc, metadata_pb2_grpc
 
 from .cluster.core import ClusterCore
 from .cluster.decision import ClusterSettings
@@ -114,11 +113,11 @@ def _make_listeners(config: NodeConfig, driver: ControllerDriver) -> tuple[list[
     listeners = []
     for address in config.listeners:
         listener = Listener(address.name, address.host or "0.0.0.0", address.port)
-        listener.add(admin_pb2_grpc.add_AdminServicer_to_server, admin, "headrace.v1.Admin")
+        admin.register(listener)
         if address.name == CLIENT:
-            listener.add(metadata_pb2_grpc.add_MetadataServicer_to_server, metadata, "headrace.v1.Metadata")
+            metadata.register(listener)
         elif address.name == INTERNAL:
-            listener.add(cluster_pb2_grpc.add_ClusterServicer_to_server, cluster, "headrace.v1.Cluster")
+            cluster.register(listener)
         else:
             raise InvalidConfigError(f"listeners={address}: a controller has no such listener")
         listeners.append(listener)

@@ -9,6 +9,7 @@ from typing import Any
 from headrace_core.errors import HeadraceError, InvalidReplicaAssignmentError, InvalidRequestError
 from headrace_core.metadata import ConfigResource, ConfigResourceType
 from headrace_core.metadata.configs import ConfigDescription, describe_broker, describe_topic
+from headrace_core.rpc.server import Listener
 from headrace_core.rpc.status import error_to_proto
 from headrace_protos.v1 import admin_pb2, admin_pb2_grpc
 
@@ -35,6 +36,10 @@ class AdminHandler(admin_pb2_grpc.AdminServicer):
     def __init__(self, driver: ControllerDriver, topic_defaults: Mapping[str, Any]) -> None:
         self._driver = driver
         self._topic_defaults = topic_defaults
+
+    def register(self, listener: Listener) -> None:
+        """Serve on ``listener``; before it starts."""
+        listener.add(admin_pb2_grpc.add_AdminServicer_to_server, self, "headrace.v1.Admin")
 
     async def CreateTopics(self, request: admin_pb2.CreateTopicsRequest, context: Any) -> Any:
         _check_count(request.topics)

@@ -13,6 +13,7 @@ from headrace_core.errors import (
     ServerShuttingDownError,
 )
 from headrace_core.metadata import BrokerEndpoint
+from headrace_core.rpc.server import Listener
 from headrace_core.rpc.streams import ServerStream, StreamHandler
 from headrace_protos.v1 import cluster_pb2, cluster_pb2_grpc
 
@@ -27,6 +28,10 @@ class ClusterHandler(cluster_pb2_grpc.ClusterServicer):
         self._driver = driver
         self._closing = asyncio.Event()
         self._heartbeats: set[_Heartbeats] = set()
+
+    def register(self, listener: Listener) -> None:
+        """Serve on ``listener``; before it starts."""
+        listener.add(cluster_pb2_grpc.add_ClusterServicer_to_server, self, "headrace.v1.Cluster")
 
     async def RegisterBroker(self, request: cluster_pb2.RegisterBrokerRequest, context: Any) -> Any:
         answer = await self._driver.ask(

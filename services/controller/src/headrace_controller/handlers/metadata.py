@@ -6,6 +6,7 @@ import asyncio
 from typing import Any
 
 from headrace_core.rpc.metadata_view import MetadataView, concerns
+from headrace_core.rpc.server import Listener
 from headrace_protos.v1 import metadata_pb2, metadata_pb2_grpc
 
 from ..driver import ControllerDriver
@@ -20,6 +21,10 @@ class MetadataHandler(metadata_pb2_grpc.MetadataServicer):
     def __init__(self, driver: ControllerDriver, view: MetadataView) -> None:
         self._driver = driver
         self._view = view
+
+    def register(self, listener: Listener) -> None:
+        """Serve on ``listener``; before it starts."""
+        listener.add(metadata_pb2_grpc.add_MetadataServicer_to_server, self, "headrace.v1.Metadata")
 
     async def GetMetadata(self, request: metadata_pb2.MetadataRequest, context: Any) -> Any:
         await self._wait_applied(request, context)
