@@ -1,1 +1,128 @@
-"""Headrace for Python."""
+"""Headrace for Python: a durable, Kafka-format log behind gRPC.
+
+    from headrace import Producer, Consumer, Admin, TopicPartition, NewTopic
+
+Every name below is imported when it is first used: ``import headrace`` by itself loads neither grpc nor pyarrow, so
+that a command line answers at once and a process may fork before it opens a connection.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from headrace_core.records import Record as Record
+    from headrace_core.types import TopicPartition as TopicPartition
+
+    from .admin import Admin as Admin
+    from .admin import AsyncAdmin as AsyncAdmin
+    from .consumer import AsyncConsumer as AsyncConsumer
+    from .consumer import Consumer as Consumer
+    from .errors import HeadraceError as HeadraceError
+    from .fetch import OffsetRange as OffsetRange
+    from .fetch import RangeReader as RangeReader
+    from .local import LocalCluster as LocalCluster
+    from .models import BrokerInfo as BrokerInfo
+    from .models import ClusterDescription as ClusterDescription
+    from .models import ConfigEntry as ConfigEntry
+    from .models import ConfigResource as ConfigResource
+    from .models import CreatedTopic as CreatedTopic
+    from .models import ManyMetadata as ManyMetadata
+    from .models import NewTopic as NewTopic
+    from .models import OffsetAndTimestamp as OffsetAndTimestamp
+    from .models import PartitionDescription as PartitionDescription
+    from .models import RecordMetadata as RecordMetadata
+    from .models import RecordRange as RecordRange
+    from .models import TopicDescription as TopicDescription
+    from .partitioners import PriorityPartitioner as PriorityPartitioner
+    from .producer import AsyncProducer as AsyncProducer
+    from .producer import AsyncRecordFuture as AsyncRecordFuture
+    from .producer import ManyFuture as ManyFuture
+    from .producer import Producer as Producer
+    from .producer import RecordFuture as RecordFuture
+
+    ConsumerRecord = Record
+
+__version__ = "0.1.0"
+
+#: Public name -> the module that holds it.
+_HOMES = {
+    "Admin": ".admin",
+    "AsyncAdmin": ".admin",
+    "AsyncConsumer": ".consumer",
+    "AsyncProducer": ".producer",
+    "AsyncRecordFuture": ".producer",
+    "BrokerInfo": ".models",
+    "ClusterDescription": ".models",
+    "ConfigEntry": ".models",
+    "ConfigResource": ".models",
+    "Consumer": ".consumer",
+    "CreatedTopic": ".models",
+    "HeadraceError": ".errors",
+    "LocalCluster": ".local",
+    "ManyFuture": ".producer",
+    "ManyMetadata": ".models",
+    "NewTopic": ".models",
+    "OffsetAndTimestamp": ".models",
+    "OffsetRange": ".fetch",
+    "PartitionDescription": ".models",
+    "PriorityPartitioner": ".partitioners",
+    "Producer": ".producer",
+    "RangeReader": ".fetch",
+    "Record": "headrace_core.records",
+    "RecordFuture": ".producer",
+    "RecordMetadata": ".models",
+    "RecordRange": ".models",
+    "TopicDescription": ".models",
+    "TopicPartition": "headrace_core.types",
+}
+
+__all__ = [
+    "Admin",
+    "AsyncAdmin",
+    "AsyncConsumer",
+    "AsyncProducer",
+    "AsyncRecordFuture",
+    "BrokerInfo",
+    "ClusterDescription",
+    "ConfigEntry",
+    "ConfigResource",
+    "Consumer",
+    "ConsumerRecord",
+    "CreatedTopic",
+    "HeadraceError",
+    "LocalCluster",
+    "ManyFuture",
+    "ManyMetadata",
+    "NewTopic",
+    "OffsetAndTimestamp",
+    "OffsetRange",
+    "PartitionDescription",
+    "PriorityPartitioner",
+    "Producer",
+    "RangeReader",
+    "Record",
+    "RecordFuture",
+    "RecordMetadata",
+    "RecordRange",
+    "TopicDescription",
+    "TopicPartition",
+]
+
+logging.getLogger(__name__).addHandler(logging.NullHandler())
+
+
+def __getattr__(name: str) -> Any:
+    wanted = "Record" if name == "ConsumerRecord" else name
+    home = _HOMES.get(wanted)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(home, __name__), wanted)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

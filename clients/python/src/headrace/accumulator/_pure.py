@@ -1,0 +1,580 @@
+"""The producer's hot path in plain Python: the readable reference, and the twin of ``_native.pyx`` (same tests for both).
+
+    Accumulator                        one per producer
+      topics: name -> TopicQueues      what is known of a topic: its queues, the sticky one, its size limit
+        queues[p]: PartitionQueue      one open batch, which records are appended to, and sealed ones, oldest first
+          SendBatch                    records, then bytes on their way, then an outcome that its futures look up
+    RecordFuture (batch, index)        one per record, with nothing of its own to resolve
+
+Two threads meet here: callers append, the I/O thread takes batches away and finishes them. Appending is one critical
+section (here a lock; in the native twin the GIL and a flag). The I/O thread is woken only when it sleeps: when a queue
+turns from empty to not empty, and when a batch is full.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from headrace_core.errors import HeadraceError, RecordTooLargeError
+from headrace_core.records import BatchBuilder
+
+from ..models import RecordMetadata
+
+OPEN, CLOSED, FORKED = 0, 1, 2
+
+#: So many bytes go to the sticky partition before another may be chosen (Kafka's default batch size).
+STICKY_BYTES_MIN = 16_384
+
+_MASK = 0xFFFFFFFF
+
+
+def murmur2(data: bytes) -> int:
+    """Kafka's hash of a key, as an unsigned 32-bit number (Austin Appleby's MurmurHash2 with seed 0x9747b28c)."""
+    length = len(data)
+    h = (0x9747B28C ^ length) & _MASK
+    whole = length & ~3
+    for at in range(0, whole, 4):
+        k = int.from_bytes(data[at : at + 4], "little") * 0x5BD1E995 & _MASK
+        k = (k ^ k >> 24) * 0x5BD1E995 & _MASK
+        h = (h * 0x5BD1E995 & _MASK) ^ k
+    tail = data[whole:]
+    if tail:
+        h = (h ^ int.from_bytes(tail, "little")) * 0x5BD1E995 & _MASK
+    h = (h ^ h >> 13) * 0x5BD1E995 & _MASK
+    return h ^ h >> 15
+
+
+class SendBatch:
+    """One batch on its way: ``builder`` while it is open, ``data`` once it is sealed, then the outcome."""
+
+    def __init__(self, queue: PartitionQueue, builder: Any, data: bytes | None = None, count: int = 0) -> None:
+        self.queue = queue
+        self.builder = builder
+        self.data = data
+        self.count = count
+        self.size = 0 if data is None else len(data)
+        self.created_s = time.monotonic()
+        self.sequence = queue.next_sequence()
+        self.attempts = 0
+        self.maybe_written = False  # an attempt's outcome is unknown
+        self.done = False
+        self.base_offset = -1
+        self.log_append_time_ms = -1
+        self.error: HeadraceError | None = None
+        self._event: threading.Event | None = None
+        self._waiters: list[Any] = []
+
+    def finish(self, base_offset: int, log_append_time_ms: int, error: HeadraceError | None) -> list[Any]:
+        """Set the outcome and wake who waits; returns the waiters to call. Only the first call counts."""
+        accumulator = self.queue.topic.accumulator
+        with accumulator.lock:
+            if self.done:
+                return []
+            self.base_offset, self.log_append_time_ms, self.error = base_offset, log_append_time_ms, error
+            self.done = True
+            self.data = self.builder = None
+            accumulator.unfinished.discard(self)
+            accumulator.buffered_bytes -= self.size
+            self.queue.bytes -= self.size
+            waiters, self._waiters = self._waiters, []
+            if self._event is not None:
+                self._event.set()
+        accumulator.space_freed()
+        return waiters
+
+    def wait(self, timeout_s: float | None) -> bool:
+        """Block until the outcome is there; False on time-out."""
+        if not self.done:
+            with self.queue.topic.accumulator.lock:
+                if self._event is None:
+                    self._event = threading.Event()
+                    if self.done:
+                        self._event.set()
+            self._event.wait(timeout_s)
+        return self.done
+
+    def add_waiter(self, waiter: Any) -> bool:
+        """Have ``waiter`` returned by finish; False when the outcome is there already."""
+        with self.queue.topic.accumulator.lock:
+            if self.done:
+                return False
+            self._waiters.append(waiter)
+            return True
+
+
+class RecordFuture:
+    """The outcome of one record, to be: ask it, wait for it, or have a callback called."""
+
+    def __init__(self, batch: SendBatch, index: int, timestamp_ms: int) -> None:
+        self._batch = batch
+        self._index = index
+        self._timestamp_ms = timestamp_ms
+
+    def done(self) -> bool:
+        """Whether the outcome is known."""
+        return self._batch.done
+
+    def result(self, timeout: float | None = None) -> RecordMetadata:
+        """Where the record went; waits up to ``timeout`` seconds (TimeoutError), raises the record's failure."""
+        self._wait(timeout)
+        if self._batch.error is not None:
+            raise self._batch.error
+        return self._metadata()
+
+    def exception(self, timeout: float | None = None) -> HeadraceError | None:
+        """The record's failure, None when it was acknowledged; waits like result."""
+        self._wait(timeout)
+        return self._batch.error
+
+    def add_done_callback(self, callback: Callable[[RecordFuture], object]) -> None:
+        """Call ``callback(self)`` on the I/O thread once the outcome is known, at once when it is. Keep it short."""
+        if not self._batch.add_waiter((self, callback)):
+            callback(self)
+
+    def _wait(self, timeout: float | None) -> None:
+        if not self._batch.done and not self._batch.wait(timeout):
+            raise TimeoutError(f"no outcome after {timeout:g} s; the record is still being sent")
+
+    def _metadata(self) -> RecordMetadata:
+        batch = self._batch
+        queue = batch.queue
+        offset = batch.base_offset + self._index if batch.base_offset >= 0 else -1
+        timestamp = batch.log_append_time_ms if batch.log_append_time_ms >= 0 else self._timestamp_ms
+        return RecordMetadata(queue.topic.name, queue.partition, offset, timestamp)
+
+
+class AsyncRecordFuture:
+    """The outcome of one record for asyncio: await it, or give it to gather, wait, shield, as any asyncio future.
+
+    Cancelling it only gives up waiting: the record is on its way.
+    """
+
+    _asyncio_future_blocking = False
+
+    def __init__(self, batch: SendBatch, index: int, timestamp_ms: int) -> None:
+        self._batch = batch
+        self._index = index
+        self._timestamp_ms = timestamp_ms
+        self._callbacks: list[tuple[Any, Any]] | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._cancelled = False
+
+    def done(self) -> bool:
+        """Whether the outcome is known (or waiting for it was given up)."""
+        return self._cancelled or self._batch.done
+
+    def cancelled(self) -> bool:
+        return self._cancelled
+
+    def result(self) -> RecordMetadata:
+        """Where the record went; raises its failure, asyncio.InvalidStateError before the outcome is known."""
+        error = self.exception()
+        if error is not None:
+            raise error
+        return RecordFuture._metadata(self)  # type: ignore[arg-type]
+
+    def exception(self) -> HeadraceError | None:
+        """The record's failure, None when it was acknowledged."""
+        if self._cancelled:
+            raise asyncio.CancelledError
+        if not self._batch.done:
+            raise asyncio.InvalidStateError("the outcome is not known yet")
+        return self._batch.error
+
+    def get_loop(self) -> asyncio.AbstractEventLoop:
+        if self._loop is None:
+            self._loop = asyncio.get_running_loop()
+        return self._loop
+
+    def add_done_callback(self, callback: Callable[[Any], object], *, context: Any = None) -> None:
+        """Call ``callback(self)`` soon, on the running loop, once the outcome is known."""
+        loop = self.get_loop()
+        if not self._cancelled:
+            if self._callbacks is not None:
+                self._callbacks.append((callback, context))
+                return
+            self._callbacks = [(callback, context)]
+            if self._batch.add_waiter(self):
+                return
+            self._callbacks = None
+        loop.call_soon(callback, self, context=context)
+
+    def remove_done_callback(self, callback: Callable[[Any], object]) -> int:
+        """Take back add_done_callback; returns how many were taken back."""
+        before = self._callbacks or []
+        kept = [item for item in before if item[0] != callback]
+        if self._callbacks is not None:
+            self._callbacks = kept
+        return len(before) - len(kept)
+
+    def cancel(self, msg: Any = None) -> bool:
+        """Give up waiting. The record is sent all the same."""
+        if self.done():
+            return False
+        self._cancelled = True
+        self.run_callbacks()
+        return True
+
+    def run_callbacks(self) -> None:
+        """On the loop: schedule the callbacks."""
+        callbacks, self._callbacks = self._callbacks or [], None
+        for callback, context in callbacks:
+            self.get_loop().call_soon(callback, self, context=context)
+
+    def __await__(self) -> Any:
+        if not self.done():
+            self._asyncio_future_blocking = True
+            yield self
+        return self.result()
+
+    __iter__ = __await__
+
+
+class Sent:
+    """What an asyncio send returns when it need not wait: a coroutine that has its result already."""
+
+    def __init__(self, future: AsyncRecordFuture) -> None:
+        self._future = future
+
+    def __await__(self) -> Any:
+        return self
+
+    __iter__ = __await__
+
+    def __next__(self) -> Any:
+        raise StopIteration(self._future)
+
+    def send(self, value: Any) -> Any:
+        raise StopIteration(self._future)
+
+    def throw(self, *error: Any) -> Any:
+        raise error[1] if len(error) > 1 and error[1] is not None else error[0]
+
+    def close(self) -> None: ...
+
+
+class PartitionQueue:
+    """What waits to be sent to one partition. All but ``open`` and ``sealed`` belongs to the sender."""
+
+    def __init__(self, topic: TopicQueues, partition: int) -> None:
+        self.topic = topic
+        self.partition = partition
+        self.open: SendBatch | None = None
+        self.sealed: deque[SendBatch] = deque()
+        self.listed = False  # the sender knows that there is something
+        self.bytes = 0  # waiting or in flight: what the sticky choice compares
+        self.sequence = 0
+        self.sender: Any = None  # the sender's own notes
+
+    def next_sequence(self) -> int:
+        self.sequence += 1
+        return self.sequence
+
+
+class TopicQueues:
+    """A topic's queues. ``available``: the partitions that have a leader, among which the sticky one is chosen."""
+
+    def __init__(self, accumulator: Accumulator, name: str, partitions: int, max_batch_bytes: int) -> None:
+        self.accumulator = accumulator
+        self.name = name
+        self.queues = [PartitionQueue(self, number) for number in range(partitions)]
+        self.available = list(range(partitions))
+        self.max_batch_bytes = max_batch_bytes
+        self.sticky = random.randrange(partitions)
+        self.sticky_bytes = 0
+
+    def grow(self, partitions: int) -> None:
+        """Partitions were added."""
+        self.queues += [PartitionQueue(self, number) for number in range(len(self.queues), partitions)]
+
+    def choose_sticky(self) -> None:
+        """Another partition for records without a key: of two picked by chance the one with less waiting (KIP-794)."""
+        self.sticky_bytes = 0
+        choices = self.available or range(len(self.queues))
+        if len(choices) == 1:
+            self.sticky = choices[0]
+            return
+        one = random.choice(choices)
+        other = random.choice(choices)
+        if one == self.sticky:
+            one = choices[(choices.index(one) + 1) % len(choices)]
+        if not self.accumulator.adaptive or self.queues[one].bytes <= self.queues[other].bytes or other == self.sticky:
+            self.sticky = one
+        else:
+            self.sticky = other
+
+
+class Accumulator:
+    """Takes records in and gathers them into batches. ``wake`` is called when the sender sleeps and has work."""
+
+    def __init__(
+        self,
+        *,
+        batch_bytes: int,
+        buffer_bytes: int,
+        wake: Callable[[], object],
+        slow: Callable[..., Any],
+        adaptive: bool = True,
+        ignore_keys: bool = False,
+        partitioner: Callable[[str, bytes | None, bytes | None, int], int | None] | None = None,
+        key_serializer: Callable[[str, Any], bytes | None] | None = None,
+        value_serializer: Callable[[str, Any], bytes | None] | None = None,
+    ) -> None:
+        self.lock = threading.RLock()
+        self.batch_bytes = batch_bytes
+        self.buffer_bytes = buffer_bytes
+        self.adaptive = adaptive
+        self.ignore_keys = ignore_keys
+        self.partitioner = partitioner
+        self.key_serializer = key_serializer
+        self.value_serializer = value_serializer
+        self.state = OPEN
+        self.buffered_bytes = 0
+        self.records_appended = 0
+        self.topics: dict[str, TopicQueues] = {}
+        self.unfinished: set[SendBatch] = set()
+        self.ready: list[PartitionQueue] = []
+        self.awake = False
+        self.space_waiters: list[Callable[[], object]] = []
+        self.breathe = False  # a batch is full: an asyncio caller lets its loop turn
+        self._wake = wake
+        self._slow = slow
+
+    # --- callers ---------------------------------------------------------------------------------------------------
+
+    def send(
+        self,
+        topic: str,
+        value: Any = None,
+        key: Any = None,
+        headers: Iterable[tuple[str, bytes | None]] | None = None,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+        on_delivery: Any = None,
+    ) -> Any:
+        """Producer.send: append, or hand over to ``slow``, which waits as long as it must."""
+        if on_delivery is None:
+            future = self.append(RecordFuture, topic, value, key, headers, partition, timestamp_ms)
+            if future is not None:
+                return future
+        return self._slow(topic, value, key, headers, partition, timestamp_ms, on_delivery)
+
+    def send_async(
+        self,
+        topic: str,
+        value: Any = None,
+        key: Any = None,
+        headers: Iterable[tuple[str, bytes | None]] | None = None,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+    ) -> Any:
+        """AsyncProducer.send: an awaitable that gives the future, at once if possible."""
+        if self.breathe:
+            self.breathe = False
+        else:
+            future = self.append(AsyncRecordFuture, topic, value, key, headers, partition, timestamp_ms)
+            if future is not None:
+                return Sent(future)
+        return self._slow(topic, value, key, headers, partition, timestamp_ms, None)
+
+    def append(
+        self,
+        future_class: Any,
+        topic: str,
+        value: Any,
+        key: Any,
+        headers: Iterable[tuple[str, bytes | None]] | None,
+        partition: int | None,
+        timestamp_ms: int | None,
+    ) -> Any:
+        """A future for the record; None when the caller must wait first (topic not known, or buffer full).
+
+        RecordTooLargeError; InvalidArgumentError for a partition that does not exist is the caller's to find out.
+        """
+        known = self.topics.get(topic)
+        if known is None or self.state != OPEN or self.buffered_bytes >= self.buffer_bytes:
+            return None
+        if self.key_serializer is not None:
+            key = self.key_serializer(topic, key)
+        if self.value_serializer is not None:
+            value = self.value_serializer(topic, value)
+        if headers is not None:
+            headers = list(headers)
+        if partition is None and self.partitioner is not None:
+            partition = self.partitioner(topic, key, value, len(known.queues))
+        if timestamp_ms is None:
+            timestamp_ms = time.time_ns() // 1_000_000
+        with self.lock:
+            queue = self.queue_for(known, key, partition)
+            batch, index = self._put(queue, timestamp_ms, key, value, headers)
+        return future_class(batch, index, timestamp_ms)
+
+    def append_many(
+        self, topic: str, values: Any, start: int, partition: int | None, timestamp_ms: int, runs: list[list[Any]]
+    ) -> int:
+        """Append ``values[start:]`` until they are all in, or the buffer is full; returns where it stopped.
+
+        ``runs`` collects [batch, first index, count] of neighbours.
+        """
+        known = self.topics.get(topic)
+        count = len(values)
+        while known is not None and start < count and self.state == OPEN and self.buffered_bytes < self.buffer_bytes:
+            item = values[start]
+            key, value, headers = None, item, None
+            if isinstance(item, tuple):
+                key, value = item[0], item[1]
+                headers = item[2] if len(item) > 2 else None
+            if self.key_serializer is not None:
+                key = self.key_serializer(topic, key)
+            if self.value_serializer is not None:
+                value = self.value_serializer(topic, value)
+            chosen = partition
+            if chosen is None and self.partitioner is not None:
+                chosen = self.partitioner(topic, key, value, len(known.queues))
+            with self.lock:
+                queue = self.queue_for(known, key, chosen)
+                batch, index = self._put(queue, timestamp_ms, key, value, headers)
+            if runs and runs[-1][0] is batch and runs[-1][1] + runs[-1][2] == index:
+                runs[-1][2] += 1
+            else:
+                runs.append([batch, index, 1])
+            start += 1
+        return start
+
+    def append_encoded(self, topic: str, partition: int, data: bytes, count: int) -> SendBatch | None:
+        """Queue a whole batch that is encoded already; None when the caller must wait first."""
+        known = self.topics.get(topic)
+        if known is None or self.state != OPEN or self.buffered_bytes >= self.buffer_bytes:
+            return None
+        with self.lock:
+            queue = self.queue_for(known, None, partition)
+            self._seal(queue)
+            batch = SendBatch(queue, None, data, count)
+            self.unfinished.add(batch)
+            queue.sealed.append(batch)
+            self.buffered_bytes += batch.size
+            queue.bytes += batch.size
+            self.records_appended += count
+            self._announce(queue, full=True)
+        return batch
+
+    def queue_for(self, known: TopicQueues, key: bytes | None, partition: int | None) -> PartitionQueue:
+        """The queue of an explicit partition, of a key, or the sticky one; IndexError when there is no such partition."""
+        if partition is not None:
+            if partition < 0:
+                raise IndexError(partition)
+            return known.queues[partition]
+        if key is not None and not self.ignore_keys:
+            return known.queues[(murmur2(bytes(key)) & 0x7FFFFFFF) % len(known.queues)]
+        queue = known.queues[known.sticky]
+        if queue.open is None and known.sticky_bytes >= STICKY_BYTES_MIN:
+            known.choose_sticky()
+            queue = known.queues[known.sticky]
+        return queue
+
+    def _put(
+        self, queue: PartitionQueue, timestamp_ms: int, key: Any, value: Any, headers: Any
+    ) -> tuple[SendBatch, int]:
+        topic = queue.topic
+        while True:
+            batch = queue.open
+            if batch is None:
+                batch = SendBatch(queue, BatchBuilder(min(self.batch_bytes, topic.max_batch_bytes)))
+            index: int = batch.builder.append(timestamp_ms, key, value, headers)
+            if index >= 0:
+                break
+            self._seal(queue)
+        grown = batch.builder.size - batch.size
+        if index == 0:
+            if batch.builder.size > min(topic.max_batch_bytes, self.buffer_bytes):
+                raise too_large(topic.name, batch.builder.size, topic.max_batch_bytes, self.buffer_bytes)
+            queue.open = batch
+            self.unfinished.add(batch)
+        batch.size += grown
+        batch.count += 1
+        self.buffered_bytes += grown
+        self.records_appended += 1
+        queue.bytes += grown
+        topic.sticky_bytes += grown
+        self._announce(queue, full=False)
+        return batch, index
+
+    def _seal(self, queue: PartitionQueue) -> None:
+        if queue.open is not None:
+            queue.sealed.append(queue.open)
+            queue.open = None
+            self.breathe = True
+            self._announce(queue, full=True)
+
+    def _announce(self, queue: PartitionQueue, *, full: bool) -> None:
+        if not queue.listed:
+            queue.listed = True
+            self.ready.append(queue)
+        elif not full:
+            return
+        if not self.awake:
+            self.awake = True
+            self._wake()
+
+    # --- the I/O thread --------------------------------------------------------------------------------------------
+
+    def take_ready(self) -> list[PartitionQueue]:
+        """The queues that have turned from empty to not empty; after this the next one wakes the sender again."""
+        with self.lock:
+            self.awake = False
+            ready, self.ready = self.ready, []
+            return ready
+
+    def take(self, queue: PartitionQueue, *, partial: bool) -> SendBatch | None:
+        """The queue's oldest batch: a full one, or with ``partial`` the open one too."""
+        with self.lock:
+            if not queue.sealed and partial and queue.open is not None:
+                queue.sealed.append(queue.open)
+                queue.open = None
+            return queue.sealed.popleft() if queue.sealed else None
+
+    def leave_if_empty(self, queue: PartitionQueue) -> bool:
+        """Whether nothing is left; then the queue will be announced again."""
+        with self.lock:
+            if queue.sealed or queue.open is not None:
+                return False
+            queue.listed = False
+            return True
+
+    def snapshot_unfinished(self) -> list[SendBatch]:
+        """All batches that have no outcome yet."""
+        with self.lock:
+            return list(self.unfinished)
+
+    def seal_all(self) -> list[SendBatch]:
+        """Close every open batch to more records; returns all that have no outcome yet (flush)."""
+        with self.lock:
+            for batch in list(self.unfinished):
+                queue = batch.queue
+                if queue.open is batch:
+                    self._seal(queue)
+            return list(self.unfinished)
+
+    def space_freed(self) -> None:
+        """Call those who wait for room, once there is some."""
+        if self.space_waiters and (self.buffered_bytes <= self.buffer_bytes * 3 // 4 or self.state != OPEN):
+            with self.lock:
+                waiters, self.space_waiters = self.space_waiters, []
+            for waiter in waiters:
+                waiter()
+
+
+def too_large(topic: str, size: int, limit: int, buffer_bytes: int) -> RecordTooLargeError:
+    """The error for a record that no batch may hold."""
+    if size > limit:
+        return RecordTooLargeError(
+            f"a record of {size} bytes (as a batch of its own) is larger than topic {topic!r} takes from this producer: "
+            f"{limit} bytes, the smaller of max.request.size and the topic's max.message.bytes"
+        )
+    return RecordTooLargeError(f"a record of {size} bytes does not fit into buffer.memory={buffer_bytes}")

@@ -1,0 +1,130 @@
+"""AsyncAdmin: topics, configurations, records, the cluster."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from typing import Any, Self, TypeVar
+
+from headrace_core.types import TopicPartition
+
+from ..engine.io_thread import closed_error, forget, forked_error, register
+from ..models import (
+    ClusterDescription,
+    ConfigEntry,
+    ConfigResource,
+    CreatedTopic,
+    NewTopic,
+    TopicDescription,
+)
+from ..settings import ADMIN, resolve
+from .calls import AdminCalls
+
+T = TypeVar("T")
+
+
+class AsyncAdmin:
+    """Changes and describes a cluster.
+
+        async with AsyncAdmin(bootstrap_servers="127.0.0.1:9095") as admin:
+            await admin.create_topics([NewTopic("orders", partitions=6)])
+
+    Every change is visible to the same client's next call, whichever node answers it (read your writes). Time-outs are
+    seconds; None means ``default.api.timeout.ms``. Errors: BootstrapError, RequestTimedOutError, and those of the
+    cluster (TopicAlreadyExistsError, InvalidConfigError, ...).
+    """
+
+    def __init__(self, config: Mapping[str, Any] | None = None, /, **settings: Any) -> None:
+        self._config = resolve(ADMIN, config, settings)
+        self._calls = AdminCalls(self._config)
+        self._state = "open"
+        register(self)
+
+    async def create_topics(
+        self, topics: Iterable[NewTopic | str], *, timeout: float | None = None, validate_only: bool = False
+    ) -> list[CreatedTopic]:
+        """Create topics; the first failure is raised, its message naming every topic that failed."""
+        return await self._run(lambda calls: calls.create_topics(list(topics), timeout, validate_only))
+
+    async def delete_topics(self, names: Iterable[str], *, timeout: float | None = None) -> None:
+        """Delete topics and their records; UnknownTopicOrPartitionError when one does not exist."""
+        await self._run(lambda calls: calls.delete_topics(_names(names), timeout))
+
+    async def list_topics(self, *, include_internal: bool = False, timeout: float | None = None) -> list[str]:
+        """The names of all topics, sorted."""
+        return await self._run(lambda calls: calls.list_topics(include_internal, timeout))
+
+    async def describe_topics(
+        self, names: Iterable[str] | None = None, *, timeout: float | None = None
+    ) -> list[TopicDescription]:
+        """Partitions, leaders and replicas, in the order of ``names`` (None: all topics, sorted)."""
+        wanted = None if names is None else _names(names)
+        return await self._run(lambda calls: calls.describe_topics(wanted, timeout))
+
+    async def create_partitions(
+        self, counts: Mapping[str, int], *, timeout: float | None = None, validate_only: bool = False
+    ) -> None:
+        """Raise topics to new partition counts; a smaller count is InvalidPartitionsError."""
+        await self._run(lambda calls: calls.create_partitions(dict(counts), timeout, validate_only))
+
+    async def describe_configs(
+        self, resources: Iterable[ConfigResource], *, timeout: float | None = None
+    ) -> dict[ConfigResource, dict[str, ConfigEntry]]:
+        """All keys of each resource, with where their values come from."""
+        return await self._run(lambda calls: calls.describe_configs(list(resources), timeout))
+
+    async def alter_configs(
+        self,
+        changes: Mapping[ConfigResource, Mapping[str, str | None]],
+        *,
+        timeout: float | None = None,
+        validate_only: bool = False,
+    ) -> None:
+        """Set keys, or put them back to their default (None); what is not named stays (KIP-339)."""
+        await self._run(lambda calls: calls.alter_configs(dict(changes), timeout, validate_only))
+
+    async def delete_records(
+        self, before: Mapping[TopicPartition, int], *, timeout: float | None = None
+    ) -> dict[TopicPartition, int]:
+        """Delete the records below an offset (-1: all that are committed); returns the new first offsets."""
+        return await self._run(lambda calls: calls.delete_records(dict(before), timeout))
+
+    async def describe_cluster(self, *, timeout: float | None = None) -> ClusterDescription:
+        """Cluster id, active controller, brokers."""
+        return await self._run(lambda calls: calls.describe_cluster(timeout))
+
+    async def close(self) -> None:
+        """Close the connections."""
+        if self._state == "open":
+            self._state = "closed"
+            forget(self)
+            await self._calls.engine.io.run_async(self._calls.engine.close())
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        await self.close()
+
+    async def _run(self, start: Callable[[AdminCalls], Coroutine[Any, Any, T]]) -> T:
+        check_state(self._state)
+        return await self._calls.engine.io.run_async(start(self._calls))
+
+    def after_fork(self) -> None:
+        self._state = "forked"
+
+    def at_exit(self) -> None:
+        if self._state == "open":
+            self._state = "closed"
+            self._calls.engine.io.run(asyncio.wait_for(self._calls.engine.close(), 2), 3)
+
+
+def check_state(state: str) -> None:
+    if state == "forked":
+        raise forked_error("admin client")
+    if state != "open":
+        raise closed_error("admin client")
+
+
+def _names(names: Iterable[str]) -> list[str]:
+    return [names] if isinstance(names, str) else list(names)

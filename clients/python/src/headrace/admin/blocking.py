@@ -1,0 +1,120 @@
+"""Admin: the blocking face of AsyncAdmin."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from typing import Any, Self, TypeVar
+
+from headrace_core.types import TopicPartition
+
+from ..engine.io_thread import forget, register
+from ..models import (
+    ClusterDescription,
+    ConfigEntry,
+    ConfigResource,
+    CreatedTopic,
+    NewTopic,
+    TopicDescription,
+)
+from ..settings import ADMIN, resolve
+from .aio import check_state
+from .calls import AdminCalls
+
+T = TypeVar("T")
+
+
+class Admin:
+    """Changes and describes a cluster.
+
+        with Admin(bootstrap_servers="127.0.0.1:9095") as admin:
+            admin.create_topics([NewTopic("orders", partitions=6)])
+
+    Each method does what its twin in AsyncAdmin does, and waits for it. Time-outs are seconds; None means
+    ``default.api.timeout.ms``.
+    """
+
+    def __init__(self, config: Mapping[str, Any] | None = None, /, **settings: Any) -> None:
+        self._config = resolve(ADMIN, config, settings)
+        self._calls = AdminCalls(self._config)
+        self._state = "open"
+        register(self)
+
+    def create_topics(
+        self, topics: Iterable[NewTopic | str], *, timeout: float | None = None, validate_only: bool = False
+    ) -> list[CreatedTopic]:
+        """Create topics; the first failure is raised, its message naming every topic that failed."""
+        return self._run(lambda calls: calls.create_topics(list(topics), timeout, validate_only))
+
+    def delete_topics(self, names: Iterable[str], *, timeout: float | None = None) -> None:
+        """Delete topics and their records; UnknownTopicOrPartitionError when one does not exist."""
+        wanted = [names] if isinstance(names, str) else list(names)
+        self._run(lambda calls: calls.delete_topics(wanted, timeout))
+
+    def list_topics(self, *, include_internal: bool = False, timeout: float | None = None) -> list[str]:
+        """The names of all topics, sorted."""
+        return self._run(lambda calls: calls.list_topics(include_internal, timeout))
+
+    def describe_topics(
+        self, names: Iterable[str] | None = None, *, timeout: float | None = None
+    ) -> list[TopicDescription]:
+        """Partitions, leaders and replicas, in the order of ``names`` (None: all topics, sorted)."""
+        wanted = [names] if isinstance(names, str) else None if names is None else list(names)
+        return self._run(lambda calls: calls.describe_topics(wanted, timeout))
+
+    def create_partitions(
+        self, counts: Mapping[str, int], *, timeout: float | None = None, validate_only: bool = False
+    ) -> None:
+        """Raise topics to new partition counts; a smaller count is InvalidPartitionsError."""
+        self._run(lambda calls: calls.create_partitions(dict(counts), timeout, validate_only))
+
+    def describe_configs(
+        self, resources: Iterable[ConfigResource], *, timeout: float | None = None
+    ) -> dict[ConfigResource, dict[str, ConfigEntry]]:
+        """All keys of each resource, with where their values come from."""
+        return self._run(lambda calls: calls.describe_configs(list(resources), timeout))
+
+    def alter_configs(
+        self,
+        changes: Mapping[ConfigResource, Mapping[str, str | None]],
+        *,
+        timeout: float | None = None,
+        validate_only: bool = False,
+    ) -> None:
+        """Set keys, or put them back to their default (None); what is not named stays (KIP-339)."""
+        self._run(lambda calls: calls.alter_configs(dict(changes), timeout, validate_only))
+
+    def delete_records(
+        self, before: Mapping[TopicPartition, int], *, timeout: float | None = None
+    ) -> dict[TopicPartition, int]:
+        """Delete the records below an offset (-1: all that are committed); returns the new first offsets."""
+        return self._run(lambda calls: calls.delete_records(dict(before), timeout))
+
+    def describe_cluster(self, *, timeout: float | None = None) -> ClusterDescription:
+        """Cluster id, active controller, brokers."""
+        return self._run(lambda calls: calls.describe_cluster(timeout))
+
+    def close(self) -> None:
+        """Close the connections."""
+        if self._state == "open":
+            self._state = "closed"
+            forget(self)
+            self._calls.engine.io.run(self._calls.engine.close())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def _run(self, start: Callable[[AdminCalls], Coroutine[Any, Any, T]]) -> T:
+        check_state(self._state)
+        return self._calls.engine.io.run(start(self._calls))
+
+    def after_fork(self) -> None:
+        self._state = "forked"
+
+    def at_exit(self) -> None:
+        if self._state == "open":
+            self._state = "closed"
+            self._calls.engine.io.run(asyncio.wait_for(self._calls.engine.close(), 2), 3)

@@ -1,0 +1,218 @@
+"""The admin calls themselves: values in, protobuf across, values or typed errors out. Runs on the I/O thread."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from headrace_core.errors import HeadraceError, InvalidArgumentError, from_number
+from headrace_core.types import TopicPartition
+from headrace_protos.v1 import admin_pb2, metadata_pb2, offsets_pb2
+
+from ..engine.client import Engine
+from ..engine.connections import call
+from ..models import (
+    ClusterDescription,
+    ConfigEntry,
+    ConfigResource,
+    CreatedTopic,
+    NewTopic,
+    PartitionDescription,
+    TopicDescription,
+)
+
+_RESOURCE_TYPES = {
+    "topic": admin_pb2.CONFIG_RESOURCE_TYPE_TOPIC,
+    "broker": admin_pb2.CONFIG_RESOURCE_TYPE_BROKER,
+}
+_RESOURCE_NAMES = {number: name for name, number in _RESOURCE_TYPES.items()}
+
+
+class AdminCalls:
+    """Keeps the largest metadata offset that an answer named, so that reads see this client's own writes."""
+
+    def __init__(self, config: dict[str, Any]) -> None:
+        self.engine = Engine(config)
+        self.written_offset = 0
+
+    async def create_topics(
+        self, topics: list[NewTopic | str], timeout: float | None, validate_only: bool
+    ) -> list[CreatedTopic]:
+        new = [NewTopic(topic) if isinstance(topic, str) else topic for topic in topics]
+        request = admin_pb2.CreateTopicsRequest(validate_only=validate_only)
+        for topic in new:
+            item = request.topics.add(
+                name=topic.name,
+                partitions=-1 if topic.partitions is None else _int32(topic.partitions, "partitions"),
+                replication_factor=-1
+                if topic.replication_factor is None
+                else _int32(topic.replication_factor, "replication_factor"),
+                configs={key: str(value) for key, value in topic.config.items()},
+            )
+            for partition, brokers in sorted((topic.assignments or {}).items()):
+                item.assignments.add(partition=partition, broker_ids=list(brokers))
+        answer = await self._change("CreateTopics", request, timeout)
+        _raise_failures((item.name, item.error) for item in answer.results)
+        return [
+            CreatedTopic(item.name, item.topic_id, item.partitions, item.replication_factor) for item in answer.results
+        ]
+
+    async def delete_topics(self, names: list[str], timeout: float | None) -> None:
+        answer = await self._change("DeleteTopics", admin_pb2.DeleteTopicsRequest(topics=names), timeout)
+        _raise_failures((item.name, item.error) for item in answer.results)
+
+    async def create_partitions(self, counts: dict[str, int], timeout: float | None, validate_only: bool) -> None:
+        request = admin_pb2.CreatePartitionsRequest(validate_only=validate_only)
+        for topic, count in counts.items():
+            request.topics.add(topic=topic, total_count=_int32(count, "count"))
+        answer = await self._change("CreatePartitions", request, timeout)
+        _raise_failures((item.topic, item.error) for item in answer.results)
+
+    async def describe_configs(
+        self, resources: list[ConfigResource], timeout: float | None
+    ) -> dict[ConfigResource, dict[str, ConfigEntry]]:
+        await self._see_own_writes(timeout)
+        request = admin_pb2.DescribeConfigsRequest(resources=[_resource(item) for item in resources])
+        answer = await self._call("DescribeConfigs", request, timeout)
+        _raise_failures((item.resource.name, item.error) for item in answer.results)
+        return {
+            ConfigResource(_RESOURCE_NAMES.get(item.resource.type, "unknown"), item.resource.name): {
+                entry.name: ConfigEntry(
+                    entry.name,
+                    entry.value,
+                    admin_pb2.ConfigSource.Name(entry.source).removeprefix("CONFIG_SOURCE_").lower(),
+                    entry.read_only,
+                    entry.documentation,
+                )
+                for entry in item.entries
+            }
+            for item in answer.results
+        }
+
+    async def alter_configs(
+        self, changes: dict[ConfigResource, Any], timeout: float | None, validate_only: bool
+    ) -> None:
+        request = admin_pb2.AlterConfigsRequest(validate_only=validate_only)
+        for resource, values in changes.items():
+            item = request.resources.add(resource=_resource(resource))
+            for name, value in values.items():
+                kind = admin_pb2.AlterConfigOp.KIND_DELETE if value is None else admin_pb2.AlterConfigOp.KIND_SET
+                item.ops.add(kind=kind, name=name, value="" if value is None else str(value))
+        answer = await self._change("AlterConfigs", request, timeout)
+        _raise_failures((item.resource.name, item.error) for item in answer.results)
+
+    async def delete_records(
+        self, before: dict[TopicPartition, int], timeout: float | None
+    ) -> dict[TopicPartition, int]:
+        deadline = self.engine.deadline(timeout)
+
+        async def one(partition: TopicPartition, offset: int) -> int:
+            async def attempt(timeout_s: float) -> int:
+                address, _ = await self.engine.at_leader(*partition)
+                request = offsets_pb2.DeleteRecordsRequest(timeout_ms=int(timeout_s * 1000))
+                request.partitions.add(topic=partition.topic, partition=partition.partition, before_offset=offset)
+                method = self.engine.connections.offsets(address).DeleteRecords
+                result = (await call(method, request, address, timeout_s)).results[0]
+                if result.error.code:
+                    self.engine.metadata.invalidate()
+                    raise from_number(result.error.code, result.error.message or str(partition))
+                low: int = result.low_watermark
+                return low
+
+            found: int = await self.engine.retrying(attempt, deadline, f"delete records of {partition}")
+            return found
+
+        lows = await asyncio.gather(*(one(TopicPartition(*item), offset) for item, offset in before.items()))
+        return {TopicPartition(*item): low for item, low in zip(before, lows, strict=True)}
+
+    async def list_topics(self, include_internal: bool, timeout: float | None) -> list[str]:
+        answer = await self._metadata(timeout, all_topics=True)
+        return sorted(item.name for item in answer.topics if include_internal or not item.internal)
+
+    async def describe_topics(self, names: list[str] | None, timeout: float | None) -> list[TopicDescription]:
+        answer = await self._metadata(timeout, topics=names or [], all_topics=names is None)
+        _raise_failures((item.name, item.error) for item in answer.topics)
+        return [
+            TopicDescription(
+                item.name,
+                item.topic_id,
+                item.internal,
+                tuple(
+                    PartitionDescription(
+                        part.partition,
+                        part.leader_id,
+                        part.leader_epoch,
+                        tuple(part.replicas),
+                        tuple(part.isr),
+                        tuple(part.offline_replicas),
+                    )
+                    for part in sorted(item.partitions, key=lambda part: part.partition)
+                ),
+                item.max_message_bytes,
+            )
+            for item in answer.topics
+        ]
+
+    async def describe_cluster(self, timeout: float | None) -> ClusterDescription:
+        await self._metadata(timeout)
+        snapshot = self.engine.metadata.snapshot
+        brokers = tuple(sorted(snapshot.brokers.values(), key=lambda broker: broker.broker_id))
+        return ClusterDescription(snapshot.cluster_id, snapshot.controller, brokers)
+
+    async def _metadata(self, timeout: float | None, **fields: Any) -> Any:
+        request = metadata_pb2.MetadataRequest(min_metadata_offset=self.written_offset, **fields)
+        metadata = self.engine.metadata
+        await metadata.refresh([], deadline=self.engine.deadline(timeout))
+        return await metadata.ask(request, self.engine.deadline(timeout))
+
+    async def _see_own_writes(self, timeout: float | None) -> None:
+        if self.engine.metadata.snapshot.metadata_offset < self.written_offset:
+            await self.engine.metadata.refresh(
+                [], min_offset=self.written_offset, deadline=self.engine.deadline(timeout)
+            )
+
+    async def _change(self, method: str, request: Any, timeout: float | None) -> Any:
+        """A change, and its place in the metadata log; returns when the node we asked shows it."""
+        answer = await self._call(method, request, timeout)
+        self.written_offset = max(self.written_offset, answer.metadata_offset)
+        return answer
+
+    async def _call(self, method: str, request: Any, timeout: float | None) -> Any:
+        def stub_of(address: str) -> Callable[..., Any]:
+            found: Callable[..., Any] = getattr(self.engine.connections.admin(address), method)
+            return found
+
+        deadline = self.engine.deadline(timeout)
+
+        async def attempt(timeout_s: float) -> Any:
+            if "timeout_ms" in request.DESCRIPTOR.fields_by_name:
+                request.timeout_ms = int(timeout_s * 1000)
+            return await self.engine.anywhere(stub_of, request, timeout_s)
+
+        return await self.engine.retrying(attempt, deadline, method)
+
+
+def _raise_failures(results: Iterable[tuple[str, Any]]) -> None:
+    """Raise the first failure; when there are several, its message tells them all."""
+    failed: list[tuple[str, HeadraceError]] = [
+        (name, from_number(error.code, error.message)) for name, error in results if error.code
+    ]
+    if len(failed) == 1:
+        name, error = failed[0]
+        raise error if name in error.message else type(error)(f"{name}: {error.message}")
+    if failed:
+        raise type(failed[0][1])("; ".join(f"{name}: {error.code}: {error.message}" for name, error in failed))
+
+
+def _resource(resource: ConfigResource) -> Any:
+    kind = _RESOURCE_TYPES.get(resource[0])
+    if kind is None:
+        raise InvalidArgumentError(f"configuration resource type {resource[0]!r}: must be 'topic' or 'broker'")
+    return admin_pb2.ConfigResource(type=kind, name=str(resource[1]))
+
+
+def _int32(value: int, what: str) -> int:
+    if not -1 <= value < 2**31:
+        raise InvalidArgumentError(f"{what}={value}: out of range")
+    return value

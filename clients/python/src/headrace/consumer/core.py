@@ -1,0 +1,428 @@
+"""The caller's side of a consumer, without waiting: assignment, positions, and handing out what the inbox holds.
+
+Records are decoded here, in the caller's thread, slice by slice, as they are asked for. A position is the offset after
+the last record handed out.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from headrace_core.errors import (
+    HeadraceError,
+    IllegalStateError,
+    InvalidArgumentError,
+    SerializationError,
+    UnsupportedVersionError,
+)
+from headrace_core.records import Record, RecordIterator
+from headrace_core.types import TopicPartition, check_topic_name
+
+from ..engine.client import Engine
+from ..engine.io_thread import closed_error, forget, forked_error, register
+from ..metrics import Metrics
+from ..models import OffsetAndTimestamp
+from ..serializers import deserializer
+from .fetcher import _ISOLATION, Fetcher
+from .inbox import Assigned, Inbox, Slice
+from .offsets import list_offsets, reset_timestamp
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+GROUPS_COME_LATER = (
+    "consumer groups come with the coordinator, which is not built yet: use assign([TopicPartition(topic, number)]) and "
+    "keep the positions yourself"
+)
+
+
+class ConsumerCore:
+    """One consumer's state. Not for several threads at once, as Kafka's is not."""
+
+    def __init__(self, config: dict[str, Any]) -> None:
+        self.config = config
+        self.state = "open"
+        self.engine = Engine(config)
+        self.metrics = Metrics(config)
+        self.inbox = Inbox(config["fetch.queue.max.bytes"], self._room)
+        self.fetcher = Fetcher(self.engine, config, self.inbox, self.metrics)
+        self.isolation = _ISOLATION[config["isolation.level"]]
+        self.max_poll_records: int = config["max.poll.records"]
+        self.check_crcs: bool = config["check.crcs"]
+        self.key_deserializer = deserializer(config["key.deserializer"], "key.deserializer")
+        self.value_deserializer = deserializer(config["value.deserializer"], "value.deserializer")
+        self.plain = self.key_deserializer is None and self.value_deserializer is None
+        self.partitions: dict[TopicPartition, Assigned] = {}
+        #: What is being handed out: its slice and the iterator over it.
+        self.current: tuple[Slice, RecordIterator] | None = None
+        self._held: dict[TopicPartition, deque[tuple[Slice, RecordIterator | None]]] = {}  # of paused partitions
+        self._resumed: deque[tuple[Slice, RecordIterator | None]] = deque()
+        self._generation = 0
+        self._dirty = False
+        register(self)
+
+    def _room(self) -> None:
+        self.engine.io.call(self.fetcher.has_room)
+
+    # --- assignment and positions ----------------------------------------------------------------------------------
+
+    def check_open(self) -> None:
+        if self.state == "forked":
+            raise forked_error("consumer")
+        if self.state != "open":
+            raise closed_error("consumer")
+
+    def assign(self, partitions: Iterable[TopicPartition]) -> None:
+        """Replace the assignment; partitions that stay keep their positions."""
+        self.check_open()
+        old, self.partitions = self.partitions, {}
+        for item in partitions:
+            tp = TopicPartition(*item)
+            check_topic_name(tp.topic)
+            if tp.partition < 0:
+                raise InvalidArgumentError(f"partition {tp.partition} of {tp.topic!r}: must not be negative")
+            self.partitions[tp] = old.get(tp) or self._new(tp)
+        for tp, assigned in old.items():
+            if tp not in self.partitions:
+                self._void(assigned)
+        self._dirty = True
+
+    def _new(self, tp: TopicPartition) -> Assigned:
+        self._generation += 1
+        return Assigned(tp, self._generation)
+
+    def assigned(self, tp: TopicPartition) -> Assigned:
+        found = self.partitions.get(tp)
+        if found is None:
+            raise IllegalStateError(f"{TopicPartition(*tp)} is not assigned to this consumer; assign it first")
+        return found
+
+    def _void(self, assigned: Assigned) -> None:
+        """Whatever was fetched for this partition is stale."""
+        self._generation += 1
+        assigned.generation = self._generation
+        self._held.pop(assigned.tp, None)
+        if self.current is not None and self.current[0].assigned is assigned:
+            self.current = None
+        self._resumed = deque(item for item in self._resumed if item[0].assigned is not assigned)
+        self._dirty = True
+
+    def seek(self, tp: TopicPartition, offset: int) -> None:
+        self.check_open()
+        assigned = self.assigned(tp)
+        if not isinstance(offset, int) or isinstance(offset, bool) or offset < 0:
+            raise InvalidArgumentError(f"seek to {offset!r}: an offset is a whole number of 0 and more")
+        self._void(assigned)
+        assigned.position, assigned.reset = offset, None
+
+    def seek_to(self, partitions: Iterable[TopicPartition], where: str) -> None:
+        self.check_open()
+        for tp in list(partitions) or list(self.partitions):
+            assigned = self.assigned(tp)
+            self._void(assigned)
+            assigned.position, assigned.reset = None, where
+
+    def pause(self, partitions: Iterable[TopicPartition]) -> None:
+        self.check_open()
+        for tp in partitions:
+            assigned = self.assigned(tp)
+            if not assigned.paused:
+                assigned.paused = self._dirty = True
+                if self.current is not None and self.current[0].assigned is assigned:
+                    self._hold(*self.current, first=True)
+                    self.current = None
+
+    def resume(self, partitions: Iterable[TopicPartition]) -> None:
+        self.check_open()
+        for tp in partitions:
+            assigned = self.assigned(tp)
+            if assigned.paused:
+                assigned.paused = False
+                self._dirty = True
+                self._resumed.extend(self._held.pop(tp, ()))
+
+    def _hold(self, item: Slice, iterator: RecordIterator | None, *, first: bool = False) -> None:
+        queue = self._held.setdefault(item.assigned.tp, deque())
+        if first:
+            self._settle(item, iterator)
+            queue.appendleft((item, iterator))
+        else:
+            queue.append((item, iterator))
+
+    def _settle(self, item: Slice, iterator: RecordIterator | None) -> None:
+        if iterator is not None:
+            item.assigned.position = iterator.position
+
+    def known_position(self, tp: TopicPartition) -> int | None:
+        """The position, None while it has not been found yet."""
+        assigned = self.assigned(tp)
+        if self.current is not None and self.current[0].assigned is assigned:
+            return int(self.current[1].position)
+        return assigned.position
+
+    def sync(self) -> None:
+        """Tell the fetcher of changes, if there are any."""
+        if not self._dirty:
+            return
+        self._dirty = False
+        wanted = [
+            (assigned, assigned.generation, self.known_position(tp), assigned.reset, assigned.paused)
+            for tp, assigned in self.partitions.items()
+        ]
+        self.engine.io.call(self.fetcher.sync, wanted)
+
+    # --- handing out -----------------------------------------------------------------------------------------------
+
+    def begin_poll(self) -> None:
+        self.check_open()
+        if not self.partitions:
+            raise IllegalStateError("nothing is assigned to this consumer; " + GROUPS_COME_LATER)
+        self.sync()
+
+    def next_slice(self) -> tuple[Slice, RecordIterator | None] | None:
+        """The next slice to hand out from; raises the error that a partition met, in its turn."""
+        while True:
+            if self._resumed:
+                item, iterator = self._resumed.popleft()
+            else:
+                taken = self.inbox.take()
+                if taken is None:
+                    return None
+                item, iterator = taken, None
+            if item.assigned.paused:
+                self._hold(item, iterator)
+                continue
+            if item.error is not None:
+                raise item.error
+            return item, iterator
+
+    def next_iterator(self) -> RecordIterator | None:
+        """The iterator to hand out from: the one under way, or over the next slice; None when nothing is there."""
+        if self.current is not None:
+            return self.current[1]
+        found = self.next_slice()
+        if found is None:
+            return None
+        item, iterator = found
+        if iterator is None:
+            tp = item.assigned.tp
+            iterator = RecordIterator(
+                [item.data],
+                topic=tp.topic,
+                partition=tp.partition,
+                start_offset=item.fetch_offset,
+                check_crc=self.check_crcs,
+            )
+            self.metrics["records-consumed"].record(item.next_offset - item.fetch_offset)
+        self.current = (item, iterator)
+        return iterator
+
+    def finish_slice(self, iterator: RecordIterator) -> None:
+        """The iterator is exhausted: the partition's position moves past its slice."""
+        if self.current is not None and self.current[1] is iterator:
+            item = self.current[0]
+            item.assigned.position = max(iterator.position, item.next_offset)
+            self.current = None
+
+    def drain(self, max_records: int) -> list[Record]:
+        """Up to ``max_records`` of what is there; an error is raised only when nothing comes before it."""
+        out: list[Record] = []
+        while len(out) < max_records:
+            try:
+                iterator = self.next_iterator()
+                if iterator is None:
+                    break
+                taken = iterator.take(max_records - len(out))
+                if not taken:
+                    self.finish_slice(iterator)
+                    continue
+                if not self.plain:
+                    taken = self._deserialized(taken)
+            except HeadraceError as error:
+                if not out:
+                    raise
+                self._postpone(error)
+                break
+            if not out:
+                out = taken
+            else:
+                out += taken
+        return out
+
+    def _postpone(self, error: HeadraceError) -> None:
+        """An error met behind sound records is raised by the next poll; a bad slice raises again by itself."""
+        if self.current is None:
+            some = next(iter(self.partitions.values()))
+            self._resumed.appendleft((Slice(some, some.generation, -1, -1, b"", error), None))
+
+    def deserialize(self, record: Record) -> Record:
+        """Replace key and value by what the deserializers make of them (SerializationError)."""
+        if self.key_deserializer is not None and record.key is not None:
+            record.key = self.key_deserializer(record.topic, record.key)
+        if self.value_deserializer is not None and record.value is not None:
+            record.value = self.value_deserializer(record.topic, record.value)
+        return record
+
+    def _deserialized(self, records: list[Record]) -> list[Record]:
+        """Deserialize; at a record that cannot be, stop before it, and let the next poll meet it again."""
+        for index, record in enumerate(records):
+            try:
+                self.deserialize(record)
+            except SerializationError as error:
+                self.go_back(record)
+                if index == 0:
+                    raise SerializationError(
+                        f"{record.topic}-{record.partition} at offset {record.offset}: {error.message}; seek past it to go on"
+                    ) from error
+                return records[:index]
+        return records
+
+    def go_back(self, record: Record) -> None:
+        """Make ``record``, which was taken from the slice under way, the next one again."""
+        assert self.current is not None
+        item = self.current[0]
+        again = RecordIterator(
+            [item.data],
+            topic=record.topic,
+            partition=record.partition,
+            start_offset=record.offset,
+            check_crc=self.check_crcs,
+        )
+        self.current = (item, again)
+
+    def iterate_ready(self, iterator: RecordIterator) -> Iterator[Record]:
+        """The records of one slice, until it ends or the slice under way is another (seek, pause, close)."""
+        if self.plain:
+            for record in iterator:
+                yield record
+                if self.current is None or self.current[1] is not iterator:
+                    return
+        else:
+            while (batch := self._deserialized(iterator.take(1))) and self.current is not None:
+                yield batch[0]
+                if self.current is None or self.current[1] is not iterator:
+                    return
+        self.finish_slice(iterator)
+
+    def take_arrow(self, max_bytes: int, columns: list[str] | None, include_headers: bool) -> list[pa.RecordBatch]:
+        """Decode slices, up to about ``max_bytes`` of them, one or more Arrow batches for each run of a partition."""
+        from headrace_core.records.arrow import decode_arrow_split
+
+        taken: list[tuple[Slice, int]] = []
+        size = 0
+        if self.current is not None:
+            item, iterator = self.current
+            taken.append((item, int(iterator.position)))
+            self.current = None
+        while size < max_bytes:
+            try:
+                found = self.next_slice()
+            except HeadraceError as error:
+                if not taken:
+                    raise
+                self._postpone(error)
+                break
+            if found is None:
+                break
+            item, old = found
+            taken.append((item, item.fetch_offset if old is None else int(old.position)))
+            size += len(item.data)
+        by_partition: dict[Assigned, list[tuple[Slice, int]]] = {}
+        for entry in taken:
+            by_partition.setdefault(entry[0].assigned, []).append(entry)
+        batches: list[pa.RecordBatch] = []
+        for assigned, entries in by_partition.items():
+            tp = assigned.tp
+            batches += decode_arrow_split(
+                [item.data for item, _ in entries],
+                topic=tp.topic,
+                partition=tp.partition,
+                start_offset=entries[0][1],
+                end_offset=assigned.end_offset,
+                columns=columns,
+                include_headers=include_headers,
+                check_crc=self.check_crcs,
+            )
+            assigned.position = entries[-1][0].next_offset
+            self.metrics["records-consumed"].record(assigned.position - entries[0][1])
+        return [batch for batch in batches if batch.num_rows]
+
+    # --- questions (on the I/O thread) ------------------------------------------------------------------------------
+
+    async def offsets(
+        self, timestamps: Mapping[TopicPartition, int], timeout_s: float | None
+    ) -> dict[TopicPartition, OffsetAndTimestamp]:
+        self.engine.start()
+        wanted = {TopicPartition(*tp): timestamp for tp, timestamp in timestamps.items()}
+        return await list_offsets(self.engine, wanted, self.isolation, self.engine.deadline(timeout_s))
+
+    async def find_position(self, tp: TopicPartition, reset: str | None, timeout_s: float | None) -> int:
+        self.engine.start()
+        timestamp = reset_timestamp(reset, self.config["auto.offset.reset"], tp)
+        found = await list_offsets(self.engine, {tp: timestamp}, self.isolation, self.engine.deadline(timeout_s))
+        return found[tp].offset
+
+    async def partition_numbers(self, topic: str, timeout_s: float | None) -> list[int]:
+        info = await self.engine.topic(topic, timeout_s, create=False)
+        return [part.partition for part in info.partitions]
+
+    def refuse_groups(self) -> UnsupportedVersionError:
+        return UnsupportedVersionError(GROUPS_COME_LATER)
+
+    # --- the end ---------------------------------------------------------------------------------------------------
+
+    def begin_close(self) -> bool:
+        if self.state != "open":
+            return False
+        self.state = "closed"
+        self.current = None
+        forget(self)
+        self.inbox.notify()
+        return True
+
+    async def shut_down(self) -> None:
+        await self.fetcher.close()
+        await self.engine.close()
+
+    def abandon(self) -> None:
+        if self.begin_close():
+            self.engine.io.call(lambda: self.engine.io.spawn(self.shut_down(), "headrace-abandoned"))
+
+    def after_fork(self) -> None:
+        self.state = "forked"
+
+    def at_exit(self) -> None:
+        if self.begin_close():
+            self.engine.io.run(self.shut_down(), 3)
+
+    def metric_values(self) -> dict[str, float]:
+        """Kafka's consumer metrics, by name."""
+        m = self.metrics
+        lags = [
+            assigned.high_watermark - position
+            for tp, assigned in self.partitions.items()
+            if assigned.high_watermark >= 0 and (position := self.known_position(tp)) is not None
+        ]
+        return {
+            "records-consumed-rate": m["records-consumed"].rate(),
+            "records-consumed-total": m["records-consumed"].total,
+            "bytes-consumed-rate": m["bytes-consumed"].rate(),
+            "bytes-consumed-total": m["bytes-consumed"].total,
+            "fetch-rate": m["fetch"].rate(),
+            "fetch-total": m["fetch"].total,
+            "fetch-latency-avg": m["fetch-latency"].average(),
+            "fetch-latency-max": m["fetch-latency"].maximum(),
+            "fetch-size-avg": m["fetch-size"].average(),
+            "fetch-size-max": m["fetch-size"].maximum(),
+            "records-lag-max": float(max(lags, default=0)),
+            "assigned-partitions": float(len(self.partitions)),
+            "queued-bytes": float(self.inbox.queued_bytes),
+        }
+
+
+def deadline_after(timeout_s: float | None) -> float:
+    """time.monotonic() in ``timeout_s`` seconds; None is never."""
+    return float("inf") if timeout_s is None else time.monotonic() + timeout_s

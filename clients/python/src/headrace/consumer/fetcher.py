@@ -1,0 +1,484 @@
+"""The fetcher: keeps the inbox full. Runs on the I/O thread.
+
+One ``FetchLink`` per broker holds one fetch session (see fetch.proto): partitions are named once, then requests say "go
+on". The next request leaves before the answer before it has been consumed; while the consumer is catching up two are
+in flight, so that the broker reads while we receive. At the end of the log one long poll waits: a second would end the
+first one's wait.
+
+What is asked for is bounded: nothing more is requested while the inbox, and what is on its way to it, would pass
+``fetch.queue.max.bytes``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from typing import Any
+
+import grpc.aio
+
+import headrace_core.rpc as rpc
+from headrace_core.errors import (
+    HeadraceError,
+    InvalidArgumentError,
+    NetworkError,
+    OffsetOutOfRangeError,
+    RequestTimedOutError,
+    from_number,
+)
+from headrace_core.types import TopicPartition
+from headrace_protos.v1 import common_pb2, fetch_pb2
+
+from ..engine.client import Engine
+from ..engine.metadata import Snapshot
+from ..metrics import Metrics
+from .inbox import Assigned, Inbox, Slice
+from .offsets import list_offsets, reset_timestamp
+
+logger = logging.getLogger("headrace")
+
+#: An answer of so many bytes means that the consumer is catching up.
+CATCHING_UP_BYTES = 65_536
+
+_ISOLATION = {
+    "read_uncommitted": common_pb2.ISOLATION_LEVEL_READ_UNCOMMITTED,
+    "read_committed": common_pb2.ISOLATION_LEVEL_READ_COMMITTED,
+}
+
+
+class Tracked:
+    """The fetcher's notes on one assigned partition."""
+
+    __slots__ = ("assigned", "attempts", "fetch_at", "generation", "link", "reset", "retry_at", "valid_from")
+
+    def __init__(self, assigned: Assigned, fetch_at: int | None, reset: str | None) -> None:
+        self.assigned = assigned
+        self.generation = assigned.generation
+        self.fetch_at = fetch_at
+        self.reset = reset
+        self.link: FetchLink | None = None
+        self.valid_from = 0  # answers to requests before this one are about an older position
+        self.attempts = 0
+        self.retry_at = 0.0
+
+
+class Fetcher:
+    """Knows which partitions are wanted and puts each on its leader's link."""
+
+    def __init__(self, engine: Engine, config: dict[str, Any], inbox: Inbox, metrics: Metrics) -> None:
+        self.engine = engine
+        self.inbox = inbox
+        self.metrics = metrics
+        self.config = config
+        self.max_wait_ms: int = config["fetch.max.wait.ms"]
+        self.min_bytes: int = config["fetch.min.bytes"]
+        self.partition_bytes: int = config["max.partition.fetch.bytes"]
+        #: Of one answer: a quarter of the queue at most, so that two in flight leave room for what waits.
+        self.answer_bytes: int = min(config["fetch.max.bytes"], max(config["fetch.queue.max.bytes"] // 4, 1))
+        self.isolation = _ISOLATION[config["isolation.level"]]
+        self.tracked: dict[TopicPartition, Tracked] = {}
+        self.links: dict[int, FetchLink] = {}
+        self._homeless: dict[TopicPartition, None] = {}
+        self._placing = asyncio.Event()
+        self._placer: asyncio.Task[None] | None = None
+        engine.metadata.listeners.append(self._on_snapshot)
+
+    # --- what the consumer wants ------------------------------------------------------------------------------------
+
+    def sync(self, wanted: list[tuple[Assigned, int, int | None, str | None, bool]]) -> None:
+        """Make the sessions follow (assigned, generation, position, reset, paused) of every assigned partition."""
+        self.engine.start()
+        if self._placer is None:
+            self._placer = self.engine.io.spawn(self._place_all(), "headrace-fetch-placer")
+        keep = set()
+        for assigned, generation, position, reset, paused in wanted:
+            tp = assigned.tp
+            old = self.tracked.get(tp)
+            if paused:
+                if old is not None and old.generation != generation:
+                    self._drop(old)
+                elif old is not None:
+                    keep.add(tp)
+                    self._leave(old)
+                continue
+            keep.add(tp)
+            if old is not None and old.assigned is assigned and old.generation == generation:
+                if old.link is None:
+                    self._homeless[tp] = None
+                continue
+            if old is not None:
+                self._drop(old)
+            new = self.tracked[tp] = Tracked(assigned, position, reset)
+            new.generation = generation
+            self._homeless[tp] = None
+        for tp in [tp for tp in self.tracked if tp not in keep]:
+            self._drop(self.tracked[tp])
+        self._placing.set()
+
+    def _drop(self, tracked: Tracked) -> None:
+        self._leave(tracked)
+        self.tracked.pop(tracked.assigned.tp, None)
+
+    def _leave(self, tracked: Tracked) -> None:
+        self._homeless.pop(tracked.assigned.tp, None)
+        if tracked.link is not None:
+            tracked.link.remove(tracked)
+            tracked.link = None
+
+    def has_room(self) -> None:
+        """The consumer has taken slices."""
+        for link in self.links.values():
+            link.nudge()
+
+    # --- placing ----------------------------------------------------------------------------------------------------
+
+    def send_home(self, tracked: Tracked, error: HeadraceError | None = None) -> None:
+        """Find the partition a leader (again), after a pause if ``error`` says so."""
+        tp = tracked.assigned.tp
+        if self.tracked.get(tp) is not tracked:
+            return
+        tracked.link = None
+        if error is not None:
+            tracked.retry_at = time.monotonic() + self.engine.backoff.delay_s(tracked.attempts)
+            tracked.attempts += 1
+            self.engine.metadata.invalidate()
+        self._homeless[tp] = None
+        self._placing.set()
+
+    def _on_snapshot(self, snapshot: Snapshot) -> None:
+        for tp, tracked in self.tracked.items():
+            if tracked.link is not None and self._leader(tp) is not tracked.link:
+                tracked.link.remove(tracked)
+                tracked.link = None
+                self._homeless[tp] = None
+        if self._homeless:
+            self._placing.set()
+
+    def _leader(self, tp: TopicPartition) -> FetchLink | None:
+        snapshot = self.engine.metadata.snapshot
+        info = snapshot.topics.get(tp.topic)
+        leader = info.partitions[tp.partition].leader if info and tp.partition < len(info.partitions) else -1
+        broker = snapshot.brokers.get(leader)
+        if broker is None:
+            return None
+        link = self.links.get(leader)
+        if link is None or link.address != broker.address:
+            if link is not None:
+                link.retire()
+            link = self.links[leader] = FetchLink(self, leader, broker.address)
+        return link
+
+    async def _place_all(self) -> None:
+        while True:
+            now = time.monotonic()
+            due = [tp for tp in self._homeless if self.tracked[tp].retry_at <= now]
+            if due:
+                await asyncio.gather(*(self._place(self.tracked[tp]) for tp in due))
+                continue
+            later = min((self.tracked[tp].retry_at for tp in self._homeless), default=None)
+            self._placing.clear()
+            try:
+                async with asyncio.timeout(None if later is None else max(later - now, 0.001)):
+                    await self._placing.wait()
+            except TimeoutError:
+                pass
+
+    async def _place(self, tracked: Tracked) -> None:
+        """Give one partition a position if it has none, and put it on its leader's link."""
+        tp = tracked.assigned.tp
+        self._homeless.pop(tp, None)
+        try:
+            info = await self.engine.topic(tp.topic)
+            if tp.partition >= len(info.partitions):
+                await self.engine.metadata.refresh([tp.topic], deadline=self.engine.deadline(5))
+                info = self.engine.metadata.snapshot.topics.get(tp.topic, info)
+            if not 0 <= tp.partition < len(info.partitions):
+                raise InvalidArgumentError(
+                    f"topic {tp.topic!r} has {len(info.partitions)} partitions; no {tp.partition}"
+                )
+            if tracked.fetch_at is None:
+                await self._find_position(tracked)
+        except HeadraceError as error:
+            if error.retriable and error.code not in ("BOOTSTRAP_FAILED", "UNKNOWN_TOPIC_OR_PARTITION"):
+                self.send_home(tracked, error)
+            else:
+                self.tell(tracked, error)
+                tracked.retry_at = time.monotonic() + self.engine.backoff.longest_s
+                if self.tracked.get(tp) is tracked and error.retriable:
+                    self._homeless[tp] = None
+            return
+        if self.tracked.get(tp) is not tracked:
+            return
+        end = tracked.assigned.end_offset
+        if end is not None and tracked.fetch_at is not None and tracked.fetch_at >= end:
+            return
+        link = self._leader(tp)
+        if link is None:
+            tracked.retry_at = time.monotonic() + self.engine.backoff.delay_s(tracked.attempts)
+            tracked.attempts += 1
+            self.engine.metadata.invalidate()
+            self._homeless[tp] = None
+            return
+        tracked.link = link
+        link.add(tracked)
+
+    async def _find_position(self, tracked: Tracked) -> None:
+        """Where ``reset`` says; OffsetOutOfRange or NoOffset errors come from the caller's side."""
+        tp = tracked.assigned.tp
+        timestamp = reset_timestamp(tracked.reset, self.config["auto.offset.reset"], tp)
+        found = await list_offsets(
+            self.engine, {tp: timestamp}, self.isolation, self.engine.deadline(self.engine.request_timeout_s)
+        )
+        tracked.fetch_at = found[tp].offset
+        if tracked.generation == tracked.assigned.generation and tracked.assigned.position is None:
+            tracked.assigned.position = tracked.fetch_at
+            tracked.assigned.reset = None
+
+    def tell(self, tracked: Tracked, error: HeadraceError) -> None:
+        """Have the caller raise ``error``, after the records before it."""
+        at = tracked.fetch_at if tracked.fetch_at is not None else -1
+        self.inbox.put(Slice(tracked.assigned, tracked.generation, at, at, b"", error))
+
+    async def close(self) -> None:
+        if self._placer is not None:
+            self._placer.cancel()
+        await asyncio.gather(*(link.close() for link in self.links.values()))
+
+
+class FetchLink:
+    """The fetch session at one broker."""
+
+    def __init__(self, fetcher: Fetcher, broker_id: int, address: str) -> None:
+        self.fetcher = fetcher
+        self.broker_id = broker_id
+        self.address = address
+        self.members: dict[TopicPartition, Tracked] = {}
+        self._named: set[TopicPartition] = set()  # those that the session at the broker knows
+        self._to_name: dict[TopicPartition, None] = {}
+        self._to_forget: dict[TopicPartition, None] = {}
+        self._correlation = 0
+        self._in_flight: dict[int, float] = {}
+        self._catching_up = False
+        self._event = asyncio.Event()
+        self._stream: Any = None
+        self._task = fetcher.engine.io.spawn(self._run(), f"headrace-fetch-{broker_id}")
+
+    def nudge(self) -> None:
+        self._event.set()
+
+    def add(self, tracked: Tracked) -> None:
+        tp = tracked.assigned.tp
+        self.members[tp] = tracked
+        self._to_name[tp] = None
+        self._to_forget.pop(tp, None)
+        self._event.set()
+
+    def remove(self, tracked: Tracked) -> None:
+        tp = tracked.assigned.tp
+        if self.members.get(tp) is tracked:
+            del self.members[tp]
+            self._to_name.pop(tp, None)
+            if tp in self._named:
+                self._to_forget[tp] = None
+            self._event.set()
+
+    def retire(self) -> None:
+        """The broker has another address: all members look for their leader again."""
+        self._task.cancel()
+        self._everyone_home(None)
+
+    async def close(self) -> None:
+        self._task.cancel()
+        if self._stream is not None:
+            self._stream.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _run(self) -> None:
+        failures = 0
+        while True:
+            while not self.members:
+                self._event.clear()
+                await self._event.wait()
+            before = self._correlation
+            try:
+                await self._session()
+            except asyncio.CancelledError:
+                raise
+            except HeadraceError as error:
+                failures = 0 if self._correlation > before + 1 else failures + 1
+                logger.info("fetch stream to %s broke: %s", self.address, error)
+                self._everyone_home(error)
+                await asyncio.sleep(self.fetcher.engine.backoff.delay_s(max(failures - 1, 0)))
+
+    def _everyone_home(self, error: HeadraceError | None) -> None:
+        members, self.members = self.members, {}
+        self._named.clear()
+        self._to_name.clear()
+        self._to_forget.clear()
+        self._in_flight.clear()
+        for tracked in members.values():
+            self.fetcher.send_home(tracked, error)
+
+    async def _session(self) -> None:
+        """One stream, until it breaks (HeadraceError)."""
+        stream = self._stream = self.fetcher.engine.connections.fetch_stream(self.address)
+        reader = asyncio.create_task(self._read(stream))
+        reader.add_done_callback(lambda _: self._event.set())
+        watchdog = asyncio.create_task(self._watch(stream))
+        try:
+            while not reader.done():
+                self._event.clear()
+                if self._may_ask():
+                    await stream.write(self._request())
+                else:
+                    await self._event.wait()
+            await reader
+        except grpc.aio.AioRpcError as failure:
+            raise rpc.error_from_rpc(failure, self.address) from None
+        except asyncio.InvalidStateError:
+            await asyncio.wait([reader])
+            if (error := reader.exception()) is not None:
+                raise error from None
+            raise NetworkError(f"{self.address}: the fetch stream ended") from None
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            raise NetworkError(f"{self.address}: the fetch stream was cancelled") from None
+        finally:
+            self._stream = None
+            stream.cancel()
+            reader.cancel()
+            watchdog.cancel()
+            await asyncio.gather(reader, watchdog, return_exceptions=True)
+
+    async def _read(self, stream: Any) -> None:
+        try:
+            while (response := await stream.read()) is not grpc.aio.EOF:
+                self._answered(response)
+            code = await stream.code()
+            raise NetworkError(f"{self.address}: the broker ended the fetch stream ({code.name})")
+        except grpc.aio.AioRpcError as failure:
+            raise rpc.error_from_rpc(failure, self.address) from None
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            raise RequestTimedOutError(f"{self.address}: no answer in time") from None
+
+    async def _watch(self, stream: Any) -> None:
+        """Break a stream whose broker is silent for longer than any answer may take."""
+        fetcher = self.fetcher
+        limit = fetcher.max_wait_ms / 1000 + fetcher.engine.request_timeout_s
+        while True:
+            await asyncio.sleep(min(limit / 4, 1.0))
+            oldest = next(iter(self._in_flight.values()), None)
+            if oldest is not None and time.monotonic() - oldest > limit:
+                stream.cancel()
+
+    def _may_ask(self) -> bool:
+        if self._to_name or self._to_forget:
+            return len(self._in_flight) < 3  # a change ends a long poll's wait
+        if not self.members:
+            return False
+        flying = len(self._in_flight)
+        if flying > (1 if self._catching_up else 0):
+            return False
+        fetcher = self.fetcher
+        inbox = fetcher.inbox
+        expected = inbox.queued_bytes + (flying + 1) * fetcher.answer_bytes
+        if expected > inbox.max_bytes and (flying or inbox.slices):
+            inbox.fetcher_waits = True
+            return not inbox.slices and not flying  # it may have been emptied just now
+        return True
+
+    def _request(self) -> Any:
+        fetcher = self.fetcher
+        self._correlation += 1
+        self._in_flight[self._correlation] = time.monotonic()
+        request = fetch_pb2.FetchRequest(
+            correlation_id=self._correlation,
+            max_wait_ms=fetcher.max_wait_ms,
+            min_bytes=fetcher.min_bytes,
+            max_bytes=fetcher.answer_bytes,
+            isolation_level=fetcher.isolation,
+            rack=fetcher.config["client.rack"],
+        )
+        topics = fetcher.engine.metadata.snapshot.topics
+        for tp in self._to_name:
+            tracked = self.members[tp]
+            tracked.valid_from = self._correlation
+            info = topics.get(tp.topic)
+            known = info is not None and tp.partition < len(info.partitions)
+            request.partitions.add(
+                topic=tp.topic,
+                partition=tp.partition,
+                fetch_offset=tracked.fetch_at or 0,
+                max_bytes=fetcher.partition_bytes,
+                current_leader_epoch=info.partitions[tp.partition].leader_epoch if info and known else -1,
+                last_fetched_epoch=-1,
+            )
+            self._named.add(tp)
+        for tp in self._to_forget:
+            request.forgotten.add(topic=tp.topic, partition=tp.partition)
+            self._named.discard(tp)
+        self._to_name.clear()
+        self._to_forget.clear()
+        fetcher.metrics["fetch"].record(1)
+        return request
+
+    def _answered(self, response: Any) -> None:
+        sent_at = self._in_flight.pop(response.correlation_id, None)
+        fetcher, total = self.fetcher, 0
+        for result in response.results:
+            tp = TopicPartition(result.topic, result.partition)
+            tracked = self.members.get(tp)
+            if tracked is None or response.correlation_id < tracked.valid_from or tp in self._to_name:
+                continue
+            if result.error.code:
+                self._failed(tp, tracked, result)
+                continue
+            assigned = tracked.assigned
+            assigned.high_watermark = result.high_watermark
+            assigned.last_stable_offset = result.last_stable_offset
+            assigned.log_start_offset = result.log_start_offset
+            if result.next_offset > (tracked.fetch_at or 0):
+                data = result.records
+                total += len(data)
+                fetcher.inbox.put(Slice(assigned, tracked.generation, tracked.fetch_at or 0, result.next_offset, data))
+                tracked.fetch_at = result.next_offset
+                tracked.attempts = 0
+                if assigned.end_offset is not None and tracked.fetch_at >= assigned.end_offset:
+                    self.remove(tracked)
+                    tracked.link = None
+        self._catching_up = total >= CATCHING_UP_BYTES
+        if sent_at is not None:
+            fetcher.metrics["fetch-latency"].record((time.monotonic() - sent_at) * 1000)
+        if total:
+            fetcher.metrics["bytes-consumed"].record(total)
+            fetcher.metrics["fetch-size"].record(total)
+        self._event.set()
+
+    def _failed(self, tp: TopicPartition, tracked: Tracked, result: Any) -> None:
+        """The partition has left the session; find out where it goes on, or tell the caller."""
+        fetcher = self.fetcher
+        error = from_number(result.error.code, f"{tp}: {result.error.message}")
+        del self.members[tp]
+        self._named.discard(tp)
+        tracked.link = None
+        if isinstance(error, OffsetOutOfRangeError):
+            if fetcher.config["auto.offset.reset"] == "none" or tracked.assigned.end_offset is not None:
+                fetcher.tell(tracked, error)
+                return
+            logger.info("%s: offset %s is out of range; auto.offset.reset applies", tp, tracked.fetch_at)
+            tracked.fetch_at, tracked.reset = None, None
+            fetcher.send_home(tracked)
+            return
+        if result.HasField("current_leader"):
+            hint = result.current_leader
+            fetcher.engine.metadata.follow_hint(tp.topic, tp.partition, hint.leader_id, hint.leader_epoch)
+        if error.retriable:
+            fetcher.send_home(tracked, error)
+        else:
+            fetcher.tell(tracked, error)

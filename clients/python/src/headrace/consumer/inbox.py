@@ -1,0 +1,136 @@
+"""Where fetched slices wait for the caller: filled on the I/O thread, emptied by the consumer's own, bounded by bytes."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from headrace_core.errors import HeadraceError
+from headrace_core.types import TopicPartition
+
+
+class Assigned:
+    """One assigned partition.
+
+    The caller's side owns ``position`` and ``generation`` (raised by every assign and seek, so that what was fetched for
+    the old position is known as stale); the I/O thread fills in the rest. ``position`` is None until it is found by
+    ``reset`` ("earliest", "latest", or None for auto.offset.reset).
+    """
+
+    __slots__ = (
+        "end_offset",
+        "generation",
+        "high_watermark",
+        "last_stable_offset",
+        "log_start_offset",
+        "paused",
+        "position",
+        "reset",
+        "tp",
+    )
+
+    def __init__(self, tp: TopicPartition, generation: int) -> None:
+        self.tp = tp
+        self.generation = generation
+        self.position: int | None = None
+        self.reset: str | None = None
+        self.paused = False
+        self.end_offset: int | None = None  # of a bounded read: fetch nothing from here on
+        self.high_watermark = self.last_stable_offset = self.log_start_offset = -1
+
+
+class Slice:
+    """Whole batches of one partition, from ``fetch_offset`` (the first may begin below it) to ``next_offset``."""
+
+    __slots__ = ("assigned", "data", "error", "fetch_offset", "generation", "next_offset")
+
+    def __init__(
+        self,
+        assigned: Assigned,
+        generation: int,
+        fetch_offset: int,
+        next_offset: int,
+        data: bytes,
+        error: HeadraceError | None = None,
+    ) -> None:
+        self.assigned = assigned
+        self.generation = generation
+        self.fetch_offset = fetch_offset
+        self.next_offset = next_offset
+        self.data = data
+        self.error = error  # instead of data: what the caller is to be told in its turn
+
+
+class Inbox:
+    """First in, first out. ``on_room`` is called (by the caller's side) when the fetcher waits for room."""
+
+    def __init__(self, max_bytes: int, on_room: Callable[[], object]) -> None:
+        self.max_bytes = max_bytes
+        self.fetcher_waits = False
+        self.slices: deque[Slice] = deque()
+        self._on_room = on_room
+        self._bytes_in = 0  # only the I/O thread adds here, only the caller there: no lock
+        self._bytes_out = 0
+        self._sleeper: threading.Event | None = None
+        self._async_sleeper: tuple[Any, Any] | None = None
+
+    @property
+    def queued_bytes(self) -> int:
+        return self._bytes_in - self._bytes_out
+
+    def put(self, item: Slice) -> None:
+        """On the I/O thread."""
+        self._bytes_in += len(item.data)
+        self.slices.append(item)
+        self.notify()
+
+    def notify(self) -> None:
+        """Wake the caller, if it sleeps."""
+        sleeper = self._sleeper
+        if sleeper is not None:
+            sleeper.set()
+        waiting = self._async_sleeper
+        if waiting is not None:
+            self._async_sleeper = None
+            loop, future = waiting
+            loop.call_soon_threadsafe(lambda: future.done() or future.set_result(None))
+
+    def take(self) -> Slice | None:
+        """The next slice that is not stale, or None. Slices of paused partitions must not be in here (see hold)."""
+        while self.slices:
+            item = self.slices.popleft()
+            self._bytes_out += len(item.data)
+            if self.fetcher_waits and self.queued_bytes <= self.max_bytes // 2:
+                self.fetcher_waits = False
+                self._on_room()
+            if item.generation == item.assigned.generation:
+                return item
+        return None
+
+    def wait(self, deadline: float) -> bool:
+        """Block until there is a slice, or ``deadline`` (time.monotonic()); False when there is none."""
+        if self._sleeper is None:
+            self._sleeper = threading.Event()
+        self._sleeper.clear()
+        if self.slices:
+            return True
+        left = deadline - time.monotonic()
+        if left > 0:
+            self._sleeper.wait(None if left == float("inf") else left)
+        return bool(self.slices)
+
+    async def wait_async(self, deadline: float) -> bool:
+        """As wait, from an event loop."""
+        loop = asyncio.get_running_loop()
+        future = loop.create_future()
+        self._async_sleeper = (loop, future)
+        if not self.slices:
+            left = deadline - time.monotonic()
+            if left > 0:
+                await asyncio.wait([future], timeout=None if left == float("inf") else left)
+        self._async_sleeper = None
+        return bool(self.slices)

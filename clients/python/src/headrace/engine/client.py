@@ -1,0 +1,98 @@
+"""What all three clients have in common: configuration, life and death, calls to nodes with retries."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Any
+
+from headrace_core.errors import HeadraceError, LeaderNotAvailableError, RequestTimedOutError
+
+from .connections import Connections, call
+from .io_thread import IoThread, io_thread
+from .metadata import Backoff, MetadataCache, TopicInfo
+
+
+class Engine:
+    """Connections and metadata of one client. Everything but ``__init__`` runs on the I/O thread."""
+
+    def __init__(self, config: dict[str, Any]) -> None:
+        self.config = config
+        self.io: IoThread = io_thread()
+        self.connections = Connections()
+        self.backoff = Backoff(config)
+        self.request_timeout_s: float = config["request.timeout.ms"] / 1000
+        self.api_timeout_s: float = config["default.api.timeout.ms"] / 1000
+        self.create_topics: bool = config["allow.auto.create.topics"]
+        self.metadata = MetadataCache(config, self.connections)
+        self._keeper: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin background work; later calls do nothing."""
+        if self._keeper is None:
+            self._keeper = self.io.spawn(self.metadata.keep_fresh(), "headrace-metadata")
+
+    async def close(self) -> None:
+        if self._keeper is not None:
+            self._keeper.cancel()
+        await self.connections.close()
+
+    def deadline(self, timeout_s: float | None = None) -> float:
+        return time.monotonic() + (self.api_timeout_s if timeout_s is None else timeout_s)
+
+    async def topic(self, name: str, timeout_s: float | None = None, *, create: bool | None = None) -> TopicInfo:
+        self.start()
+        return await self.metadata.topic(
+            name, create=self.create_topics if create is None else create, deadline=self.deadline(timeout_s)
+        )
+
+    async def retrying(self, attempt_once: Callable[[float], Any], deadline: float, what: str) -> Any:
+        """Await ``attempt_once(timeout_s)`` until it succeeds, fails for good, or ``deadline`` passes."""
+        attempt = 0
+        while True:
+            left = deadline - time.monotonic()
+            try:
+                return await attempt_once(max(min(self.request_timeout_s, left), 0.01))
+            except HeadraceError as error:
+                pause = self.backoff.delay_s(attempt)
+                if not error.retriable or error.code == "BOOTSTRAP_FAILED":
+                    raise
+                if time.monotonic() + pause >= deadline:
+                    raise RequestTimedOutError(
+                        f"{what}: not done in time; the last failure: {error.message}"
+                    ) from error
+            attempt += 1
+            await asyncio.sleep(pause)
+
+    async def at_leader(self, topic: str, partition: int) -> tuple[str, int]:
+        """Address and epoch of a partition's leader; raises LeaderNotAvailableError (retriable) while there is none."""
+        info = await self.topic(topic)
+        if partition >= len(info.partitions):
+            await self.metadata.refresh([topic], deadline=self.deadline(self.request_timeout_s))
+            info = self.metadata.snapshot.topics.get(topic, info)
+        if partition < len(info.partitions):
+            part = info.partitions[partition]
+            broker = self.metadata.snapshot.brokers.get(part.leader)
+            if broker is not None:
+                return broker.address, part.leader_epoch
+            self.metadata.invalidate()
+            raise LeaderNotAvailableError(f"{topic}-{partition} has no leader now")
+        from headrace_core.errors import InvalidArgumentError
+
+        raise InvalidArgumentError(f"topic {topic!r} has {len(info.partitions)} partitions; there is no {partition}")
+
+    async def anywhere(self, stub_of: Callable[[str], Callable[..., Any]], request: Any, timeout_s: float) -> Any:
+        """A call that any node serves: the first that can be reached answers. ``stub_of(address)`` is the method."""
+        if not self.metadata.snapshot.brokers:
+            await self.metadata.refresh([], deadline=self.deadline(timeout_s))
+        failure: HeadraceError | None = None
+        for address in self.metadata.addresses():
+            try:
+                return await call(stub_of(address), request, address, timeout_s)
+            except HeadraceError as error:
+                if error.code != "NETWORK_EXCEPTION":
+                    raise
+                failure = error
+        assert failure is not None
+        raise failure

@@ -1,0 +1,86 @@
+"""Channels to nodes, one per address and purpose, and calls on them with typed errors."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import grpc
+import grpc.aio
+
+import headrace_core.rpc as rpc  # first: it sets what grpc reads at import time
+from headrace_core.errors import HeadraceError, RequestTimedOutError
+from headrace_core.rpc import ChannelPurpose
+from headrace_protos.v1 import (
+    admin_pb2_grpc,
+    fetch_pb2_grpc,
+    metadata_pb2_grpc,
+    offsets_pb2_grpc,
+    produce_pb2_grpc,
+)
+
+Answer = TypeVar("Answer")
+
+
+class Connections:
+    """The channels of one client. They connect lazily, and again by themselves; ``close`` ends them all."""
+
+    def __init__(self) -> None:
+        self._channels: dict[tuple[str, ChannelPurpose], grpc.aio.Channel] = {}
+
+    def channel(self, address: str, purpose: ChannelPurpose) -> grpc.aio.Channel:
+        found = self._channels.get((address, purpose))
+        if found is None:
+            found = self._channels[address, purpose] = rpc.open_channel(address, purpose)
+        return found
+
+    def metadata(self, address: str) -> Any:
+        return metadata_pb2_grpc.MetadataStub(self.channel(address, ChannelPurpose.CONTROL))
+
+    def admin(self, address: str) -> Any:
+        return admin_pb2_grpc.AdminStub(self.channel(address, ChannelPurpose.CONTROL))
+
+    def offsets(self, address: str) -> Any:
+        return offsets_pb2_grpc.OffsetsStub(self.channel(address, ChannelPurpose.CONTROL))
+
+    def produce_stream(self, address: str) -> Any:
+        return produce_pb2_grpc.ProduceStub(self.channel(address, ChannelPurpose.PRODUCE)).Produce()
+
+    def fetch_stream(self, address: str) -> Any:
+        return fetch_pb2_grpc.FetchStub(self.channel(address, ChannelPurpose.FETCH)).Fetch()
+
+    async def close(self) -> None:
+        channels, self._channels = list(self._channels.values()), {}
+        await asyncio.gather(*(channel.close() for channel in channels))
+
+
+async def call(method: Callable[..., Any], request: Any, address: str, timeout_s: float) -> Any:
+    """One unary call; a failure is a HeadraceError that names the address."""
+    try:
+        return await method(request, timeout=max(timeout_s, 0.001))
+    except grpc.aio.AioRpcError as failure:
+        raise rpc.error_from_rpc(failure, address) from None
+
+
+async def why_unreachable(address: str, error: HeadraceError, timeout_s: float = 2.0) -> str:
+    """The cause that a person needs, for an address at which a call failed: DNS, refused, timed out, or the error."""
+    host, _, port = address.rpartition(":")
+    try:
+        await asyncio.get_running_loop().getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)
+    except OSError as failure:
+        return f"the name {host!r} cannot be resolved ({failure.strerror or failure})"
+    try:
+        async with asyncio.timeout(timeout_s):
+            _, writer = await asyncio.open_connection(host.strip("[]"), int(port))
+        writer.close()
+    except ConnectionRefusedError:
+        return "connection refused (nothing listens there; is the cluster up?)"
+    except TimeoutError:
+        return f"no answer to a connection attempt within {timeout_s:g} s (a firewall, or a wrong address?)"
+    except OSError as failure:
+        return f"{failure.strerror or failure}"
+    if isinstance(error, RequestTimedOutError):
+        return "it accepts connections but does not answer in time (is it a Headrace client listener?)"
+    return f"it accepts connections, but: {error.message}"

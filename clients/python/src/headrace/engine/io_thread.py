@@ -1,0 +1,168 @@
+"""The one I/O thread of a process, with one event loop, that every client runs on -- blocking or asyncio.
+
+Why asyncio clients too: grpc.aio misbehaves with several loops in a process; a user's loop that is busy must not starve
+heartbeats or a producer's sender; and a loop that ends (two ``asyncio.run`` in a row) must not take connections with
+it. The faces hand work over and are called back; the hot paths (a producer's append, a consumer's decode) stay in the
+caller's thread and touch this one only when it sleeps.
+
+**Fork.** gRPC's threads do not survive a fork. A client inherited by a child is unusable and says so; a child may open
+clients of its own only when the parent had none (or use spawn). The thread is therefore started by the first client
+that needs it, never by an import.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import concurrent.futures
+import contextlib
+import logging
+import os
+import threading
+import weakref
+from collections.abc import Callable, Coroutine
+from typing import Any, Protocol, TypeVar
+
+from headrace_core.errors import ClosedError, IllegalStateError
+
+logger = logging.getLogger("headrace")
+T = TypeVar("T")
+
+
+class Tenant(Protocol):
+    """A client on the thread: told when the process forks (in the child) and when it ends."""
+
+    def after_fork(self) -> None: ...
+
+    def at_exit(self) -> None: ...
+
+
+class IoThread:
+    """Use ``io_thread()`` to get the process's own."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, name="headrace-io", daemon=True)
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._thread.start()
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self.loop)
+        self.loop.run_forever()
+
+    @property
+    def is_current(self) -> bool:
+        return threading.current_thread() is self._thread
+
+    def submit(self, work: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
+        """Start a coroutine on the thread, from any other."""
+        return asyncio.run_coroutine_threadsafe(work, self.loop)
+
+    def run(self, work: Coroutine[Any, Any, T], timeout: float | None = None) -> T:
+        """Run a coroutine on the thread and wait for it (seconds). Ctrl-C cancels it.
+
+        IllegalStateError in a delivery callback, which runs on this thread and would wait for itself.
+        """
+        if self.is_current:
+            work.close()
+            raise IllegalStateError(
+                "a blocking call inside a callback would wait for itself; hand it to another thread"
+            )
+        future = self.submit(work)
+        try:
+            return future.result(timeout)
+        except BaseException:
+            future.cancel()
+            raise
+
+    async def run_async(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine on the thread and await it from another loop; cancelling the caller cancels it."""
+        return await asyncio.wrap_future(self.submit(work))
+
+    def call(self, function: Callable[..., object], *arguments: Any) -> None:
+        """Have the thread call ``function`` soon, from any thread; nothing once the process ends."""
+        with contextlib.suppress(RuntimeError):  # the loop is closed: the process is going away
+            self.loop.call_soon_threadsafe(function, *arguments)
+
+    def spawn(self, work: Coroutine[Any, Any, Any], name: str) -> asyncio.Task[Any]:
+        """A background task (call on the thread); an error that leaves it is logged."""
+        task = self.loop.create_task(work, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._finished)
+        return task
+
+    def _finished(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger.error("background task %s failed", task.get_name(), exc_info=error)
+
+    def stop(self) -> None:
+        """End the thread. Clients must be closed before."""
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join(5)
+
+
+_lock = threading.Lock()
+_current: IoThread | None = None
+_tenants: weakref.WeakSet[Any] = weakref.WeakSet()
+
+
+def io_thread() -> IoThread:
+    """The process's I/O thread, started when first asked for."""
+    global _current
+    with _lock:
+        if _current is None:
+            _current = IoThread()
+        return _current
+
+
+def register(tenant: Tenant) -> None:
+    """Have ``tenant`` told of forks and of the process's end, as long as it lives."""
+    _tenants.add(tenant)
+
+
+def forget(tenant: Tenant) -> None:
+    """The tenant is closed."""
+    _tenants.discard(tenant)
+
+
+def forked_error(what: str) -> IllegalStateError:
+    return IllegalStateError(
+        f"this {what} was opened before the process forked, and a connection does not survive a fork: "
+        "open it in the child (with multiprocessing, use the spawn or forkserver start method)"
+    )
+
+
+def closed_error(what: str) -> ClosedError:
+    return ClosedError(f"this {what} is closed")
+
+
+def _after_fork_in_child() -> None:
+    global _current, _lock
+    _lock = threading.Lock()
+    had_connections = _current is not None
+    _current = None
+    for tenant in list(_tenants):
+        tenant.after_fork()
+    _tenants.clear()
+    if had_connections:
+        from . import fork
+
+        fork.revive_grpc()
+
+
+def _at_exit() -> None:
+    global _current
+    for tenant in list(_tenants):
+        try:
+            tenant.at_exit()
+        except Exception:
+            logger.exception("closing %r at exit failed", tenant)
+    with _lock:
+        thread, _current = _current, None
+    if thread is not None:
+        thread.stop()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)
+atexit.register(_at_exit)

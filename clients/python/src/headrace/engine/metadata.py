@@ -1,0 +1,304 @@
+"""What the client knows of the cluster: brokers, and the topics it uses, with their leaders.
+
+A snapshot is immutable; the cache replaces it. It is read again when it is older than ``metadata.max.age.ms``, when an
+answer showed it to be wrong, and when a topic is used for the first time (that topic alone, KIP-526). One request at a
+time: callers that come while it is under way share its answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from headrace_core.errors import (
+    BootstrapError,
+    HeadraceError,
+    LeaderNotAvailableError,
+    RequestTimedOutError,
+    UnknownTopicOrPartitionError,
+    from_number,
+)
+from headrace_core.types import check_topic_name
+from headrace_protos.v1 import metadata_pb2
+
+from ..models import BrokerInfo
+from .connections import Connections, call, why_unreachable
+
+logger = logging.getLogger("headrace")
+
+#: How long a topic may stay unknown before we believe it: a new topic needs a moment to reach every node.
+UNKNOWN_TOPIC_GRACE_S = 2.0
+
+
+class Backoff:
+    """Exponential, with a fifth of jitter, so that clients do not come in step."""
+
+    def __init__(self, config: dict[str, Any], chance: random.Random | None = None) -> None:
+        self.first_s = config["retry.backoff.ms"] / 1000
+        self.longest_s = max(config["retry.backoff.max.ms"] / 1000, self.first_s)
+        self._chance = chance or random.Random()
+
+    def delay_s(self, attempt: int) -> float:
+        """The pause after failure number ``attempt`` (from 0)."""
+        return min(self.longest_s, self.first_s * 2 ** min(attempt, 16)) * self._chance.uniform(0.8, 1.2)
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionInfo:
+    partition: int
+    leader: int
+    leader_epoch: int
+    replicas: tuple[int, ...]
+    isr: tuple[int, ...]
+    offline_replicas: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TopicInfo:
+    name: str
+    topic_id: bytes
+    internal: bool
+    max_message_bytes: int
+    partitions: tuple[PartitionInfo, ...]  # index = number
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    cluster_id: str
+    controller: int
+    brokers: dict[int, BrokerInfo]
+    topics: dict[str, TopicInfo]
+    metadata_offset: int
+
+
+_EMPTY = Snapshot("", -1, {}, {}, 0)
+
+
+class MetadataCache:
+    """Lives on the I/O thread. ``listeners`` are called with each new snapshot."""
+
+    def __init__(self, config: dict[str, Any], connections: Connections) -> None:
+        self.snapshot = _EMPTY
+        self.listeners: list[Any] = []
+        self._config = config
+        self._connections = connections
+        self._bootstrap: list[str] = config["bootstrap.servers"]
+        self._request_timeout_s = config["request.timeout.ms"] / 1000
+        self._max_age_s = config["metadata.max.age.ms"] / 1000
+        self._backoff = Backoff(config)
+        self._lock = asyncio.Lock()
+        self._stale = asyncio.Event()
+        self._version = 0
+        self._tracked: set[str] = set()
+
+    async def topic(self, name: str, *, create: bool, deadline: float) -> TopicInfo:
+        """The topic, read from the cluster when not known yet; ``deadline`` is of time.monotonic().
+
+        UnknownTopicOrPartitionError when it does not exist and is not created, InvalidTopicError, BootstrapError,
+        RequestTimedOutError.
+        """
+        found = self.snapshot.topics.get(name)
+        if found is not None:
+            return found
+        check_topic_name(name)
+        begun, attempt = time.monotonic(), 0
+        while True:
+            error: HeadraceError
+            try:
+                errors = await self.refresh([name], create=create, deadline=deadline)
+                found = self.snapshot.topics.get(name)
+                if found is not None:
+                    self._tracked.add(name)
+                    return found
+                error = errors.get(name) or UnknownTopicOrPartitionError(f"topic {name!r} does not exist")
+            except BootstrapError:
+                raise
+            except HeadraceError as failure:
+                error = failure
+            unknown = isinstance(error, UnknownTopicOrPartitionError)
+            late = time.monotonic() - begun > UNKNOWN_TOPIC_GRACE_S if unknown else False
+            if late or not error.retriable:
+                if unknown:
+                    raise UnknownTopicOrPartitionError(
+                        f"topic {name!r} does not exist"
+                        + (", and the brokers do not create topics by themselves" if create else "")
+                        + f"; create it first (headrace topics create {name})"
+                    )
+                raise error
+            pause = self._backoff.delay_s(attempt)
+            if time.monotonic() + pause > deadline:
+                raise RequestTimedOutError(f"topic {name!r}: no metadata in time; the last failure: {error.message}")
+            attempt += 1
+            await asyncio.sleep(pause)
+
+    async def refresh(
+        self, topics: Iterable[str] | None = None, *, create: bool = False, min_offset: int = 0, deadline: float
+    ) -> dict[str, HeadraceError]:
+        """Read ``topics`` (None: all that this client uses) again; returns the errors of single topics."""
+        seen = self._version
+        async with self._lock:
+            names = sorted(self._tracked if topics is None else set(topics))
+            if topics is None and self._version != seen and min_offset <= self.snapshot.metadata_offset:
+                return {}  # somebody else has just done it
+            request = metadata_pb2.MetadataRequest(
+                topics=names, allow_auto_topic_creation=create, min_metadata_offset=min_offset
+            )
+            return self._absorb(await self.ask(request, deadline), names)
+
+    async def ask(self, request: Any, deadline: float) -> Any:
+        """GetMetadata from whichever node answers: known brokers first, then the bootstrap addresses.
+
+        BootstrapError with every address and its cause when none did within ``bootstrap.timeout.ms``.
+        """
+        give_up = min(deadline, time.monotonic() + self._config["bootstrap.timeout.ms"] / 1000)
+        attempt = 0
+        while True:
+            failures: dict[str, HeadraceError] = {}
+            for address in self.addresses():
+                left = deadline - time.monotonic()
+                per_try = min(self._request_timeout_s, max(left, 0.05))
+                if not self.snapshot.brokers:
+                    per_try = min(per_try, max(give_up - time.monotonic(), 0.5))
+                try:
+                    return await call(self._connections.metadata(address).GetMetadata, request, address, per_try)
+                except HeadraceError as error:
+                    if not error.retriable and error.code not in ("UNKNOWN_SERVER_ERROR", "UNSUPPORTED_VERSION"):
+                        raise
+                    failures[address] = error
+            pause = self._backoff.delay_s(attempt)
+            if time.monotonic() + pause >= give_up:
+                raise await self._bootstrap_error(failures)
+            attempt += 1
+            await asyncio.sleep(pause)
+
+    def addresses(self) -> list[str]:
+        """Where to ask, best first."""
+        known = [broker.address for broker in self.snapshot.brokers.values()]
+        random.shuffle(known)
+        return list(dict.fromkeys([*known, *self._bootstrap]))
+
+    async def _bootstrap_error(self, failures: dict[str, HeadraceError]) -> BootstrapError:
+        causes = await asyncio.gather(*(why_unreachable(address, error) for address, error in failures.items()))
+        lines = "; ".join(f"{address}: {cause}" for address, cause in zip(failures, causes, strict=True))
+        return BootstrapError(f"no node of the cluster could be reached (bootstrap.servers): {lines}")
+
+    def _absorb(self, answer: Any, names: list[str]) -> dict[str, HeadraceError]:
+        brokers = {
+            item.broker_id: BrokerInfo(item.broker_id, item.host, item.port, item.rack, item.fenced)
+            for item in answer.brokers
+        }
+        topics = dict(self.snapshot.topics)
+        errors: dict[str, HeadraceError] = {}
+        for item in answer.topics:
+            if item.error.code:
+                errors[item.name] = from_number(item.error.code, item.error.message)
+                if isinstance(errors[item.name], UnknownTopicOrPartitionError):
+                    topics.pop(item.name, None)
+                continue
+            if not item.partitions:
+                errors[item.name] = LeaderNotAvailableError(f"topic {item.name!r} has no partitions yet")
+                continue
+            topics[item.name] = _newer(topics.get(item.name), _topic(item))
+        for name in names:
+            if name not in topics and name not in errors:
+                errors[name] = UnknownTopicOrPartitionError(f"topic {name!r} does not exist")
+        self.snapshot = Snapshot(answer.cluster_id, answer.controller_id, brokers, topics, answer.metadata_offset)
+        self._version += 1
+        for listener in list(self.listeners):
+            listener(self.snapshot)
+        return errors
+
+    def invalidate(self) -> None:
+        """An answer showed that the snapshot is out of date: read it again soon."""
+        self._stale.set()
+
+    def follow_hint(self, topic: str, partition: int, leader: int, leader_epoch: int) -> None:
+        """A broker named a newer leader in its refusal: go there without asking (KIP-951)."""
+        info = self.snapshot.topics.get(topic)
+        if info is None or leader < 0 or leader not in self.snapshot.brokers or partition >= len(info.partitions):
+            self.invalidate()
+            return
+        old = info.partitions[partition]
+        if leader_epoch <= old.leader_epoch:
+            self.invalidate()
+            return
+        new = PartitionInfo(partition, leader, leader_epoch, old.replicas, old.isr, old.offline_replicas)
+        parts = (*info.partitions[:partition], new, *info.partitions[partition + 1 :])
+        topics = {
+            **self.snapshot.topics,
+            topic: TopicInfo(info.name, info.topic_id, info.internal, info.max_message_bytes, parts),
+        }
+        old_image = self.snapshot
+        self.snapshot = Snapshot(
+            old_image.cluster_id, old_image.controller, old_image.brokers, topics, old_image.metadata_offset
+        )
+        for listener in list(self.listeners):
+            listener(self.snapshot)
+
+    async def keep_fresh(self) -> None:
+        """Background task: by age, and on error, at most once per backoff."""
+        failures = 0
+        while True:
+            try:
+                async with asyncio.timeout(self._max_age_s):
+                    await self._stale.wait()
+            except TimeoutError:
+                pass
+            self._stale.clear()
+            if self._tracked:
+                try:
+                    errors = await self.refresh(deadline=time.monotonic() + self._request_timeout_s)
+                    failures = failures + 1 if errors or self._leaderless() else 0
+                except HeadraceError as error:
+                    failures += 1
+                    logger.warning("cannot refresh metadata: %s", error)
+                if failures:
+                    self._stale.set()
+            await asyncio.sleep(self._backoff.delay_s(failures))
+
+    def _leaderless(self) -> bool:
+        return any(
+            part.leader < 0
+            for name in self._tracked
+            if (info := self.snapshot.topics.get(name))
+            for part in info.partitions
+        )
+
+
+def _topic(item: Any) -> TopicInfo:
+    parts = sorted(item.partitions, key=lambda part: part.partition)
+    return TopicInfo(
+        item.name,
+        item.topic_id,
+        item.internal,
+        item.max_message_bytes,
+        tuple(
+            PartitionInfo(
+                part.partition,
+                part.leader_id,
+                part.leader_epoch,
+                tuple(part.replicas),
+                tuple(part.isr),
+                tuple(part.offline_replicas),
+            )
+            for part in parts
+        ),
+    )
+
+
+def _newer(old: TopicInfo | None, new: TopicInfo) -> TopicInfo:
+    """``new``, but never an older leader epoch than known: a lagging node must not send us back (KIP-320)."""
+    if old is None or old.topic_id != new.topic_id:
+        return new
+    parts = tuple(
+        old.partitions[part.partition]
+        if part.partition < len(old.partitions) and old.partitions[part.partition].leader_epoch > part.leader_epoch
+        else part
+        for part in new.partitions
+    )
+    return TopicInfo(new.name, new.topic_id, new.internal, new.max_message_bytes, parts)

@@ -1,0 +1,155 @@
+"""Reading bounded ranges of offsets, fast and with bounded memory: for batch engines (Spark's readers use it)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
+
+from headrace_core.errors import InvalidArgumentError, OffsetOutOfRangeError, RequestTimedOutError
+from headrace_core.types import TopicPartition
+
+from .consumer.core import ConsumerCore
+from .consumer.inbox import Slice
+from .settings import CONSUMER, resolve
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+class OffsetRange(NamedTuple):
+    """Offsets from ``start`` (inclusive) to ``end`` (exclusive) of one partition."""
+
+    topic: str
+    partition: int
+    start: int
+    end: int
+
+
+class RangeSlice(NamedTuple):
+    """Whole record batches of one partition, as they stand in the log.
+
+    Only records with ``start`` <= offset < ``end`` are meant; the first and the last batch may hold others. ``next_offset``
+    is where reading goes on.
+    """
+
+    topic: str
+    partition: int
+    start: int
+    end: int
+    next_offset: int
+    records: bytes
+
+
+class RangeReader:
+    """Reads each range once, to its end, several at a time, fetching ahead up to ``fetch.queue.max.bytes``.
+
+        with RangeReader([OffsetRange("orders", 0, 0, 1_000_000)], bootstrap_servers=...) as reader:
+            for batch in reader.arrow_batches(): ...
+
+    Blocking, for one thread. A range may be empty. Errors: OffsetOutOfRangeError when records of a range are gone (a
+    partition's first offset has moved past its start, or its end lies beyond the log), RequestTimedOutError when no
+    bytes come for ``default.api.timeout.ms``, and Consumer's.
+    """
+
+    def __init__(
+        self, ranges: Iterable[OffsetRange], config: Mapping[str, Any] | None = None, /, **settings: Any
+    ) -> None:
+        given = {"max.partition.fetch.bytes": 4 << 20, "auto.offset.reset": "none"}
+        core = self._core = ConsumerCore(resolve(CONSUMER, {**given, **_dotted(config, settings)}, {}))
+        self._ranges = [OffsetRange(*item) for item in ranges]
+        for item in self._ranges:
+            if not 0 <= item.start <= item.end:
+                raise InvalidArgumentError(f"{item}: must have 0 <= start <= end")
+        wanted = {TopicPartition(item.topic, item.partition): item for item in self._ranges if item.start < item.end}
+        if len(wanted) != sum(item.start < item.end for item in self._ranges):
+            raise InvalidArgumentError("two ranges of one partition: read them with two readers")
+        core.assign(wanted)
+        for tp, item in wanted.items():
+            core.seek(tp, item.start)
+            core.partitions[tp].end_offset = item.end
+        self._left = set(wanted)
+
+    def slices(self) -> Iterator[RangeSlice]:
+        """Raw bytes, partitions interleaved as they come, each partition's in order."""
+        core = self._core
+        while self._left:
+            core.begin_poll()
+            found = core.next_slice()
+            if found is None:
+                self._wait()
+                continue
+            item = found[0]
+            yield self._range_slice(item)
+
+    def _range_slice(self, item: Slice) -> RangeSlice:
+        assigned = item.assigned
+        assert assigned.end_offset is not None
+        assigned.position = item.next_offset
+        if item.next_offset >= assigned.end_offset:
+            self._left.discard(assigned.tp)
+        return RangeSlice(*assigned.tp, item.fetch_offset, assigned.end_offset, item.next_offset, item.data)
+
+    def arrow_batches(
+        self, *, columns: list[str] | None = None, include_headers: bool = False, max_bytes: int = 8 << 20
+    ) -> Iterator[pa.RecordBatch]:
+        """Arrow batches with the Spark source's schema, each of one partition, from about ``max_bytes`` of the log."""
+        from headrace_core.records.arrow import decode_arrow_split
+
+        core = self._core
+        while self._left:
+            core.begin_poll()
+            taken: dict[TopicPartition, list[RangeSlice]] = {}
+            size = 0
+            while size < max_bytes and (found := core.next_slice()) is not None:
+                item = self._range_slice(found[0])
+                taken.setdefault(TopicPartition(item.topic, item.partition), []).append(item)
+                size += len(item.records)
+            if not taken:
+                self._wait()
+            for tp, items in taken.items():
+                for batch in decode_arrow_split(
+                    [item.records for item in items],
+                    topic=tp.topic,
+                    partition=tp.partition,
+                    start_offset=items[0].start,
+                    end_offset=items[0].end,
+                    columns=columns,
+                    include_headers=include_headers,
+                    check_crc=core.check_crcs,
+                ):
+                    if batch.num_rows:
+                        yield batch
+
+    def _wait(self) -> None:
+        core = self._core
+        deadline = time.monotonic() + core.engine.api_timeout_s
+        while not core.inbox.wait(min(deadline, time.monotonic() + 1)):
+            core.check_open()
+            for tp in self._left:
+                assigned = core.partitions[tp]
+                position = assigned.position or 0
+                if 0 <= assigned.high_watermark <= position and assigned.end_offset is not None:
+                    raise OffsetOutOfRangeError(
+                        f"{tp}: the range ends at {assigned.end_offset}, but the log ends at {assigned.high_watermark}"
+                    )
+            if time.monotonic() > deadline:
+                waiting = ", ".join(f"{tp} at {core.partitions[tp].position}" for tp in sorted(self._left)[:5])
+                raise RequestTimedOutError(
+                    f"no records within default.api.timeout.ms={core.config['default.api.timeout.ms']}: {waiting}"
+                )
+
+    def close(self) -> None:
+        """Close the connections."""
+        if self._core.begin_close():
+            self._core.engine.io.run(self._core.shut_down(), 10)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+
+def _dotted(config: Mapping[str, Any] | None, settings: Mapping[str, Any]) -> dict[str, Any]:
+    return {CONSUMER.key(name).name: value for name, value in {**(config or {}), **settings}.items()}

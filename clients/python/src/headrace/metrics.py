@@ -1,0 +1,74 @@
+"""Client metrics under Kafka's names, cheap enough to be always on: updated per request, never per record."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from typing import Any
+
+
+class Samples:
+    """Sum, count and maximum over the last windows (``metrics.sample.window.ms`` x ``metrics.num.samples``)."""
+
+    __slots__ = ("_count", "_width_s", "_windows", "started_s", "total", "total_count")
+
+    def __init__(self, width_s: float, windows: int) -> None:
+        self._width_s = width_s
+        self._count = windows
+        self._windows: deque[list[float]] = deque()  # [begin, sum, count, max]
+        self.started_s = time.monotonic()
+        self.total = 0.0
+        self.total_count = 0
+
+    def record(self, value: float, count: int = 1) -> None:
+        """Add ``value`` (the sum of ``count`` events)."""
+        now = time.monotonic()
+        windows = self._windows
+        if not windows or now - windows[-1][0] >= self._width_s:
+            windows.append([now, 0.0, 0, value])
+            if len(windows) > self._count:
+                windows.popleft()
+        last = windows[-1]
+        last[1] += value
+        last[2] += count
+        if value > last[3]:
+            last[3] = value
+        self.total += value
+        self.total_count += count
+
+    def _recent(self) -> list[list[float]]:
+        oldest = time.monotonic() - self._width_s * self._count
+        return [window for window in self._windows if window[0] >= oldest]
+
+    def rate(self) -> float:
+        """Sum per second over the windows."""
+        recent = self._recent()
+        if not recent:
+            return 0.0
+        span = max(time.monotonic() - max(recent[0][0], self.started_s), 1e-3)
+        return sum(window[1] for window in recent) / span
+
+    def average(self) -> float:
+        """Mean of one event; nan when there was none."""
+        recent = self._recent()
+        count = sum(window[2] for window in recent)
+        return sum(window[1] for window in recent) / count if count else float("nan")
+
+    def maximum(self) -> float:
+        """The largest value recorded; nan when there was none."""
+        return max((window[3] for window in self._recent()), default=float("nan"))
+
+
+class Metrics:
+    """Samples by name, made when first used."""
+
+    def __init__(self, config: dict[str, Any]) -> None:
+        self._width_s = config["metrics.sample.window.ms"] / 1000
+        self._windows = config["metrics.num.samples"]
+        self._samples: dict[str, Samples] = {}
+
+    def __getitem__(self, name: str) -> Samples:
+        found = self._samples.get(name)
+        if found is None:
+            found = self._samples[name] = Samples(self._width_s, self._windows)
+        return found

@@ -1,0 +1,131 @@
+"""The frozen values that the clients take and return."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+
+class RecordMetadata(NamedTuple):
+    """Where an acknowledged record went. ``offset`` is -1 with acks=0, where nobody says."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp_ms: int
+
+
+class RecordRange(NamedTuple):
+    """``count`` records of one partition, from ``offset`` on (-1 with acks=0)."""
+
+    topic: str
+    partition: int
+    offset: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class ManyMetadata:
+    """Where the records of one send_many or send_arrow call went: ranges, in the order in which they were sent."""
+
+    topic: str
+    record_count: int
+    ranges: tuple[RecordRange, ...]
+
+
+class OffsetAndTimestamp(NamedTuple):
+    """An offset found by time, with the timestamp of the record there."""
+
+    offset: int
+    timestamp_ms: int
+    leader_epoch: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class NewTopic:
+    """A topic to create; None means the cluster's default (num.partitions, default.replication.factor).
+
+    ``assignments``: the broker ids of each partition's replicas, leader first, instead of the two counts.
+    """
+
+    name: str
+    partitions: int | None = None
+    replication_factor: int | None = None
+    config: Mapping[str, str] = field(default_factory=dict)
+    assignments: Mapping[int, Sequence[int]] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CreatedTopic:
+    """What create_topics made."""
+
+    name: str
+    topic_id: bytes
+    partitions: int
+    replication_factor: int
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionDescription:
+    """One partition; ``leader`` is -1 while there is none."""
+
+    partition: int
+    leader: int
+    leader_epoch: int
+    replicas: tuple[int, ...]
+    isr: tuple[int, ...]
+    offline_replicas: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TopicDescription:
+    """One topic; ``max_message_bytes`` is the largest batch that its brokers accept (0 when they do not say)."""
+
+    name: str
+    topic_id: bytes
+    internal: bool
+    partitions: tuple[PartitionDescription, ...]
+    max_message_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerInfo:
+    """A broker and the address at which clients reach it."""
+
+    broker_id: int
+    host: str
+    port: int
+    rack: str = ""
+    fenced: bool = False
+
+    @property
+    def address(self) -> str:
+        return f"{self.host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterDescription:
+    """The cluster as the answering node knows it."""
+
+    cluster_id: str
+    controller_id: int
+    brokers: tuple[BrokerInfo, ...]
+
+
+class ConfigResource(NamedTuple):
+    """What a configuration belongs to: ``type`` is "topic" or "broker"; a broker's empty name is the default of all."""
+
+    type: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigEntry:
+    """One configuration key. ``source``: default, static_broker, dynamic_default_broker, dynamic_broker, dynamic_topic."""
+
+    name: str
+    value: str
+    source: str
+    read_only: bool = False
+    documentation: str = ""

@@ -1,0 +1,160 @@
+"""AsyncProducer: the asyncio face."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import weakref
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Self
+
+from ..accumulator import AsyncRecordFuture
+from ..settings import PRODUCER, resolve
+from .blocking import Headers, OnDelivery
+from .core import ProducerCore, deadline_error
+from .futures import ManyFuture
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+class AsyncProducer:
+    """Writes records to topics, from asyncio.
+
+        async with AsyncProducer(bootstrap_servers="127.0.0.1:9095") as producer:
+            future = await producer.send("orders", b"...", key=b"k")   # queued (waits while the buffer is full)
+            metadata = await future                                    # acknowledged
+
+    The futures work with asyncio.gather, wait and shield. The network runs on Headrace's I/O thread, so a busy loop
+    delays nobody's acknowledgement. Configuration and errors are Producer's.
+    """
+
+    def __init__(self, config: Mapping[str, Any] | None = None, /, **settings: Any) -> None:
+        values = resolve(PRODUCER, config, settings)
+        slow = _Slow()
+        core = self._core = slow.core = ProducerCore(values, slow)
+        if type(self).send is AsyncProducer.send:
+            self.__dict__["send"] = core.accumulator.send_async
+        self._finalizer = weakref.finalize(self, core.abandon)
+        self._finalizer.atexit = False
+
+    def send(
+        self,
+        topic: str,
+        value: Any = None,
+        key: Any = None,
+        headers: Headers | None = None,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+    ) -> Awaitable[AsyncRecordFuture]:
+        """Await it to queue one record; that gives a future, which is awaited for the record's metadata.
+
+        Arguments and errors are those of Producer.send; for a callback use the future's add_done_callback.
+        """
+        sent: Awaitable[AsyncRecordFuture] = self._core.accumulator.send_async(
+            topic, value, key, headers, partition, timestamp_ms
+        )
+        return sent
+
+    async def send_many(
+        self, topic: str, values: Sequence[Any], *, partition: int | None = None, timestamp_ms: int | None = None
+    ) -> ManyFuture:
+        """Queue many records: values, or (key, value) or (key, value, headers) tuples; await the future for the lot."""
+        items = values if isinstance(values, list) else list(values)
+        core, runs, start = self._core, [], 0
+        when = time.time_ns() // 1_000_000 if timestamp_ms is None else timestamp_ms
+        deadline = time.monotonic() + core.max_block_s
+        while True:
+            try:
+                reached = core.accumulator.append_many(topic, items, start, partition, when, runs)
+            except IndexError:
+                number = -1 if partition is None else partition
+                await core.engine.io.run_async(core.recheck_partition(topic, number, core.max_block_s))
+                continue
+            if reached >= len(items):
+                return ManyFuture(topic, runs)
+            if reached > start:
+                deadline = time.monotonic() + core.max_block_s
+            start = reached
+            await core.wait_until_sendable_async(topic, deadline)
+
+    async def send_arrow(self, topic: str, table: pa.Table | pa.RecordBatch) -> ManyFuture:
+        """Queue the rows of an Arrow table (see Producer.send_arrow). Encoding runs on a worker thread."""
+        from .arrow import ArrowBatches
+
+        core, runs = self._core, []
+        deadline = time.monotonic() + core.max_block_s
+        while topic not in core.accumulator.topics:
+            await core.wait_until_sendable_async(topic, deadline)
+        batches = iter(ArrowBatches(core, topic, table))
+        while (item := await asyncio.to_thread(next, batches, None)) is not None:
+            partition, data, count = item
+            deadline = time.monotonic() + core.max_block_s
+            while (batch := core.accumulator.append_encoded(topic, partition, data, count)) is None:
+                await core.wait_until_sendable_async(topic, deadline)
+            runs.append([batch, 0, count])
+        return ManyFuture(topic, runs)
+
+    async def flush(self, timeout: float | None = None) -> None:
+        """Send everything now and wait until each record has its outcome (seconds; DeliveryTimeoutError)."""
+        self._core.check_open()
+        await self._core.flush_async(timeout)
+
+    async def partitions_for(self, topic: str) -> list[int]:
+        """The topic's partition numbers."""
+        self._core.check_open()
+        info = await self._core.engine.io.run_async(self._core.learn(topic, self._core.max_block_s))
+        return [part.partition for part in info.partitions]
+
+    def metrics(self) -> dict[str, float]:
+        """Kafka's producer metrics by name; times are in ms."""
+        return self._core.metric_values()
+
+    async def close(self, timeout: float | None = None) -> None:
+        """Send what is left (waiting up to ``timeout`` seconds, None: delivery.timeout.ms), then end."""
+        self._finalizer.detach()
+        await self._core.close_async(self._core.sender.delivery_timeout_s + 1 if timeout is None else timeout)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        await self.close()
+
+
+class _Slow:
+    """A send that could not be queued at once."""
+
+    core: ProducerCore
+
+    async def __call__(
+        self,
+        topic: str,
+        value: Any,
+        key: Any,
+        headers: Any,
+        partition: int | None,
+        timestamp_ms: int | None,
+        on_delivery: OnDelivery | Callable[..., object] | None,
+    ) -> AsyncRecordFuture:
+        core = self.core
+        if headers is not None:
+            headers = list(headers)
+        if timestamp_ms is None:
+            timestamp_ms = time.time_ns() // 1_000_000
+        deadline = time.monotonic() + core.max_block_s
+        await asyncio.sleep(0)  # a batch has just become full: let the caller's loop turn
+        while True:
+            try:
+                future: AsyncRecordFuture | None = core.accumulator.append(
+                    AsyncRecordFuture, topic, value, key, headers, partition, timestamp_ms
+                )
+            except IndexError as error:
+                number = partition if partition is not None else int(error.args[0])
+                await core.engine.io.run_async(core.recheck_partition(topic, number, core.max_block_s))
+                continue
+            if future is not None:
+                return future
+            await core.wait_until_sendable_async(topic, deadline)
+            if time.monotonic() > deadline:
+                raise deadline_error(topic, core.max_block_s)

@@ -1,0 +1,185 @@
+"""Producer: the blocking face."""
+
+from __future__ import annotations
+
+import time
+import weakref
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Self
+
+from headrace_core.errors import HeadraceError
+
+from ..accumulator import RecordFuture
+from ..models import RecordMetadata
+from ..settings import PRODUCER, resolve
+from .core import ProducerCore, deadline_error
+from .futures import ManyFuture
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Headers = Iterable[tuple[str, bytes | None]]
+OnDelivery = Callable[[RecordMetadata | None, HeadraceError | None], object]
+
+
+class Producer:
+    """Writes records to topics.
+
+        with Producer(bootstrap_servers="127.0.0.1:9095", acks="all") as producer:
+            future = producer.send("orders", b"...", key=b"k")
+            print(future.result(timeout=10).offset)
+
+    Configuration: Kafka's dotted names in a dict, or snake_case keywords (InvalidConfigError with a "did you mean").
+    Threads may share one. Nothing connects before the first call. A send waits (up to ``max.block.ms``) when the buffer
+    is full, and never fails for that reason at once; ``close``, or leaving the ``with``, sends what is left.
+    """
+
+    def __init__(self, config: Mapping[str, Any] | None = None, /, **settings: Any) -> None:
+        values = resolve(PRODUCER, config, settings)
+        slow = _Slow()
+        core = self._core = slow.core = ProducerCore(values, slow)
+        if type(self).send is Producer.send:  # straight to the compiled method: no Python frame per record
+            self.__dict__["send"] = core.accumulator.send
+        self._finalizer = weakref.finalize(self, core.abandon)
+        self._finalizer.atexit = False  # the core has its own, which waits
+
+    def send(
+        self,
+        topic: str,
+        value: Any = None,
+        key: Any = None,
+        headers: Headers | None = None,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+        on_delivery: OnDelivery | None = None,
+    ) -> RecordFuture:
+        """Queue one record; its future tells where it went.
+
+        ``value`` and ``key`` are bytes or None, or what the serializers take; ``timestamp_ms`` is now by default.
+        ``on_delivery(metadata, error)`` is called on the I/O thread. Raises RecordTooLargeError, SerializationError,
+        InvalidArgumentError (no such partition), UnknownTopicOrPartitionError, BufferTimeoutError, BootstrapError,
+        ClosedError; what happens later is in the future.
+        """
+        future: RecordFuture = self._core.accumulator.send(
+            topic, value, key, headers, partition, timestamp_ms, on_delivery
+        )
+        return future
+
+    def send_many(
+        self, topic: str, values: Sequence[Any], *, partition: int | None = None, timestamp_ms: int | None = None
+    ) -> ManyFuture:
+        """Queue many records: values, or (key, value) or (key, value, headers) tuples; one future for the lot."""
+        items = values if isinstance(values, list) else list(values)
+        core, runs, start = self._core, [], 0
+        when = time.time_ns() // 1_000_000 if timestamp_ms is None else timestamp_ms
+        deadline = time.monotonic() + core.max_block_s
+        while True:
+            try:
+                reached = core.accumulator.append_many(topic, items, start, partition, when, runs)
+            except IndexError:
+                core.engine.io.run(
+                    core.recheck_partition(topic, -1 if partition is None else partition, core.max_block_s)
+                )
+                continue
+            if reached >= len(items):
+                return ManyFuture(topic, runs)
+            if reached > start:
+                deadline = time.monotonic() + core.max_block_s
+            start = reached
+            core.wait_until_sendable(topic, deadline)
+
+    def send_arrow(self, topic: str, table: pa.Table | pa.RecordBatch) -> ManyFuture:
+        """Queue the rows of an Arrow table: column ``value``, and if there are such columns ``key``, ``headers``,
+        ``partition`` and ``timestamp``. No Python object is made for a row; one future for the lot.
+
+        Serializers and ``partitioner.class`` are not asked. Rows are copied out before this returns.
+        """
+        from .arrow import ArrowBatches
+
+        core, runs = self._core, []
+        deadline = time.monotonic() + core.max_block_s
+        while topic not in core.accumulator.topics:
+            core.wait_until_sendable(topic, deadline)
+        for partition, data, count in ArrowBatches(core, topic, table):
+            deadline = time.monotonic() + core.max_block_s
+            while (batch := core.accumulator.append_encoded(topic, partition, data, count)) is None:
+                core.wait_until_sendable(topic, deadline)
+            runs.append([batch, 0, count])
+        return ManyFuture(topic, runs)
+
+    def flush(self, timeout: float | None = None) -> None:
+        """Send everything now and wait until each record has its outcome (seconds; DeliveryTimeoutError)."""
+        self._core.check_open()
+        self._core.flush(timeout)
+
+    def partitions_for(self, topic: str) -> list[int]:
+        """The topic's partition numbers."""
+        self._core.check_open()
+        info = self._core.engine.io.run(self._core.learn(topic, self._core.max_block_s))
+        return [part.partition for part in info.partitions]
+
+    def metrics(self) -> dict[str, float]:
+        """Kafka's producer metrics by name (``record-send-rate``, ``request-latency-avg``, ...); times are in ms."""
+        return self._core.metric_values()
+
+    def close(self, timeout: float | None = None) -> None:
+        """Send what is left (waiting up to ``timeout`` seconds, None: delivery.timeout.ms), then end."""
+        self._finalizer.detach()
+        self._core.close(self._core.sender.delivery_timeout_s + 1 if timeout is None else timeout)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+
+class _Slow:
+    """A send that could not be queued at once. Holds the core, not the producer, so that the latter can be dropped."""
+
+    core: ProducerCore
+
+    def __call__(
+        self,
+        topic: str,
+        value: Any,
+        key: Any,
+        headers: Any,
+        partition: int | None,
+        timestamp_ms: int | None,
+        on_delivery: OnDelivery | None,
+    ) -> RecordFuture:
+        core = self.core
+        if headers is not None:
+            headers = list(headers)
+        if timestamp_ms is None:
+            timestamp_ms = time.time_ns() // 1_000_000
+        deadline = time.monotonic() + core.max_block_s
+        while True:
+            try:
+                future: RecordFuture | None = core.accumulator.append(
+                    RecordFuture, topic, value, key, headers, partition, timestamp_ms
+                )
+            except IndexError as error:
+                number = partition if partition is not None else int(error.args[0])
+                core.engine.io.run(core.recheck_partition(topic, number, core.max_block_s))
+                continue
+            if future is not None:
+                break
+            core.wait_until_sendable(topic, deadline)
+            if time.monotonic() > deadline:
+                raise deadline_error(topic, core.max_block_s)
+        if on_delivery is not None:
+            future.add_done_callback(_Delivery(on_delivery))
+        return future
+
+
+class _Delivery:
+    """Turns a future's callback into ``on_delivery(metadata, error)``."""
+
+    def __init__(self, on_delivery: OnDelivery) -> None:
+        self._on_delivery = on_delivery
+
+    def __call__(self, future: RecordFuture) -> None:
+        error = future.exception()
+        self._on_delivery(None if error else future.result(), error)

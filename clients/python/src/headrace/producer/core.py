@@ -1,0 +1,301 @@
+"""What both producers share: accumulator, sender, life and death, and all that a send may have to wait for."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+from headrace_core.errors import (
+    BufferTimeoutError,
+    DeliveryTimeoutError,
+    HeadraceError,
+    InvalidArgumentError,
+    RequestTimedOutError,
+)
+
+from ..accumulator import Accumulator, TopicQueues
+from ..engine.client import Engine
+from ..engine.io_thread import closed_error, forget, forked_error, register
+from ..engine.metadata import Snapshot, TopicInfo
+from ..metrics import Metrics
+from ..partitioners import partitioner
+from ..serializers import serializer
+from .sender import Sender
+
+logger = logging.getLogger("headrace")
+
+OPEN, CLOSED, FORKED = 0, 1, 2
+
+#: How long the records that are still unsent at the end of the process are waited for.
+EXIT_FLUSH_S = 10.0
+
+
+class ProducerCore:
+    """One producer's engine room. Its faces hold no state of their own, so that a face may be dropped at any time."""
+
+    def __init__(self, config: dict[str, Any], slow: Callable[..., Any]) -> None:
+        self.config = config
+        self.engine = Engine(config)
+        self.metrics = Metrics(config)
+        self.sender = Sender(self.engine, config, self.metrics)
+        self.max_block_s: float = config["max.block.ms"] / 1000
+        self.accumulator = Accumulator(
+            batch_bytes=max(min(config["batch.size"], config["max.request.size"]), 62),
+            buffer_bytes=config["buffer.memory"],
+            wake=self._wake,
+            slow=slow,
+            adaptive=config["partitioner.adaptive.partitioning.enable"],
+            ignore_keys=config["partitioner.ignore.keys"],
+            partitioner=partitioner(config["partitioner.class"]),
+            key_serializer=serializer(config["key.serializer"], "key.serializer"),
+            value_serializer=serializer(config["value.serializer"], "value.serializer"),
+        )
+        self.sender.accumulator = self.accumulator
+        self.engine.metadata.listeners.append(self._on_snapshot)
+        self._closing = threading.Lock()
+        register(self)
+
+    def _wake(self) -> None:
+        self.engine.io.call(self.sender.wake)
+
+    # --- topics ----------------------------------------------------------------------------------------------------
+
+    async def learn(self, topic: str, timeout_s: float) -> TopicInfo:
+        """On the I/O thread: have the topic's metadata, and queues for it."""
+        info = await self.engine.topic(topic, timeout_s)
+        if topic not in self.accumulator.topics:
+            queues = TopicQueues(self.accumulator, topic, len(info.partitions), self._max_batch_bytes(info))
+            queues.available = [part.partition for part in info.partitions if part.leader >= 0]
+            self.accumulator.topics[topic] = queues
+        return info
+
+    async def recheck_partition(self, topic: str, partition: int, timeout_s: float) -> None:
+        """The partition is not known: perhaps it is new. InvalidArgumentError when it does not exist."""
+        await self.engine.metadata.refresh([topic], deadline=time.monotonic() + timeout_s)
+        count = len(self.accumulator.topics[topic].queues)
+        if not 0 <= partition < count:
+            raise InvalidArgumentError(
+                f"topic {topic!r} has {count} partitions (0 to {count - 1}); there is no {partition}"
+            )
+
+    def _on_snapshot(self, snapshot: Snapshot) -> None:
+        for name, queues in self.accumulator.topics.items():
+            info = snapshot.topics.get(name)
+            if info is not None:
+                queues.max_batch_bytes = self._max_batch_bytes(info)
+
+    def _max_batch_bytes(self, info: TopicInfo) -> int:
+        """The largest batch that is worth sending; what compression makes of it only the broker sees."""
+        limit: int = self.config["max.request.size"]
+        if info.max_message_bytes > 0 and self.config["compression.type"] == "none":
+            limit = min(limit, info.max_message_bytes)
+        return limit
+
+    # --- waiting ---------------------------------------------------------------------------------------------------
+
+    def check_open(self) -> None:
+        if self.accumulator.state == FORKED:
+            raise forked_error("producer")
+        if self.accumulator.state != OPEN:
+            raise closed_error("producer")
+
+    def add_space_waiter(self, waiter: Callable[[], object]) -> bool:
+        """Have ``waiter`` called, on the I/O thread, when there is room; False when there is now."""
+        accumulator = self.accumulator
+        accumulator.space_waiters.append(waiter)
+        if accumulator.buffered_bytes < accumulator.buffer_bytes or accumulator.state != OPEN:
+            if waiter in accumulator.space_waiters:
+                accumulator.space_waiters.remove(waiter)
+            return False
+        return True
+
+    def wait_until_sendable(self, topic: str, deadline: float) -> None:
+        """Block until the topic is known and the buffer has room.
+
+        BufferTimeoutError or RequestTimedOutError after max.block.ms, and what the metadata says of the topic.
+        """
+        self.check_open()
+        if topic not in self.accumulator.topics:
+            left = deadline - time.monotonic()
+            self.engine.io.run(self.learn(topic, max(left, 0.01)))
+        elif self.accumulator.buffered_bytes >= self.accumulator.buffer_bytes:
+            event = threading.Event()
+            begun = time.monotonic()
+            if self.add_space_waiter(event.set) and not event.wait(max(deadline - begun, 0)):
+                self._buffer_timeout()
+            self.metrics["bufferpool-wait-time"].record(time.monotonic() - begun)
+        else:
+            time.sleep(0)  # another thread is in the middle of its append
+
+    async def wait_until_sendable_async(self, topic: str, deadline: float) -> None:
+        """As wait_until_sendable, from another event loop."""
+        self.check_open()
+        if topic not in self.accumulator.topics:
+            await self.engine.io.run_async(self.learn(topic, max(deadline - time.monotonic(), 0.01)))
+        elif self.accumulator.buffered_bytes >= self.accumulator.buffer_bytes:
+            loop, event, begun = asyncio.get_running_loop(), asyncio.Event(), time.monotonic()
+            if self.add_space_waiter(lambda: loop.call_soon_threadsafe(event.set)):
+                try:
+                    async with asyncio.timeout(max(deadline - begun, 0)):
+                        await event.wait()
+                except TimeoutError:
+                    self._buffer_timeout()
+            self.metrics["bufferpool-wait-time"].record(time.monotonic() - begun)
+        else:
+            await asyncio.sleep(0)
+
+    def _buffer_timeout(self) -> None:
+        raise BufferTimeoutError(
+            f"buffer.memory={self.accumulator.buffer_bytes} stayed full for max.block.ms={self.max_block_s * 1000:g}: "
+            "the brokers take records more slowly than they are sent, or not at all"
+        )
+
+    # --- flush and close -------------------------------------------------------------------------------------------
+
+    def begin_flush(self) -> list[Any]:
+        """Have everything sent at once; returns the batches to wait for. Pair with end_flush."""
+        self.sender.flushing += 1
+        batches = self.accumulator.seal_all()
+        self.engine.io.call(self.sender.wake)
+        return batches
+
+    def end_flush(self) -> None:
+        self.sender.flushing -= 1
+
+    def flush(self, timeout_s: float | None) -> None:
+        """Block until every record sent before has an outcome; DeliveryTimeoutError when some have none in time."""
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        batches = self.begin_flush()
+        try:
+            for batch in batches:
+                if not batch.wait(None if deadline is None else max(deadline - time.monotonic(), 0)):
+                    raise self.not_flushed(timeout_s)
+        finally:
+            self.end_flush()
+
+    async def flush_async(self, timeout_s: float | None) -> None:
+        """As flush, from another event loop."""
+        loop, batches = asyncio.get_running_loop(), self.begin_flush()
+        try:
+            async with asyncio.timeout(timeout_s):
+                for batch in batches:
+                    event = asyncio.Event()
+
+                    def wake(_: Any, event: asyncio.Event = event) -> None:
+                        loop.call_soon_threadsafe(event.set)
+
+                    if batch.add_waiter((None, wake)):
+                        await event.wait()
+        except TimeoutError:
+            raise self.not_flushed(timeout_s) from None
+        finally:
+            self.end_flush()
+
+    def not_flushed(self, timeout_s: float | None) -> DeliveryTimeoutError:
+        left = sum(batch.count for batch in self.accumulator.snapshot_unfinished())
+        return DeliveryTimeoutError(
+            f"{left} records have no outcome after {timeout_s:g} s of flushing; they are still being sent"
+        )
+
+    def close(self, timeout_s: float | None) -> None:
+        """Flush, then end. Records without an outcome after ``timeout_s`` fail, and are warned of."""
+        if not self._begin_close():
+            return
+        left: DeliveryTimeoutError | None = None
+        try:
+            self.flush(timeout_s)
+        except DeliveryTimeoutError as error:
+            left = error
+        finally:
+            self.end_close(left)
+            self.engine.io.run(self.shut_down(), 10)
+
+    async def close_async(self, timeout_s: float | None) -> None:
+        """As close, from another event loop."""
+        if not self._begin_close():
+            return
+        left: DeliveryTimeoutError | None = None
+        try:
+            await self.flush_async(timeout_s)
+        except DeliveryTimeoutError as error:
+            left = error
+        finally:
+            self.end_close(left)
+            await self.engine.io.run_async(self.shut_down())
+
+    def _begin_close(self) -> bool:
+        with self._closing:
+            if self.accumulator.state != OPEN:
+                return False
+            self.accumulator.state = CLOSED
+        forget(self)
+        self.accumulator.space_freed()
+        return True
+
+    def end_close(self, left: HeadraceError | None) -> None:
+        """Say loudly when records are given up."""
+        count = sum(batch.count for batch in self.accumulator.snapshot_unfinished())
+        if count:
+            text = f"a Headrace producer was closed with {count} records unacknowledged; their futures have the error"
+            logger.warning("%s (%s)", text, left)
+            warnings.warn(text, RuntimeWarning, stacklevel=4)
+
+    async def shut_down(self) -> None:
+        await self.sender.close()
+        await self.engine.close()
+
+    def abandon(self) -> None:
+        """The face was garbage-collected without close: send what is left in the background, then end."""
+        if self.accumulator.state == OPEN:
+            self.engine.io.call(lambda: self.engine.io.spawn(self._flush_and_close(), "headrace-abandoned"))
+
+    async def _flush_and_close(self) -> None:
+        await self.close_async(self.sender.delivery_timeout_s)
+
+    def after_fork(self) -> None:
+        self.accumulator.state = FORKED
+
+    def at_exit(self) -> None:
+        self.close(EXIT_FLUSH_S)
+
+    # --- metrics ---------------------------------------------------------------------------------------------------
+
+    def metric_values(self) -> dict[str, float]:
+        """Kafka's producer metrics, by name."""
+        m, accumulator = self.metrics, self.accumulator
+        return {
+            "record-send-rate": m["record-send"].rate(),
+            "record-send-total": m["record-send"].total,
+            "record-error-rate": m["record-error"].rate(),
+            "record-error-total": m["record-error"].total,
+            "record-retry-rate": m["record-retry"].rate(),
+            "record-retry-total": m["record-retry"].total,
+            "records-per-request-avg": m["records-per-request"].average(),
+            "record-queue-time-avg": m["record-queue-time"].average(),
+            "record-queue-time-max": m["record-queue-time"].maximum(),
+            "batch-size-avg": m["batch-size"].average(),
+            "batch-size-max": m["batch-size"].maximum(),
+            "compression-rate-avg": m["compression-rate"].average(),
+            "request-rate": m["request"].rate(),
+            "request-total": m["request"].total,
+            "request-latency-avg": m["request-latency"].average(),
+            "request-latency-max": m["request-latency"].maximum(),
+            "outgoing-byte-rate": m["outgoing-byte"].rate(),
+            "outgoing-byte-total": m["outgoing-byte"].total,
+            "requests-in-flight": float(sum(len(link.in_flight) for link in self.sender.links.values())),
+            "connection-count": float(len(self.sender.links)),
+            "buffer-total-bytes": float(accumulator.buffer_bytes),
+            "buffer-available-bytes": float(max(accumulator.buffer_bytes - accumulator.buffered_bytes, 0)),
+            "bufferpool-wait-time-total": m["bufferpool-wait-time"].total,
+        }
+
+
+def deadline_error(topic: str, block_s: float) -> RequestTimedOutError:
+    return RequestTimedOutError(
+        f"topic {topic!r}: the record could not be queued within max.block.ms={block_s * 1000:g}"
+    )

@@ -1,0 +1,90 @@
+"""The outcome of many records at once; that of one record lives with the hot path, in ``headrace.accumulator``."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Generator
+from typing import Any
+
+from headrace_core.errors import HeadraceError
+
+from ..accumulator import AsyncRecordFuture, RecordFuture
+from ..models import ManyMetadata, RecordRange
+
+__all__ = ["AsyncRecordFuture", "ManyFuture", "RecordFuture"]
+
+
+class ManyFuture:
+    """The outcome of all records of one send_many or send_arrow call: done when each of them is.
+
+    Blocking callers use ``result``; asyncio callers await it. The first failure, in sending order, is the whole's.
+    """
+
+    def __init__(self, topic: str, runs: list[list[Any]]) -> None:
+        self._topic = topic
+        self._runs = runs  # [batch, first index, count]
+
+    def done(self) -> bool:
+        """Whether every record's outcome is known."""
+        return all(run[0].done for run in self._runs)
+
+    def result(self, timeout: float | None = None) -> ManyMetadata:
+        """Where the records went; waits up to ``timeout`` seconds (TimeoutError), raises the first failure."""
+        error = self.exception(timeout)
+        if error is not None:
+            raise error
+        return self._metadata()
+
+    def exception(self, timeout: float | None = None) -> HeadraceError | None:
+        """The first failure, None when all were acknowledged; waits like result."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        for batch, _, _ in self._runs:
+            left = None if deadline is None else max(deadline - time.monotonic(), 0)
+            if not batch.done and not batch.wait(left):
+                raise TimeoutError(f"no outcome after {timeout:g} s; the records are still being sent")
+        return next((batch.error for batch, _, _ in self._runs if batch.error is not None), None)
+
+    def add_done_callback(self, callback: Callable[[ManyFuture], object]) -> None:
+        """Call ``callback(self)`` once every outcome is known: on the I/O thread, or at once when they are."""
+        batches = {id(run[0]): run[0] for run in self._runs}
+        left = len(batches) + 1
+        lock = threading.Lock()
+
+        def one_done(_: Any = None) -> None:
+            nonlocal left
+            with lock:
+                left -= 1
+                last = left == 0
+            if last:
+                callback(self)
+
+        for batch in batches.values():
+            if not batch.add_waiter((None, one_done)):
+                one_done()
+        one_done()
+
+    def __await__(self) -> Generator[Any, None, ManyMetadata]:
+        if not self.done():
+            loop = asyncio.get_running_loop()
+            waiter = loop.create_future()
+
+            def wake(_: Any) -> None:
+                loop.call_soon_threadsafe(lambda: waiter.done() or waiter.set_result(None))
+
+            self.add_done_callback(wake)
+            yield from waiter.__await__()
+        return self.result(0)
+
+    def _metadata(self) -> ManyMetadata:
+        ranges = tuple(
+            RecordRange(
+                self._topic,
+                batch.queue.partition,
+                batch.base_offset + first if batch.base_offset >= 0 else -1,
+                count,
+            )
+            for batch, first, count in self._runs
+        )
+        return ManyMetadata(self._topic, sum(run[2] for run in self._runs), ranges)

@@ -1,0 +1,84 @@
+"""Serializers and deserializers: any callable ``(topic, value)``, or an object with ``serialize`` / ``deserialize``.
+
+Ready-made ones cover what most topics hold. Without one, keys and values are bytes (or None), as they are on the log.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+from headrace_core.errors import InvalidConfigError, SerializationError
+
+Serializer = Callable[[str, Any], bytes | None]
+Deserializer = Callable[[str, bytes], Any]
+
+
+def utf8(topic: str, value: str | None) -> bytes | None:
+    """Text as UTF-8."""
+    return None if value is None else value.encode()
+
+
+def json_utf8(topic: str, value: Any) -> bytes | None:
+    """Any JSON value, compact; None stays a null (a tombstone)."""
+    return None if value is None else json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def from_utf8(topic: str, data: bytes) -> str:
+    """UTF-8 as text."""
+    return data.decode()
+
+
+def from_json(topic: str, data: bytes) -> Any:
+    """JSON as Python values."""
+    return json.loads(data)
+
+
+def serializer(given: Any, key_name: str) -> Serializer | None:
+    """A callable for what the configuration holds; failures become SerializationError naming topic and key."""
+    call = _callable(given, "serialize", key_name)
+    if call is None:
+        return None
+
+    def serialize(topic: str, value: Any) -> bytes | None:
+        try:
+            data = call(topic, value)
+        except Exception as error:
+            raise SerializationError(
+                f"{key_name} failed for topic {topic!r}: {type(error).__name__}: {error}"
+            ) from error
+        if data is not None and not isinstance(data, bytes):
+            raise SerializationError(f"{key_name} gave {type(data).__name__} for topic {topic!r}, not bytes or None")
+        return data
+
+    return serialize
+
+
+def deserializer(given: Any, key_name: str) -> Deserializer | None:
+    """As serializer; null keys and values are handed out as None without asking it."""
+    call = _callable(given, "deserialize", key_name)
+    if call is None:
+        return None
+
+    def deserialize(topic: str, data: bytes) -> Any:
+        try:
+            return call(topic, data)
+        except Exception as error:
+            raise SerializationError(
+                f"{key_name} failed for topic {topic!r}: {type(error).__name__}: {error}"
+            ) from error
+
+    return deserialize
+
+
+def _callable(given: Any, method: str, key_name: str) -> Callable[[str, Any], Any] | None:
+    if given is None:
+        return None
+    if isinstance(given, type):
+        given = given()
+    bound = getattr(given, method, given)
+    if not callable(bound):
+        raise InvalidConfigError(f"{key_name}={given!r}: must be callable as (topic, value), or have {method}()")
+    found: Callable[[str, Any], Any] = bound
+    return found
