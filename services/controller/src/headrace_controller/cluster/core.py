@@ -102,7 +102,8 @@ class ClusterCore:
         """A term as leader begins: everybody counts as just heard of, so that a new leader fences nobody in haste."""
         self.sessions.forget()
         for broker in self.speculative.brokers.values():
-            self.sessions.note(Contact(broker.broker_id, broker.broker_epoch, now_ms))
+            # Just heard of, so that nobody is fenced; but not connected yet, so that one that restarted with us registers.
+            self.sessions.note(Contact(broker.broker_id, broker.broker_epoch, now_ms, connected=False))
 
     def resign(self) -> None:
         """Drop what was decided and is not committed."""
