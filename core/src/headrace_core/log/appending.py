@@ -80,14 +80,18 @@ def validate(
     ``records.validate_batches`` raises: CorruptMessageError, InvalidRecordError, InvalidTimestampError,
     UnsupportedVersionError.
     """
-    bounds = {}
+    earliest_ms, latest_ms = -(2**63), LONG_MAX
     if config.timestamp_type is TimestampType.CREATE_TIME:
         if config.timestamp_before_max_ms < LONG_MAX:
-            bounds["timestamp_ms_min"] = max(now_ms - config.timestamp_before_max_ms, 0)
+            earliest_ms = max(now_ms - config.timestamp_before_max_ms, 0)
         if config.timestamp_after_max_ms < LONG_MAX - now_ms:
-            bounds["timestamp_ms_max"] = now_ms + config.timestamp_after_max_ms
+            latest_ms = now_ms + config.timestamp_after_max_ms
     headers = validate_batches(
-        data, require_keys=config.cleanup_compact and not allow_control, allow_control=allow_control, **bounds
+        data,
+        require_keys=config.cleanup_compact and not allow_control,
+        allow_control=allow_control,
+        timestamp_ms_min=earliest_ms,
+        timestamp_ms_max=latest_ms,
     )
     return with_max_timestamps(data, headers), headers
 

@@ -48,7 +48,7 @@ class LeaderEpochs:
         self.entries = ()
         if rows is None:
             return False
-        entries = []
+        entries: list[EpochStart] = []
         for row in rows:
             if len(row) != 2:
                 return False

@@ -19,9 +19,8 @@ import ctypes
 import errno
 import fcntl
 import os
-import uuid
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Callable, Sequence
+from typing import Protocol, cast
 
 Buffer = bytes | bytearray | memoryview
 
@@ -258,7 +257,7 @@ class RealFileSystem:
         return stat.f_bavail * stat.f_frsize
 
 
-def _load_fallocate():  # type: ignore[no-untyped-def]
+def _load_fallocate() -> Callable[[int, int, int, int], int] | None:
     """fallocate(2), which Python does not expose (posix_fallocate would grow the file, with zeros in its tail)."""
     try:
         function = ctypes.CDLL(None, use_errno=True).fallocate
@@ -266,7 +265,7 @@ def _load_fallocate():  # type: ignore[no-untyped-def]
         return None
     function.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
     function.restype = ctypes.c_int
-    return function
+    return cast("Callable[[int, int, int, int], int]", function)
 
 
 _fallocate = _load_fallocate()

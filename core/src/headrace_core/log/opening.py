@@ -46,9 +46,9 @@ class _Opening:
             match = _SEGMENT_FILE.match(name)
             if match is not None and match[2] == LOG_SUFFIX:
                 bases.append(int(match[1]))
-            elif match is not None and match[1] + LOG_SUFFIX not in names:
-                self.leftovers.append(name)
-            elif name.endswith((".tmp", ".deleted", ".cleaned")):
+            elif (match is not None and match[1] + LOG_SUFFIX not in names) or name.endswith(
+                (".tmp", ".deleted", ".cleaned")
+            ):
                 self.leftovers.append(name)
         return [
             LogSegment.attach(
@@ -168,13 +168,15 @@ def open_segments(
         scans = _scan_unflushed(opening, segments, recovery_point)
         log_end_offset = scans[len(segments) - 1].next_offset
     _remove(opening)
+    if scans:
+        fs.sync_directory(directory)
     for number, segment in enumerate(segments):
         sealed = number < len(segments) - 1
         found = scans.get(number)
         if found is not None:
             if found.end < found.file_size:
                 segment.log.truncate(found.end)
-                segment.log.sync()
+            segment.log.sync()  # what a killed process left in the page cache counts as flushed from here on
             opening.rebuild(segment, found, sealed=sealed)
         elif sealed and not opening.sizes_fit(segment):
             opening.notes.append(f"{segment.path}: its indexes are missing or damaged, rebuilt")

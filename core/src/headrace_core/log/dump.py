@@ -1,0 +1,285 @@
+"""What is in the files of a log, read without a broker: the functions behind ``headrace log dump PATH [--deep]``.
+
+``dump`` yields what it finds, in order: a ``FileLine`` for each file, then a line for each batch, record (``deep``) or index
+entry, and a ``Problem`` wherever something does not hold, with file, position, offset and what is wrong. It never raises
+for damaged bytes, and changes nothing. The checks are those of Kafka's DumpLogSegments, and those of our own recovery:
+
+* segments: sound headers and CRCs, offsets that go on, whole batches up to the end of the file; ``deep``: every record;
+* offset index: ascending; each entry names the last offset of the batch that starts at its position;
+* time index: ascending; each entry names the last offset of a batch whose largest timestamp it is;
+* a directory: one segment goes on where the one before it ended; ``leader-epoch-checkpoint`` and ``partition.metadata``
+  can be read, and the epochs agree with the batches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+
+from ..errors import CorruptLogError, CorruptMessageError, HeadraceError
+from ..records import BatchHeader, Record, decode_batch, read_header
+from .checkpoints import PARTITION_METADATA, read_partition_metadata
+from .epochs import LEADER_EPOCH_FILE, LeaderEpochs
+from .files import File, FileSystem, RealFileSystem, read_file
+from .index import OFFSET_ENTRY, TIME_ENTRY
+from .recovery import find_sound_batch, scan
+from .segment import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, BatchMeta
+
+
+@dataclass(frozen=True, slots=True)
+class FileLine:
+    """A file is looked at."""
+
+    path: str
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class BatchLine:
+    """A sound batch."""
+
+    path: str
+    position: int
+    header: BatchHeader
+
+
+@dataclass(frozen=True, slots=True)
+class RecordLine:
+    """A record of the batch at ``position`` (``deep``)."""
+
+    path: str
+    position: int
+    record: Record
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetEntryLine:
+    """An entry of an offset index: ``offset`` is the last one of the batch that starts at ``log_position``."""
+
+    path: str
+    number: int
+    offset: int
+    log_position: int
+
+
+@dataclass(frozen=True, slots=True)
+class TimeEntryLine:
+    """An entry of a time index."""
+
+    path: str
+    number: int
+    timestamp_ms: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Something does not hold. ``position``: byte in the file; ``offset``: the record offset concerned; -1: not known."""
+
+    path: str
+    position: int
+    offset: int
+    what: str
+
+    def __str__(self) -> str:
+        return f"{self.path}, position {self.position}, offset {self.offset}: {self.what}"
+
+
+Line = FileLine | BatchLine | RecordLine | OffsetEntryLine | TimeEntryLine | Problem
+
+
+def dump(path: str, *, deep: bool = False, fs: FileSystem | None = None) -> Iterator[Line]:
+    """What is found in a ``.log``, ``.index`` or ``.timeindex`` file, or in a partition's directory.
+
+    Raises FileNotFoundError for a path that is not there, ValueError for a file of another kind.
+    """
+    fs = fs or RealFileSystem()
+    path = path.rstrip("/")
+    if not fs.exists(path):
+        raise FileNotFoundError(f"{path}: no such file or directory")
+    if fs.is_directory(path):
+        yield from _dump_directory(fs, path, deep)
+    elif path.endswith(LOG_SUFFIX):
+        yield from _dump_segment(fs, path, _base_offset(path), deep)
+    elif path.endswith(INDEX_SUFFIX):
+        yield from _dump_index(fs, path)
+    elif path.endswith(TIME_INDEX_SUFFIX):
+        yield from _dump_time_index(fs, path)
+    else:
+        raise ValueError(f"{path}: not a .log, .index or .timeindex file, nor a partition's directory")
+
+
+def _base_offset(path: str) -> int:
+    name = path.rpartition("/")[2].partition(".")[0]
+    if not name.isdigit():
+        raise ValueError(f"{path}: a segment's file is named by its base offset, such as 00000000000000000000.log")
+    return int(name)
+
+
+def _dump_directory(fs: FileSystem, path: str, deep: bool) -> Iterator[Line]:
+    names = fs.listdir(path)
+    stems = sorted(name.removesuffix(LOG_SUFFIX) for name in names if name.endswith(LOG_SUFFIX))
+    stems = [stem for stem in stems if stem.isdigit()]
+    if not stems:
+        yield Problem(path, -1, -1, "there is no segment in this directory")
+        return
+    ends: list[int] = []
+    for stem in stems:
+        end = int(stem)
+        for line in _dump_segment(fs, f"{path}/{stem}{LOG_SUFFIX}", int(stem), deep):
+            if isinstance(line, BatchLine):
+                end = line.header.next_offset
+            yield line
+        ends.append(end)
+        for suffix, read in ((INDEX_SUFFIX, _dump_index), (TIME_INDEX_SUFFIX, _dump_time_index)):
+            if stem + suffix in names:
+                yield from read(fs, f"{path}/{stem}{suffix}")
+            else:
+                yield Problem(f"{path}/{stem}{suffix}", -1, int(stem), "the index is missing; a start rebuilds it")
+    for (end, _), (_, stem) in pairwise(zip(ends, stems, strict=True)):
+        if int(stem) != end:
+            yield Problem(
+                f"{path}/{stem}{LOG_SUFFIX}",
+                0,
+                int(stem),
+                f"begins with offset {int(stem)}, the one before ends at {end}",
+            )
+    yield from _check_beside(fs, path, names, ends[-1])
+
+
+def _check_beside(fs: FileSystem, path: str, names: list[str], log_end_offset: int) -> Iterator[Line]:
+    if LEADER_EPOCH_FILE in names:
+        epochs = LeaderEpochs(fs, path)
+        if not epochs.load():
+            yield Problem(f"{path}/{LEADER_EPOCH_FILE}", 0, -1, "cannot be read; a start rebuilds it")
+        elif epochs.entries and epochs.entries[-1].start_offset > log_end_offset:
+            last = epochs.entries[-1]
+            yield Problem(
+                f"{path}/{LEADER_EPOCH_FILE}",
+                -1,
+                last.start_offset,
+                f"epoch {last.epoch} starts behind the log's end {log_end_offset}",
+            )
+    if PARTITION_METADATA in names:
+        try:
+            read_partition_metadata(fs, path)
+        except CorruptLogError as error:
+            yield Problem(f"{path}/{PARTITION_METADATA}", 0, -1, error.message)
+
+
+def _dump_segment(fs: FileSystem, path: str, base_offset: int, deep: bool) -> Iterator[Line]:
+    file = fs.open(path)
+    try:
+        size = file.size()
+        yield FileLine(path, size)
+        found = scan(file, base_offset)
+        position = 0
+        for meta in found.batches:
+            batch = file.pread(meta.size, position)
+            header = read_header(batch)
+            yield BatchLine(path, position, header)
+            if deep:
+                yield from _records(path, position, batch, header)
+            position += meta.size
+        if found.problem is not None:
+            after = find_sound_batch(file, found.end + 1, size, found.next_offset)
+            rest = f"{size - found.end} bytes from here to the end, " + (
+                "no sound batch in them" if after is None else f"the next sound batch is at position {after}"
+            )
+            yield Problem(path, found.end, found.next_offset, f"{found.problem}; {rest}")
+    finally:
+        file.close()
+
+
+def _records(path: str, position: int, batch: bytes, header: BatchHeader) -> Iterator[Line]:
+    try:
+        records = decode_batch(batch, check_crc=False)
+    except HeadraceError as error:
+        yield Problem(path, position, header.base_offset, error.message)
+        return
+    offset = header.base_offset - 1
+    for record in records:
+        yield RecordLine(path, position, record)
+        if not offset < record.offset <= header.last_offset:
+            yield Problem(path, position, record.offset, f"a record with offset {record.offset} comes after {offset}")
+        offset = record.offset
+    latest_ms = max((record.timestamp_ms for record in records), default=-1)
+    if records and latest_ms != header.max_timestamp_ms:
+        yield Problem(
+            path,
+            position,
+            header.base_offset,
+            f"the batch's max timestamp is {header.max_timestamp_ms}, that of its records {latest_ms}",
+        )
+
+
+def _dump_index(fs: FileSystem, path: str) -> Iterator[Line]:
+    base_offset = _base_offset(path)
+    data = read_file(fs, path)
+    yield FileLine(path, len(data))
+    log = _open_log(fs, path, INDEX_SUFFIX)
+    whole = len(data) - len(data) % OFFSET_ENTRY.size
+    before = (-1, -1)
+    try:
+        for number, (relative, position) in enumerate(OFFSET_ENTRY.iter_unpack(data[:whole])):
+            offset = base_offset + relative
+            at = number * OFFSET_ENTRY.size
+            yield OffsetEntryLine(path, number, offset, position)
+            if relative <= before[0] or position <= before[1]:
+                yield Problem(path, at, offset, f"entry {number} is not above the one before it")
+            before = (relative, position)
+            wrong = "the log file is missing" if log is None else _wrong_position(log, offset, position)
+            if wrong is not None:
+                yield Problem(path, at, offset, wrong)
+    finally:
+        if log is not None:
+            log.close()
+    if whole != len(data):
+        yield Problem(path, whole, -1, f"{len(data) - whole} bytes at the end are no entry")
+
+
+def _wrong_position(log: File, offset: int, position: int) -> str | None:
+    try:
+        header = read_header(log.pread(61, position))
+    except CorruptMessageError as error:
+        return f"points to position {position} of the log, where no batch starts: {error.message}"
+    if header.last_offset != offset:
+        return f"points to position {position}, where a batch ends with offset {header.last_offset}"
+    return None
+
+
+def _dump_time_index(fs: FileSystem, path: str) -> Iterator[Line]:
+    base_offset = _base_offset(path)
+    data = read_file(fs, path)
+    yield FileLine(path, len(data))
+    log = _open_log(fs, path, TIME_INDEX_SUFFIX)
+    batches: dict[int, BatchMeta] = {}
+    if log is not None:
+        batches = {meta.last_offset: meta for meta in scan(log, base_offset, check_crc=False).batches}
+        log.close()
+    whole = len(data) - len(data) % TIME_ENTRY.size
+    before = (-1, -1)
+    for number, (timestamp_ms, relative) in enumerate(TIME_ENTRY.iter_unpack(data[:whole])):
+        offset = base_offset + relative
+        at = number * TIME_ENTRY.size
+        yield TimeEntryLine(path, number, timestamp_ms, offset)
+        if timestamp_ms <= before[0] or relative <= before[1]:
+            yield Problem(path, at, offset, f"entry {number} is not above the one before it")
+        before = (timestamp_ms, relative)
+        batch = batches.get(offset)
+        if log is None:
+            yield Problem(path, at, offset, "the log file is missing")
+        elif batch is None:
+            yield Problem(path, at, offset, "no batch of the log ends with this offset")
+        elif batch.max_timestamp_ms != timestamp_ms:
+            yield Problem(
+                path, at, offset, f"says {timestamp_ms}, the batch's largest timestamp is {batch.max_timestamp_ms}"
+            )
+    if whole != len(data):
+        yield Problem(path, whole, -1, f"{len(data) - whole} bytes at the end are no entry")
+
+
+def _open_log(fs: FileSystem, index_path: str, suffix: str) -> File | None:
+    path = index_path.removesuffix(suffix) + LOG_SUFFIX
+    return fs.open(path) if fs.exists(path) else None

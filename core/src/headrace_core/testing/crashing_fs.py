@@ -1,0 +1,578 @@
+"""A file system in memory that crashes honestly.
+
+It keeps apart what was written and what is durable, for bytes and for names:
+
+* a write changes what everybody sees; it survives a power loss only if the file was synced afterwards;
+* a created, renamed or unlinked name survives only if its directory was synced afterwards;
+* a process that is killed loses nothing of either (the page cache stays).
+
+``crash_clone`` gives what a machine finds after a power loss at this moment, in one of several ways that real disks
+choose from (``Loss``); the original goes on, so that one run can be crashed at many places and in many ways. ``crash``
+does the same in place. Old handles and locks are dead afterwards.
+
+Faults are planned with ``fail`` (ENOSPC, EIO, at the nth operation of a kind), ``crash_at`` (nth operation of all) and
+``capacity_bytes``; ``flip`` damages durable bytes. ``trace`` lists every operation, and ``note`` puts one's own events
+(such as an acknowledgement) between them, so that a test can prove what came before what.
+
+Production code runs on it unchanged: it has the protocol of ``headrace_core.log.files``.
+"""
+
+from __future__ import annotations
+
+import enum
+import errno
+import os
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple, TypeVar
+
+from ..log.files import Buffer, Lock
+
+T = TypeVar("T")
+
+BLOCK_BYTES = 4096
+_UNCHANGING = frozenset({"read", "listdir", "lock"})
+_MAKE_DURABLE = frozenset({"sync", "sync_directory"})
+
+
+class SimulatedCrash(BaseException):
+    """The machine lost power. No ``except Exception`` or ``except OSError`` stops it; reboot with ``crash``."""
+
+
+class Loss(enum.Enum):
+    """What becomes of unsynced changes in a power loss."""
+
+    #: All of them are gone.
+    ALL = "all"
+    #: None is gone: the process was killed, the machine lives.
+    NONE = "none"
+    #: Of each file and directory, the first few changes arrived, the last of these perhaps in part.
+    PREFIX = "prefix"
+    #: Each block arrived or not, independently; what is missing in a longer file reads as zeros. Names as PREFIX.
+    BLOCKS = "blocks"
+
+
+class TraceEntry(NamedTuple):
+    """One operation, before its effect. ``position`` and ``size`` are of bytes, -1 where there are none."""
+
+    number: int
+    operation: str
+    path: str
+    position: int
+    size: int
+
+
+@dataclass(slots=True)
+class Fault:
+    """A planned failure: the ``nth`` (from 1) operation of this kind on a matching path raises OSError(error)."""
+
+    operation: str
+    error: int
+    nth: int = 1
+    #: How often it strikes, from the nth on.
+    times: int = 1
+    path_ends: str = ""
+    path_contains: str = ""
+    #: Of a failing write: how many of its bytes get in.
+    partial_bytes: int = 0
+    seen: int = 0
+
+    def strikes(self, operation: str, path: str) -> bool:
+        """Counts a matching operation; is it one that fails?"""
+        if operation != self.operation or not path.endswith(self.path_ends) or self.path_contains not in path:
+            return False
+        self.seen += 1
+        return self.nth <= self.seen < self.nth + self.times
+
+
+class _Change(NamedTuple):
+    """An unsynced change of a file: bytes at a position, or a new size."""
+
+    position: int
+    data: bytes | None  # None: truncate to position
+
+
+@dataclass(slots=True, eq=False)
+class _Inode:
+    live: bytearray = field(default_factory=bytearray)
+    durable: bytearray = field(default_factory=bytearray)
+    pending: list[_Change] = field(default_factory=list)
+
+    def make_durable(self) -> None:
+        for change in self.pending:
+            _apply(self.durable, change)
+        self.pending.clear()
+
+    def lose_pending(self) -> None:
+        """A flush failed: the cache believes that the bytes are clean, the disk never saw them (as Linux has it)."""
+        self.pending.clear()
+
+
+class _NameChange(NamedTuple):
+    """An unsynced change of a directory: names that go, and names that come, at once."""
+
+    gone: tuple[str, ...]
+    come: tuple[tuple[str, _Entry], ...]
+
+
+@dataclass(slots=True, eq=False)
+class _Directory:
+    live: dict[str, _Entry] = field(default_factory=dict)
+    durable: dict[str, _Entry] = field(default_factory=dict)
+    pending: list[_NameChange] = field(default_factory=list)
+
+
+_Entry = _Inode | _Directory
+
+
+def _apply(data: bytearray, change: _Change) -> None:
+    position, new = change
+    if new is None:
+        if len(data) > position:
+            del data[position:]
+        else:
+            data.extend(bytes(position - len(data)))
+        return
+    if len(data) < position:
+        data.extend(bytes(position - len(data)))
+    data[position : position + len(new)] = new
+
+
+def _apply_names(names: dict[str, _Entry], change: _NameChange) -> None:
+    for name in change.gone:
+        names.pop(name, None)
+    names.update(change.come)
+
+
+class CrashingFileSystem:
+    """See the module. Paths are absolute or relative alike: '/' and '' are the root."""
+
+    def __init__(self, *, capacity_bytes: int | None = None, keep_trace: bool = True) -> None:
+        self.capacity_bytes = capacity_bytes
+        self.trace: list[TraceEntry] = []
+        self.faults: list[Fault] = []
+        #: Crash when this many operations were done (counted by ``operations``); None: never.
+        self.crash_after: int | None = None
+        #: Operations so far.
+        self.operations = 0
+        #: Called before each operation; may raise.
+        self.on_operation: Callable[[TraceEntry], None] | None = None
+        self._keep_trace = keep_trace
+        self._root = _Directory()
+        self._locks: set[str] = set()
+        self._generation = 0
+        self._is_down = False
+        self._used_bytes = 0
+
+    # ---------------------------------------------------------------- planning and looking
+
+    def fail(
+        self,
+        operation: str,
+        error: int = errno.EIO,
+        *,
+        nth: int = 1,
+        times: int = 1,
+        path_ends: str = "",
+        path_contains: str = "",
+        partial_bytes: int = 0,
+    ) -> Fault:
+        """Plans a failure. Operations: open, write, read, truncate, sync, sync_directory, rename, unlink, mkdir, rmdir,
+        listdir, lock."""
+        fault = Fault(operation, error, nth, times, path_ends, path_contains, partial_bytes)
+        self.faults.append(fault)
+        return fault
+
+    def crash_at(self, number: int) -> None:
+        """The machine loses power at the operation with this number (from 0), after its effect was seen by nobody but the
+        page cache: SimulatedCrash there, and from every later operation until ``crash``."""
+        self.crash_after = number
+
+    def note(self, what: str, path: str = "", position: int = -1) -> None:
+        """Puts an event of the test's own into the trace."""
+        self._record(what, path, position, -1)
+
+    def files(self) -> dict[str, bytes]:
+        """Every file with the bytes that everybody sees now."""
+        found: dict[str, bytes] = {}
+
+        def walk(directory: _Directory, prefix: str) -> None:
+            for name, entry in directory.live.items():
+                if isinstance(entry, _Directory):
+                    walk(entry, f"{prefix}{name}/")
+                else:
+                    found[prefix + name] = bytes(entry.live)
+
+        walk(self._root, "/")
+        return found
+
+    def flip(self, path: str, position: int, mask: int = 0xFF) -> None:
+        """Damages a byte, on the disk and in the cache."""
+        inode = self._file(path)
+        inode.live[position] ^= mask
+        if position < len(inode.durable):
+            inode.durable[position] ^= mask
+
+    def replace(self, path: str, data: bytes) -> None:
+        """Sets a file's bytes, durably and untraced: for planting what a test wants to be found."""
+        directory, name = self._parent(path)
+        inode = _Inode(bytearray(data), bytearray(data))
+        directory.live[name] = directory.durable[name] = inode
+
+    # ---------------------------------------------------------------- losing power
+
+    def crash(self, rng: random.Random | None = None, loss: Loss = Loss.ALL) -> None:
+        """Power loss and reboot, in place: unsynced changes are lost as ``loss`` says, handles and locks are dead, the
+        plan of faults is empty."""
+        self._root = self.crash_clone(rng, loss)._root
+        self._locks.clear()
+        self._generation += 1
+        self._is_down = False
+        self.crash_after = None
+        self.faults.clear()
+        self._used_bytes = self._count_bytes()
+
+    def crash_clone(self, rng: random.Random | None = None, loss: Loss = Loss.ALL) -> CrashingFileSystem:
+        """What the machine finds after a power loss at this moment; this file system stays as it is."""
+        if loss in (Loss.PREFIX, Loss.BLOCKS) and rng is None:
+            raise ValueError(f"{loss} needs a random source")
+        clone = CrashingFileSystem(capacity_bytes=self.capacity_bytes, keep_trace=self._keep_trace)
+        clone._root = _Survivors(rng or random.Random(0), loss).directory(self._root)
+        clone._used_bytes = clone._count_bytes()
+        return clone
+
+    # ---------------------------------------------------------------- the protocol
+
+    def open(self, path: str, *, write: bool = False, create: bool = False) -> MemoryFile:
+        def effect() -> MemoryFile:
+            directory, name = self._parent(path)
+            entry = directory.live.get(name)
+            if entry is None:
+                if not create:
+                    raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+                entry = _Inode()
+                self._change_names(directory, _NameChange((), ((name, entry),)))
+            if isinstance(entry, _Directory):
+                raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+            return MemoryFile(self, path, entry, writable=write or create, generation=self._generation)
+
+        return self._do("open", path, effect)
+
+    def exists(self, path: str) -> bool:
+        try:
+            return self._entry(path) is not None
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+
+    def is_directory(self, path: str) -> bool:
+        try:
+            return isinstance(self._entry(path), _Directory)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+
+    def listdir(self, path: str) -> list[str]:
+        return self._do("listdir", path, lambda: sorted(self._directory(path).live))
+
+    def mkdir(self, path: str) -> None:
+        def effect() -> None:
+            directory, name = self._parent(path)
+            if name in directory.live or not name:
+                raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path)
+            self._change_names(directory, _NameChange((), ((name, _Directory()),)))
+
+        self._do("mkdir", path, effect)
+
+    def rmdir(self, path: str) -> None:
+        def effect() -> None:
+            directory, name = self._parent(path)
+            if self._directory(path).live:
+                raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY), path)
+            self._change_names(directory, _NameChange((name,), ()))
+
+        self._do("rmdir", path, effect)
+
+    def unlink(self, path: str) -> None:
+        def effect() -> None:
+            directory, name = self._parent(path)
+            self._used_bytes -= len(self._file(path).live)
+            self._change_names(directory, _NameChange((name,), ()))
+
+        self._do("unlink", path, effect)
+
+    def rename(self, old: str, new: str) -> None:
+        def effect() -> None:
+            directory, name = self._parent(old)
+            target, new_name = self._parent(new)
+            if directory is not target:
+                raise OSError(errno.EXDEV, "renames happen within one directory here", old)
+            entry = directory.live.get(name)
+            if entry is None:
+                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), old)
+            replaced = directory.live.get(new_name)
+            if isinstance(replaced, _Inode):
+                self._used_bytes -= len(replaced.live)
+            self._change_names(directory, _NameChange((name,), ((new_name, entry),)))
+
+        self._do("rename", f"{old} -> {new}", effect)
+
+    def sync_directory(self, path: str) -> None:
+        def effect() -> None:
+            directory = self._directory(path)
+            for change in directory.pending:
+                _apply_names(directory.durable, change)
+            directory.pending.clear()
+
+        self._do("sync_directory", path, effect)
+
+    def lock(self, path: str) -> Lock:
+        if not self.exists(path):
+            self.open(path, create=True).close()
+
+        def effect() -> Lock:
+            if path in self._locks:
+                raise BlockingIOError(errno.EWOULDBLOCK, "locked by another owner", path)
+            self._locks.add(path)
+            return _MemoryLock(self, path, self._generation)
+
+        return self._do("lock", path, effect)
+
+    def free_bytes(self, path: str) -> int:
+        return 2**62 if self.capacity_bytes is None else max(self.capacity_bytes - self._used_bytes, 0)
+
+    # ---------------------------------------------------------------- inside
+
+    def _do(
+        self,
+        operation: str,
+        path: str,
+        effect: Callable[[], T],
+        position: int = -1,
+        size: int = -1,
+        before_fault: Callable[[int], object] | None = None,
+    ) -> T:
+        """One operation: traced, counted if it changes anything, failed or crashed if that was planned."""
+        if self._is_down:
+            raise SimulatedCrash(f"{operation} {path}: the machine is down; call crash() to reboot it")
+        entry = self._record(operation, path, position, size)
+        if self.on_operation is not None:
+            self.on_operation(entry)
+        for fault in self.faults:
+            if fault.strikes(operation, path):
+                if before_fault is not None:
+                    before_fault(fault.partial_bytes)
+                raise OSError(fault.error, os.strerror(fault.error), path)
+        if operation in _UNCHANGING:
+            return effect()
+        number = self.operations
+        self.operations += 1
+        if number == self.crash_after and operation in _MAKE_DURABLE:
+            self._lose_power(entry)
+        result = effect()
+        if number == self.crash_after:
+            self._lose_power(entry)
+        return result
+
+    def _lose_power(self, entry: TraceEntry) -> None:
+        self._is_down = True
+        raise SimulatedCrash(f"power lost at operation {self.operations - 1}: {entry.operation} {entry.path}")
+
+    def _record(self, operation: str, path: str, position: int, size: int) -> TraceEntry:
+        entry = TraceEntry(self.operations, operation, path, position, size)
+        if self._keep_trace:
+            self.trace.append(entry)
+        return entry
+
+    def _change_names(self, directory: _Directory, change: _NameChange) -> None:
+        _apply_names(directory.live, change)
+        directory.pending.append(change)
+
+    def _change_bytes(self, inode: _Inode, change: _Change) -> None:
+        before = len(inode.live)
+        _apply(inode.live, change)
+        inode.pending.append(change)
+        self._used_bytes += len(inode.live) - before
+
+    def _entry(self, path: str) -> _Inode | _Directory | None:
+        found: _Inode | _Directory = self._root
+        for name in path.split("/"):
+            if name in ("", "."):
+                continue
+            if not isinstance(found, _Directory):
+                raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path)
+            following = found.live.get(name)
+            if following is None:
+                return None
+            found = following
+        return found
+
+    def _directory(self, path: str) -> _Directory:
+        entry = self._entry(path)
+        if entry is None:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+        if not isinstance(entry, _Directory):
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path)
+        return entry
+
+    def _file(self, path: str) -> _Inode:
+        entry = self._entry(path)
+        if entry is None:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+        if isinstance(entry, _Directory):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+        return entry
+
+    def _parent(self, path: str) -> tuple[_Directory, str]:
+        parent, _, name = path.rstrip("/").rpartition("/")
+        return self._directory(parent), name
+
+    def _count_bytes(self) -> int:
+        return sum(map(len, self.files().values()))
+
+
+class MemoryFile:
+    """An open file of a CrashingFileSystem."""
+
+    def __init__(self, fs: CrashingFileSystem, path: str, inode: _Inode, *, writable: bool, generation: int) -> None:
+        self.path = path
+        self._fs = fs
+        self._inode = inode
+        self._writable = writable
+        self._generation = generation
+        self._is_open = True
+
+    def size(self) -> int:
+        self._check()
+        return len(self._inode.live)
+
+    def pread(self, size: int, position: int) -> bytes:
+        self._check()
+        return self._fs._do(
+            "read", self.path, lambda: bytes(self._inode.live[position : position + size]), position, size
+        )
+
+    def is_cached(self, size: int, position: int) -> bool:
+        return True
+
+    def pwritev(self, buffers: Sequence[Buffer], position: int) -> int:
+        self._check(write=True)
+        data = b"".join(buffers)
+        fs = self._fs
+
+        def write(size: int) -> int:
+            fs._change_bytes(self._inode, _Change(position, data[:size]))
+            return size
+
+        def effect() -> int:
+            room = fs.free_bytes(self.path) + max(len(self._inode.live) - position, 0)
+            if len(data) > room:
+                write(room)
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), self.path)
+            return write(len(data))
+
+        return fs._do("write", self.path, effect, position, len(data), before_fault=write)
+
+    def truncate(self, size: int) -> None:
+        self._check(write=True)
+        self._fs._do("truncate", self.path, lambda: self._fs._change_bytes(self._inode, _Change(size, None)), size, -1)
+
+    def sync(self) -> None:
+        self._check(write=True)
+        self._fs._do(
+            "sync",
+            self.path,
+            self._inode.make_durable,
+            size=len(self._inode.live),
+            before_fault=lambda _: self._inode.lose_pending(),
+        )
+
+    def preallocate(self, position: int, size: int) -> None:
+        self._check(write=True)
+
+    def close(self) -> None:
+        self._is_open = False
+
+    def _check(self, *, write: bool = False) -> None:
+        if self._fs._is_down:
+            raise SimulatedCrash(f"{self.path}: the machine is down; call crash() to reboot it")
+        if not self._is_open or self._generation != self._fs._generation:
+            raise OSError(errno.EBADF, "the file was closed, or opened before a crash", self.path)
+        if write and not self._writable:
+            raise OSError(errno.EBADF, "the file was opened for reading", self.path)
+
+
+class _MemoryLock:
+    def __init__(self, fs: CrashingFileSystem, path: str, generation: int) -> None:
+        self._fs = fs
+        self._path = path
+        self._generation = generation
+
+    def release(self) -> None:
+        if self._generation == self._fs._generation:
+            self._fs._locks.discard(self._path)
+            self._generation = -1
+
+
+class _Survivors:
+    """Copies a tree as a power loss leaves it. A file with two names stays one file."""
+
+    def __init__(self, rng: random.Random, loss: Loss) -> None:
+        self._rng = rng
+        self._loss = loss
+        self._copies: dict[int, _Entry] = {}
+
+    def directory(self, old: _Directory) -> _Directory:
+        if self._loss is Loss.NONE:
+            return _Directory(
+                self._entries(old.live),
+                self._entries(old.durable),
+                [_NameChange(change.gone, tuple(self._entries(dict(change.come)).items())) for change in old.pending],
+            )
+        names = dict(old.durable)
+        if self._loss is not Loss.ALL:
+            for change in old.pending[: self._rng.randint(0, len(old.pending))]:
+                _apply_names(names, change)
+        entries = self._entries(names)
+        return _Directory(entries, dict(entries))
+
+    def _entries(self, names: dict[str, _Entry]) -> dict[str, _Entry]:
+        return {name: self._copy(entry) for name, entry in names.items()}
+
+    def _copy(self, entry: _Entry) -> _Entry:
+        if id(entry) not in self._copies:
+            self._copies[id(entry)] = self.directory(entry) if isinstance(entry, _Directory) else self._inode(entry)
+        return self._copies[id(entry)]
+
+    def _inode(self, old: _Inode) -> _Inode:
+        if self._loss is Loss.NONE:
+            return _Inode(bytearray(old.live), bytearray(old.durable), list(old.pending))
+        if self._loss is Loss.PREFIX:
+            data = self._prefix(old)
+        elif self._loss is Loss.BLOCKS:
+            data = self._blocks(old)
+        else:
+            data = bytearray(old.durable)
+        return _Inode(data, bytearray(data))
+
+    def _prefix(self, old: _Inode) -> bytearray:
+        data = bytearray(old.durable)
+        whole = self._rng.randint(0, len(old.pending))
+        for change in old.pending[:whole]:
+            _apply(data, change)
+        if whole < len(old.pending) and (torn := old.pending[whole]).data is not None:
+            _apply(data, _Change(torn.position, torn.data[: self._rng.randint(0, len(torn.data))]))
+        return data
+
+    def _blocks(self, old: _Inode) -> bytearray:
+        full = bytearray(old.durable)
+        for change in old.pending:
+            _apply(full, change)
+        low, high = sorted((len(old.durable), len(full)))
+        sizes = [low, high, min(high, max(low, self._rng.randint(low, high) // BLOCK_BYTES * BLOCK_BYTES))]
+        size = self._rng.choice(sizes)
+        data = bytearray(size)
+        for at in range(0, size, BLOCK_BYTES):
+            source = full if self._rng.random() < 0.5 else old.durable
+            block = source[at : min(at + BLOCK_BYTES, size)]
+            data[at : at + len(block)] = block
+        return data
