@@ -102,7 +102,7 @@ class ClusterCore:
         """A term as leader begins: everybody counts as just heard of, so that a new leader fences nobody in haste."""
         self.sessions.forget()
         for broker in self.speculative.brokers.values():
-            # Just heard of, so that nobody is fenced; but not connected yet, so that one that restarted with us registers.
+            # Just heard of, so that nobody is fenced; not connected yet, so that one that restarted with us registers.
             self.sessions.note(Contact(broker.broker_id, broker.broker_epoch, now_ms, connected=False))
 
     def resign(self) -> None:
