@@ -39,7 +39,7 @@ if TYPE_CHECKING or os.environ.get("HEADRACE_PURE_PYTHON", "0") not in ("", "0")
     BACKEND = "pure"
 else:
     try:
-        from . import _native as _backend
+        from . import _compiled as _backend
 
         BACKEND = "native"
     except ImportError:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..errors import InvalidArgumentError, MissingDependencyError
 from ..types import TimestampType
@@ -23,11 +23,11 @@ except ImportError as error:
         "Arrow needs the package pyarrow, which is not installed: pip install 'headrace[arrow]'"
     ) from error
 
-_backend: Any
-if BACKEND == "native":
-    from . import _arrow_native as _backend
+if TYPE_CHECKING or BACKEND == "pure":
+    from ._arrow_pure import Decoder, Encoder
 else:
-    from . import _arrow_pure as _backend
+    from ._arrow_decode import Decoder
+    from ._arrow_encode import Encoder
 
 #: The columns of Spark's Kafka source, in its order; headers come on request.
 COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType")
@@ -85,7 +85,7 @@ def encode_arrow(
     check_level(compression, level)
     require(compression)
     columns = _canonical(table)
-    encoder = _backend.Encoder(
+    encoder: Any = Encoder(
         max_batch_bytes,
         {
             "compression": compression,
@@ -342,7 +342,7 @@ def decode_arrow_split(
     """As ``decode_arrow``, in as many RecordBatches as it takes to keep each below ``max_bytes``; at least one."""
     schema = arrow_schema(None if columns is None else tuple(columns), include_headers)
     wanted = frozenset(schema.names)
-    decoder = _backend.Decoder(start_offset, _OFFSET_MAX if end_offset is None else end_offset, limits, check_crc)
+    decoder: Any = Decoder(start_offset, _OFFSET_MAX if end_offset is None else end_offset, limits, check_crc)
     flags = [name in wanted for name in ("key", "value", "offset", "timestamp", "timestampType", "headers")]
     batches: list[pa.RecordBatch] = []
     for data in [slices] if isinstance(slices, bytes | bytearray | memoryview) else slices:

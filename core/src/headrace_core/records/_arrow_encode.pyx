@@ -1,0 +1,394 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+"""Arrow's buffers to record batches, without a Python object per record and without the GIL in the loop.
+
+arrow.py speaks pyarrow; here are only addresses and sizes. The twin of _arrow_pure.Encoder.
+"""
+
+from cpython.buffer cimport PyBUF_SIMPLE, Py_buffer, PyBuffer_Release, PyObject_GetBuffer
+from cpython.memoryview cimport PyMemoryView_FromMemory
+from cpython.object cimport PyObject
+from cpython.ref cimport Py_XDECREF
+from libc.stdint cimport int32_t, int64_t, uint8_t
+from libc.string cimport memcpy, memset
+
+from ._wire cimport (
+    CRC_FROM,
+    HEADER_SIZE,
+    BatchFields,
+    bytes_t,
+    put32,
+    put_varint,
+    sub_overflows,
+    varint_size,
+    write_header,
+    zigzag,
+)
+
+from crc32c import crc32c
+
+from ..errors import InvalidArgumentError, InvalidTimestampError, RecordTooLargeError
+from .batches import attributes_of
+from .compression import compress
+
+cdef extern from "Python.h":
+    int _PyBytes_Resize(PyObject** bytes, Py_ssize_t newsize) except -1
+    PyObject* _new_bytes "PyBytes_FromStringAndSize"(const char* v, Py_ssize_t size) except NULL
+    char* _bytes_data "PyBytes_AS_STRING"(PyObject* o)
+
+cdef enum:
+    PyBUF_READ = 0x100
+    # Length, attributes, two deltas, three counts: what a record takes at most beside its key, value and headers.
+    RECORD_OVERHEAD_MAX = 36
+
+
+cdef enum Layout:
+    ALL_NULL = 0
+    OFFSETS_32 = 1
+    OFFSETS_64 = 2
+    FIXED_WIDTH = 3
+
+
+cdef struct Column:
+    int layout
+    const uint8_t* validity  # NULL: no nulls
+    const int32_t* offsets32
+    const int64_t* offsets64
+    bytes_t data
+    Py_ssize_t data_size
+    Py_ssize_t width
+    Py_ssize_t shift  # the array's offset
+
+
+cdef struct Source:
+    Column key
+    Column value
+    Column header_name
+    Column header_content
+    bint has_headers
+    const uint8_t* list_validity
+    const int32_t* list_offsets
+    Py_ssize_t list_shift
+    Py_ssize_t header_rows
+    const int64_t* timestamps  # NULL: none
+    const uint8_t* timestamp_validity
+    Py_ssize_t timestamp_shift
+    int64_t timestamp_divisor  # units per millisecond
+    int64_t now_ms
+    const int64_t* rows  # NULL: all, in order
+    Py_ssize_t row_count
+
+
+cdef struct Sink:
+    unsigned char* data
+    Py_ssize_t used
+    Py_ssize_t capacity
+    int count
+    int64_t base_timestamp
+    int64_t max_timestamp
+
+
+cdef enum Outcome:
+    DRAINED = 0
+    FULL = 1
+    TOO_LARGE = 2
+    BAD_OFFSETS = 3
+    NAMELESS_HEADER = 4
+    BAD_TIMESTAMP = 5
+
+
+cdef inline bint is_set(const uint8_t* bits, Py_ssize_t index) noexcept nogil:
+    return (bits[index >> 3] >> (index & 7)) & 1
+
+
+cdef inline bint cell(const Column* column, Py_ssize_t row, bytes_t* data, Py_ssize_t* size) noexcept nogil:
+    """The bytes of a row, size -1 for null; False when the offsets lead out of the data."""
+    cdef int64_t start, end
+    data[0] = NULL
+    size[0] = -1
+    if column.layout == ALL_NULL:
+        return True
+    row += column.shift
+    if column.validity is not NULL and not is_set(column.validity, row):
+        return True
+    if column.layout == OFFSETS_32:
+        start = column.offsets32[row]
+        end = column.offsets32[row + 1]
+    elif column.layout == OFFSETS_64:
+        start = column.offsets64[row]
+        end = column.offsets64[row + 1]
+    else:
+        start = row * column.width
+        end = start + column.width
+    if start < 0 or end < start or end > column.data_size:
+        return False
+    data[0] = column.data + start
+    size[0] = end - start
+    return True
+
+
+cdef inline int64_t floored(int64_t value, int64_t divisor) noexcept nogil:
+    cdef int64_t quotient
+    if divisor == 1:
+        return value
+    quotient = value // divisor  # C's division: towards zero
+    return quotient - 1 if value < 0 and quotient * divisor != value else quotient
+
+
+cdef inline Py_ssize_t _room(Py_ssize_t size) noexcept nogil:
+    """Bytes of a nullable field with its length."""
+    return varint_size(zigzag(size)) + (size if size > 0 else 0)
+
+
+cdef inline unsigned char* _put(unsigned char* p, bytes_t data, Py_ssize_t size) noexcept nogil:
+    p = put_varint(p, zigzag(size))
+    if size > 0:
+        memcpy(p, data, size)
+        p += size
+    return p
+
+
+cdef int fill(const Source* source, Py_ssize_t* next_row, Sink* sink) noexcept nogil:
+    """Write records from ``next_row`` on until the source is drained or the next one does not fit. An Outcome."""
+    cdef Py_ssize_t index, row, key_size, value_size, body, needed, header, first, last, name_size, content_size
+    cdef bytes_t key, value, name, content
+    cdef long long delta = 0
+    cdef int64_t timestamp
+    cdef unsigned char* p
+    for index in range(next_row[0], source.row_count):
+        next_row[0] = index
+        row = index if source.rows is NULL else source.rows[index]
+        if not cell(&source.key, row, &key, &key_size) or not cell(&source.value, row, &value, &value_size):
+            return BAD_OFFSETS
+        timestamp = source.now_ms
+        if source.timestamps is not NULL and (
+            source.timestamp_validity is NULL or is_set(source.timestamp_validity, row + source.timestamp_shift)
+        ):
+            timestamp = floored(source.timestamps[row + source.timestamp_shift], source.timestamp_divisor)
+        if timestamp < -1 or (sink.count and sub_overflows(timestamp, sink.base_timestamp, &delta)):
+            return BAD_TIMESTAMP
+        if sink.count == 0:
+            delta = 0
+        first = last = 0
+        if source.has_headers and (
+            source.list_validity is NULL or is_set(source.list_validity, row + source.list_shift)
+        ):
+            first = source.list_offsets[row + source.list_shift]
+            last = source.list_offsets[row + source.list_shift + 1]
+            if first < 0 or last < first or last > source.header_rows:
+                return BAD_OFFSETS
+        body = (
+            1 + varint_size(zigzag(delta)) + varint_size(zigzag(sink.count)) + _room(key_size) + _room(value_size)
+            + varint_size(zigzag(last - first))
+        )
+        for header in range(first, last):
+            if not cell(&source.header_name, header, &name, &name_size):
+                return BAD_OFFSETS
+            if not cell(&source.header_content, header, &content, &content_size):
+                return BAD_OFFSETS
+            if name_size < 0:
+                return NAMELESS_HEADER
+            body += _room(name_size) + _room(content_size)
+        needed = sink.used + varint_size(zigzag(body)) + body
+        if needed > sink.capacity:
+            return FULL if sink.count else TOO_LARGE
+        p = put_varint(sink.data + sink.used, zigzag(body))
+        p[0] = 0
+        p = put_varint(p + 1, zigzag(delta))
+        p = put_varint(p, zigzag(sink.count))
+        p = _put(p, key, key_size)
+        p = _put(p, value, value_size)
+        p = put_varint(p, zigzag(last - first))
+        for header in range(first, last):
+            cell(&source.header_name, header, &name, &name_size)
+            p = _put(p, name, name_size)
+            cell(&source.header_content, header, &content, &content_size)
+            p = _put(p, content, content_size)
+        sink.used = needed
+        if sink.count == 0:
+            sink.base_timestamp = timestamp
+        if timestamp > sink.max_timestamp:
+            sink.max_timestamp = timestamp
+        sink.count += 1
+    next_row[0] = source.row_count
+    return DRAINED
+
+
+cdef void _describe(Column* column, object description) noexcept:
+    """``description``: None, or (layout, address of validity or 0, of offsets, of data, data size, width, shift)."""
+    cdef size_t validity, offsets, data
+    memset(column, 0, sizeof(Column))
+    if description is None:
+        return
+    layout, validity, offsets, data, data_size, width, shift = description
+    column.layout = layout
+    column.validity = <const uint8_t*>validity
+    column.offsets32 = <const int32_t*>offsets
+    column.offsets64 = <const int64_t*>offsets
+    column.data = <bytes_t>data
+    column.data_size = data_size
+    column.width = width
+    column.shift = shift
+
+
+cdef class Encoder:
+    """Packs the rows of several chunks, one after the other, into batches of at most ``max_batch_bytes``."""
+
+    cdef Py_ssize_t _max_batch_bytes
+    cdef object _fields
+    cdef PyObject* _buffer
+    cdef Sink _sink
+    cdef Py_ssize_t _rows_done
+    cdef readonly list batches
+
+    def __cinit__(self, Py_ssize_t max_batch_bytes, fields):
+        self._max_batch_bytes = max_batch_bytes
+        self._fields = fields
+        self.batches = []
+
+    def __dealloc__(self):
+        Py_XDECREF(self._buffer)
+
+    def add(
+        self,
+        Py_ssize_t row_count,
+        key,
+        value,
+        timestamps,
+        headers,
+        int64_t now_ms,
+        size_t rows_address,
+        Py_ssize_t bytes_bound,
+    ):
+        """Encode one chunk; ``bytes_bound``: what its keys, values and headers can take, or -1."""
+        cdef Source source
+        cdef Py_ssize_t row = 0
+        cdef Py_ssize_t bound
+        cdef int outcome
+        cdef size_t address, validity
+        memset(&source, 0, sizeof(Source))
+        _describe(&source.key, key)
+        _describe(&source.value, value)
+        source.now_ms = now_ms
+        source.row_count = row_count
+        source.rows = <const int64_t*>rows_address
+        if timestamps is not None:
+            validity, address, shift, divisor = timestamps
+            source.timestamps = <const int64_t*>address
+            source.timestamp_validity = <const uint8_t*>validity
+            source.timestamp_shift = shift
+            source.timestamp_divisor = divisor
+        if headers is not None:
+            validity, address, shift, names, contents, header_rows = headers
+            source.has_headers = True
+            source.list_validity = <const uint8_t*>validity
+            source.list_offsets = <const int32_t*>address
+            source.list_shift = shift
+            source.header_rows = header_rows
+            _describe(&source.header_name, names)
+            _describe(&source.header_content, contents)
+        while row < row_count:
+            if self._buffer is NULL:
+                bound = self._max_batch_bytes
+                if bytes_bound >= 0:
+                    bound = min(bound, HEADER_SIZE + bytes_bound + (row_count - row) * RECORD_OVERHEAD_MAX)
+                self._begin(bound)
+            with nogil:
+                outcome = fill(&source, &row, &self._sink)
+            if outcome == FULL or outcome == TOO_LARGE:
+                if self._sink.capacity < self._max_batch_bytes:  # it was sized for less than what came
+                    self._widen()
+                    continue
+            if outcome == FULL:
+                self._finish()
+            elif outcome != DRAINED:
+                self._refuse(outcome, self._rows_done + row)
+        self._rows_done += row_count
+
+    def finish(self):
+        """The batches: a list of (bytes, record count)."""
+        if self._sink.count:
+            self._finish()
+        return self.batches
+
+    cdef int _begin(self, Py_ssize_t capacity) except -1:
+        self._buffer = _new_bytes(NULL, capacity)
+        self._sink.data = <unsigned char*>_bytes_data(self._buffer)
+        self._sink.capacity = capacity
+        self._sink.used = HEADER_SIZE
+        self._sink.count = 0
+        self._sink.base_timestamp = 0
+        self._sink.max_timestamp = -1
+        return 0
+
+    cdef int _widen(self) except -1:
+        self._sink.capacity = 0
+        _PyBytes_Resize(&self._buffer, self._max_batch_bytes)
+        self._sink.data = <unsigned char*>_bytes_data(self._buffer)
+        self._sink.capacity = self._max_batch_bytes
+        return 0
+
+    cdef int _refuse(self, int outcome, Py_ssize_t row) except -1:
+        if outcome == TOO_LARGE:
+            raise RecordTooLargeError(
+                f"row {row} takes more than {self._max_batch_bytes} bytes as a batch of its own, the limit for one"
+            )
+        if outcome == NAMELESS_HEADER:
+            raise InvalidArgumentError(f"row {row}: a header has no name (null)")
+        if outcome == BAD_TIMESTAMP:
+            raise InvalidTimestampError(
+                f"row {row}: its timestamp is not one: at or after 1970, or -1 ms for none, near those of its batch"
+            )
+        raise InvalidArgumentError(f"row {row}: the column's offsets lead out of its data")
+
+    cdef int _finish(self) except -1:
+        cdef BatchFields header
+        cdef PyObject* batch = NULL
+        cdef Py_buffer packed
+        cdef Py_ssize_t size = self._sink.used
+        cdef unsigned char* p
+        fields = self._fields
+        compression = fields["compression"]
+        if compression == 0:
+            batch = self._buffer
+            self._buffer = NULL
+            _PyBytes_Resize(&batch, size)
+        else:
+            body = compress(
+                compression,
+                PyMemoryView_FromMemory(<char*>self._sink.data + HEADER_SIZE, size - HEADER_SIZE, PyBUF_READ),
+                fields["level"],
+            )
+            PyObject_GetBuffer(body, &packed, PyBUF_SIMPLE)
+            try:
+                size = HEADER_SIZE + packed.len
+                batch = _new_bytes(NULL, size)
+                memcpy(_bytes_data(batch) + HEADER_SIZE, packed.buf, packed.len)
+            finally:
+                PyBuffer_Release(&packed)
+            Py_XDECREF(self._buffer)
+            self._buffer = NULL
+        try:
+            p = <unsigned char*>_bytes_data(batch)
+            memset(&header, 0, sizeof(header))
+            header.size = size
+            header.leader_epoch = fields["leader_epoch"]
+            header.attributes = attributes_of(
+                compression,
+                fields["timestamp_type"],
+                transactional=fields["transactional"],
+                control=fields["control"],
+            )
+            header.last_offset_delta = self._sink.count - 1
+            header.base_timestamp = self._sink.base_timestamp
+            header.max_timestamp = self._sink.max_timestamp
+            header.producer_id = fields["producer_id"]
+            header.producer_epoch = fields["producer_epoch"]
+            header.base_sequence = fields["base_sequence"]
+            header.record_count = self._sink.count
+            write_header(p, &header)
+            put32(p + 17, crc32c(PyMemoryView_FromMemory(<char*>p + CRC_FROM, size - CRC_FROM, PyBUF_READ)))
+            self.batches.append((<object>batch, self._sink.count))
+            self._sink.count = 0
+        finally:
+            Py_XDECREF(batch)
+        return 0

@@ -1,0 +1,16 @@
+from .types import BatchHeader, BatchSpan, Buffer, DecodeLimits
+
+def read_header(data: Buffer, position: int = 0) -> BatchHeader: ...
+def check_batch(data: Buffer, position: int = 0) -> BatchHeader: ...
+def split_batches(data: Buffer) -> list[BatchSpan]: ...
+def validate_batches(
+    data: Buffer,
+    *,
+    limits: DecodeLimits = ...,
+    allow_control: bool = False,
+    allow_transactional: bool = False,
+    allow_producer_id: bool = False,
+    require_keys: bool = False,
+    timestamp_ms_min: int = ...,
+    timestamp_ms_max: int = ...,
+) -> list[BatchHeader]: ...

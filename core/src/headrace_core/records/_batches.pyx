@@ -1,0 +1,254 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+"""Whole batches, compiled: headers, CRC, and what a broker demands of a producer.
+
+The twin of parts of batches.py and _pure.py, which document what each of these does. Every byte is read through
+_wire.pxd, which checks each bound. Errors of headers are raised by batches.py (the same check in Python, run again),
+those of records by _faults.py.
+"""
+
+from cpython.buffer cimport PyBUF_SIMPLE, Py_buffer, PyBuffer_Release, PyObject_GetBuffer
+from cpython.memoryview cimport PyMemoryView_FromMemory
+from libc.limits cimport INT_MAX, LLONG_MAX, LLONG_MIN
+
+from ._wire cimport (
+    COMPRESSION_BITS,
+    CONTROL_FLAG,
+    CRC_FROM,
+    HEADER_SIZE,
+    KEY_MISSING,
+    OFFSET_DELTA,
+    SOUND,
+    TIMESTAMP_RANGE,
+    TIMESTAMP_TYPE_FLAG,
+    TRANSACTIONAL_FLAG,
+    BatchFields,
+    RecordView,
+    Walk,
+    begin_walk,
+    bytes_t,
+    parse_header,
+    step,
+)
+
+from crc32c import crc32c
+
+from ..errors import InvalidRecordError, InvalidTimestampError
+from . import batches as _batches
+from ._faults import invalid_record
+from .batches import check_producer_fields
+from .compression import decompress
+from .types import DEFAULT_LIMITS, BatchHeader, BatchSpan, Compression
+
+cdef enum:
+    PyBUF_READ = 0x100
+    # Below this, giving the GIL up costs more than the work that it lets others do.
+    NOGIL_BYTES_MIN = 64 * 1024
+
+cdef object _new_tuple = tuple.__new__
+
+
+cdef int clamped(object value) except? -1:
+    # One batch has at most 2 GiB, so no larger limit has a meaning.
+    return INT_MAX if value > INT_MAX else value
+
+
+cdef object decompressed(bytes_t p, Py_ssize_t size, const BatchFields* batch, Py_ssize_t max_bytes):
+    try:
+        return decompress(
+            Compression(batch.attributes & COMPRESSION_BITS),
+            PyMemoryView_FromMemory(<char*>p, size, PyBUF_READ),
+            max_bytes,
+        )
+    except InvalidRecordError as error:
+        raise InvalidRecordError(f"the batch with base offset {batch.base_offset}: {error.message}") from None
+
+
+cdef object header_of(const BatchFields* batch):
+    return _new_tuple(
+        BatchHeader,
+        (
+            batch.base_offset,
+            batch.batch_length,
+            batch.leader_epoch,
+            2,
+            batch.crc,
+            batch.attributes,
+            batch.last_offset_delta,
+            batch.base_timestamp,
+            batch.max_timestamp,
+            batch.producer_id,
+            batch.producer_epoch,
+            batch.base_sequence,
+            batch.record_count,
+        ),
+    )
+
+
+cdef int parse_whole(object data, bytes_t p, Py_ssize_t size, Py_ssize_t position, bint whole, BatchFields* batch) except -1:
+    """Fill in ``batch`` from ``position``, or raise what the Python twin raises."""
+    if position < 0 or position > size or not parse_header(p + position, size - position, batch):
+        _batches.read_header(data, position)
+        raise AssertionError(f"the two header checks disagree at position {position}")
+    if whole and batch.size > size - position:
+        _batches.read_whole_header(data, position)
+        raise AssertionError(f"the two header checks disagree at position {position}")
+    return 0
+
+
+cdef int check_crc_of(object data, bytes_t p, Py_ssize_t position, const BatchFields* batch) except -1:
+    cdef unsigned int found = crc32c(
+        PyMemoryView_FromMemory(<char*>p + position + CRC_FROM, batch.size - CRC_FROM, PyBUF_READ)
+    )
+    if found != batch.crc:
+        _batches.check_batch(data, position)
+        raise AssertionError(f"the two CRC checks disagree at position {position}")
+    return 0
+
+
+def read_header(data, Py_ssize_t position=0):
+    cdef Py_buffer view
+    cdef BatchFields batch
+    PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
+    try:
+        parse_whole(data, <bytes_t>view.buf, view.len, position, False, &batch)
+    finally:
+        PyBuffer_Release(&view)
+    return header_of(&batch)
+
+
+def check_batch(data, Py_ssize_t position=0):
+    cdef Py_buffer view
+    cdef BatchFields batch
+    PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
+    try:
+        parse_whole(data, <bytes_t>view.buf, view.len, position, True, &batch)
+        check_crc_of(data, <bytes_t>view.buf, position, &batch)
+    finally:
+        PyBuffer_Release(&view)
+    return header_of(&batch)
+
+
+def split_batches(data):
+    cdef Py_buffer view
+    cdef BatchFields batch
+    cdef Py_ssize_t position = 0
+    cdef list spans = []
+    PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
+    try:
+        while position < view.len:
+            parse_whole(data, <bytes_t>view.buf, view.len, position, True, &batch)
+            spans.append(
+                _new_tuple(
+                    BatchSpan,
+                    (position, batch.size, batch.base_offset, batch.base_offset + batch.last_offset_delta),
+                )
+            )
+            position += batch.size
+    finally:
+        PyBuffer_Release(&view)
+    return spans
+
+
+cdef struct Demands:
+    bint keys
+    long long timestamp_min
+    long long timestamp_max
+
+
+cdef int _walk_all(Walk* walk, const Demands* demands, long long* latest) noexcept nogil:
+    """Every record of a producer's batch; a Fault, and the largest timestamp."""
+    cdef RecordView record
+    cdef int fault
+    latest[0] = LLONG_MIN
+    while walk.index < walk.count:
+        fault = step(walk, &record)
+        if fault:
+            return fault
+        if record.offset_delta != walk.index - 1:
+            fault = OFFSET_DELTA
+        elif demands.keys and record.key_size < 0:
+            fault = KEY_MISSING
+        elif record.timestamp_ms != -1 and (
+            record.timestamp_ms < demands.timestamp_min or record.timestamp_ms > demands.timestamp_max
+        ):
+            fault = TIMESTAMP_RANGE
+        if fault:
+            walk.index -= 1
+            return fault
+        if record.timestamp_ms > latest[0]:
+            latest[0] = record.timestamp_ms
+    return SOUND
+
+
+def validate_batches(
+    data,
+    *,
+    limits=DEFAULT_LIMITS,
+    bint allow_control=False,
+    bint allow_transactional=False,
+    bint allow_producer_id=False,
+    bint require_keys=False,
+    long long timestamp_ms_min=LLONG_MIN,
+    long long timestamp_ms_max=LLONG_MAX,
+):
+    cdef Py_buffer view, body_view
+    cdef bint has_body_view = False
+    cdef BatchFields batch
+    cdef Walk walk
+    cdef Demands demands = Demands(require_keys, timestamp_ms_min, timestamp_ms_max)
+    cdef bytes_t p
+    cdef Py_ssize_t size
+    cdef Py_ssize_t position = 0
+    cdef int max_decompressed = clamped(limits.max_decompressed_bytes)
+    cdef int max_records = clamped(limits.max_records)
+    cdef int max_headers = clamped(limits.max_headers)
+    cdef int fault
+    cdef long long latest = 0
+    cdef list headers = []
+    PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
+    try:
+        while position < view.len:
+            p = <bytes_t>view.buf
+            parse_whole(data, p, view.len, position, True, &batch)
+            check_crc_of(data, p, position, &batch)
+            if (
+                batch.record_count != <long long>batch.last_offset_delta + 1
+                or batch.attributes & (TIMESTAMP_TYPE_FLAG | TRANSACTIONAL_FLAG | CONTROL_FLAG)
+                or batch.producer_id >= 0
+            ):
+                check_producer_fields(header_of(&batch), allow_control, allow_transactional, allow_producer_id)
+            p += position + HEADER_SIZE
+            size = batch.size - HEADER_SIZE
+            if batch.attributes & COMPRESSION_BITS:
+                body = decompressed(p, size, &batch, max_decompressed)
+                PyObject_GetBuffer(body, &body_view, PyBUF_SIMPLE)
+                has_body_view = True
+                p = <bytes_t>body_view.buf
+                size = body_view.len
+            fault = begin_walk(&walk, &batch, p, size, max_records, max_headers)
+            if fault == SOUND:
+                if size >= NOGIL_BYTES_MIN:
+                    with nogil:
+                        fault = _walk_all(&walk, &demands, &latest)
+                else:
+                    fault = _walk_all(&walk, &demands, &latest)
+            if fault == TIMESTAMP_RANGE:
+                raise InvalidTimestampError(
+                    f"record {walk.index} of a batch has a timestamp outside of what the topic accepts: "
+                    f"{timestamp_ms_min} to {timestamp_ms_max}"
+                )
+            if fault:
+                raise invalid_record(fault, walk.index, batch.base_offset)
+            if has_body_view:
+                PyBuffer_Release(&body_view)
+                has_body_view = False
+            batch.max_timestamp = latest
+            headers.append(header_of(&batch))
+            position += batch.size
+    finally:
+        if has_body_view:
+            PyBuffer_Release(&body_view)
+        PyBuffer_Release(&view)
+    if not headers:
+        raise InvalidRecordError("no batch: the records are empty")
+    return headers

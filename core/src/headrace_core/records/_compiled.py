@@ -1,0 +1,20 @@
+"""The compiled backend, whole: the same names as _pure, from the modules that hold them."""
+
+from __future__ import annotations
+
+from ._batches import check_batch, read_header, split_batches, validate_batches
+from ._native import BatchBuilder, encode_batch, record_bytes_max
+from ._reader import Record, RecordIterator, decode_batch
+
+__all__ = [
+    "BatchBuilder",
+    "Record",
+    "RecordIterator",
+    "check_batch",
+    "decode_batch",
+    "encode_batch",
+    "read_header",
+    "record_bytes_max",
+    "split_batches",
+    "validate_batches",
+]
