@@ -34,7 +34,6 @@ def properties(state: ClusterState, node: Node) -> dict[str, str]:
         "log.dirs": ",".join(node.data_dirs),
         "controller.quorum.voters": voters,
         "default.replication.factor": "1",  # min(3, brokers) once replication is built
-        "min.insync.replicas": "1",
     }
     return values | state.config
 

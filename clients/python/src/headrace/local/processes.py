@@ -107,8 +107,9 @@ def _start_mark(pid: int) -> str | None:
         except (FileNotFoundError, ProcessLookupError):
             return None
         fields = stat[stat.rindex(b")") + 2 :].split()  # the name in parentheses may itself hold blanks and parentheses
-        state, start_ticks = fields[0], fields[19]
-        return None if state in (b"Z", b"X", b"x") else f"{_boot_id()}/{int(start_ticks)}"
+        state, threads, start_ticks = fields[0], int(fields[17]), int(fields[19])
+        # A zombie with threads is still dying: until the last thread is gone the process's ports stay taken.
+        return None if state in (b"Z", b"X", b"x") and threads <= 1 else f"{_boot_id()}/{start_ticks}"
     answer = subprocess.run(
         ["ps", "-o", "state=,lstart=", "-p", str(pid)],
         capture_output=True,
