@@ -20,11 +20,11 @@ EDGE = re.compile(
     r"""
       core/src/headrace_core/rpc/.*
     | services/\w+/src/\w+/handlers/.*
-    | services/\w+/src/\w+/(transport|channels|follower|registration|liveness)\w*\.py
+    | services/\w+/src/\w+/(app|\w+_link)\.py           # the composition root registers servicers; links are transports
     | clients/python/src/headrace/engine/.*
     | clients/python/src/headrace/admin/calls\.py
     | clients/python/src/headrace/producer/sender\.py
-    | clients/python/src/headrace/(consumer|fetch)/(\w*fetch\w*|calls|\w*session\w*|stream\w*)\.py
+    | clients/python/src/headrace/(consumer|fetch)/(\w*fetch\w*|calls|offsets|\w*session\w*|stream\w*)\.py
     | clients/python/src/headrace/local/health\.py
     """,
     re.VERBOSE,
