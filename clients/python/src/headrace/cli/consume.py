@@ -58,11 +58,11 @@ def consume(
     properties: Properties = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
-    r"""Print the records of a topic, from its beginning, and then those that follow; -e ends at the end.
+    """Print the records of a topic, from its beginning, and then those that follow; -e ends at the end.
 
     \b
     In -f:  %t topic  %p partition  %o offset  %T timestamp (ms)  %k key  %K its length
-            %s value  %S its length  %h headers  \n \t \xHH  %% percent
+            %s value  %S its length  %h headers  \\n \\t \\xHH  %% percent
 
     \b
     -o is kcat's offset; the value `json` asks for output instead: one JSON array of all records (use it with -e or
@@ -71,7 +71,7 @@ def consume(
     \b
     Examples:
       headrace consume -t orders -e
-      headrace consume -t orders -p 0 -o -10 -e -f '%o %k=%s\n'
+      headrace consume -t orders -p 0 -o -10 -e -f '%o %k=%s\\n'
       headrace consume -t orders -o s@1356998400000 -c 5 -J
       headrace consume -t orders -e -o json
     """

@@ -2,9 +2,147 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated, Any
+
 import typer
+
+from headrace_core.errors import CorruptLogError, InvalidArgumentError
+
+from .kcat_format import document
+from .output import Output, OutputFormat, note, print_json
 
 
 def register(app: typer.Typer) -> None:
     group = typer.Typer(help="Read log files without a broker.", no_args_is_help=True)
+    group.callback()(_group)
+    group.command("dump")(dump)
     app.add_typer(group, name="log")
+
+
+def _group() -> None:
+    """Read log files without a broker."""
+
+
+def dump(
+    path: Annotated[Path, typer.Argument(help="A .log, .index or .timeindex file, or a partition's directory.")],
+    deep: Annotated[bool, typer.Option("--deep", help="Decode every record too.")] = False,
+    output: Output = OutputFormat.TEXT,
+) -> None:
+    """Print what is in the files of a log, and check it: CRCs, offsets, indexes against segments.
+
+    Changes nothing. Exit code 1 on corruption; each problem is a line on stderr with file, position and offset.
+
+    \b
+    Examples:
+      headrace log dump ./cluster/broker-1/orders-0
+      headrace log dump ./cluster/broker-1/orders-0/00000000000000000000.log --deep
+      headrace log dump 00000000000000000000.index -o json
+    """
+    from headrace_core.log.dump import Problem
+    from headrace_core.log.dump import dump as lines_of
+
+    problems: list[Problem] = []
+    counts: Counter[str] = Counter()
+    rows: list[dict[str, Any]] = []
+    try:
+        for line in lines_of(str(path), deep=deep):
+            kind = _KINDS[type(line).__name__]
+            counts[kind] += 1
+            if isinstance(line, Problem):
+                problems.append(line)
+            if output is OutputFormat.JSON:
+                rows.append({"kind": kind, **_row(line)})
+            elif not isinstance(line, Problem):
+                print(_text(line))
+    except FileNotFoundError as error:
+        raise InvalidArgumentError(str(error)) from error
+    except CorruptLogError:
+        raise
+    except ValueError as error:
+        raise InvalidArgumentError(str(error)) from error
+    if output is OutputFormat.JSON:
+        found = {plural: [_without_kind(row) for row in rows if row["kind"] == kind] for kind, plural in _PLURALS}
+        print_json({"path": str(path), "sound": not problems, **found})
+    else:
+        print(", ".join(f"{counts[kind]} {plural.replace('_', ' ')}" for kind, plural in _PLURALS if counts[kind]))
+    if problems:
+        for problem in problems:
+            note(f"headrace: {problem}")
+        raise CorruptLogError(_summary(problems))
+
+
+_KINDS = {
+    "FileLine": "file",
+    "BatchLine": "batch",
+    "RecordLine": "record",
+    "OffsetEntryLine": "offset_entry",
+    "TimeEntryLine": "time_entry",
+    "Problem": "problem",
+}
+_PLURALS = (
+    ("file", "files"),
+    ("batch", "batches"),
+    ("record", "records"),
+    ("offset_entry", "offset_entries"),
+    ("time_entry", "time_entries"),
+    ("problem", "problems"),
+)
+
+
+def _summary(problems: list[Any]) -> str:
+    first = problems[0]
+    more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+    return f"{first.path} is damaged at position {first.position}, offset {first.offset}: {first.what}{more}"
+
+
+def _without_kind(row: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in row.items() if key != "kind"}
+
+
+def _row(line: Any) -> dict[str, Any]:
+    """The fields of a line; those of a batch's header and of a record lie beside the path and position."""
+    fields = {field.name: getattr(line, field.name) for field in dataclasses.fields(line)}
+    if "header" in fields:
+        return fields | _header(fields.pop("header")) | {"path": line.path, "position": line.position}
+    if "record" in fields:
+        return fields | document(fields.pop("record")) | {"path": line.path, "position": line.position}
+    return fields
+
+
+def _header(header: Any) -> dict[str, Any]:
+    return {
+        "base_offset": header.base_offset,
+        "last_offset": header.last_offset,
+        "record_count": header.record_count,
+        "leader_epoch": header.leader_epoch,
+        "size": header.size,
+        "compression": header.compression.name.lower(),
+        "timestamp_type": header.timestamp_type.name,
+        "base_timestamp_ms": header.base_timestamp_ms,
+        "max_timestamp_ms": header.max_timestamp_ms,
+        "producer_id": header.producer_id,
+        "producer_epoch": header.producer_epoch,
+        "base_sequence": header.base_sequence,
+        "transactional": header.is_transactional,
+        "control": header.is_control,
+        "crc": header.crc,
+    }
+
+
+def _text(line: Any) -> str:
+    row = _row(line)
+    kind = _KINDS[type(line).__name__]
+    if kind == "file":
+        return f"{row['path']} ({row['size']} bytes)"
+    indent = "    " if kind == "record" else "  "
+    shown = ((key, value) for key, value in row.items() if key not in ("path", "topic", "partition"))
+    return indent + f"{kind.replace('_', ' ')}: " + " ".join(_pairs(shown))
+
+
+def _pairs(items: Iterable[tuple[str, Any]]) -> Iterable[str]:
+    for key, value in items:
+        yield f"{key}={str(value).lower() if isinstance(value, bool) else value}"

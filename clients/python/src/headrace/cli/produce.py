@@ -46,12 +46,12 @@ def produce(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TEXT,
 ) -> None:
-    r"""Send records: from stdin, one for each line (-D), or files, one for each file. Ends when all are acknowledged.
+    """Send records: from stdin, one for each line (-D), or files, one for each file. Ends when all are acknowledged.
 
     \b
     Examples:
       echo hello | headrace produce -t orders
-      printf 'k1:a\nk2:b\n' | headrace produce -t orders -K :
+      printf 'k1:a\\nk2:b\\n' | headrace produce -t orders -K :
       headrace produce -t orders -p 0 -z zstd -H source=import picture.png
       headrace produce -t events -l -X acks=1 access.log
     """
