@@ -28,10 +28,8 @@ class Cluster(Protocol):
         UnknownTopicOrPartitionError for one that does not exist.
         """
 
-    def read(
-        self, wanted: OffsetRange, *, columns: Sequence[str], batch_rows: int, timeout_ms: int
-    ) -> Iterator[pa.RecordBatch]:
-        """The records of ``wanted`` that exist, in order, in batches of about ``batch_rows``.
+    def read(self, wanted: OffsetRange, *, columns: Sequence[str], timeout_ms: int) -> Iterator[pa.RecordBatch]:
+        """The records of ``wanted`` that exist, in order, in batches of some ten thousand rows.
 
         OffsetOutOfRangeError when the log does not hold ``wanted.start``; RequestTimedOutError when nothing comes for
         ``timeout_ms``.

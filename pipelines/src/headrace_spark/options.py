@@ -24,7 +24,7 @@ KNOWN = (
     "endingTimestamp", "endingOffsetsByTimestamp", "endingOffsets",
     "startingOffsetsByTimestampStrategy", "failOnDataLoss",
     "maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay",
-    "minPartitions", "maxRecordsPerPartition", "includeHeaders", "arrowBatchRows",
+    "minPartitions", "maxRecordsPerPartition", "includeHeaders",
     "kafkaConsumer.pollTimeoutMs", "fetchOffset.numRetries", "fetchOffset.retryIntervalMs",
 )  # fmt: skip
 CLIENT_PREFIXES = ("headrace.", "kafka.")
@@ -77,7 +77,6 @@ class SourceOptions:
     min_partitions: int | None
     max_records_per_partition: int | None
     include_headers: bool
-    arrow_batch_rows: int
     poll_timeout_ms: int
     offset_attempts: int
     offset_retry_interval_ms: int
@@ -128,17 +127,12 @@ def parse_options(given: Mapping[str, str], *, streaming: bool | None) -> Source
         min_partitions=_positive(options, "minPartitions"),
         max_records_per_partition=_positive(options, "maxRecordsPerPartition"),
         include_headers=_boolean(options, "includeHeaders", False),
-        arrow_batch_rows=_positive(options, "arrowBatchRows") or DEFAULT_ARROW_BATCH_ROWS,
         poll_timeout_ms=_positive(options, "kafkaConsumer.pollTimeoutMs") or 120_000,
         offset_attempts=_positive(options, "fetchOffset.numRetries") or 3,
         offset_retry_interval_ms=_positive(options, "fetchOffset.retryIntervalMs") or 1_000,
         client=client,
         notes=(*notes, *_unknown(options)),
     )
-
-
-#: Rows of one Arrow batch handed to Spark. Fewer cost a message each, more leave the caches (bench/spark.py).
-DEFAULT_ARROW_BATCH_ROWS = 32_768
 
 
 def _strategy(options: Mapping[str, str]) -> tuple[tuple[str, ...], str | None, tuple[TopicPartition, ...]]:

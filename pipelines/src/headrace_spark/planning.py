@@ -53,10 +53,12 @@ def rate_limit(
     end: Mapping[TopicPartition, int],
     first: Mapping[TopicPartition, int],
 ) -> PartitionOffsets:
-    """The end of a batch of about ``limit`` offsets, shared out in proportion to what waits.
+    """The end of a batch of ``limit`` offsets, shared out in proportion to what waits.
 
-    ``first`` has the beginnings of partitions that ``start`` does not know. A small partition is never starved: its
-    share is rounded up to one offset. Partitions with nothing to read keep the offset in ``end``.
+    ``first`` has the beginnings of partitions that ``start`` does not know. A small partition is never starved: a share
+    below one is rounded up (so a limit below the number of partitions may be exceeded). Other shares are rounded down,
+    and what that leaves goes to those that lost most by it, one offset each: left to the next batch, as the Kafka source
+    has it, it can cost AvailableNow a batch of its own for a handful of rows.
     """
     begins = {partition: start.get(partition, first.get(partition)) for partition in end}
     sizes = {
@@ -65,14 +67,20 @@ def rate_limit(
         if begin is not None and end[partition] > begin
     }
     total = sum(sizes.values())
-    if total == 0:
+    if total <= limit:
         return dict(end)
+    shares = {partition: limit * size / total for partition, size in sizes.items()}
+    taken = {p: math.ceil(share) if share < 1 else math.floor(share) for p, share in shares.items()}
+    left = limit - sum(taken.values())
+    for partition in sorted(taken, key=lambda p: (taken[p] - shares[p], p)):
+        if left > 0 and taken[partition] < sizes[partition]:
+            taken[partition] += 1
+            left -= 1
     limited = dict(end)
-    for partition, size in sizes.items():
+    for partition, count in taken.items():
         begin = begins[partition]
         assert begin is not None
-        share = limit * size / total
-        limited[partition] = min(end[partition], begin + (math.ceil(share) if share < 1 else math.floor(share)))
+        limited[partition] = min(end[partition], begin + count)
     return limited
 
 

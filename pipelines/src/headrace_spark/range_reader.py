@@ -25,7 +25,6 @@ def read_range(
     wanted: OffsetRange,
     *,
     columns: Sequence[str],
-    batch_rows: int,
     fail_on_data_loss: bool,
     timeout_ms: int,
 ) -> Iterator[pa.RecordBatch]:
@@ -35,23 +34,26 @@ def read_range(
     that is left of the range. RequestTimedOutError when the partition answers nothing for ``timeout_ms``.
     """
     where = TopicPartition(wanted.topic, wanted.partition)
-    position = wanted.start
-    while position < wanted.end:
-        rest = wanted._replace(start=position)
+    asked = list(columns)
+    with_offset = asked if "offset" in asked else [*asked, "offset"]
+    position, end = wanted.start, wanted.end
+    while position < end:
+        rest = wanted._replace(start=position, end=end)
         try:
-            yield from cluster.read(rest, columns=columns, batch_rows=batch_rows, timeout_ms=timeout_ms)
+            for batch in cluster.read(rest, columns=with_offset, timeout_ms=timeout_ms):
+                position = batch.column("offset")[-1].as_py() + 1
+                yield batch if with_offset is asked else batch.select(asked)
             return
         except (OffsetOutOfRangeError, RequestTimedOutError) as error:
-            available = (
-                cluster.list_offsets({where: EARLIEST})[where],
-                cluster.list_offsets({where: LATEST})[where],
-            )
-            if isinstance(error, RequestTimedOutError) and available[1] >= wanted.end:
+            earliest = cluster.list_offsets({where: EARLIEST})[where]
+            latest = cluster.list_offsets({where: LATEST})[where]
+            if isinstance(error, RequestTimedOutError) and latest >= end:
                 raise  # the records are there: a slow cluster, no loss
-            told = f"{where}: offsets {position} to {wanted.end} are wanted, {available[0]} to {available[1]} are there"
+            told = f"{where}: offsets {position} to {end} are wanted, {earliest} to {latest} are there"
             if fail_on_data_loss:
                 raise DataLossError(f"{told}. {FAIL_ON_DATA_LOSS_TRUE}") from error
-            position = next_available(rest, available)
+            position = next_available(wanted._replace(start=position, end=end), (earliest, latest))
+            end = min(end, max(latest, position))
             logger.warning("%s, going on at %d. %s", told, position, FAIL_ON_DATA_LOSS_FALSE)
 
 

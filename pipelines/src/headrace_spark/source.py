@@ -82,19 +82,18 @@ class RangeTask:
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one range. Runs in a worker: the channel is opened here, once for the worker's life."""
-        from .sdk_cluster import worker_cluster
+        from .sdk_cluster import settle, worker_cluster
 
-        wanted = OffsetRange(*cast("tuple[str, int, int, int]", partition.value)) if partition.value else None
-        if wanted is None:  # Spark's stand-in for "no partition at all"
-            return iter(())
-        return read_range(
+        if partition.value is None:  # Spark's stand-in for "no partition at all"
+            return
+        yield from read_range(
             worker_cluster(self.options.client),
-            wanted,
+            OffsetRange(*cast("tuple[str, int, int, int]", partition.value)),
             columns=self.columns,
-            batch_rows=self.options.arrow_batch_rows,
             fail_on_data_loss=self.options.fail_on_data_loss,
             timeout_ms=self.options.poll_timeout_ms,
         )
+        settle()
 
     def __reduce__(self) -> tuple[Any, ...]:
         return ship(self, {"options": self.options, "columns": self.columns})

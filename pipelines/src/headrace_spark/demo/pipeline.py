@@ -1,0 +1,157 @@
+"""The pipeline: departures by window, airport and carrier into Parquet, and the questions asked of the result.
+
+**The watermark.** Spark closes a window once the largest event time of all rows read so far, less the watermark's
+delay, has passed its end; a row that comes for a closed window is dropped. So the delay must cover how far apart in
+event time the partitions are read. Each partition holds its events in the order of their time, because they are
+published in that order. ``maxOffsetsPerTrigger`` takes the same share of what waits in each partition, so after any
+batch all partitions are read to nearly the same fraction; but aircraft do not fly evenly over the year, and the same
+fraction of two partitions may be days apart: 6.7 at most with this data set's keys. ``WATERMARK`` is twice that.
+
+**The end.** A window closes only when something later arrives, and after the last departure nothing does. So a closing
+marker, months later, is published to each partition, once all departures have been read: were it read before another
+partition's last departures, those would be late. Markers pass the watermark and are left out of everything else.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from .publish import MARKER_TIMESTAMP_MS, TOPIC
+
+WATERMARK = "14 days"
+WINDOW = "1 hour"
+OFFSETS_PER_TRIGGER = 75_000
+
+VALUE = "carrier STRING, origin STRING, departed BOOLEAN, delay_min INT"
+
+
+@dataclass(slots=True)
+class Progress:
+    """What the query's batches added up to."""
+
+    rows: int = 0
+    late_groups: int = 0
+    seconds: float = 0.0
+
+
+def departures_by_window(spark: SparkSession, bootstrap_servers: str) -> DataFrame:
+    """The streaming frame: one row for each hour, airport and carrier that had a scheduled departure."""
+    events = (
+        spark.readStream.format("headrace")
+        .option("headrace.bootstrap.servers", bootstrap_servers)
+        .option("subscribe", TOPIC)
+        .option("startingOffsets", "earliest")
+        .option("maxOffsetsPerTrigger", OFFSETS_PER_TRIGGER)
+        .load()
+        .select(
+            F.col("timestamp").alias("event_time"), F.from_json(F.col("value").cast("string"), VALUE).alias("event")
+        )
+        .withWatermark("event_time", WATERMARK)
+    )
+    # A condition on event_time stays above the watermark in Spark's plan, so that the markers reach the watermark; a
+    # condition on anything else would be pushed below it.
+    real = events.where(F.col("event_time") < F.timestamp_millis(F.lit(MARKER_TIMESTAMP_MS)))
+    return (
+        real.groupBy(F.window("event_time", WINDOW).alias("hour"), "event.origin", "event.carrier")
+        .agg(
+            F.count("*").alias("departures"),
+            F.count(F.when(F.col("event.departed"), 1)).alias("departed"),
+            F.sum("event.delay_min").alias("delay_min"),
+        )
+        .select(F.col("hour.start").alias("hour"), "origin", "carrier", "departures", "departed", "delay_min")
+    )
+
+
+def run(frame: DataFrame, output: Path, checkpoint: Path, told: Callable[[dict[str, Any]], None]) -> Progress:
+    """Process what is in the log now, then return; ``told`` hears each batch's progress (Spark's dictionary)."""
+    started = time.perf_counter()
+    query = (
+        frame.writeStream.format("parquet")
+        .option("path", str(output))
+        .option("checkpointLocation", str(checkpoint))
+        .outputMode("append")
+        .trigger(availableNow=True)
+        .start()
+    )
+    seen: set[int] = set()
+    total = Progress()
+
+    def take() -> None:
+        for batch in query.recentProgress:
+            if batch["batchId"] in seen:
+                continue
+            seen.add(batch["batchId"])
+            total.rows += batch["numInputRows"]
+            total.late_groups += sum(state["numRowsDroppedByWatermark"] for state in batch["stateOperators"])
+            told(batch)
+
+    try:
+        while not query.awaitTermination(1):
+            take()
+        take()
+    finally:
+        if query.isActive:
+            query.stop()
+    total.seconds = time.perf_counter() - started
+    return total
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """Scheduled departures of one airport or carrier, and how late those that left were."""
+
+    name: str
+    departures: int
+    departed: int
+    delay_min: int
+
+    @property
+    def mean_departure_delay_min(self) -> float:
+        return self.delay_min / self.departed
+
+    def summary(self) -> dict[str, Any]:
+        return {"departures": self.departures, "mean_departure_delay_min": self.mean_departure_delay_min}
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The final batch query's result; carriers are ranked, worst first."""
+
+    by_origin: list[Totals]
+    by_carrier: list[Totals]
+    #: (airport, hour of the day in New York) -> (departures, mean delay in minutes or None when none left)
+    by_hour: dict[tuple[str, int], tuple[int, float | None]]
+
+    @property
+    def departures(self) -> int:
+        return sum(row.departures for row in self.by_origin)
+
+
+def ask(spark: SparkSession, output: Path) -> Answer:
+    """The final batch query over the Parquet files."""
+    result = spark.read.parquet(str(output)).cache()
+    sums = [F.sum(name).alias(name) for name in ("departures", "departed", "delay_min")]
+    try:
+        local_hour = F.hour(F.from_utc_timestamp("hour", "America/New_York")).alias("local_hour")
+        by_hour = {
+            (row.origin, row.local_hour): (row.departures, row.delay_min / row.departed if row.departed else None)
+            for row in result.groupBy("origin", local_hour).agg(*sums).collect()
+        }
+        by_origin = [Totals(*row) for row in result.groupBy("origin").agg(*sums).orderBy("origin").collect()]
+        by_carrier = [
+            Totals(*row)
+            for row in result.groupBy("carrier")
+            .agg(*sums)
+            .orderBy((F.col("delay_min") / F.col("departed")).desc())
+            .collect()
+        ]
+    finally:
+        result.unpersist()
+    return Answer(by_origin, by_carrier, by_hour)

@@ -1,0 +1,105 @@
+"""Publishing the events, and proving afterwards that what was acknowledged is in the log."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from headrace import Admin, Consumer, NewTopic, Producer, TopicPartition
+
+from .dataset import Event
+
+TOPIC = "departures"
+PARTITIONS = 6
+
+#: The closing markers' event time, 2014-06-01: months after the last departure, so that every window closes.
+MARKER_TIMESTAMP_MS = 1_401_580_800_000
+
+#: Partition -> offset -> value, of records that the cluster acknowledged.
+Acknowledged = dict[int, dict[int, bytes]]
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """What came of publishing. ``seconds``: from the first send to the last acknowledgement."""
+
+    acknowledged: Acknowledged
+    failed: int
+    seconds: float
+
+    @property
+    def records(self) -> int:
+        return sum(map(len, self.acknowledged.values()))
+
+    @property
+    def records_per_s(self) -> float:
+        return self.records / self.seconds
+
+
+def create_topic(bootstrap_servers: str) -> None:
+    """The topic, new and empty. Its events are of 2013: without ``retention.ms=-1`` they would be deleted as old."""
+    with Admin({"bootstrap.servers": bootstrap_servers}) as admin:
+        if TOPIC in admin.list_topics():
+            admin.delete_topics([TOPIC])
+        admin.create_topics(
+            [NewTopic(TOPIC, partitions=PARTITIONS, replication_factor=1, config={"retention.ms": "-1"})]
+        )
+
+
+def publish(bootstrap_servers: str, events: Sequence[Event], told: Callable[[int], None]) -> Published:
+    """Send every event with an outcome of its own; ``told(n)`` hears how many have been sent."""
+    settings = {"bootstrap.servers": bootstrap_servers, "acks": "all", "linger.ms": 20, "batch.size": 262_144}
+    with Producer(settings) as producer:
+        started = time.perf_counter()
+        futures = []
+        for index, event in enumerate(events):
+            futures.append(producer.send(TOPIC, value=event.value, key=event.key, timestamp_ms=event.timestamp_ms))
+            if index % 20_000 == 0:
+                told(index)
+        producer.flush(timeout=60)
+        seconds = time.perf_counter() - started
+        told(len(events))
+        acknowledged: Acknowledged = {partition: {} for partition in range(PARTITIONS)}
+        failed = 0
+        for event, future in zip(events, futures, strict=True):
+            if future.exception(timeout=0) is not None:
+                failed += 1
+                continue
+            metadata = future.result(timeout=0)
+            acknowledged[metadata.partition][metadata.offset] = event.value
+    return Published(acknowledged, failed, seconds)
+
+
+def publish_markers(bootstrap_servers: str) -> None:
+    """One closing marker for each partition: an event so late that every earlier window is over."""
+    value = json.dumps({"marker": "the year is over"}).encode()
+    with Producer({"bootstrap.servers": bootstrap_servers, "acks": "all"}) as producer:
+        futures = [
+            producer.send(TOPIC, value=value, partition=partition, timestamp_ms=MARKER_TIMESTAMP_MS)
+            for partition in range(PARTITIONS)
+        ]
+        for future in futures:
+            future.result(timeout=30)
+
+
+def count_lost(bootstrap_servers: str, acknowledged: Mapping[int, Mapping[int, bytes]]) -> int:
+    """How many acknowledged records are not in the log at their offset, with their bytes: read back, one by one."""
+    with Consumer({"bootstrap.servers": bootstrap_servers, "auto.offset.reset": "earliest"}) as consumer:
+        partitions = [TopicPartition(TOPIC, partition) for partition in acknowledged]
+        consumer.assign(partitions)
+        ends = consumer.end_offsets(partitions)
+        missing = {partition: dict(records) for partition, records in acknowledged.items()}
+        wanted = {tp: end for tp, end in ends.items() if end > 0}
+        while any(consumer.position(tp) < end for tp, end in wanted.items()):
+            table = consumer.fetch_arrow(timeout=10.0)
+            if table.num_rows == 0:
+                break  # nothing for ten seconds: what is missing by now counts as lost
+            rows = zip(
+                table["partition"].to_pylist(), table["offset"].to_pylist(), table["value"].to_pylist(), strict=True
+            )
+            for partition, offset, value in rows:
+                if missing[partition].get(offset) == value:
+                    del missing[partition][offset]
+    return sum(map(len, missing.values()))

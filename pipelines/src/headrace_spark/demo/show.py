@@ -1,0 +1,90 @@
+"""What the demo prints: steps, progress (a bar on a terminal, plain lines otherwise), tables."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from .pipeline import Answer
+
+#: Plain output is told of progress this often at most.
+PLAIN_EVERY_S = 2.0
+
+
+class Meter:
+    """Progress of one step towards a known number of records."""
+
+    def __init__(self, console: Console, what: str, total: int, bar: Progress | None) -> None:
+        self._console, self._what, self._total, self._bar = console, what, total, bar
+        self._task = bar.add_task(what, total=total) if bar is not None else None
+        self._told_s = time.monotonic()
+
+    def at(self, done: int, note: str = "") -> None:
+        """``done`` of the total; ``note`` goes to the end of the line."""
+        if self._bar is not None and self._task is not None:
+            self._bar.update(self._task, completed=done, description=f"{self._what}  {note}")
+        elif time.monotonic() - self._told_s >= PLAIN_EVERY_S or done == self._total:
+            self._told_s = time.monotonic()
+            self._console.print(f"   {self._what}: {done:,} of {self._total:,}  {note}".rstrip())
+
+
+class Show:
+    """The demo's voice."""
+
+    def __init__(self, console: Console | None = None) -> None:
+        self.console = console or Console(highlight=False, soft_wrap=True)
+        self._began_s = time.monotonic()
+
+    def step(self, text: str) -> None:
+        """A step begins; with the seconds since the start."""
+        self.console.print(f"{time.monotonic() - self._began_s:5.1f} s  {text}")
+
+    def note(self, text: str) -> None:
+        """A detail of the current step."""
+        self.console.print(f"   {text}")
+
+    def line(self, text: str = "") -> None:
+        self.console.print(text)
+
+    @contextmanager
+    def meter(self, what: str, total: int) -> Iterator[Meter]:
+        """Progress for the length of a block."""
+        if not self.console.is_terminal:
+            yield Meter(self.console, what, total, None)
+            return
+        columns = (
+            TextColumn("  "), SpinnerColumn(), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
+            TextColumn("{task.description}"),
+        )  # fmt: skip
+        with Progress(*columns, console=self.console) as bar:
+            yield Meter(self.console, what, total, bar)
+
+    def answer(self, answer: Answer, names: Mapping[str, str]) -> None:
+        """The ranking as tables."""
+        carriers = Table(title="Carriers by mean departure delay, worst first", title_justify="left")
+        for header, justify in (("", "right"), ("carrier", "left"), ("scheduled", "right"), ("left", "right")):
+            carriers.add_column(header, justify=justify)  # type: ignore[arg-type]
+        carriers.add_column("mean delay (min)", justify="right")
+        for rank, row in enumerate(answer.by_carrier, 1):
+            carriers.add_row(
+                str(rank), f"{row.name} {names.get(row.name, '')}", f"{row.departures:,}", f"{row.departed:,}",
+                f"{row.mean_departure_delay_min:.2f}",
+            )  # fmt: skip
+        airports = Table(title="Airports", title_justify="left")
+        for header in ("airport", "scheduled", "left", "mean delay (min)", "worst hour (New York time)"):
+            airports.add_column(header, justify="left" if header == "airport" else "right")
+        for row in answer.by_origin:
+            hours: list[Any] = [(m, h) for (o, h), (_, m) in answer.by_hour.items() if o == row.name and m is not None]
+            worst, hour = max(hours)
+            airports.add_row(
+                row.name, f"{row.departures:,}", f"{row.departed:,}", f"{row.mean_departure_delay_min:.2f}",
+                f"{hour:02d} h, {worst:.1f} min",
+            )  # fmt: skip
+        self.console.print(airports)
+        self.console.print(carriers)

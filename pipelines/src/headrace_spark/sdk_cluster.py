@@ -1,0 +1,127 @@
+"""The cluster behind the source, through the SDK: metadata and offsets on the driver, ranges in the workers."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from headrace import Admin, Consumer
+from headrace.fetch import OffsetRange as ClientRange
+from headrace.fetch import RangeReader
+from headrace.settings import ADMIN
+from headrace_core.errors import UnknownTopicOrPartitionError
+from headrace_core.types import TopicPartition
+
+from .cluster import Cluster
+from .offsets import EARLIEST, LATEST
+from .planning import OffsetRange
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+#: Of the log, for one Arrow batch: 35,000 rows of 100 bytes. Smaller batches cost a message each on their way into the
+#: JVM, larger ones leave the caches (bench/spark.py).
+ARROW_BATCH_BYTES = 4 << 20
+#: Rows of one Arrow batch at most, for small records.
+ARROW_BATCH_ROWS = 100_000
+#: After how many tasks a worker no longer takes stock of what lives forever (see ``settle``).
+SETTLED_AFTER = 3
+
+
+class SdkCluster:
+    """Cluster (see cluster.py) on one Admin and one Consumer, opened when first needed."""
+
+    def __init__(self, config: Mapping[str, str]) -> None:
+        self._config = {**config, "allow.auto.create.topics": "false"}
+        self._admin: Admin | None = None
+        self._consumer: Consumer | None = None
+
+    def partitions(self, topics: Collection[str] | None) -> dict[str, list[int]]:
+        admin = self._admins()
+        names = admin.list_topics() if topics is None else sorted(topics)
+        found: dict[str, list[int]] = {}
+        for name in names:
+            with contextlib.suppress(UnknownTopicOrPartitionError):
+                for topic in admin.describe_topics([name]):
+                    found[topic.name] = [partition.partition for partition in topic.partitions]
+        return found
+
+    def list_offsets(self, wanted: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        consumer = self._consumers()
+        special = {LATEST: consumer.end_offsets, EARLIEST: consumer.beginning_offsets}
+        found: dict[TopicPartition, int] = {}
+        for timestamp, ask in special.items():
+            partitions = [partition for partition, asked in wanted.items() if asked == timestamp]
+            if partitions:
+                found |= ask(partitions)
+        times = {partition: asked for partition, asked in wanted.items() if asked not in special}
+        if times:
+            answers = consumer.offsets_for_times(times)
+            found |= {p: -1 if (answer := answers.get(p)) is None else answer.offset for p in times}
+        return found
+
+    def read(self, wanted: OffsetRange, *, columns: Sequence[str], timeout_ms: int) -> Iterator[pa.RecordBatch]:
+        settings: dict[str, Any] = {**self._config, "default.api.timeout.ms": timeout_ms}
+        with RangeReader([ClientRange(*wanted)], settings) as reader:
+            batches = reader.arrow_batches(
+                columns=list(columns), include_headers="headers" in columns, max_bytes=ARROW_BATCH_BYTES
+            )
+            for batch in batches:
+                for row in range(0, batch.num_rows, ARROW_BATCH_ROWS):
+                    yield batch.slice(row, ARROW_BATCH_ROWS)
+
+    def close(self) -> None:
+        for client in (self._admin, self._consumer):
+            if client is not None:
+                client.close()
+        self._admin = self._consumer = None
+
+    def _admins(self) -> Admin:
+        if self._admin is None:
+            self._admin = Admin({key: value for key, value in self._config.items() if key in ADMIN.keys})
+        return self._admin
+
+    def _consumers(self) -> Consumer:
+        if self._consumer is None:
+            self._consumer = Consumer(self._config)
+        return self._consumer
+
+
+def open_cluster(config: Mapping[str, str]) -> Cluster:
+    """A cluster of the caller's own, to be closed by it."""
+    return SdkCluster(config)
+
+
+_of_worker: dict[tuple[int, frozenset[tuple[str, str]]], SdkCluster] = {}
+
+
+def worker_cluster(config: Mapping[str, str]) -> Cluster:
+    """The cluster of this worker process: a worker runs one task after the other, and connects once.
+
+    It is never closed: Spark ends its workers with a signal. By process id, since a worker is a fork.
+    """
+    key = (os.getpid(), frozenset(config.items()))
+    found = _of_worker.get(key)
+    if found is None:
+        found = _of_worker[key] = SdkCluster(config)
+    return found
+
+
+_tasks_done = 0
+
+
+def settle() -> None:
+    """Tell the garbage collector, after a worker's first tasks, that what lives now lives on.
+
+    Spark's worker runs a full collection after each task. With pandas, pyarrow and grpc loaded that walks 75,000
+    objects: 20 ms alone, 40 to 80 ms on busy cores, at each task of each micro-batch. What was imported is never
+    garbage; once frozen it is not walked again. A stream of small batches runs a quarter faster for it (docs/spark.md).
+    """
+    global _tasks_done
+    _tasks_done += 1
+    if _tasks_done <= SETTLED_AFTER:
+        gc.collect()
+        gc.freeze()
