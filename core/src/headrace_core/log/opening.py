@@ -204,7 +204,8 @@ def _scan_unflushed(opening: _Opening, segments: list[LogSegment], recovery_poin
     for number, segment in enumerate(segments):
         if number < last and segments[number + 1].base_offset <= recovery_point:
             continue
-        found = scans[number] = scan(segment.log, segment.base_offset)
+        # The active segment is never compacted.
+        found = scans[number] = scan(segment.log, segment.base_offset, contiguous=number == last)
         judgement = judge(segment.log, found, recovery_point=recovery_point, is_last=number == last)
         if judgement.verdict is Verdict.CORRUPT:
             raise opening.corrupt(segment, judgement.why)
@@ -248,7 +249,7 @@ def _restore_epochs(
         if found is None and not known:
             found = _headers(opening, segment)
         for entry in found.epochs if found is not None else ():
-            if entry.epoch >= 0 and entry.epoch > (entries[-1].epoch if entries else -1):
+            if entry.epoch > (entries[-1].epoch if entries else -1):
                 entries = with_epoch(entries, EpochStart(entry.epoch, entry.start_offset))
     epochs.replace(entries)
 

@@ -374,11 +374,12 @@ class PartitionLog(LogReader):
             )
         if before_offset > self.log_start_offset:
             self.log_start_offset = before_offset
-            self.epochs.truncate_from_start(before_offset)
         return self.log_start_offset
 
     def drop_segments_below_start(self) -> int:
-        """Deletes the files of whole segments below the log start; returns how many. Call once the start is durable."""
+        """Deletes the files of whole segments below the log start, and the epochs that ended there; returns how many
+        segments. Call once the start is durable: a crash before that must find them all."""
+        self.epochs.truncate_from_start(self.log_start_offset)
         segments = self._segments
         dropped = 0
         while dropped + 1 < len(segments) and segments[dropped + 1].base_offset <= self.log_start_offset:

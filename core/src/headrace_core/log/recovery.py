@@ -30,6 +30,7 @@ from dataclasses import dataclass, field
 
 from ..errors import CorruptMessageError
 from ..records import HEADER_BYTES, check_batch, read_header
+from ..types import NO_EPOCH
 from .epochs import EpochStart
 from .files import File
 from .index import RELATIVE_OFFSET_MAX
@@ -74,9 +75,19 @@ class Judgement:
     why: str = ""
 
 
-def scan(file: File, base_offset: int, *, position: int = 0, end: int | None = None, check_crc: bool = True) -> Scan:
-    """Reads batches from ``position`` (a batch's start) until the end of the file, or the first that is not sound:
-    cut short, impossible, wrong CRC, or with an offset that does not go on from the one before it."""
+def scan(
+    file: File,
+    base_offset: int,
+    *,
+    position: int = 0,
+    end: int | None = None,
+    check_crc: bool = True,
+    contiguous: bool = False,
+) -> Scan:
+    """Reads batches from ``position`` (a batch's start) until the end of the file, or the first that is not sound: cut
+    short, impossible, wrong CRC, or with an offset or leader epoch that cannot follow the one before it. (The CRC covers
+    neither of these two.) ``contiguous``: offsets must go on without a gap, as they do where no compaction has been.
+    """
     size = file.size() if end is None else end
     found = Scan(end=position, next_offset=base_offset, file_size=size)
     window = b""
@@ -91,10 +102,14 @@ def scan(file: File, base_offset: int, *, position: int = 0, end: int | None = N
                 raise CorruptMessageError(
                     f"the batch has {header.size} bytes by its header, only {size - found.end} are there"
                 )
-            if not found.next_offset <= header.base_offset <= header.last_offset <= base_offset + RELATIVE_OFFSET_MAX:
+            gap = header.base_offset - found.next_offset
+            if gap < 0 or (gap and contiguous) or header.last_offset > base_offset + RELATIVE_OFFSET_MAX:
                 raise CorruptMessageError(
                     f"offsets {header.base_offset} to {header.last_offset} cannot follow {found.next_offset - 1}"
                 )
+            latest_epoch = found.epochs[-1].epoch if found.epochs else NO_EPOCH
+            if header.leader_epoch < latest_epoch and header.leader_epoch != NO_EPOCH:
+                raise CorruptMessageError(f"leader epoch {header.leader_epoch} cannot follow {latest_epoch}")
             if check_crc:
                 if at + header.size > len(window):
                     window = file.pread(min(max(_WINDOW_BYTES, header.size), size - found.end), found.end)

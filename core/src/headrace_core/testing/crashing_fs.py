@@ -32,7 +32,7 @@ from ..log.files import Buffer, Lock
 T = TypeVar("T")
 
 BLOCK_BYTES = 4096
-_UNCHANGING = frozenset({"read", "listdir", "lock"})
+_UNCHANGING = frozenset({"open", "read", "listdir", "lock"})
 _MAKE_DURABLE = frozenset({"sync", "sync_directory"})
 
 
@@ -152,9 +152,9 @@ class CrashingFileSystem:
         self.capacity_bytes = capacity_bytes
         self.trace: list[TraceEntry] = []
         self.faults: list[Fault] = []
-        #: Crash when this many operations were done (counted by ``operations``); None: never.
+        #: Crash when this many operations were done (as ``operations`` counts them); None: never.
         self.crash_after: int | None = None
-        #: Operations so far.
+        #: Operations so far that change something (all but open, read, listdir and lock).
         self.operations = 0
         #: Called before each operation; may raise.
         self.on_operation: Callable[[TraceEntry], None] | None = None
@@ -178,7 +178,7 @@ class CrashingFileSystem:
         path_contains: str = "",
         partial_bytes: int = 0,
     ) -> Fault:
-        """Plans a failure. Operations: open, write, read, truncate, sync, sync_directory, rename, unlink, mkdir, rmdir,
+        """Plans a failure. Operations: open, create, write, read, truncate, sync, sync_directory, rename, unlink, mkdir, rmdir,
         listdir, lock."""
         fault = Fault(operation, error, nth, times, path_ends, path_contains, partial_bytes)
         self.faults.append(fault)
@@ -257,7 +257,7 @@ class CrashingFileSystem:
                 raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
             return MemoryFile(self, path, entry, writable=write or create, generation=self._generation)
 
-        return self._do("open", path, effect)
+        return self._do("create" if create and not self.exists(path) else "open", path, effect)
 
     def exists(self, path: str) -> bool:
         try:
@@ -368,10 +368,11 @@ class CrashingFileSystem:
         self.operations += 1
         if number == self.crash_after and operation in _MAKE_DURABLE:
             self._lose_power(entry)
-        result = effect()
-        if number == self.crash_after:
-            self._lose_power(entry)
-        return result
+        try:
+            return effect()
+        finally:
+            if number == self.crash_after:
+                self._lose_power(entry)
 
     def _lose_power(self, entry: TraceEntry) -> None:
         self._is_down = True
