@@ -1,7 +1,7 @@
 """Apache Kafka's DumpLogSegments reads the files that our broker wrote for our SDK, and finds nothing wrong.
 
-Marked `kafka`: needs Java, Maven and HEADRACE_PEERS (the folder of the script that fetches Kafka's jars). When the test
-is selected, whatever is missing is an error, not a skip.
+Marked `kafka`: needs Java, and Maven for Kafka's jars. When the test is selected, whatever is missing is an error, not a
+skip.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from headrace import Admin, LocalCluster, NewTopic, Producer
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.xdist_group("kafka_jars")]
 
+ROOT = Path(__file__).resolve().parents[3]
 TOOL = "org.apache.kafka.tools.DumpLogSegments"
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 RECORDS = 3_000
@@ -30,19 +31,27 @@ COMPLAINTS = re.compile(r"mismatch|out of order|exception|corrupt|error", re.IGN
 DumpLog = Callable[..., str]
 
 
+def _tool_command() -> list[str]:
+    """How to start the tool: by the script in HEADRACE_PEERS when that is set (CI), else from jars of our own."""
+    if peers := os.environ.get("HEADRACE_PEERS"):
+        script = Path(peers) / "kafka" / "cluster.py"
+        assert script.exists(), f"HEADRACE_PEERS={peers}: {script} is missing"
+        fetched = subprocess.run([sys.executable, str(script), "fetch"], capture_output=True, text=True, timeout=500)
+        assert fetched.returncode == 0, f"Kafka's jars could not be fetched:\n{fetched.stdout}{fetched.stderr}"
+        return [sys.executable, str(script), "tool", TOOL]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(ROOT / "bench"))
+        import kafka_node
+
+        return ["java", "-Xmx512m", "-cp", f"{kafka_node.jars()}/*", TOOL]
+
+
 @pytest.fixture(scope="module")
 def dump_log() -> DumpLog:
-    peers = os.environ.get("HEADRACE_PEERS")
-    assert peers, "HEADRACE_PEERS is not set: it names the folder that holds kafka/cluster.py"
-    script = Path(peers) / "kafka" / "cluster.py"
-    assert script.exists(), f"{script} is missing"
-    fetched = subprocess.run([sys.executable, str(script), "fetch"], capture_output=True, text=True, timeout=500)
-    assert fetched.returncode == 0, f"Kafka's jars could not be fetched:\n{fetched.stdout}{fetched.stderr}"
+    command = _tool_command()
 
     def run(*arguments: str) -> str:
-        done = subprocess.run(
-            [sys.executable, str(script), "tool", TOOL, *arguments], capture_output=True, text=True, timeout=120
-        )
+        done = subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=120)
         assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
         return done.stdout + done.stderr
 
