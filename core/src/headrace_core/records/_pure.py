@@ -87,6 +87,7 @@ class BatchBuilder:
         The first record always fits. InvalidTimestampError for a negative time other than -1 (none); TypeError for
         what is not bytes-like; RecordTooLargeError above 2 GiB, where no batch can hold it.
         """
+        headers = None if headers is None else list(headers)  # may run anything, so it comes before all else
         check_timestamp(timestamp_ms)
         base = self._base_timestamp_ms if self.count else timestamp_ms
         if timestamp_ms - base > INT64_MAX:

@@ -1,0 +1,39 @@
+"""Batches that no encoder writes: offset gaps, wrong counts, damaged bytes under a CRC that is right again."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+from crc32c import crc32c
+
+from ..records._pure_records import encode_record
+from ..records.batches import assemble_batch
+
+
+def resealed(batch: bytes | bytearray) -> bytes:
+    """The bytes with the length and the CRC that fit them."""
+    out = bytearray(batch)
+    struct.pack_into(">i", out, 8, len(out) - 12)
+    struct.pack_into(">I", out, 17, crc32c(memoryview(out)[21:]))
+    return bytes(out)
+
+
+def patched(batch: bytes, position: int, new: bytes) -> bytes:
+    """``batch`` with ``new`` at ``position``, resealed."""
+    return resealed(batch[:position] + new + batch[position + len(new) :])
+
+
+def batch_of(
+    deltas: list[int], *, last: int | None = None, count: int | None = None, body: bytes = b"", **fields: Any
+) -> bytes:
+    """A batch whose records have these offset deltas (values "v<delta>"), with ``body`` after them."""
+    records = b"".join(encode_record(0, delta, None, b"v%d" % delta, None) for delta in deltas)
+    return assemble_batch(
+        records + body,
+        record_count=len(deltas) if count is None else count,
+        last_offset_delta=(deltas[-1] if deltas else 0) if last is None else last,
+        base_timestamp_ms=fields.pop("base_timestamp_ms", 1_000),
+        max_timestamp_ms=fields.pop("max_timestamp_ms", 1_000),
+        **fields,
+    )

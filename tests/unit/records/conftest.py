@@ -1,0 +1,14 @@
+"""One suite, two codecs: every test that takes ``codec`` runs on the reference and on the compiled one."""
+
+from __future__ import annotations
+
+from types import ModuleType
+
+import pytest
+
+from headrace_core.records import _compiled, _pure
+
+
+@pytest.fixture(params=[_pure, _compiled], ids=["pure", "native"])
+def codec(request: pytest.FixtureRequest) -> ModuleType:
+    return request.param
