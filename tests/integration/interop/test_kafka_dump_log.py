@@ -1,7 +1,6 @@
 """Apache Kafka's DumpLogSegments reads the files that our broker wrote for our SDK, and finds nothing wrong.
 
-Marked `kafka`: needs Java, and Maven for Kafka's jars. When the test is selected, whatever is missing is an error, not a
-skip.
+Marked `kafka`: needs Java, and Maven for Kafka's jars. When the test is selected, what is missing is an error, no skip.
 """
 
 from __future__ import annotations
