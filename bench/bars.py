@@ -74,6 +74,11 @@ def _of_ceiling(workload: str, direction: str) -> Bar:
     return Bar(f"{workload}, Arrow", f"raw gRPC, one way {direction}", 0.5, "x", share)
 
 
+def _of_ready_made(form: str) -> Bar:
+    share = _ratio(f"headrace.spark.{form}", f"spark.ready_made.{form}")
+    return Bar(f"Spark {form} read", "a data source with the Arrow batches ready-made", 0.6, "x", share)
+
+
 def _at_most(path: str, limit: float, unit: str, name: str) -> Bar:
     return Bar(path, "absolute", limit, unit, _median(name), at_least=False)
 
@@ -111,10 +116,8 @@ BARS: tuple[Bar, ...] = (
     ),
     Bar("Spark batch read, aggregate", "absolute", 2.5e6, "rows/s", _median("headrace.spark.batch")),
     Bar("Spark AvailableNow stream, aggregate", "absolute", 1.2e6, "rows/s", _median("headrace.spark.stream")),
-    Bar(
-        "Spark batch read", "a data source with ready-made Arrow", 0.6, "x",
-        _ratio("headrace.spark.batch", "spark.ready_made.batch"),
-    ),
+    _of_ready_made("batch"),
+    _of_ready_made("stream"),
     _at_most("broker RSS, idle", 90, "MiB", "headrace.rss.idle"),
     _at_most("broker RSS, most under load", 400, "MiB", "headrace.rss.loaded"),
     _at_most("start to first acknowledged record", 1.5, "s", "headrace.start"),
