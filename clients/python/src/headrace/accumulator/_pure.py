@@ -17,7 +17,6 @@ import asyncio
 import random
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -79,6 +78,8 @@ class SendBatch:
             self.base_offset, self.log_append_time_ms, self.error = base_offset, log_append_time_ms, error
             self.done = True
             self.data = self.builder = None
+            if self.queue.open is self:
+                self.queue.open = None
             accumulator.unfinished.discard(self)
             accumulator.buffered_bytes -= self.size
             self.queue.bytes -= self.size
@@ -266,11 +267,15 @@ class PartitionQueue:
         self.topic = topic
         self.partition = partition
         self.open: SendBatch | None = None
-        self.sealed: deque[SendBatch] = deque()
+        self.sealed: list[SendBatch] = []
         self.listed = False  # the sender knows that there is something
         self.bytes = 0  # waiting or in flight: what the sticky choice compares
         self.sequence = 0
         self.sender: Any = None  # the sender's own notes
+
+    def requeue(self, batches: list[SendBatch]) -> None:
+        """Put batches, oldest first, before those that wait."""
+        self.sealed[:0] = batches
 
     def next_sequence(self) -> int:
         self.sequence += 1
@@ -537,7 +542,7 @@ class Accumulator:
             if not queue.sealed and partial and queue.open is not None:
                 queue.sealed.append(queue.open)
                 queue.open = None
-            return queue.sealed.popleft() if queue.sealed else None
+            return queue.sealed.pop(0) if queue.sealed else None
 
     def leave_if_empty(self, queue: PartitionQueue) -> bool:
         """Whether nothing is left; then the queue will be announced again."""

@@ -224,8 +224,8 @@ class Sender:
         if notes.in_flight:
             return
         if notes.failed:
-            notes.failed.sort(key=lambda batch: batch.sequence, reverse=True)
-            queue.sealed.extendleft(batch for batch in notes.failed if not batch.done)
+            notes.failed.sort(key=lambda batch: batch.sequence)
+            queue.requeue([batch for batch in notes.failed if not batch.done])
             notes.failed = []
             queue.listed = True
             self._orphans[queue] = None
