@@ -74,7 +74,8 @@ def heartbeat(view: View, request: Heartbeat) -> Decision:
     records: list[MetadataRecord] = []
     if request.want_shutdown:
         records, reply, offset = _shut_down(view, broker)
-        contact = dataclasses.replace(contact, shutdown_offset=offset)
+        # A process that may stop is about to end: its successor need not wait for its session.
+        contact = dataclasses.replace(contact, shutdown_offset=offset, connected=not reply.should_shutdown)
     elif request.want_fence:
         records = records if broker.fenced else _fence(view.image, broker)
         reply = HeartbeatReply(fenced=True, should_shutdown=False)

@@ -1,0 +1,113 @@
+"""A small world for the tests of the cluster room: a core, a log in memory, a clock that is a number."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+from headrace_controller.cluster.core import ClusterCore
+from headrace_controller.cluster.decision import ClusterSettings, Decision
+from headrace_controller.cluster.requests import (
+    Bootstrap,
+    CreateTopics,
+    FenceSilentBrokers,
+    Heartbeat,
+    NewTopic,
+    RegisterBroker,
+    Registered,
+    Request,
+)
+from headrace_core.metadata import BrokerEndpoint, MetadataImage, MetadataRecord, PartitionImage, TopicImage
+
+CLUSTER = "cluster-one"
+
+
+def id16(number: int) -> bytes:
+    return number.to_bytes(16, "big")
+
+
+class World:
+    """``ask`` decides, and (unless ``in_flight``) commits at once; a refusal is raised."""
+
+    def __init__(self, seed: int = 0, **settings: Any) -> None:
+        self.rng = random.Random(seed)
+        self.now_ms = 1_000.0
+        self.core = ClusterCore(ClusterSettings(**settings), new_id=lambda: self.rng.randbytes(16))
+        self.log: list[MetadataRecord] = []
+        self.core.lead(self.now_ms)
+        self.ask(Bootstrap(CLUSTER))
+
+    @property
+    def image(self) -> MetadataImage:
+        return self.core.committed
+
+    def decide(self, request: Request) -> Decision:
+        """Decide and accept; nothing is committed yet."""
+        decision = self.core.decide(request, self.now_ms)
+        self.log += decision.records
+        self.core.accept(decision, len(self.log), epoch=1)
+        return decision
+
+    def commit(self) -> None:
+        self.core.commit(len(self.log))
+
+    def ask(self, request: Request, *, in_flight: bool = False) -> Any:
+        decision = self.decide(request)
+        if not in_flight:
+            self.commit()
+        if decision.failure is not None:
+            raise decision.failure
+        return decision.reply
+
+    # -- brokers ------------------------------------------------------------------------------------------------------
+
+    def register(self, number: int, *, life: int = 0, rack: str | None = None, wanted: int = -1) -> Registered:
+        """The broker with directory ``number``, in its ``life``-th incarnation."""
+        reply = self.ask(
+            RegisterBroker(
+                cluster_id=CLUSTER,
+                incarnation_id=id16(1_000 * number + life),
+                directory_ids=(id16(number),),
+                endpoints=(BrokerEndpoint("client", "127.0.0.1", 9_000 + number),),
+                rack=rack,
+                wanted_broker_id=wanted,
+            )
+        )
+        assert isinstance(reply, Registered)
+        return reply
+
+    def beat(self, broker: Registered, *, applied: int | None = None, **wants: bool) -> Any:
+        """A heartbeat of a broker that has applied everything, unless told otherwise."""
+        return self.ask(
+            Heartbeat(
+                broker_id=broker.broker_id,
+                broker_epoch=broker.broker_epoch,
+                metadata_offset=self.image.next_offset if applied is None else applied,
+                **wants,
+            )
+        )
+
+    def live_broker(self, number: int, **more: Any) -> Registered:
+        broker = self.register(number, **more)
+        assert not self.beat(broker).fenced
+        return broker
+
+    def tick(self) -> None:
+        while self.decide(FenceSilentBrokers()).records:
+            pass
+        self.commit()
+
+    # -- topics -------------------------------------------------------------------------------------------------------
+
+    def create(self, name: str, partitions: int = 1, **more: Any) -> TopicImage:
+        (result,) = self.ask(CreateTopics((NewTopic(name=name, partitions=partitions, **more),)))
+        if result.error is not None:
+            raise result.error
+        topic = self.image.topic(name)
+        assert topic is not None
+        return topic
+
+    def partition(self, name: str, number: int = 0) -> PartitionImage:
+        topic = self.image.topic(name)
+        assert topic is not None
+        return topic.partitions[number]

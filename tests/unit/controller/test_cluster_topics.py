@@ -1,0 +1,246 @@
+"""Topics in the cluster room: created, deleted, extended, and every refusal."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from cluster_world import World
+
+from headrace_controller.cluster.requests import (
+    CreatePartitions,
+    CreateTopics,
+    DeleteTopics,
+    MorePartitions,
+    NewTopic,
+)
+from headrace_core.errors import (
+    HeadraceError,
+    InvalidConfigError,
+    InvalidPartitionsError,
+    InvalidReplicaAssignmentError,
+    InvalidReplicationFactorError,
+    InvalidRequestError,
+    InvalidTopicError,
+    PolicyViolationError,
+    TopicAlreadyExistsError,
+    TopicDeletionDisabledError,
+    UnknownTopicOrPartitionError,
+    UnsupportedVersionError,
+)
+from headrace_core.metadata import ConfigResourceType
+
+
+def live(brokers: int = 1, **settings: Any) -> World:
+    world = World(**settings)
+    for number in range(brokers):
+        world.live_broker(number)
+    return world
+
+
+def test_a_topic_gets_an_id_partitions_leaders_and_its_configs() -> None:
+    world = live()
+    topic = world.create("orders", 3, configs={"retention.ms": " 5 ", "cleanup.policy": "compact, delete"})
+    assert len(topic.topic_id) == 16
+    assert [(p.replicas, p.isr, p.leader, p.leader_epoch) for p in topic.partitions] == [((1,), (1,), 1, 0)] * 3
+    assert world.image.config(ConfigResourceType.TOPIC, "orders") == {
+        "retention.ms": "5",
+        "cleanup.policy": "compact,delete",
+    }
+
+
+@pytest.mark.parametrize("asked", [-1, 0])
+def test_partitions_and_replicas_default_to_the_clusters(asked: int) -> None:
+    world = live(num_partitions=6)
+    topic = world.create("t", asked, replication_factor=asked)
+    assert (len(topic.partitions), topic.replication_factor) == (6, 1)
+
+
+def test_one_request_is_one_decision_and_its_sound_topics_are_created() -> None:
+    world = live()
+    world.create("there")
+    decision = world.decide(
+        CreateTopics((NewTopic(name="a", partitions=2), NewTopic(name="there"), NewTopic(name="b")))
+    )
+    world.commit()
+    assert [type(result.error) for result in decision.reply] == [type(None), TopicAlreadyExistsError, type(None)]
+    assert sorted(world.image.topic_ids) == ["a", "b", "there"]
+    assert len(decision.records) == 2 + 1 + 1 + 1
+
+
+def test_a_topic_that_is_still_in_flight_exists_already() -> None:
+    world = live()
+    world.ask(CreateTopics((NewTopic(name="t"),)), in_flight=True)
+    (result,) = world.ask(CreateTopics((NewTopic(name="t"),)), in_flight=True)
+    assert isinstance(result.error, TopicAlreadyExistsError)
+    assert "t" not in world.image.topic_ids
+    world.commit()
+    assert "t" in world.image.topic_ids
+
+
+def test_validate_only_answers_and_does_nothing() -> None:
+    world = live(2)
+    written = len(world.log)
+    good, bad = world.ask(CreateTopics((NewTopic(name="t", partitions=4), NewTopic(name="..")), validate_only=True))
+    assert (good.error, good.partitions) == (None, 4)
+    assert isinstance(bad.error, InvalidTopicError)
+    assert len(world.log) == written
+
+
+@pytest.mark.parametrize(
+    ("topic", "error", "message"),
+    [
+        ({"name": "a/b"}, InvalidTopicError, "not legal"),
+        ({"name": ""}, InvalidTopicError, "not legal"),
+        ({"name": "x" * 250}, InvalidTopicError, "not legal"),
+        ({"name": "__cluster_metadata"}, InvalidTopicError, "controllers' own log"),
+        ({"name": "there"}, TopicAlreadyExistsError, "there exists already"),
+        ({"partitions": -2}, InvalidPartitionsError, "at least 1"),
+        ({"partitions": 10_000}, PolicyViolationError, "split it"),
+        ({"partitions": 2**31 - 1}, PolicyViolationError, "split it"),
+        ({"replication_factor": -2}, InvalidReplicationFactorError, "at least 1"),
+        ({"replication_factor": 3}, InvalidReplicationFactorError, "3 is larger than the number of live brokers, 2"),
+        ({"replication_factor": 2}, UnsupportedVersionError, "not built yet"),
+        ({"configs": {"retention.mss": "1"}}, InvalidConfigError, "did you mean 'retention.ms'"),
+        ({"configs": {"segment.bytes": "1"}}, InvalidConfigError, "segment.bytes"),
+        ({"assignments": {0: (1,)}, "partitions": 1}, InvalidRequestError, "not both"),
+        ({"assignments": {1: (1,)}}, InvalidReplicaAssignmentError, "name the partitions 1, but 0 are needed"),
+        ({"assignments": {0: ()}}, InvalidReplicaAssignmentError, "none, or repeat"),
+        ({"assignments": {0: (1, 1)}}, InvalidReplicaAssignmentError, "none, or repeat"),
+        ({"assignments": {0: (9,)}}, InvalidReplicaAssignmentError, "no broker 9 is registered"),
+        ({"assignments": {0: (3,)}}, InvalidReplicaAssignmentError, "alive"),
+        ({"assignments": {0: (1,), 1: (1, 2)}}, InvalidReplicaAssignmentError, "replication factor is 1"),
+        ({"assignments": {0: (1, 2)}}, UnsupportedVersionError, "not built yet"),
+    ],
+)
+def test_an_impossible_topic_is_refused_and_leaves_nothing(
+    topic: dict, error: type[HeadraceError], message: str
+) -> None:
+    world = live(2)
+    world.register(2)  # broker 3, fenced
+    world.create("there")
+    written = len(world.log)
+    (result,) = world.ask(CreateTopics((NewTopic(**{"name": "t", **topic}),)))
+    assert type(result.error) is error
+    assert message in str(result.error)
+    assert len(world.log) == written
+
+
+def test_a_name_given_twice_in_a_request_is_refused_each_time() -> None:
+    world = live()
+    results = world.ask(CreateTopics((NewTopic(name="t"), NewTopic(name="u"), NewTopic(name="t"))))
+    assert [type(result.error) for result in results] == [InvalidRequestError, type(None), InvalidRequestError]
+    assert sorted(world.image.topic_ids) == ["u"]
+
+
+def test_no_topic_without_a_live_broker_and_the_error_says_so() -> None:
+    world = World()
+    world.register(1)
+    (result,) = world.ask(CreateTopics((NewTopic(name="t", partitions=1),)))
+    assert isinstance(result.error, InvalidReplicationFactorError)
+    assert "none has come up, or all are fenced" in str(result.error)
+
+
+def test_a_request_may_not_make_more_records_than_allowed_in_all() -> None:
+    world = live(metadata_max_records_per_request=10)
+    first, second = world.ask(CreateTopics((NewTopic(name="a", partitions=6), NewTopic(name="b", partitions=6))))
+    assert first.error is None
+    assert isinstance(second.error, PolicyViolationError)
+
+
+def test_topics_are_assigned_by_hand_when_asked() -> None:
+    world = live(2)
+    topic = world.create("t", -1, assignments={1: (1,), 0: (2,)})
+    assert [p.replicas for p in topic.partitions] == [(2,), (1,)]
+
+
+# -- deletion ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_deleted_topic_is_gone_with_its_configs_and_can_come_back_as_another() -> None:
+    world = live()
+    before = world.create("t", configs={"retention.ms": "5"})
+    (result,) = world.ask(DeleteTopics(("t",)))
+    assert (result.error, result.topic_id) == (None, before.topic_id)
+    assert world.image.topics == {}
+    assert world.image.configs == {}
+    assert world.image.loads == {}
+    assert world.create("t").topic_id != before.topic_id
+
+
+def test_what_cannot_be_deleted_is_named() -> None:
+    world = live()
+    world.create("t")
+    world.create("u")
+    results = world.ask(DeleteTopics(("t", "nope", "u", "u")))
+    assert [type(result.error) for result in results] == [
+        type(None),
+        UnknownTopicOrPartitionError,
+        InvalidRequestError,
+        InvalidRequestError,
+    ]
+    assert sorted(world.image.topic_ids) == ["u"]
+
+
+def test_deletion_can_be_disabled() -> None:
+    world = live(delete_topic_enable=False)
+    world.create("t")
+    (result,) = world.ask(DeleteTopics(("t",)))
+    assert isinstance(result.error, TopicDeletionDisabledError)
+
+
+# -- more partitions --------------------------------------------------------------------------------------------------
+
+
+def test_partitions_are_added_behind_the_others() -> None:
+    world = live()
+    before = world.create("t", 2)
+    (result,) = world.ask(CreatePartitions((MorePartitions(topic="t", total=5),)))
+    assert (result.error, result.partitions) == (None, 5)
+    topic = world.image.topic("t")
+    assert topic is not None
+    assert topic.topic_id == before.topic_id
+    assert topic.partitions[:2] == before.partitions
+    assert [p.leader for p in topic.partitions] == [1] * 5
+
+
+@pytest.mark.parametrize(
+    ("more", "error", "message"),
+    [
+        ({"total": 2}, InvalidPartitionsError, "has 2 partition(s) already"),
+        ({"total": 1}, InvalidPartitionsError, "1 would take some away"),
+        ({"total": 0}, InvalidPartitionsError, "0 would take some away"),
+        ({"total": -1}, InvalidPartitionsError, "-1 would take some away"),
+        ({"total": 20_000}, PolicyViolationError, "split it"),
+        ({"topic": "nope", "total": 3}, UnknownTopicOrPartitionError, "'nope' does not exist"),
+        ({"total": 3, "assignments": {0: (1,)}}, InvalidReplicaAssignmentError, "0, but 2 are needed"),
+        ({"total": 3, "assignments": {2: (1, 2)}}, InvalidReplicaAssignmentError, "replication factor is 1"),
+        ({"total": 3, "assignments": {2: (9,)}}, InvalidReplicaAssignmentError, "no broker 9"),
+    ],
+)
+def test_impossible_partitions_are_refused(more: dict, error: type[HeadraceError], message: str) -> None:
+    world = live(2)
+    world.create("t", 2)
+    written = len(world.log)
+    (result,) = world.ask(CreatePartitions((MorePartitions(**{"topic": "t", **more}),)))
+    assert type(result.error) is error
+    assert message in str(result.error)
+    assert len(world.log) == written
+
+
+def test_partitions_can_be_validated_and_assigned() -> None:
+    world = live(2)
+    world.create("t", 1)
+    request = MorePartitions(topic="t", total=3, assignments={1: (2,), 2: (1,)})
+    (result,) = world.ask(CreatePartitions((request,), validate_only=True))
+    assert result.error is None
+    assert len(world.image.topics[result.topic_id].partitions) == 1
+    world.ask(CreatePartitions((request,)))
+    assert [p.leader for p in world.image.topics[result.topic_id].partitions][1:] == [2, 1]
+
+
+def test_a_topic_named_twice_gets_no_partitions() -> None:
+    world = live()
+    world.create("t", 1)
+    twice = (MorePartitions(topic="t", total=2), MorePartitions(topic="t", total=3))
+    assert [type(r.error) for r in world.ask(CreatePartitions(twice))] == [InvalidRequestError] * 2
