@@ -155,7 +155,7 @@ def test_timestamps_outside_of_the_topics_bounds_are_refused(codec):
 def test_a_compacted_topic_demands_keys(codec):
     batch = codec.encode_batch([(1, b"", b"x", None), (1, None, b"y", None)])
     codec.validate_batches(batch)
-    with pytest.raises(InvalidRecordError, match="record 1.*no key"):
+    with pytest.raises(InvalidRecordError, match=r"record 1 .* no key"):
         codec.validate_batches(batch, require_keys=True)
 
 

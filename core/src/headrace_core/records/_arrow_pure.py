@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 
 from ..errors import InvalidArgumentError, InvalidRecordError, InvalidTimestampError, RecordTooLargeError
-from ._pure import BatchBuilder, Record, decode_batch
+from ._pure import BatchBuilder, Record, batch_body, decode_batch
 from .batches import check_batch, read_whole_header
 from .types import Buffer, DecodeLimits
 
@@ -93,7 +93,7 @@ class Decoder:
                 if self._check_crc:
                     check_batch(data, position)
                 records = decode_batch(data, position, limits=self._limits, check_crc=False)
-                size = sum(len(record.key or b"") + len(record.value or b"") for record in records)
+                size = len(batch_body(data, position, header, self._limits))
                 if self._records and self._bytes + size > max_bytes:
                     break
                 if size > max_bytes:

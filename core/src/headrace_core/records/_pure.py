@@ -198,7 +198,8 @@ def decode_batch(
     ]
 
 
-def _body(data: Buffer, position: int, header: BatchHeader, limits: DecodeLimits) -> Buffer:
+def batch_body(data: Buffer, position: int, header: BatchHeader, limits: DecodeLimits) -> Buffer:
+    """The records of the batch at ``position``, decompressed."""
     block = memoryview(data)[position + HEADER_BYTES : position + header.size]
     try:
         return decompress(header.compression, block, limits.max_decompressed_bytes)
@@ -210,7 +211,7 @@ def _records_of(
     data: Buffer, position: int, header: BatchHeader, topic: str, partition: int, limits: DecodeLimits
 ) -> Iterator[Record]:
     given_ms = header.max_timestamp_ms if header.timestamp_type is TimestampType.LOG_APPEND_TIME else None
-    for raw in read_records(_body(data, position, header, limits), header, limits):
+    for raw in read_records(batch_body(data, position, header, limits), header, limits):
         yield Record(
             topic,
             partition,
@@ -336,7 +337,7 @@ def validate_batches(
     for position, header in iterate_headers(data):
         check_batch(data, position)
         check_producer_fields(header, allow_control, allow_transactional, allow_producer_id)
-        body = _body(data, position, header, limits)
+        body = batch_body(data, position, header, limits)
         latest_ms = INT64_MIN
         for index, record in enumerate(read_records(body, header, limits)):
             if record.offset_delta != index:
