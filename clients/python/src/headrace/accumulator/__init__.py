@@ -30,4 +30,5 @@ PartitionQueue = _chosen.PartitionQueue
 RecordFuture = _chosen.RecordFuture
 SendBatch = _chosen.SendBatch
 TopicQueues = _chosen.TopicQueues
+key_partitions = _chosen.key_partitions
 murmur2 = _chosen.murmur2

@@ -89,6 +89,30 @@ def murmur2(data):
     return hash_key(&view[0], view.shape[0])
 
 
+def key_partitions(
+    size_t offsets, size_t data, size_t validity, Py_ssize_t first, Py_ssize_t rows, unsigned int count, out not None
+):
+    """The partition of each key of a large_binary Arrow array (addresses of its buffers), -1 for null, as int32s."""
+    cdef const long long* ends = <const long long*>offsets
+    cdef const unsigned char* base = <const unsigned char*>data
+    cdef const unsigned char* valid = <const unsigned char*>validity
+    cdef unsigned char[::1] view = out
+    cdef int* result
+    cdef Py_ssize_t row, at
+    if view.shape[0] < rows * 4:
+        raise ValueError("out is too small")
+    if rows == 0:
+        return
+    result = <int*>&view[0]
+    with nogil:
+        for row in range(rows):
+            at = first + row
+            if valid is not NULL and not (valid[at >> 3] >> (at & 7)) & 1:
+                result[row] = -1
+            else:
+                result[row] = <int>((hash_key(base + ends[at], ends[at + 1] - ends[at]) & 0x7FFFFFFF) % count)
+
+
 cdef class SendBatch:
     cdef readonly PartitionQueue queue
     cdef public object builder
@@ -489,7 +513,10 @@ cdef class Accumulator:
         cdef int index = 0
         cdef long long when = 0
         if on_delivery is None:
-            batch = self._append(topic, value, key, headers, partition, timestamp_ms, &index, &when)
+            try:
+                batch = self._append(topic, value, key, headers, partition, timestamp_ms, &index, &when)
+            except IndexError:  # no such partition, as far as we know: the slow way asks again
+                batch = None
             if batch is not None:
                 future = RecordFuture.__new__(RecordFuture)
                 future._batch = batch
@@ -513,7 +540,10 @@ cdef class Accumulator:
         if self.breathe:
             self.breathe = False
         else:
-            batch = self._append(topic, value, key, headers, partition, timestamp_ms, &index, &when)
+            try:
+                batch = self._append(topic, value, key, headers, partition, timestamp_ms, &index, &when)
+            except IndexError:
+                batch = None
             if batch is not None:
                 future = AsyncRecordFuture.__new__(AsyncRecordFuture)
                 future._batch = batch

@@ -14,7 +14,9 @@ turns from empty to not empty, and when a batch is full.
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import random
+import struct
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -47,6 +49,19 @@ def murmur2(data: bytes) -> int:
         h = (h ^ int.from_bytes(tail, "little")) * 0x5BD1E995 & _MASK
     h = (h ^ h >> 13) * 0x5BD1E995 & _MASK
     return h ^ h >> 15
+
+
+def key_partitions(offsets: int, data: int, validity: int, first: int, rows: int, count: int, out: bytearray) -> None:
+    """The partition of each key of a large_binary Arrow array (addresses of its buffers), -1 for null, as int32s."""
+    ends = (ctypes.c_int64 * (first + rows + 1)).from_address(offsets)
+    for row in range(rows):
+        at = first + row
+        if validity and not ctypes.c_uint8.from_address(validity + (at >> 3)).value >> (at & 7) & 1:
+            partition = -1
+        else:
+            key = ctypes.string_at(data + ends[at], ends[at + 1] - ends[at]) if ends[at + 1] > ends[at] else b""
+            partition = (murmur2(key) & 0x7FFFFFFF) % count
+        struct.pack_into("=i", out, 4 * row, partition)
 
 
 class SendBatch:
@@ -365,7 +380,10 @@ class Accumulator:
     ) -> Any:
         """Producer.send: append, or hand over to ``slow``, which waits as long as it must."""
         if on_delivery is None:
-            future = self.append(RecordFuture, topic, value, key, headers, partition, timestamp_ms)
+            try:
+                future = self.append(RecordFuture, topic, value, key, headers, partition, timestamp_ms)
+            except IndexError:  # no such partition, as far as we know: the slow way asks again
+                future = None
             if future is not None:
                 return future
         return self._slow(topic, value, key, headers, partition, timestamp_ms, on_delivery)
@@ -383,7 +401,10 @@ class Accumulator:
         if self.breathe:
             self.breathe = False
         else:
-            future = self.append(AsyncRecordFuture, topic, value, key, headers, partition, timestamp_ms)
+            try:
+                future = self.append(AsyncRecordFuture, topic, value, key, headers, partition, timestamp_ms)
+            except IndexError:
+                future = None
             if future is not None:
                 return Sent(future)
         return self._slow(topic, value, key, headers, partition, timestamp_ms, None)

@@ -243,7 +243,9 @@ class Fetcher:
     async def close(self) -> None:
         if self._placer is not None:
             self._placer.cancel()
-        await asyncio.gather(*(link.close() for link in self.links.values()))
+        links, self.links = list(self.links.values()), {}
+        self.tracked.clear()
+        await asyncio.gather(*(link.close() for link in links))
 
 
 class FetchLink:

@@ -34,8 +34,9 @@ class Engine:
             self._keeper = self.io.spawn(self.metadata.keep_fresh(), "headrace-metadata")
 
     async def close(self) -> None:
-        if self._keeper is not None:
-            self._keeper.cancel()
+        keeper, self._keeper = self._keeper, None
+        if keeper is not None:
+            keeper.cancel()
         await self.connections.close()
 
     def deadline(self, timeout_s: float | None = None) -> float:

@@ -5,9 +5,10 @@ heartbeats or a producer's sender; and a loop that ends (two ``asyncio.run`` in 
 it. The faces hand work over and are called back; the hot paths (a producer's append, a consumer's decode) stay in the
 caller's thread and touch this one only when it sleeps.
 
-**Fork.** gRPC's threads do not survive a fork. A client inherited by a child is unusable and says so; a child may open
-clients of its own only when the parent had none (or use spawn). The thread is therefore started by the first client
-that needs it, never by an import.
+**Fork.** gRPC's threads do not survive a fork, and its state cannot be set up again in the child. So a client that was
+inherited says that it is unusable; a child may open clients of its own when its parent had none open at the fork (they
+may have been closed before), and is told so otherwise, instead of hanging. The thread is therefore started by the first
+client that needs it, never by an import.
 """
 
 from __future__ import annotations
@@ -16,9 +17,11 @@ import asyncio
 import atexit
 import concurrent.futures
 import contextlib
+import gc
 import logging
 import os
 import threading
+import time
 import weakref
 from collections.abc import Callable, Coroutine
 from typing import Any, Protocol, TypeVar
@@ -105,11 +108,18 @@ class IoThread:
 _lock = threading.Lock()
 _current: IoThread | None = None
 _tenants: weakref.WeakSet[Any] = weakref.WeakSet()
+_poller_before_fork = False
+_unusable = False  # this process is a child whose parent had open connections
 
 
 def io_thread() -> IoThread:
-    """The process's I/O thread, started when first asked for."""
+    """The process's I/O thread, started when first asked for; IllegalStateError in a child that cannot have one."""
     global _current
+    if _unusable:
+        raise IllegalStateError(
+            "this process was forked from one that had open gRPC connections, and gRPC does not work in such a child: "
+            "start it with spawn (multiprocessing.set_start_method('spawn')), or close all clients before the fork"
+        )
     with _lock:
         if _current is None:
             _current = IoThread()
@@ -137,18 +147,30 @@ def closed_error(what: str) -> ClosedError:
     return ClosedError(f"this {what} is closed")
 
 
+def _grpc_is_alive() -> bool:
+    """Whether grpc.aio has its poller thread, which it ends with the last of its objects."""
+    return any(thread.name.endswith("(_poll_wrapper)") for thread in threading.enumerate())
+
+
+def _before_fork() -> None:
+    """Let go of what closed clients left for the garbage collector, so that the child can start afresh."""
+    global _poller_before_fork
+    if _current is not None and not _tenants and _grpc_is_alive():
+        gc.collect()
+        give_up = time.monotonic() + 1.0
+        while _grpc_is_alive() and time.monotonic() < give_up:
+            time.sleep(0.005)
+    _poller_before_fork = _grpc_is_alive()
+
+
 def _after_fork_in_child() -> None:
-    global _current, _lock
+    global _current, _lock, _unusable
     _lock = threading.Lock()
-    had_connections = _current is not None
+    _unusable = _unusable or bool(_tenants) or _poller_before_fork
     _current = None
     for tenant in list(_tenants):
         tenant.after_fork()
     _tenants.clear()
-    if had_connections:
-        from . import fork
-
-        fork.revive_grpc()
 
 
 def _at_exit() -> None:
@@ -164,5 +186,5 @@ def _at_exit() -> None:
         thread.stop()
 
 
-os.register_at_fork(after_in_child=_after_fork_in_child)
+os.register_at_fork(before=_before_fork, after_in_child=_after_fork_in_child)
 atexit.register(_at_exit)

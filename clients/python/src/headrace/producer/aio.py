@@ -80,13 +80,13 @@ class AsyncProducer:
 
     async def send_arrow(self, topic: str, table: pa.Table | pa.RecordBatch) -> ManyFuture:
         """Queue the rows of an Arrow table (see Producer.send_arrow). Encoding runs on a worker thread."""
-        from .arrow import ArrowBatches
+        from .arrow import arrow_batches
 
         core, runs = self._core, []
         deadline = time.monotonic() + core.max_block_s
         while topic not in core.accumulator.topics:
             await core.wait_until_sendable_async(topic, deadline)
-        batches = iter(ArrowBatches(core, topic, table))
+        batches = arrow_batches(core, topic, table)
         while (item := await asyncio.to_thread(next, batches, None)) is not None:
             partition, data, count = item
             deadline = time.monotonic() + core.max_block_s

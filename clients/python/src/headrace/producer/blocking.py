@@ -94,13 +94,13 @@ class Producer:
 
         Serializers and ``partitioner.class`` are not asked. Rows are copied out before this returns.
         """
-        from .arrow import ArrowBatches
+        from .arrow import arrow_batches
 
         core, runs = self._core, []
         deadline = time.monotonic() + core.max_block_s
         while topic not in core.accumulator.topics:
             core.wait_until_sendable(topic, deadline)
-        for partition, data, count in ArrowBatches(core, topic, table):
+        for partition, data, count in arrow_batches(core, topic, table):
             deadline = time.monotonic() + core.max_block_s
             while (batch := core.accumulator.append_encoded(topic, partition, data, count)) is None:
                 core.wait_until_sendable(topic, deadline)

@@ -281,7 +281,8 @@ class Sender:
             if batch.attempts:
                 error = UnknownOutcomeError("the producer was closed before the record was acknowledged")
             self.fail(batch, error)
-        await asyncio.gather(*(link.close() for link in self.links.values()))
+        links, self.links = list(self.links.values()), {}
+        await asyncio.gather(*(link.close() for link in links))
 
 
 class BrokerLink:

@@ -1,0 +1,105 @@
+"""send_arrow: rows of a table into whole batches, without a Python object per row.
+
+Rows are taken chunk by chunk, so that what is encoded and not yet sent stays bounded by ``buffer.memory``. A row's
+partition is its ``partition``, else that of its key, else the sticky one, which changes from batch to batch.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace_core.errors import InvalidArgumentError
+from headrace_core.records.arrow import encode_arrow
+
+from ..accumulator import key_partitions
+
+#: Batches are filled to so much of their limit by the estimate of a row's size, lest each chunk leaves a small rest.
+FILL = 0.98
+#: What a record takes besides its key and value: lengths, deltas.
+RECORD_OVERHEAD = 10
+#: A chunk makes at most so many batches.
+CHUNK_BATCHES_MAX = 16
+
+
+def arrow_batches(core: Any, topic: str, table: pa.Table | pa.RecordBatch) -> Iterator[tuple[int, bytes, int]]:
+    """(partition, batch, record count) for all rows. The topic must be known to the accumulator.
+
+    Raises what encode_arrow raises (rows before the offending one may have been yielded), and InvalidArgumentError for
+    a partition that does not exist.
+    """
+    if isinstance(table, pa.RecordBatch):
+        table = pa.Table.from_batches([table])
+    if "value" not in table.column_names:
+        raise InvalidArgumentError(f"send_arrow needs a column 'value'; the table has {table.column_names}")
+    if not table.num_rows:
+        return
+    queues = core.accumulator.topics[topic]
+    limit = min(core.accumulator.batch_bytes, queues.max_batch_bytes)
+    sender = core.sender
+    options = {"compression": sender.compression, "level": sender.compression_level}
+    routed = "partition" in table.column_names or (
+        "key" in table.column_names and not core.accumulator.ignore_keys and table["key"].null_count < table.num_rows
+    )
+    wanted = min(len(queues.queues) if routed else 4, CHUNK_BATCHES_MAX)
+    row_bytes = table.nbytes / table.num_rows + RECORD_OVERHEAD
+    chunk_rows = max(int(wanted * limit * FILL / row_bytes), 1)
+    for start in range(0, table.num_rows, chunk_rows):
+        chunk = table.slice(start, chunk_rows)
+        now_ms = time.time_ns() // 1_000_000
+        if not routed:
+            for data, count in encode_arrow(chunk, max_batch_bytes=limit, now_ms=now_ms, **options):
+                queues.choose_sticky()
+                yield queues.sticky, data, count
+            continue
+        partitions = _partitions(core, topic, chunk, start, len(queues.queues))
+        chunk = chunk.combine_chunks()
+        order = pc.sort_indices(partitions)  # stable: a partition's rows keep their order
+        runs = pc.run_end_encode(partitions.take(order))
+        begin = 0
+        for partition, end in zip(runs.values.to_pylist(), runs.run_ends.to_pylist(), strict=True):
+            rows = order.slice(begin, end - begin)
+            begin = end
+            for data, count in encode_arrow(chunk, max_batch_bytes=limit, now_ms=now_ms, rows=rows, **options):
+                if partition < 0:
+                    queues.choose_sticky()
+                yield (queues.sticky if partition < 0 else partition), data, count
+
+
+def _partitions(core: Any, topic: str, chunk: pa.Table, first_row: int, count: int) -> pa.Array:
+    """The partition of each row, -1 for the sticky one."""
+    found: pa.Array | None = None
+    if "key" in chunk.column_names and not core.accumulator.ignore_keys:
+        keys = chunk["key"].cast(pa.large_binary()).combine_chunks()
+        if isinstance(keys, pa.ChunkedArray):
+            keys = pa.concat_arrays(keys.chunks)
+        out = bytearray(4 * len(keys))
+        validity, offsets, data = keys.buffers()
+        key_partitions(
+            offsets.address,
+            data.address if data is not None else 0,
+            validity.address if validity is not None else 0,
+            keys.offset,
+            len(keys),
+            count,
+            out,
+        )
+        found = pa.Array.from_buffers(pa.int32(), len(keys), [None, pa.py_buffer(out)])
+    if "partition" in chunk.column_names:
+        given = chunk["partition"].cast(pa.int32())
+        wrong = pc.fill_null(pc.or_(pc.less(given, 0), pc.greater_equal(given, count)), False)
+        if pc.any(wrong).as_py():
+            row = pc.index(wrong, True).as_py()
+            raise InvalidArgumentError(
+                f"row {first_row + row}: topic {topic!r} has {count} partitions (0 to {count - 1}); there is no "
+                f"{given[row].as_py()}"
+            )
+        fallback = found if found is not None else pa.scalar(-1, pa.int32())
+        merged = pc.coalesce(given, fallback)
+        found = pa.concat_arrays(merged.chunks) if isinstance(merged, pa.ChunkedArray) else merged
+    assert found is not None
+    return found
