@@ -22,7 +22,7 @@ from headrace_core.rpc import environment  # before grpc: it throws grpc's switc
 
 # isort: split
 import grpc.aio
-from measure import emit
+from measure import emit, settle
 
 from headrace_core.records import encode_batch
 from headrace_core.rpc.channel import COMMON_OPTIONS
@@ -135,6 +135,7 @@ def measure(
     sdk: bool = False,
 ) -> dict[str, Any]:
     """Run the client processes side by side; {"requests_per_s", "latency_ms": {"p50", "p99"}, ...}."""
+    settle()
     started = []
     share = connections // processes
     try:

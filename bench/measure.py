@@ -95,8 +95,14 @@ def warm_memory(gib: float) -> float:
     return time.monotonic() - started
 
 
+def settle() -> None:
+    """Let the disk finish: what one workload left in the page cache must not be written during the next."""
+    os.sync()
+
+
 def run(command: list[str], *, timeout_s: float, env: dict[str, str] | None = None) -> str:
-    """Standard output of a command; RuntimeError with the end of what it printed when it fails or takes too long."""
+    """Standard output of a command, started on a settled disk; RuntimeError with its last line when it fails."""
+    settle()
     try:
         done = subprocess.run(
             command, capture_output=True, text=True, timeout=timeout_s, env={**os.environ, **(env or {})}, check=False
@@ -104,7 +110,8 @@ def run(command: list[str], *, timeout_s: float, env: dict[str, str] | None = No
     except subprocess.TimeoutExpired:
         raise RuntimeError(f"{' '.join(command)}: not done after {timeout_s} s") from None
     if done.returncode:
-        raise RuntimeError(f"{' '.join(command)}: exit {done.returncode}: {(done.stdout + done.stderr)[-800:]}")
+        last = [line for line in (done.stdout + done.stderr).splitlines() if line.strip()][-1:]
+        raise RuntimeError(f"{' '.join(command)}: exit {done.returncode}: {''.join(last)[:600]}")
     return done.stdout
 
 

@@ -124,10 +124,14 @@ class Headrace:
             raise RuntimeError(f"{' '.join(command)}: not verified: {found}")
         return found
 
-    def throughput(self, samples: Samples, policy: str, *, acks: str = "1") -> None:
-        """Every produce API into a topic of its own, and every consume API from the largest of them."""
+    def throughput(self, samples: Samples, policy: str, *, acks: str = "1", number: int = 0) -> None:
+        """Every produce API into a topic of its own, and every consume API from the largest of them.
+
+        ``number``: of the round; each begins with another API, so that none is always the first.
+        """
+        first = number % len(PRODUCE_APIS)
         label = policy if acks == "1" else f"{policy}.acks-{acks}"
-        for api in PRODUCE_APIS:
+        for api in PRODUCE_APIS[first:] + PRODUCE_APIS[:first]:
             topic = self.new_topic(policy)
             try:
                 records = self.sizes.records(api)

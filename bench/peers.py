@@ -14,8 +14,10 @@ from __future__ import annotations
 import argparse
 import re
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 
 import ours
 import report
@@ -79,20 +81,26 @@ class Round:
             self.samples.add("kafka.sync-producers.p99", found["latency_ms"]["p99"], "ms")
 
     def run(self, policies: list[str], wanted: Callable[[str], bool]) -> None:
+        ours_, samples, number = self.headrace, self.samples, self.number
         steps: list[tuple[str, Callable[[], None]]] = [
-            ("grpc", lambda: ours.grpc_ceiling(self.samples, self.headrace.sizes)),
-            ("codec", lambda: codec(self.samples, smoke=False)),
+            ("grpc", lambda: ours.grpc_ceiling(samples, ours_.sizes)),
+            ("codec", lambda: codec(samples, smoke=False)),
             ("kafka.tools", self.kafka_tools),
-            *((f"headrace.throughput.{p}", lambda p=p: self.headrace.throughput(self.samples, p)) for p in policies),
+            *((f"headrace.throughput.{p}", partial(ours_.throughput, samples, p, number=number)) for p in policies),
             ("kafka.python-producers", self.kafka_python_producers),
-            ("headrace.throughput.acks-all", lambda: self.headrace.throughput(self.samples, policies[0], acks="all")),
+            (
+                "headrace.throughput.acks-all",
+                partial(ours_.throughput, samples, policies[0], acks="all", number=number),
+            ),
             ("kafka.connections", self.kafka_connections),
-            *((f"headrace.connections.{p}", lambda p=p: self.headrace.connections(self.samples, p)) for p in policies),
-            *((f"headrace.latency.{p}", lambda p=p: self.headrace.latency(self.samples, p)) for p in policies),
+            *((f"headrace.connections.{p}", partial(ours_.connections, samples, p)) for p in policies),
+            *((f"headrace.latency.{p}", partial(ours_.latency, samples, p)) for p in policies),
         ]
         for name, step in steps:
             if wanted(name):
+                started = time.monotonic()
                 attempt(self.samples, name, step)
+                emit(step=name, seconds=round(time.monotonic() - started, 1))
 
 
 def memory(samples: Samples, kafka: KafkaNode, headrace: ours.Headrace, moment: str) -> None:
