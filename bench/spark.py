@@ -1,0 +1,141 @@
+"""Rows per second through Spark: ours, and a Python data source whose batches lie ready. JSON lines, one per sample.
+
+    spark.py [--rounds 3] [--records 5000000] [--bootstrap HOST:PORT] [--progress]
+
+The query is an aggregate by partition over random 100-byte values in 6 partitions, all seven columns, ``local[2]``;
+the stream runs with AvailableNow and maxOffsetsPerTrigger of a million. Times include the query's start; one round
+before the first is not counted (the JVM compiles). Without ``--bootstrap`` a cluster is started and filled.
+``--progress`` prints each micro-batch's durations to stderr.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+BENCH = Path(__file__).resolve().parent
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(BENCH), os.environ.get("PYTHONPATH")]))
+sys.path.insert(0, str(BENCH))
+
+from pyspark.sql import DataFrame, SparkSession  # noqa: E402
+from pyspark.sql import functions as F  # noqa: E402
+from spark_ready import PARTITIONS, VALUE_BYTES, ReadyMade  # noqa: E402
+
+import headrace_spark  # noqa: E402
+
+TOPIC = "spark-bench"
+PER_TRIGGER = 1_000_000
+#: What headrace's batches of 4 MiB come to.
+READY_ROWS = 38_000
+
+
+@contextlib.contextmanager
+def servers(given: str | None) -> Iterator[str]:
+    from headrace import LocalCluster
+
+    if given:
+        yield given
+        return
+    with LocalCluster() as cluster:
+        yield cluster.bootstrap_servers
+
+
+def fill(bootstrap_servers: str, records: int) -> None:
+    """The topic with ``records`` random values, the same number in each partition."""
+    from headrace import Admin, NewTopic, Producer
+
+    with Admin(bootstrap_servers=bootstrap_servers) as admin:
+        if TOPIC in admin.list_topics():
+            admin.delete_topics([TOPIC])
+        admin.create_topics([NewTopic(TOPIC, partitions=PARTITIONS, replication_factor=1)])
+    each, chunk = records // PARTITIONS, 50_000
+    with Producer(bootstrap_servers=bootstrap_servers, **{"batch.size": 1 << 20, "linger.ms": 20}) as producer:
+        for start in range(0, each, chunk):
+            for partition in range(PARTITIONS):
+                values = [os.urandom(VALUE_BYTES) for _ in range(min(chunk, each - start))]
+                producer.send_many(TOPIC, values, partition=partition)
+        producer.flush(timeout=120)
+
+
+def aggregate(frame: DataFrame) -> DataFrame:
+    return frame.groupBy("partition").agg(F.count("*").alias("rows"), F.sum(F.length("value")).alias("bytes"))
+
+
+def batch(spark: SparkSession, form: str, options: dict[str, str], records: int) -> float:
+    began = time.perf_counter()
+    result = aggregate(spark.read.format(form).options(**options).load()).collect()
+    seconds = time.perf_counter() - began
+    check(sum(row.rows for row in result), sum(row.bytes for row in result), records)
+    return records / seconds
+
+
+def stream(spark: SparkSession, form: str, options: dict[str, str], records: int, progress: bool) -> float:
+    began = time.perf_counter()
+    frame = spark.readStream.format(form).options(**options, maxOffsetsPerTrigger=PER_TRIGGER).load()
+    with tempfile.TemporaryDirectory() as checkpoint:
+        query = (
+            aggregate(frame)
+            .writeStream.outputMode("complete")
+            .format("memory")
+            .queryName("bench")
+            .option("checkpointLocation", checkpoint)
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
+        seconds = time.perf_counter() - began
+    result = spark.table("bench").collect()
+    check(sum(row.rows for row in result), sum(row.bytes for row in result), records)
+    if progress:
+        for told in query.recentProgress:
+            print(told["batchId"], told["numInputRows"], json.dumps(told["durationMs"]), file=sys.stderr)
+    return records / seconds
+
+
+def check(rows: int, size: int, records: int) -> None:
+    if rows != records or size != records * VALUE_BYTES:
+        raise SystemExit(f"{rows} rows of {size} bytes were read, not {records} of {records * VALUE_BYTES}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--records", type=int, default=5_000_000)
+    parser.add_argument("--bootstrap")
+    parser.add_argument("--progress", action="store_true")
+    asked = parser.parse_args()
+    records = asked.records // PARTITIONS * PARTITIONS
+    spark = headrace_spark.session("headrace bench", master="local[2]")
+    spark.sparkContext.setLogLevel("ERROR")
+    spark.dataSource.register(ReadyMade)
+    with servers(asked.bootstrap) as address:
+        fill(address, records)
+        forms = {
+            "headrace.spark": (
+                "headrace",
+                {"headrace.bootstrap.servers": address, "subscribe": TOPIC, "startingOffsets": "earliest"},
+            ),
+            "spark.ready_made": ("ready_made", {"records": str(records), "batchRows": str(READY_ROWS)}),
+        }
+        for number in range(-1, asked.rounds):
+            for name, (form, options) in forms.items():
+                tell(f"{name}.batch", batch(spark, form, options, records), number)
+            for name, (form, options) in forms.items():
+                tell(f"{name}.stream", stream(spark, form, options, records, asked.progress), number)
+        spark.stop()
+
+
+def tell(name: str, value: float, number: int) -> None:
+    if number >= 0:
+        print(json.dumps({"sample": name, "value": round(value), "unit": "rows/s"}), flush=True)
+
+
+if __name__ == "__main__":
+    main()
