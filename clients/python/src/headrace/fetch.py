@@ -29,8 +29,8 @@ class OffsetRange(NamedTuple):
 class RangeSlice(NamedTuple):
     """Whole record batches of one partition, as they stand in the log.
 
-    Only records with ``start`` <= offset < ``end`` are meant; the first and the last batch may hold others. ``next_offset``
-    is where reading goes on.
+    Only records with ``start`` <= offset < ``end`` are meant; the first and the last batch may hold others.
+    ``next_offset`` is where reading goes on.
     """
 
     topic: str

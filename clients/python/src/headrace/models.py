@@ -16,7 +16,8 @@ class RecordMetadata(NamedTuple):
     timestamp_ms: int
 
 
-class RecordRange(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class RecordRange:
     """``count`` records of one partition, from ``offset`` on (-1 with acks=0)."""
 
     topic: str
@@ -122,7 +123,7 @@ class ConfigResource(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ConfigEntry:
-    """One configuration key. ``source``: default, static_broker, dynamic_default_broker, dynamic_broker, dynamic_topic."""
+    """One key. ``source``: default, static_broker, dynamic_default_broker, dynamic_broker or dynamic_topic."""
 
     name: str
     value: str

@@ -51,7 +51,8 @@ def partitioner(given: Any) -> Partitioner | None:
     call = getattr(given, "partition", given)
     if not callable(call):
         raise InvalidConfigError(
-            f"partitioner.class={given!r}: must be callable as (topic, key, value, partition_count), or have partition()"
+            f"partitioner.class={given!r}: must be callable as (topic, key, value, partition_count), "
+            "or have partition()"
         )
     found: Partitioner = call
     return found

@@ -122,8 +122,8 @@ PRODUCER = ConfigDef(
             "batch.size",
             Kind.INT,
             1_048_576,
-            "The most uncompressed bytes of a batch (Kafka: 16384). A message costs the same whatever it carries, and a "
-            "batch's memory grows with its content, so a large limit costs nothing when it is idle.",
+            "The most uncompressed bytes of a batch (Kafka: 16384). A message costs the same whatever it carries, and "
+            "a batch's memory grows with its content, so a large limit costs nothing when it is idle.",
             low=0,
         ),
         _key("buffer.memory", Kind.LONG, 33_554_432, "The most bytes of records not yet acknowledged.", low=1),

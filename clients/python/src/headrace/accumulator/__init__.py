@@ -10,25 +10,37 @@ from typing import TYPE_CHECKING
 
 BACKEND: str
 
-if TYPE_CHECKING or os.environ.get("HEADRACE_PURE_PYTHON", "0") not in ("", "0"):
-    from . import _pure as _chosen
+if TYPE_CHECKING:
+    from . import _pure_futures as _futures
+    from ._pure import Accumulator as Accumulator
+    from ._pure import PartitionQueue as PartitionQueue
+    from ._pure import SendBatch as SendBatch
+    from ._pure import TopicQueues as TopicQueues
+    from ._pure import key_partitions as key_partitions
+    from ._pure import murmur2 as murmur2
 
-    BACKEND = "pure"
+    AsyncRecordFuture = _futures.AsyncRecordFuture
+    RecordFuture = _futures.RecordFuture
 else:
-    try:
-        from . import _native as _chosen
-
-        BACKEND = "native"
-    except ImportError:
+    if os.environ.get("HEADRACE_PURE_PYTHON", "0") not in ("", "0"):
         from . import _pure as _chosen
 
         BACKEND = "pure"
+    else:
+        try:
+            from . import _native as _chosen
 
-Accumulator = _chosen.Accumulator
-AsyncRecordFuture = _chosen.AsyncRecordFuture
-PartitionQueue = _chosen.PartitionQueue
-RecordFuture = _chosen.RecordFuture
-SendBatch = _chosen.SendBatch
-TopicQueues = _chosen.TopicQueues
-key_partitions = _chosen.key_partitions
-murmur2 = _chosen.murmur2
+            BACKEND = "native"
+        except ImportError:
+            from . import _pure as _chosen
+
+            BACKEND = "pure"
+
+    Accumulator = _chosen.Accumulator
+    AsyncRecordFuture = _chosen.AsyncRecordFuture
+    PartitionQueue = _chosen.PartitionQueue
+    RecordFuture = _chosen.RecordFuture
+    SendBatch = _chosen.SendBatch
+    TopicQueues = _chosen.TopicQueues
+    key_partitions = _chosen.key_partitions
+    murmur2 = _chosen.murmur2

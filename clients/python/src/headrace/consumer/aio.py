@@ -30,8 +30,8 @@ class AsyncConsumer:
             async for record in consumer:
                 print(record.offset, record.value)
 
-    Configuration, errors and methods are Consumer's; those that wait are awaited, those that do not (assign, seek, pause,
-    resume) are plain. The network runs on Headrace's I/O thread, so a busy loop starves nothing.
+    Configuration, errors and methods are Consumer's; those that wait are awaited, those that do not (assign, seek,
+    pause, resume) are plain. The network runs on Headrace's I/O thread, so a busy loop starves nothing.
     """
 
     def __init__(self, config: Mapping[str, Any] | None = None, /, **settings: Any) -> None:
@@ -40,7 +40,7 @@ class AsyncConsumer:
         self._finalizer.atexit = False
 
     async def subscribe(self, topics: Iterable[str]) -> None:
-        """Join the group and let it assign partitions. Comes with the coordinator: UnsupportedVersionError until then."""
+        """Join the group and be assigned partitions. Comes with the coordinator: UnsupportedVersionError till then."""
         raise self._core.refuse_groups()
 
     async def commit(self, offsets: Mapping[TopicPartition, int] | None = None) -> None:
@@ -138,7 +138,9 @@ class AsyncConsumer:
             if batches or not await core.inbox.wait_async(deadline):
                 break
             core.check_open()
-        return pa.Table.from_batches(batches, schema=arrow_schema(columns, include_headers))
+        return pa.Table.from_batches(
+            batches, schema=arrow_schema(None if columns is None else tuple(columns), include_headers)
+        )
 
     async def position(self, partition: TopicPartition, timeout: float | None = None) -> int:
         """The offset of the next record to be handed out."""

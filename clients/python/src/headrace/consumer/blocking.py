@@ -43,7 +43,7 @@ class Consumer:
     # --- what to read ----------------------------------------------------------------------------------------------
 
     def subscribe(self, topics: Iterable[str]) -> None:
-        """Join the group and let it assign partitions. Comes with the coordinator: UnsupportedVersionError until then."""
+        """Join the group and be assigned partitions. Comes with the coordinator: UnsupportedVersionError till then."""
         raise self._core.refuse_groups()
 
     def commit(self, offsets: Mapping[TopicPartition, int] | None = None) -> None:
@@ -137,8 +137,9 @@ class Consumer:
         include_headers: bool = True,
         max_bytes: int = ARROW_BYTES,
     ) -> pa.Table:
-        """What has been fetched, as an Arrow table with the Spark source's schema (key, value, topic, partition, offset,
-        timestamp, timestampType, headers); empty after ``timeout`` seconds.
+        """What has been fetched, as an Arrow table; empty after ``timeout`` seconds.
+
+        Its schema is the Spark source's: key, value, topic, partition, offset, timestamp, timestampType, headers.
 
         No Python object is made for a record, and deserializers are not asked. ``columns`` names those wanted;
         ``max_bytes`` bounds the encoded bytes that go into one table.
@@ -155,7 +156,9 @@ class Consumer:
             if batches or not core.inbox.wait(deadline):
                 break
             core.check_open()
-        return pa.Table.from_batches(batches, schema=arrow_schema(columns, include_headers))
+        return pa.Table.from_batches(
+            batches, schema=arrow_schema(None if columns is None else tuple(columns), include_headers)
+        )
 
     # --- questions -------------------------------------------------------------------------------------------------
 

@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 GROUPS_COME_LATER = (
-    "consumer groups come with the coordinator, which is not built yet: use assign([TopicPartition(topic, number)]) and "
-    "keep the positions yourself"
+    "consumer groups come with the coordinator, which is not built yet: use assign([TopicPartition(topic, number)]) "
+    "and keep the positions yourself"
 )
 
 
@@ -275,7 +275,8 @@ class ConsumerCore:
                 self.go_back(record)
                 if index == 0:
                     raise SerializationError(
-                        f"{record.topic}-{record.partition} at offset {record.offset}: {error.message}; seek past it to go on"
+                        f"{record.topic}-{record.partition} at offset {record.offset}: {error.message}; "
+                        "seek past it to go on"
                     ) from error
                 return records[:index]
         return records

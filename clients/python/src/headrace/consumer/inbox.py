@@ -1,4 +1,4 @@
-"""Where fetched slices wait for the caller: filled on the I/O thread, emptied by the consumer's own, bounded by bytes."""
+"""Where fetched slices wait for the caller: filled on the I/O thread, emptied by the caller's, bounded by bytes."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from headrace_core.types import TopicPartition
 class Assigned:
     """One assigned partition.
 
-    The caller's side owns ``position`` and ``generation`` (raised by every assign and seek, so that what was fetched for
-    the old position is known as stale); the I/O thread fills in the rest. ``position`` is None until it is found by
+    The caller's side owns ``position`` and ``generation`` (raised by every assign and seek, so that what was fetched
+    for the old position is known as stale); the I/O thread fills in the rest. ``position`` is None until it is found by
     ``reset`` ("earliest", "latest", or None for auto.offset.reset).
     """
 

@@ -37,19 +37,19 @@ class Connections:
         return found
 
     def metadata(self, address: str) -> Any:
-        return metadata_pb2_grpc.MetadataStub(self.channel(address, ChannelPurpose.CONTROL))
+        return metadata_pb2_grpc.MetadataStub(self.channel(address, ChannelPurpose.CONTROL))  # type: ignore[no-untyped-call]
 
     def admin(self, address: str) -> Any:
-        return admin_pb2_grpc.AdminStub(self.channel(address, ChannelPurpose.CONTROL))
+        return admin_pb2_grpc.AdminStub(self.channel(address, ChannelPurpose.CONTROL))  # type: ignore[no-untyped-call]
 
     def offsets(self, address: str) -> Any:
-        return offsets_pb2_grpc.OffsetsStub(self.channel(address, ChannelPurpose.CONTROL))
+        return offsets_pb2_grpc.OffsetsStub(self.channel(address, ChannelPurpose.CONTROL))  # type: ignore[no-untyped-call]
 
     def produce_stream(self, address: str) -> Any:
-        return produce_pb2_grpc.ProduceStub(self.channel(address, ChannelPurpose.PRODUCE)).Produce()
+        return produce_pb2_grpc.ProduceStub(self.channel(address, ChannelPurpose.PRODUCE)).Produce()  # type: ignore[no-untyped-call]
 
     def fetch_stream(self, address: str) -> Any:
-        return fetch_pb2_grpc.FetchStub(self.channel(address, ChannelPurpose.FETCH)).Fetch()
+        return fetch_pb2_grpc.FetchStub(self.channel(address, ChannelPurpose.FETCH)).Fetch()  # type: ignore[no-untyped-call]
 
     async def close(self) -> None:
         channels, self._channels = list(self._channels.values()), {}

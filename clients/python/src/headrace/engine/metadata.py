@@ -45,7 +45,8 @@ class Backoff:
 
     def delay_s(self, attempt: int) -> float:
         """The pause after failure number ``attempt`` (from 0)."""
-        return min(self.longest_s, self.first_s * 2 ** min(attempt, 16)) * self._chance.uniform(0.8, 1.2)
+        pause: float = min(self.longest_s, self.first_s * 2 ** min(attempt, 16))
+        return pause * self._chance.uniform(0.8, 1.2)
 
 
 @dataclass(frozen=True, slots=True)

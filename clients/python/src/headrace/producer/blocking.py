@@ -70,7 +70,8 @@ class Producer:
     ) -> ManyFuture:
         """Queue many records: values, or (key, value) or (key, value, headers) tuples; one future for the lot."""
         items = values if isinstance(values, list) else list(values)
-        core, runs, start = self._core, [], 0
+        core, start = self._core, 0
+        runs: list[list[Any]] = []
         when = time.time_ns() // 1_000_000 if timestamp_ms is None else timestamp_ms
         deadline = time.monotonic() + core.max_block_s
         while True:
@@ -96,7 +97,8 @@ class Producer:
         """
         from .arrow import arrow_batches
 
-        core, runs = self._core, []
+        core = self._core
+        runs: list[list[Any]] = []
         deadline = time.monotonic() + core.max_block_s
         while topic not in core.accumulator.topics:
             core.wait_until_sendable(topic, deadline)

@@ -70,10 +70,11 @@ class ManyFuture:
             loop = asyncio.get_running_loop()
             waiter = loop.create_future()
 
-            def wake(_: Any) -> None:
-                loop.call_soon_threadsafe(lambda: waiter.done() or waiter.set_result(None))
+            def wake() -> None:
+                if not waiter.done():
+                    waiter.set_result(None)
 
-            self.add_done_callback(wake)
+            self.add_done_callback(lambda _: loop.call_soon_threadsafe(wake))
             yield from waiter.__await__()
         return self.result(0)
 
