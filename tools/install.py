@@ -1,7 +1,8 @@
 """Fills .venv: pinned build tools, every dependency, our distributions (editable), native code. Run by tools/setup.sh.
 
 What was done is remembered in a stamp inside .venv, as digests of what it was done from, so that a second run does
-only what changed: constraints or a pyproject.toml -> pip; a .pyx or .pxd -> compile that distribution in place.
+only what changed: constraints or a pyproject.toml -> pip; a .pyx -> compile what changed in that distribution; a .pxd ->
+compile everything, because distributions look into each other's.
 """
 
 from __future__ import annotations
@@ -54,7 +55,12 @@ def what_is_installed_from() -> str:
 
 
 def native_sources(directory: str) -> list[Path]:
-    return [p for suffix in ("pyx", "pxd", "h") for p in (ROOT / directory / "src").rglob(f"*.{suffix}")]
+    return list((ROOT / directory / "src").rglob("*.pyx"))
+
+
+def declarations() -> str:
+    """Digest of what compiled modules know of each other: layouts that must be equal on both sides."""
+    return digest([p for d in DISTRIBUTIONS for s in ("pxd", "h") for p in (ROOT / d / "src").rglob(f"*.{s}")])
 
 
 def what_is_compiled_from(directory: str) -> str:
@@ -64,12 +70,19 @@ def what_is_compiled_from(directory: str) -> str:
 
 def is_compiled(directory: str) -> bool:
     suffix = sysconfig.get_config_var("EXT_SUFFIX")
-    return all(p.with_name(p.stem + suffix).exists() for p in native_sources(directory) if p.suffix == ".pyx")
+    return all(p.with_name(p.stem + suffix).exists() for p in native_sources(directory))
 
 
-def run(*command: str, cwd: Path = ROOT) -> None:
+def run(*command: str, cwd: Path = ROOT, **variables: str) -> None:
     """Run quietly; on failure show the output and leave with its code."""
-    environment = {**os.environ, "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_ROOT_USER_ACTION": "ignore"}
+    environment = {
+        **os.environ,
+        "PIP_DISABLE_PIP_VERSION_CHECK": "1",
+        "PIP_ROOT_USER_ACTION": "ignore",
+        # Cython looks there for the .pxd files of the other distributions, before any of them is installed.
+        "PYTHONPATH": os.pathsep.join(str(ROOT / directory / "src") for directory in DISTRIBUTIONS),
+        **variables,
+    }
     done = subprocess.run(
         command, cwd=cwd, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
@@ -117,6 +130,13 @@ def install() -> None:
         run(*pip, "--no-build-isolation", "--group", "dev", *editable)
 
 
+def compile_in_place(directory: str, *, anew: bool) -> None:
+    """Compile what changed, or (``anew``) everything."""
+    command = [sys.executable, "setup.py", "-q", "build_ext", "--inplace", *(["--force"] if anew else [])]
+    with Timed(f"native code of {directory}"):
+        run(*command, cwd=ROOT / directory, **({"CYTHON_FORCE_REGEN": "1"} if anew else {}))
+
+
 def main() -> None:
     started = time.monotonic()
     with (STAMP.parent / "headrace-setup.lock").open("w") as lock:
@@ -127,14 +147,17 @@ def main() -> None:
         if stamp.get("installed") != wanted:
             STAMP.unlink(missing_ok=True)
             compiled_from = {directory: what_is_compiled_from(directory) for directory in native}
+            compiled_from["declarations"] = declarations()
             install()
             stamp = {"installed": wanted} | compiled_from
+        declared = declarations()
+        anew = stamp.get("declarations") != declared
         for directory in native:
             compiled_from_now = what_is_compiled_from(directory)
-            if stamp.get(directory) != compiled_from_now or not is_compiled(directory):
-                with Timed(f"native code of {directory}"):
-                    run(sys.executable, "setup.py", "-q", "build_ext", "--inplace", cwd=ROOT / directory)
+            if anew or stamp.get(directory) != compiled_from_now or not is_compiled(directory):
+                compile_in_place(directory, anew=anew)
                 stamp[directory] = compiled_from_now
+        stamp["declarations"] = declared
         save_stamp(stamp)
     say(f"ready in {time.monotonic() - started:.1f} s ({sys.prefix}, Python {sys.version.split()[0]})")
 
