@@ -131,10 +131,11 @@ cdef inline bint begin_binary(BinaryOut* out, Py_ssize_t rows, Py_ssize_t data_b
 
 cdef inline bint put_binary(BinaryOut* out, bytes_t data, int size) noexcept nogil:
     if size >= 0:
-        if not reserve(&out.data, size):
-            return False
-        memcpy(out.data.data + out.data.size, data, size)
-        out.data.size += size
+        if size > 0:
+            if not reserve(&out.data, size):
+                return False
+            memcpy(out.data.data + out.data.size, data, size)
+            out.data.size += size
         out.validity[out.rows >> 3] |= 1 << (out.rows & 7)
     else:
         out.nulls += 1
