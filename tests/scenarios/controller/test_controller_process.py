@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import os
+import signal
 import time
 from collections.abc import Callable
 from typing import Any
@@ -56,7 +57,9 @@ class Calls:
 class BrokerStandIn:
     """A broker that follows, registers and heartbeats with the code that brokers use, and does nothing else."""
 
-    def __init__(self, address: str, directory: bytes, cluster_id: str = "scenario", interval_ms: float = 100) -> None:
+    def __init__(self, address: str, directory: bytes, cluster_id: str = "scenario", **session: float) -> None:
+        #: How many changes it had seen when it was unfenced.
+        self.unfenced_at = 0
         self.changes: list[tuple[MetadataImage, MetadataDelta]] = []
         self.follower = MetadataFollower([address], cluster_id, on_change=self._on_change)
         self.session = BrokerSession(
@@ -67,7 +70,8 @@ class BrokerStandIn:
                 directory_ids=(directory,),
                 endpoints=(("client", "127.0.0.1", 9095),),
             ),
-            heartbeat_interval_ms=interval_ms,
+            heartbeat_interval_ms=100,
+            **session,
         )
         self.tasks: list[asyncio.Task[None]] = []
 
@@ -82,6 +86,8 @@ class BrokerStandIn:
         self.session.applied(self.follower.image.next_offset)
         self.tasks.append(asyncio.create_task(self.session.run()))
         await asyncio.wait_for(self.session.wait_unfenced(), 10)
+        await eventually(lambda: any(broker.active for broker in self.follower.image.brokers.values()))
+        self.unfenced_at = len(self.changes)
 
     async def stop(self) -> None:
         """As a killed process: without a word."""
@@ -232,6 +238,53 @@ def test_a_broker_is_unfenced_at_once_and_fenced_when_it_falls_silent(make_contr
         assert topic is not None
         assert (topic.partitions[0].leader, topic.partitions[0].isr) == (-1, (1,))
         following.cancel()
+
+    asyncio.run(live())
+
+
+def test_a_paused_controller_blames_nobody_for_its_own_silence(make_controller: Make) -> None:
+    controller = make_controller(**{"broker.session.timeout.ms": "1000"})
+    controller.start()
+
+    async def live() -> None:
+        broker = BrokerStandIn(controller.internal, random_id(), answer_timeout_ms=300)
+        await broker.start()
+        controller.signal(signal.SIGSTOP)
+        resume_at = time.monotonic() + 2.5
+        await eventually(lambda: time.monotonic() > resume_at)
+        controller.signal(signal.SIGCONT)
+        with Calls(controller.internal) as calls:
+            created = await asyncio.to_thread(calls.create, "t")
+        await broker.follower.wait_applied(created.metadata_offset, 10)
+        beats = broker.session._correlation
+        seen = next(beats)
+        await eventually(lambda: next(beats) > seen + 20)  # heartbeats have gone on for a while
+        assert not broker.session.fenced
+        assert not any(
+            image.brokers[1].fenced for image, delta in broker.changes[broker.unfenced_at :] if delta.brokers
+        )
+        await broker.stop()
+
+    asyncio.run(live())
+
+
+def test_a_reader_waits_for_its_own_write(make_controller: Make) -> None:
+    controller = make_controller()
+    controller.start()
+
+    async def live() -> None:
+        broker = BrokerStandIn(controller.internal, random_id())
+        await broker.start()
+        with Calls(controller.client) as calls:
+            now = (await asyncio.to_thread(calls.all_topics)).metadata_offset
+            waiting = asyncio.create_task(asyncio.to_thread(calls.all_topics, min_metadata_offset=now + 2))
+            await asyncio.to_thread(calls.create, "t")
+            assert [topic.name for topic in (await waiting).topics] == ["t"]
+            future = metadata_pb2.MetadataRequest(min_metadata_offset=now + 1_000)
+            with pytest.raises(grpc.RpcError) as failure:
+                await asyncio.to_thread(calls.metadata.GetMetadata, future, timeout=0.3)
+            assert failure.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+        await broker.stop()
 
     asyncio.run(live())
 

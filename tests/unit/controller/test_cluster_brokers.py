@@ -84,6 +84,10 @@ def test_directories_of_two_brokers_cannot_be_one_broker() -> None:
         ({"directory_ids": (id16(2), id16(2))}, InvalidRequestError),
         ({"endpoints": ()}, InvalidRequestError),
         ({"endpoints": REQUEST.endpoints * 2}, InvalidRequestError),
+        ({"endpoints": (BrokerEndpoint("client", "", 1),)}, InvalidRequestError),
+        ({"endpoints": (BrokerEndpoint("client", "h", 0),)}, InvalidRequestError),
+        ({"rack": "r" * 256}, InvalidRequestError),
+        ({"directory_ids": tuple(id16(n) for n in range(1_001))}, InvalidRequestError),
     ],
 )
 def test_a_wrong_registration_is_refused_and_leaves_nothing(change: dict, error: type[HeadraceError]) -> None:

@@ -85,6 +85,7 @@ def test_validate_only_changes_nothing(world: World) -> None:
         (TOPIC, [put("log.flush", "never")], InvalidConfigError, "one of commit, interval, os"),
         (TOPIC, [put("segment.bytes", "100"), put("segment_bytes", "100")], InvalidRequestError, "altered twice"),
         (TOPIC, [ConfigOp(OpKind.APPEND, "retention.ms", "1")], InvalidConfigError, "no list"),
+        (TOPIC, [put("leader.replication.throttled.replicas", "x" * 10_001)], InvalidConfigError, "at most 10000"),
         ((ConfigResourceType.TOPIC, "nope"), [put("segment.bytes", "100")], UnknownTopicOrPartitionError, "'nope'"),
         ((ConfigResourceType.TOPIC, ""), [put("segment.bytes", "100")], UnknownTopicOrPartitionError, "''"),
         (BROKER, [put("listeners", "client://h:1")], InvalidConfigError, "properties files"),

@@ -103,6 +103,7 @@ def test_validate_only_answers_and_does_nothing() -> None:
         ({"replication_factor": 2}, UnsupportedVersionError, "not built yet"),
         ({"configs": {"retention.mss": "1"}}, InvalidConfigError, "did you mean 'retention.ms'"),
         ({"configs": {"segment.bytes": "1"}}, InvalidConfigError, "segment.bytes"),
+        ({"configs": {"leader.replication.throttled.replicas": "x" * 10_001}}, InvalidConfigError, "at most 10000"),
         ({"assignments": {0: (1,)}, "partitions": 1}, InvalidRequestError, "not both"),
         ({"assignments": {1: (1,)}}, InvalidReplicaAssignmentError, "name the partitions 1, but 0 are needed"),
         ({"assignments": {0: ()}}, InvalidReplicaAssignmentError, "none, or repeat"),

@@ -33,6 +33,8 @@ from .requests import FenceSilentBrokers, Heartbeat, HeartbeatReply, HeartbeatsE
 from .sessions import Contact
 
 ID_BYTES = 16
+#: Every node keeps every registration in memory.
+DIRECTORIES_MAX, ENDPOINTS_MAX, NAME_MAX = 1_000, 16, 255
 
 
 def register(view: View, request: RegisterBroker) -> Decision:
@@ -111,6 +113,21 @@ def _check_registration(image: MetadataImage, request: RegisterBroker) -> None:
     directories = request.directory_ids
     if not directories or len(set(directories)) != len(directories) or any(len(i) != ID_BYTES for i in directories):
         raise InvalidRequestError("directory_ids: one or more distinct ids of 16 bytes are needed")
+    if (
+        len(directories) > DIRECTORIES_MAX
+        or len(request.endpoints) > ENDPOINTS_MAX
+        or len(request.rack or "") > NAME_MAX
+    ):
+        raise InvalidRequestError(
+            f"{len(directories)} directories, {len(request.endpoints)} endpoints, or the rack: too many or too long"
+        )
+    for endpoint in request.endpoints:
+        if (
+            not 0 < endpoint.port < 65_536
+            or not 0 < len(endpoint.host) <= NAME_MAX
+            or len(endpoint.listener) > NAME_MAX
+        ):
+            raise InvalidRequestError(f"endpoint {endpoint.host[:NAME_MAX]}:{endpoint.port} cannot be connected to")
     if not request.endpoints:
         raise InvalidRequestError("endpoints: a broker without any cannot be reached")
     if len({endpoint.listener for endpoint in request.endpoints}) != len(request.endpoints):

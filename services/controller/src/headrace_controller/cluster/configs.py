@@ -21,9 +21,14 @@ from headrace_core.node.keys import SERVER
 from .decision import Decision, View
 from .requests import AlterConfigs, AlterResource, ConfigOp, ConfigResult, OpKind
 
+#: A longer value is no setting but an attack, or a mistake; every node keeps every value in memory.
+VALUE_CHARACTERS_MAX = 10_000
+
 
 def topic_entries(given: Mapping[str, str]) -> dict[str, str]:
     """A new topic's entries by their dotted names, as canonical text; InvalidConfigError when one is wrong."""
+    for name, text in given.items():
+        _check_length(name, text)
     return {name: TOPIC.keys[name].format(value) for name, value in TOPIC.parse(given, defaults=False).items()}
 
 
@@ -92,8 +97,18 @@ def _altered_key(declared: ConfigDef, op: ConfigOp) -> ConfigKey:
 
 
 def _new_value(image: MetadataImage, resource: ConfigResource, key: ConfigKey, op: ConfigOp) -> str:
+    _check_length(key.name, op.value)
     value = key.parse(op.value) if op.kind is OpKind.SET else _changed_list(image, resource, key, op)
-    return key.format(key.parse(value))
+    text = key.format(key.parse(value))
+    _check_length(key.name, text)
+    return text
+
+
+def _check_length(name: str, text: str) -> None:
+    if len(text) > VALUE_CHARACTERS_MAX:
+        raise InvalidConfigError(
+            f"{name[:100]}: a value of {len(text)} characters, at most {VALUE_CHARACTERS_MAX} are kept"
+        )
 
 
 def _changed_list(image: MetadataImage, resource: ConfigResource, key: ConfigKey, op: ConfigOp) -> list[str]:

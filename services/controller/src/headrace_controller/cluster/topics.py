@@ -49,7 +49,9 @@ def create(view: View, request: CreateTopics) -> Decision:
     for topic in request.topics:
         try:
             if counts[topic.name] > 1:
-                raise InvalidRequestError(f"topic {topic.name} is named {counts[topic.name]} times in the request")
+                raise InvalidRequestError(
+                    f"topic {_shown(topic.name)} is named {counts[topic.name]} times in the request"
+                )
             made, result = _create_one(view, topic, placer, room=_room(view, records))
         except HeadraceError as error:
             results.append(TopicResult(name=topic.name, error=error))
@@ -69,8 +71,9 @@ def delete(view: View, request: DeleteTopics) -> Decision:
             if not view.settings.delete_topic_enable:
                 raise TopicDeletionDisabledError("topics cannot be deleted here: delete.topic.enable=false")
             if counts[name] > 1:
-                raise InvalidRequestError(f"topic {name} is named {counts[name]} times in the request")
+                raise InvalidRequestError(f"topic {_shown(name)} is named {counts[name]} times in the request")
             topic = _existing(view.image, name)
+            _check_room((topic,), _room(view, records))
             records.append(RemoveTopicRecord(topic.topic_id))
         except HeadraceError as error:
             results.append(TopicResult(name=name, error=error))
@@ -88,7 +91,9 @@ def create_partitions(view: View, request: CreatePartitions) -> Decision:
     for more in request.topics:
         try:
             if counts[more.topic] > 1:
-                raise InvalidRequestError(f"topic {more.topic} is named {counts[more.topic]} times in the request")
+                raise InvalidRequestError(
+                    f"topic {_shown(more.topic)} is named {counts[more.topic]} times in the request"
+                )
             made, result = _extend_one(view, more, placer, room=_room(view, records))
         except HeadraceError as error:
             results.append(TopicResult(name=more.topic, error=error))
@@ -258,8 +263,13 @@ def _new_topic_id(view: View) -> bytes:
 def _existing(image: MetadataImage, name: str) -> TopicImage:
     topic = image.topic(name)
     if topic is None:
-        raise UnknownTopicOrPartitionError(f"topic {name[:249]!r} does not exist")
+        raise UnknownTopicOrPartitionError(f"topic {_shown(name)} does not exist")
     return topic
+
+
+def _shown(name: str) -> str:
+    """A name that may be anything, for an error."""
+    return repr(name if len(name) <= 60 else f"{name[:57]}...")
 
 
 def _listed(numbers: Iterable[int]) -> str:
