@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import select
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -207,8 +208,17 @@ def _run(
             records = consumer.poll(timeout=_POLL_S, max_records=limit)
             if records:
                 writer.write(progress.take(records))
+            elif _reader_is_gone():
+                raise BrokenPipeError
             _close_finished(consumer, progress, quiet)
         writer.close()
+
+
+def _reader_is_gone() -> bool:
+    """Has whoever reads our pipe closed it? (`headrace consume -t quiet | head -1` must end too.)"""
+    watch = select.poll()
+    watch.register(sys.stdout.fileno(), 0)
+    return any(event & select.POLLERR for _, event in watch.poll(0))
 
 
 def _partitions(consumer: Any, topic: str, only: list[int] | None) -> list[TopicPartition]:

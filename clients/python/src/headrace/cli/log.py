@@ -60,8 +60,6 @@ def dump(
                 print(_text(line))
     except FileNotFoundError as error:
         raise InvalidArgumentError(str(error)) from error
-    except CorruptLogError:
-        raise
     except ValueError as error:
         raise InvalidArgumentError(str(error)) from error
     if output is OutputFormat.JSON:
@@ -69,10 +67,10 @@ def dump(
         print_json({"path": str(path), "sound": not problems, **found})
     else:
         print(", ".join(f"{counts[kind]} {plural.replace('_', ' ')}" for kind, plural in _PLURALS if counts[kind]))
+    for problem in problems:
+        note(f"headrace: {problem} [{CorruptLogError.code}]")
     if problems:
-        for problem in problems:
-            note(f"headrace: {problem}")
-        raise CorruptLogError(_summary(problems))
+        raise typer.Exit(1)
 
 
 _KINDS = {
@@ -91,12 +89,6 @@ _PLURALS = (
     ("time_entry", "time_entries"),
     ("problem", "problems"),
 )
-
-
-def _summary(problems: list[Any]) -> str:
-    first = problems[0]
-    more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
-    return f"{first.path} is damaged at position {first.position}, offset {first.offset}: {first.what}{more}"
 
 
 def _without_kind(row: dict[str, Any]) -> dict[str, Any]:
