@@ -1,8 +1,8 @@
 """Fills .venv: pinned build tools, every dependency, our distributions (editable), native code. Run by tools/setup.sh.
 
 What was done is remembered in a stamp inside .venv, as digests of what it was done from, so that a second run does
-only what changed: constraints or a pyproject.toml -> pip; a .pyx -> compile what changed in that distribution; a .pxd ->
-compile everything, because distributions look into each other's.
+only what changed: constraints or a pyproject.toml -> pip; a .pyx -> compile what changed in that distribution;
+a .pxd -> compile everything, because distributions look into each other's.
 """
 
 from __future__ import annotations
