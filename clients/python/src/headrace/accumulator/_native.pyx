@@ -123,6 +123,7 @@ cdef class SendBatch:
     cdef public double created_s
     cdef readonly long long sequence
     cdef public int attempts
+    cdef public bint in_flight
     cdef public bint maybe_written
     cdef readonly bint done
     cdef readonly long long base_offset

@@ -75,6 +75,7 @@ class SendBatch:
         self.created_s = time.monotonic()
         self.sequence = queue.next_sequence()
         self.attempts = 0
+        self.in_flight = False
         self.maybe_written = False  # an attempt's outcome is unknown
         self.done = False
         self.base_offset = -1

@@ -182,6 +182,7 @@ class BrokerLink:
                 batches.append(batch)
                 size += batch.size
                 batch.attempts += 1
+                batch.in_flight = True
                 notes.in_flight += 1
             if not leave_if_empty(queue):
                 self.pending[queue] = None  # its next turn comes after the others

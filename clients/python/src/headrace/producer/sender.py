@@ -67,13 +67,14 @@ _STALE_METADATA = frozenset(
 class QueueNotes:
     """What the sender remembers of one partition queue."""
 
-    __slots__ = ("failed", "in_flight", "link", "retry_at")
+    __slots__ = ("failed", "in_flight", "last_error", "link", "retry_at")
 
     def __init__(self) -> None:
         self.link: BrokerLink | None = None  # where its batches go, or went last
         self.in_flight = 0
         self.failed: list[Any] = []  # to be tried again once nothing is in flight
         self.retry_at = 0.0
+        self.last_error: HeadraceError | None = None
 
 
 class Sender:
@@ -176,6 +177,7 @@ class Sender:
 
     def succeed(self, batch: Any, base_offset: int, log_append_time_ms: int) -> None:
         count = batch.count
+        batch.queue.sender.last_error = None
         finish(batch, base_offset, log_append_time_ms, None)
         self.metrics["record-send"].record(count, count)
 
@@ -186,7 +188,9 @@ class Sender:
     def settle(self, batch: Any, error: HeadraceError, *, unknown: bool) -> None:
         """A batch in flight failed: try again, or give it this error. ``unknown``: it may have been written."""
         queue, notes = batch.queue, batch.queue.sender
+        batch.in_flight = False
         batch.maybe_written = batch.maybe_written or unknown
+        notes.last_error = error
         if error.code in _STALE_METADATA:
             self.engine.metadata.invalidate()
         if batch.done:
@@ -236,8 +240,9 @@ class Sender:
             for batch in self.accumulator.snapshot_unfinished():
                 if now < batch.created_s + self.delivery_timeout_s:
                     continue
-                if batch.maybe_written or (batch.attempts and batch.queue.sender.in_flight):
-                    self.fail(batch, self._unknown(batch, RequestTimedOutError("no answer yet")))
+                if batch.maybe_written or batch.in_flight:
+                    last = batch.queue.sender.last_error or RequestTimedOutError("no answer yet")
+                    self.fail(batch, self._unknown(batch, last))
                 else:
                     self.fail(
                         batch,
@@ -252,9 +257,11 @@ class Sender:
     def _why(self, queue: Any) -> str:
         if self._leader_of(queue) < 0:
             return "the partition has no leader"
-        link = queue.sender.link
-        if link is not None and link.last_error is not None:
-            return f"the last failure: {link.last_error.message}"
+        notes = queue.sender
+        if notes is not None and notes.last_error is not None:
+            return f"the last failure: {notes.last_error.code}: {notes.last_error.message}"
+        if notes is not None and notes.link is not None and notes.link.last_error is not None:
+            return f"the last failure: {notes.link.last_error.message}"
         return "the broker is slower than the producer"
 
     async def close(self) -> None:
@@ -263,7 +270,7 @@ class Sender:
             self._sweeper.cancel()
         for batch in self.accumulator.snapshot_unfinished():
             error: HeadraceError = ClosedError("the producer was closed before the record was sent")
-            if batch.attempts:
+            if batch.in_flight or batch.maybe_written:
                 error = UnknownOutcomeError("the producer was closed before the record was acknowledged")
             self.fail(batch, error)
         links, self.links = list(self.links.values()), {}

@@ -1,0 +1,317 @@
+"""A cluster in this process that answers as it is told: for what a real one does only in its worst moments.
+
+Threaded gRPC servers (a second grpc.aio loop would disturb the client's), logs in memory, and rules that a test sets.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import headrace_core.rpc  # noqa: F401  (before grpc)
+import grpc  # isort: skip
+import pytest
+
+from headrace_core.records import split_batches, with_base
+from headrace_protos.v1 import (
+    fetch_pb2,
+    fetch_pb2_grpc,
+    metadata_pb2,
+    metadata_pb2_grpc,
+    offsets_pb2,
+    offsets_pb2_grpc,
+    produce_pb2,
+    produce_pb2_grpc,
+)
+
+
+class FakeCluster:
+    """``brokers`` servers; every test's knobs are public attributes, guarded by ``changed`` where threads wait."""
+
+    def __init__(self, brokers: int = 1) -> None:
+        self.changed = threading.Condition()
+        self.partitions: dict[str, int] = {}
+        self.leaders: dict[tuple[str, int], int] = {}
+        self.epochs: dict[tuple[str, int], int] = defaultdict(int)
+        self.logs: dict[tuple[str, int], list[bytes]] = defaultdict(list)
+        self.ends: dict[tuple[str, int], int] = defaultdict(int)
+        self.starts: dict[tuple[str, int], int] = defaultdict(int)
+        self.max_message_bytes = 1_048_588
+        self.auto_create = 0  # partitions of a topic that is created by being named; 0 refuses
+        #: (broker, ProducePartition) -> error number, 0 to append, "silent" to append without an answer,
+        #: "break" to append and break the stream.
+        self.on_produce: Callable[[int, Any], Any] = lambda broker, item: 0
+        self.on_fetch: Callable[[int, Any], int] = lambda broker, item: 0
+        self.answers_held = False
+        self.produced: list[tuple[int, Any]] = []  # (broker, ProduceRequest) as they came
+        self.fetched: list[tuple[int, Any]] = []
+        self.metadata_asked: list[Any] = []
+        self.fetch_in_flight_max = 0
+        self.servers: list[grpc.Server] = []
+        self.ports: list[int] = []
+        for broker in range(brokers):
+            self.ports.append(0)
+            self.servers.append(self._serve(broker))
+
+    def _serve(self, broker: int) -> grpc.Server:
+        server = grpc.server(ThreadPoolExecutor(16), options=[("grpc.max_receive_message_length", 1 << 27)])
+        metadata_pb2_grpc.add_MetadataServicer_to_server(_Metadata(self), server)
+        produce_pb2_grpc.add_ProduceServicer_to_server(_Produce(self, broker), server)
+        fetch_pb2_grpc.add_FetchServicer_to_server(_Fetch(self, broker), server)
+        offsets_pb2_grpc.add_OffsetsServicer_to_server(_Offsets(self), server)
+        self.ports[broker] = server.add_insecure_port(f"127.0.0.1:{self.ports[broker]}")
+        server.start()
+        return server
+
+    @property
+    def bootstrap_servers(self) -> str:
+        return f"127.0.0.1:{self.ports[0]}"
+
+    def create(self, topic: str, partitions: int = 1, leader: int = 0) -> None:
+        with self.changed:
+            self.partitions[topic] = partitions
+            for number in range(partitions):
+                self.leaders[topic, number] = leader
+
+    def move(self, topic: str, partition: int, leader: int) -> None:
+        with self.changed:
+            self.leaders[topic, partition] = leader
+            self.epochs[topic, partition] += 1
+            self.changed.notify_all()
+
+    def append(self, topic: str, partition: int, data: bytes) -> int:
+        """Append whole batches; returns the base offset."""
+        with self.changed:
+            base = end = self.ends[topic, partition]
+            for position, size, first, last in split_batches(data):
+                batch = with_base(data, position, end, 0) + data[position + 16 : position + size]
+                self.logs[topic, partition].append(batch)
+                end += last - first + 1
+            self.ends[topic, partition] = end
+            self.changed.notify_all()
+            return base
+
+    def records(self, topic: str, partition: int = 0) -> list[Any]:
+        from headrace_core.records import RecordIterator
+
+        with self.changed:
+            return list(RecordIterator(list(self.logs[topic, partition])))
+
+    def hold_answers(self, held: bool) -> None:
+        with self.changed:
+            self.answers_held = held
+            self.changed.notify_all()
+
+    def stop(self) -> None:
+        self.hold_answers(False)
+        for server in self.servers:
+            server.stop(0)
+        for server in self.servers:
+            server.wait_for_termination(5)
+
+
+class _Metadata(metadata_pb2_grpc.MetadataServicer):
+    def __init__(self, cluster: FakeCluster) -> None:
+        self.cluster = cluster
+
+    def GetMetadata(self, request: Any, context: Any) -> Any:
+        cluster = self.cluster
+        with cluster.changed:
+            cluster.metadata_asked.append(request)
+            answer = metadata_pb2.MetadataResponse(cluster_id="fake", controller_id=0, metadata_offset=1)
+            for broker, port in enumerate(cluster.ports):
+                answer.brokers.add(broker_id=broker, host="127.0.0.1", port=port)
+            for name in request.topics:
+                if name not in cluster.partitions and cluster.auto_create and request.allow_auto_topic_creation:
+                    cluster.create(name, cluster.auto_create)
+                item = answer.topics.add(name=name, topic_id=b"t" * 16, max_message_bytes=cluster.max_message_bytes)
+                if name not in cluster.partitions:
+                    item.error.code = 3  # type: ignore[assignment]
+                    continue
+                for number in range(cluster.partitions[name]):
+                    leader = cluster.leaders[name, number]
+                    item.partitions.add(partition=number, leader_id=leader, leader_epoch=cluster.epochs[name, number])
+        return answer
+
+
+class _Produce(produce_pb2_grpc.ProduceServicer):
+    def __init__(self, cluster: FakeCluster, broker: int) -> None:
+        self.cluster, self.broker = cluster, broker
+
+    def Produce(self, requests: Any, context: Any) -> Iterator[Any]:
+        cluster = self.cluster
+        for request in requests:
+            with cluster.changed:
+                cluster.produced.append((self.broker, request))
+                cluster.changed.notify_all()
+            answer = produce_pb2.ProduceResponse(correlation_id=request.correlation_id)
+            silent = False
+            for item in request.partitions:
+                verdict = cluster.on_produce(self.broker, item)
+                result = answer.results.add(topic=item.topic, partition=item.partition, base_offset=-1)
+                key = (item.topic, item.partition)
+                if verdict in (0, "silent", "break") and cluster.leaders.get(key) != self.broker:
+                    result.error.code = 6  # type: ignore[assignment]
+                elif verdict in (0, "silent", "break"):
+                    result.base_offset = cluster.append(item.topic, item.partition, item.records)
+                    result.log_append_time_ms = -1
+                else:
+                    result.error.code = verdict
+                    result.error.message = "as the test has it"
+                if verdict == "break":
+                    context.abort(grpc.StatusCode.UNAVAILABLE, "broken by the test")
+                silent = silent or verdict == "silent"
+            with cluster.changed:
+                while cluster.answers_held and context.is_active():
+                    cluster.changed.wait(0.05)
+            if not silent and request.acks != produce_pb2.ACKS_NONE:
+                yield answer
+
+
+class _Fetch(fetch_pb2_grpc.FetchServicer):
+    def __init__(self, cluster: FakeCluster, broker: int) -> None:
+        self.cluster, self.broker = cluster, broker
+
+    def Fetch(self, requests: Any, context: Any) -> Iterator[Any]:
+        cluster = self.cluster
+        inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
+
+        def read() -> None:
+            try:
+                for request in requests:
+                    inbox.put(request)
+                    with cluster.changed:
+                        cluster.changed.notify_all()
+            except grpc.RpcError:
+                pass
+            inbox.put(None)
+
+        threading.Thread(target=read, daemon=True).start()
+        session: dict[tuple[str, int], list[int]] = {}
+        while (request := inbox.get()) is not None:
+            with cluster.changed:
+                cluster.fetched.append((self.broker, request))
+                cluster.fetch_in_flight_max = max(cluster.fetch_in_flight_max, 1 + inbox.qsize())
+            for item in request.partitions:
+                session[item.topic, item.partition] = [item.fetch_offset, item.max_bytes]
+            for item in request.forgotten:
+                session.pop((item.topic, item.partition), None)
+            deadline = time.monotonic() + request.max_wait_ms / 1000
+            while True:
+                with cluster.changed:
+                    answer = self._answer(request, session)
+                    left = deadline - time.monotonic()
+                    if answer.results or left <= 0 or not inbox.empty() or not context.is_active():
+                        break
+                    cluster.changed.wait(min(left, 0.05))
+            yield answer
+
+    def _answer(self, request: Any, session: dict[tuple[str, int], list[int]]) -> Any:
+        cluster = self.cluster
+        answer = fetch_pb2.FetchResponse(correlation_id=request.correlation_id)
+        room = request.max_bytes
+        for key, (offset, max_bytes) in list(session.items()):
+            error = cluster.on_fetch(self.broker, key)
+            if not error and cluster.leaders.get(key) != self.broker:
+                error = 6
+            if not error and not cluster.starts[key] <= offset <= cluster.ends[key]:
+                error = 1
+            if error:
+                result = answer.results.add(topic=key[0], partition=key[1], fetch_offset=offset)
+                result.error.code = error  # type: ignore[assignment]
+                result.error.message = "as the test has it"
+                del session[key]
+                continue
+            taken, at, size = [], offset, 0
+            base = 0
+            for batch in cluster.logs[key]:
+                _, _, first, last = split_batches(batch)[0]
+                base = last + 1
+                if base <= offset:
+                    continue
+                if taken and (size + len(batch) > max_bytes or size + len(batch) > room):
+                    break
+                taken.append(batch)
+                size += len(batch)
+                at = base
+            if taken:
+                room -= size
+                session[key][0] = at
+                answer.results.add(
+                    topic=key[0],
+                    partition=key[1],
+                    fetch_offset=offset,
+                    next_offset=at,
+                    high_watermark=cluster.ends[key],
+                    last_stable_offset=cluster.ends[key],
+                    log_start_offset=cluster.starts[key],
+                    records=b"".join(taken),
+                )
+            if room <= 0:
+                break
+        return answer
+
+
+class _Offsets(offsets_pb2_grpc.OffsetsServicer):
+    def __init__(self, cluster: FakeCluster) -> None:
+        self.cluster = cluster
+
+    def ListOffsets(self, request: Any, context: Any) -> Any:
+        cluster = self.cluster
+        answer = offsets_pb2.ListOffsetsResponse()
+        with cluster.changed:
+            for item in request.partitions:
+                key = (item.topic, item.partition)
+                offset = cluster.starts[key] if item.timestamp_ms == -2 else cluster.ends[key]
+                answer.results.add(topic=item.topic, partition=item.partition, offset=offset, timestamp_ms=-1)
+        return answer
+
+
+@pytest.fixture
+def fake_cluster() -> Iterator[Callable[..., FakeCluster]]:
+    """Makes clusters, and stops them after the test."""
+    made: list[FakeCluster] = []
+
+    def make(brokers: int = 1) -> FakeCluster:
+        made.append(FakeCluster(brokers))
+        return made[-1]
+
+    yield make
+    for cluster in made:
+        cluster.stop()
+
+
+@pytest.fixture
+def fake(fake_cluster: Callable[..., FakeCluster]) -> FakeCluster:
+    """One broker, one topic "t" with one partition."""
+    cluster = fake_cluster()
+    cluster.create("t")
+    return cluster
+
+
+@pytest.fixture
+def until() -> Callable[..., None]:
+    """Waits for a condition, and fails when it does not come true."""
+
+    def wait(condition: Callable[[], object], timeout_s: float = 10.0) -> None:
+        deadline = time.monotonic() + timeout_s
+        while not condition():
+            assert time.monotonic() < deadline, "the condition did not come true"
+            time.sleep(0.002)
+
+    return wait
+
+
+@pytest.fixture
+def unused_port() -> Iterator[int]:
+    """A port at which nothing listens (it stays bound, so that nobody else gets it)."""
+    import socket
+
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        yield held.getsockname()[1]
