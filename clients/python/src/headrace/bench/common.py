@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import itertools
 import os
 import time
@@ -95,6 +96,13 @@ def warm_memory() -> None:
     tune_malloc()
     pieces = [b"\x01" * _WARM_PIECE_BYTES for _ in range(_WARM_BYTES // _WARM_PIECE_BYTES)]
     del pieces
+
+
+async def settled(method: Callable[..., Any], *arguments: Any) -> None:
+    """Call a method of an async client, whether it has to be awaited or not."""
+    outcome = method(*arguments)
+    if inspect.isawaitable(outcome):
+        await outcome
 
 
 def ensure_topic(options: BenchOptions) -> None:

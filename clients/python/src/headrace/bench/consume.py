@@ -8,10 +8,10 @@ import time
 from operator import attrgetter
 from typing import Any
 
-from headrace_core.errors import InvalidArgumentError, RequestTimedOutError
+from headrace_core.errors import InvalidArgumentError, MissingDependencyError, RequestTimedOutError
 from headrace_core.types import TopicPartition
 
-from .common import SAMPLES, STALL_S, BenchOptions, BenchResult, partitions_of, warm_memory
+from .common import SAMPLES, STALL_S, BenchOptions, BenchResult, partitions_of, settled, warm_memory
 
 
 class _Ledger:
@@ -88,6 +88,8 @@ def _run_end(records: list[Any], begin: int, partition: int, offset: int) -> int
 def consume(options: BenchOptions) -> BenchResult:
     """Read the topic from the earliest offset: ``records`` of them, or all that there are at the start."""
     options.check()
+    if options.api == "arrow":
+        _import_arrow()
     if options.warm:
         warm_memory()
     config = {"check.crcs": True, "allow.auto.create.topics": False} | options.config
@@ -104,6 +106,17 @@ def consume(options: BenchOptions) -> BenchResult:
         latencies_ms=latencies,
         verified=ledger.sound and ledger.records >= wanted,
     )
+
+
+def _import_arrow() -> None:
+    """Before the clock starts: importing pyarrow takes longer than reading a million records."""
+    try:
+        import numpy  # noqa: F401
+        import pyarrow.compute  # noqa: F401
+
+        import headrace_core.records.arrow  # noqa: F401
+    except ImportError as error:
+        raise MissingDependencyError("--api arrow needs pyarrow and numpy: pip install 'headrace[arrow]'") from error
 
 
 def _wanted(options: BenchOptions, starts: dict[TopicPartition, int], ends: dict[TopicPartition, int]) -> int:
@@ -164,9 +177,9 @@ async def _consume_async(options: BenchOptions, config: dict[str, Any]) -> tuple
         ledger = _Ledger(starts)
         sample_every = max(1, wanted // SAMPLES)
         begun = last = time.perf_counter()
-        await consumer.assign(partitions)
+        await settled(consumer.assign, partitions)
         for partition, offset in starts.items():
-            await consumer.seek(partition, offset)
+            await settled(consumer.seek, partition, offset)
         async with asyncio.timeout(None) as guard:
             async for record in consumer:
                 ledger.take_one(record)
