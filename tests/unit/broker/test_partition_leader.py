@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from headrace_broker.partition import PartitionLeader
 from headrace_core.errors import (
     FencedLeaderEpochError,
@@ -142,7 +143,7 @@ def test_the_log_start_moves_forwards_only_and_watchers_are_told():
 
 @pytest.mark.parametrize(("epoch", "error"), [(4, FencedLeaderEpochError), (6, UnknownLeaderEpochError)])
 def test_a_client_with_another_leader_epoch_is_refused(epoch, error):
-    with pytest.raises(error, match="orders-3.*5"):
+    with pytest.raises(error, match=r"orders-3.*5"):
         leader().check_epoch(epoch)
 
 

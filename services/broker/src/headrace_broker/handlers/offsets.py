@@ -131,7 +131,6 @@ async def _find(replica: Replica, timestamp_ms: int, read_committed: bool) -> tu
             f"{replica.partition}: timestamp_ms={timestamp_ms} means nothing: -1 is the end, -2 the start, -3 the "
             f"largest timestamp"
         )
-    end = leader.last_stable_offset if read_committed else leader.high_watermark
-    if found is None or found[0] >= end:
+    if found is None:
         return -1, -1, NO_EPOCH
-    return found[0], found[1], replica.epoch_at(found[0])
+    return found.offset, found.timestamp_ms, found.leader_epoch

@@ -1,0 +1,360 @@
+"""A controller and a broker as real processes, and raw stubs to speak with them: no client library in between."""
+
+from __future__ import annotations
+
+import os
+import queue
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from headrace_core.rpc import environment  # noqa: F401  (first: it sets what grpc reads when it is imported)
+
+import grpc  # isort: skip
+
+from headrace_core.node.meta_properties import format_directories
+from headrace_core.node.state_file import RuntimeState, read_state
+from headrace_core.records import decode_batch, encode_batch, split_batches
+from headrace_core.rpc.channel import COMMON_OPTIONS
+from headrace_protos.v1 import (
+    admin_pb2,
+    admin_pb2_grpc,
+    fetch_pb2,
+    fetch_pb2_grpc,
+    metadata_pb2,
+    metadata_pb2_grpc,
+    offsets_pb2,
+    offsets_pb2_grpc,
+    produce_pb2,
+    produce_pb2_grpc,
+)
+
+WAIT_S = 20.0
+
+
+def until(condition: Callable[[], Any], what: str, timeout_s: float = WAIT_S) -> Any:
+    """The first true value of ``condition``; AssertionError when there is none in time."""
+    deadline = time.monotonic() + timeout_s
+    while not (value := condition()):
+        assert time.monotonic() < deadline, f"waited {timeout_s:.0f} s for {what}"
+        time.sleep(0.005)
+    return value
+
+
+def batch(*values: bytes, timestamp_ms: int | None = None, **fields: Any) -> bytes:
+    """One record batch."""
+    now = int(time.time() * 1000) if timestamp_ms is None else timestamp_ms
+    return encode_batch([(now, None, value, []) for value in values], **fields)
+
+
+def values_of(records: bytes, start_offset: int = 0) -> list[bytes | None]:
+    """The values in a slice of the log, from ``start_offset`` on."""
+    found: list[bytes | None] = []
+    for span in split_batches(records):
+        found += [record.value for record in decode_batch(records, span.position, start_offset=start_offset)]
+    return found
+
+
+class Node:
+    """A server process in a directory of its own. It keeps the ports that it got first."""
+
+    def __init__(self, role: str, directory: Path, cluster_id: str, **keys: str) -> None:
+        self.role = role
+        self.directory = directory
+        self.data = directory / "data"
+        self.keys = {
+            "listeners": "client://127.0.0.1:0,internal://127.0.0.1:0",
+            "log.dirs": str(self.data),
+            "runtime.state.file": str(directory / "node.json"),
+            **keys,
+        }
+        directory.mkdir(parents=True, exist_ok=True)
+        node_id = int(self.keys.get("node.id", "-1"))
+        format_directories(self.keys["log.dirs"].split(","), cluster_id=cluster_id, node_id=node_id)
+        self.process: subprocess.Popen[bytes] | None = None
+        self.state: RuntimeState | None = None
+
+    def launch(self) -> None:
+        """Start the process and do not wait."""
+        properties = self.directory / "node.properties"
+        properties.write_text("".join(f"{key}={value}\n" for key, value in self.keys.items()))
+        with (self.directory / "log").open("ab") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-P", "-m", f"headrace_{self.role}", "--config", str(properties)],
+                stdout=log,
+                stderr=log,
+                stdin=subprocess.DEVNULL,
+            )
+
+    def start(self) -> None:
+        """Returns when it serves."""
+        self.launch()
+        self.wait_serving()
+
+    def wait_serving(self) -> None:
+        process = self.process
+        assert process is not None
+
+        def serving() -> RuntimeState | None:
+            assert process.poll() is None, f"the {self.role} ended:\n{self.log()}"
+            state = read_state(self.keys["runtime.state.file"])
+            return state if state is not None and state.pid == process.pid else None
+
+        self.state = until(serving, f"the {self.role} to serve")
+        self.keys["listeners"] = ",".join(f"{name}://{at}" for name, at in self.state.listeners.items())
+
+    def address(self, listener: str = "client") -> str:
+        assert self.state is not None
+        return self.state.listeners[listener]
+
+    def kill(self) -> None:
+        """kill -9."""
+        assert self.process is not None
+        self.process.send_signal(signal.SIGKILL)
+        self.process.wait(WAIT_S)
+
+    def terminate(self) -> int:
+        """SIGTERM; the exit code."""
+        assert self.process is not None
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(WAIT_S)
+
+    def log(self) -> str:
+        return (self.directory / "log").read_text()
+
+    def close(self) -> None:
+        if self.process is not None and self.process.poll() is None:
+            self.process.kill()
+            self.process.wait(WAIT_S)
+
+
+class Cluster:
+    """One controller, one broker. ``keys`` are the broker's."""
+
+    def __init__(self, directory: Path, **keys: str) -> None:
+        self.directory = directory
+        self.controller = Node("controller", directory / "controller", "tests", **{"node.id": "1"})
+        self._keys = keys
+        self._broker: Node | None = None
+        self._channel: grpc.Channel | None = None
+
+    def __enter__(self) -> Cluster:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def start(self) -> None:
+        self.controller.start()
+        keys = {"controller.quorum.bootstrap.servers": self.controller.address("internal"), **self._keys}
+        self._broker = Node("broker", self.directory / "broker", "tests", **keys)
+        self._broker.start()
+
+    def close(self) -> None:
+        if self._channel is not None:
+            self._channel.close()
+        for node in (self._broker, self.controller):
+            if node is not None:
+                node.close()
+
+    @property
+    def broker(self) -> Node:
+        assert self._broker is not None
+        return self._broker
+
+    @property
+    def channel(self) -> grpc.Channel:
+        """To the broker's client listener."""
+        if self._channel is None:
+            self._channel = self.connect()
+        return self._channel
+
+    def connect(self, listener: str = "client") -> grpc.Channel:
+        """A connection of its own."""
+        own = ("headrace.test.connection", os.urandom(4).hex())
+        reconnect = ("grpc.max_reconnect_backoff_ms", 100), ("grpc.initial_reconnect_backoff_ms", 20)
+        return grpc.insecure_channel(self.broker.address(listener), options=[*COMMON_OPTIONS, *reconnect, own])
+
+    @property
+    def admin(self) -> Any:
+        return admin_pb2_grpc.AdminStub(self.channel)
+
+    @property
+    def metadata(self) -> Any:
+        return metadata_pb2_grpc.MetadataStub(self.channel)
+
+    @property
+    def offsets(self) -> Any:
+        return offsets_pb2_grpc.OffsetsStub(self.channel)
+
+    def topic(self, name: str, partitions: int = 1, **configs: str) -> Topic:
+        """Create a topic; ``max_message_bytes="100"`` sets max.message.bytes."""
+        new = admin_pb2.NewTopic(
+            name=name,
+            partitions=partitions,
+            replication_factor=1,
+            configs={key.replace("_", "."): value for key, value in configs.items()},
+        )
+        (result,) = self.admin.CreateTopics(
+            admin_pb2.CreateTopicsRequest(topics=[new]), timeout=WAIT_S, wait_for_ready=True
+        ).results
+        assert not result.error.code, result.error
+        return Topic(self, name, result.topic_id)
+
+    def rss_bytes(self) -> int:
+        return int(Path(f"/proc/{self.pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE")
+
+    def descriptors(self) -> int:
+        return len(os.listdir(f"/proc/{self.pid}/fd"))
+
+    def threads(self) -> int:
+        return len(os.listdir(f"/proc/{self.pid}/task"))
+
+    @property
+    def pid(self) -> int:
+        assert self.broker.process is not None
+        return self.broker.process.pid
+
+
+class Topic:
+    """A topic, with shorthands for whole requests."""
+
+    def __init__(self, cluster: Cluster, name: str, topic_id: bytes) -> None:
+        self.cluster = cluster
+        self.name = name
+        self.topic_id = topic_id
+
+    def produce(self, *values: bytes, partition: int = 0) -> Any:
+        """Append one batch; its result."""
+        with Stream(produce_pb2_grpc.ProduceStub(self.cluster.channel).Produce) as stream:
+            stream.send(produce_request(1, produce_partition(self.name, batch(*values), partition)))
+            (result,) = stream.receive().results
+            return result
+
+    def append(self, records: bytes, partition: int = 0) -> Any:
+        """Append bytes as they are; the result."""
+        with Stream(produce_pb2_grpc.ProduceStub(self.cluster.channel).Produce) as stream:
+            stream.send(produce_request(1, produce_partition(self.name, records, partition)))
+            (result,) = stream.receive().results
+            return result
+
+    def read(self, offset: int = 0, partition: int = 0) -> list[bytes | None]:
+        """Every value from ``offset`` to the present end."""
+        end = self.end(partition)
+        found: list[bytes | None] = []
+        with Stream(fetch_pb2_grpc.FetchStub(self.cluster.channel).Fetch) as stream:
+            request = fetch_request(1, fetch_partition(self.name, offset, partition))
+            while offset < end:
+                stream.send(request)
+                for result in stream.receive().results:
+                    assert not result.error.code, result.error
+                    found += values_of(result.records, offset)
+                    offset = result.next_offset
+                request = fetch_request(1)
+        return found
+
+    def end(self, partition: int = 0) -> int:
+        return self.offset_of(-1, partition).offset
+
+    def offset_of(self, timestamp_ms: int, partition: int = 0) -> Any:
+        request = offsets_pb2.ListOffsetsRequest(
+            partitions=[
+                offsets_pb2.ListOffsetsPartition(
+                    topic=self.name, partition=partition, timestamp_ms=timestamp_ms, current_leader_epoch=-1
+                )
+            ]
+        )
+        (result,) = self.cluster.offsets.ListOffsets(request, timeout=WAIT_S, wait_for_ready=True).results
+        return result
+
+    def leader_epoch(self, partition: int = 0) -> int:
+        answer = self.cluster.metadata.GetMetadata(metadata_pb2.MetadataRequest(topics=[self.name]), timeout=WAIT_S)
+        return int(answer.topics[0].partitions[partition].leader_epoch)
+
+
+class Stream:
+    """A bidirectional call: send when you like, receive in order."""
+
+    def __init__(self, method: Any) -> None:
+        self._requests: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self.call = method(self._outgoing(), timeout=60)
+
+    def _outgoing(self) -> Iterator[Any]:
+        while (request := self._requests.get()) is not None:
+            yield request
+
+    def __enter__(self) -> Stream:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.call.cancel()
+        self._requests.put(None)
+
+    def send(self, *requests: Any) -> None:
+        for request in requests:
+            self._requests.put(request)
+
+    def receive(self) -> Any:
+        return next(self.call)
+
+    def half_close(self) -> list[Any]:
+        """Say that no more requests follow; whatever is still answered."""
+        self._requests.put(None)
+        return list(self.call)
+
+
+def produce_stream(cluster: Cluster) -> Stream:
+    return Stream(produce_pb2_grpc.ProduceStub(cluster.channel).Produce)
+
+
+def fetch_stream(cluster: Cluster, channel: grpc.Channel | None = None) -> Stream:
+    return Stream(fetch_pb2_grpc.FetchStub(channel or cluster.channel).Fetch)
+
+
+def produce_partition(topic: str, records: bytes, partition: int = 0, topic_id: bytes = b"") -> Any:
+    return produce_pb2.ProducePartition(topic=topic, partition=partition, records=records, topic_id=topic_id)
+
+
+def produce_request(
+    correlation_id: int, *partitions: Any, acks: int = produce_pb2.ACKS_ALL, timeout_ms: int = 0
+) -> Any:
+    return produce_pb2.ProduceRequest(
+        correlation_id=correlation_id,
+        acks=acks,
+        timeout_ms=timeout_ms,
+        partitions=partitions,  # type: ignore[arg-type]
+    )
+
+
+def fetch_partition(topic: str, offset: int = 0, partition: int = 0, *, epoch: int = -1, **more: Any) -> Any:
+    return fetch_pb2.FetchPartition(
+        topic=topic,
+        partition=partition,
+        fetch_offset=offset,
+        current_leader_epoch=epoch,
+        last_fetched_epoch=more.pop("last_fetched_epoch", -1),
+        **more,
+    )
+
+
+def fetch_request(
+    correlation_id: int,
+    *partitions: Any,
+    max_wait_ms: int = 10_000,
+    min_bytes: int = 1,
+    max_bytes: int = 0,
+    forgotten: Iterable[tuple[str, int]] = (),
+) -> Any:
+    return fetch_pb2.FetchRequest(
+        correlation_id=correlation_id,
+        max_wait_ms=max_wait_ms,
+        min_bytes=min_bytes,
+        max_bytes=max_bytes,
+        partitions=partitions,
+        forgotten=[fetch_pb2.ForgottenPartition(topic=topic, partition=number) for topic, number in forgotten],
+    )
