@@ -246,10 +246,14 @@ class LogDirectory:
     def truncate(self, log: PartitionLog, offset: int) -> None:
         """``PartitionLog.truncate_to``, with the recovery point lowered first: a log that ends below its recovery point
         counts as corrupt."""
-        if self._recovery_points.get(log.topic_partition, 0) > offset:
-            self._recovery_points[log.topic_partition] = offset
+        end_offset = log.end_after_truncating(offset)
+        if self._recovery_points.get(log.topic_partition, 0) > end_offset:
+            self._recovery_points[log.topic_partition] = end_offset
             self._write(RECOVERY_POINTS, self._recovery_points)
         log.truncate_to(offset)
+        if self._log_starts.get(log.topic_partition, 0) > log.log_start_offset:
+            self._log_starts[log.topic_partition] = log.log_start_offset
+            self._write(LOG_STARTS, self._log_starts)
 
     def delete_records(self, log: PartitionLog, before_offset: int) -> int:
         """Moves the log start, durably, and drops the whole segments below it; returns the new log start."""

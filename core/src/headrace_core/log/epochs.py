@@ -41,11 +41,14 @@ class LeaderEpochs:
         self._fs = fs
         self._path = f"{directory}/{LEADER_EPOCH_FILE}"
         self.entries: tuple[EpochStart, ...] = ()
+        #: What the file says; None: nothing that could be read.
+        self._stored: tuple[EpochStart, ...] | None = ()
 
     def load(self) -> bool:
         """Reads the checkpoint; False (and empty) when it is missing or damaged, and must be rebuilt."""
         rows = read_checkpoint(self._fs, self._path)
         self.entries = ()
+        self._stored = None if self._fs.exists(self._path) else ()
         if rows is None:
             return False
         entries: list[EpochStart] = []
@@ -59,7 +62,7 @@ class LeaderEpochs:
             if entries and (entry.epoch <= entries[-1].epoch or entry.start_offset < entries[-1].start_offset):
                 return False
             entries.append(entry)
-        self.entries = tuple(entries)
+        self.entries = self._stored = tuple(entries)
         return True
 
     @property
@@ -75,9 +78,10 @@ class LeaderEpochs:
     def replace(self, entries: Iterable[EpochStart]) -> None:
         """Sets all entries, durably."""
         entries = tuple(entries)
-        if entries != self.entries:
+        if entries != self._stored:
             write_checkpoint(self._fs, self._path, [f"{entry.epoch} {entry.start_offset}" for entry in entries])
-            self.entries = entries
+            self._stored = entries
+        self.entries = entries
 
     def truncate_from_end(self, end_offset: int) -> None:
         """The log now ends at ``end_offset``."""

@@ -52,7 +52,6 @@ class _IndexFile:
         self._file: File | None = None
         self._size = 0
         self._pending = bytearray()
-        self._touched = False
 
     def load(self) -> bytes:
         try:
@@ -73,7 +72,6 @@ class _IndexFile:
             self._open().pwritev([bytes(self._pending)], self._size)
             self._size += len(self._pending)
             self._pending.clear()
-            self._touched = True
 
     def replace(self, data: bytes) -> None:
         """The file holds exactly ``data`` from now on."""
@@ -83,7 +81,6 @@ class _IndexFile:
         if data:
             file.pwritev([data], 0)
         self._size = len(data)
-        self._touched = True
 
     def truncate(self, entries: int) -> None:
         size = entries * self._entry_bytes
@@ -93,13 +90,11 @@ class _IndexFile:
         self._pending.clear()
         self._open().truncate(size)
         self._size = size
-        self._touched = True
 
     def sync(self) -> None:
+        """All that was ever written to the file is durable, also by a process before this one."""
         self.write()
-        if self._touched and self._file is not None:
-            self._file.sync()
-        self._touched = False
+        self._open().sync()
 
     def close(self) -> None:
         if self._file is not None:
@@ -130,6 +125,13 @@ class OffsetIndex:
         """A new segment's index, or one about to be rebuilt."""
         self._entries = (array("I"), array("I"))
         self.file.replace(b"")
+
+    def keep_in_memory(self, entries: list[tuple[int, int]]) -> None:
+        """Stands in for a damaged file, without touching it: (offset, position) of each entry."""
+        self._entries = (
+            array("I", [offset - self.base_offset for offset, _ in entries]),
+            array("I", [position for _, position in entries]),
+        )
 
     def loaded(self) -> tuple[array[int], array[int]]:
         """(relative offsets, positions), read from the file when needed. CorruptLogError when they cannot be an index."""
@@ -204,8 +206,16 @@ class TimeIndex:
         self._entries: tuple[array[int], array[int]] | None = None
 
     def start_empty(self) -> None:
+        """A new segment's index, or one about to be rebuilt."""
         self._entries = (array("q"), array("I"))
         self.file.replace(b"")
+
+    def keep_in_memory(self, entries: list[TimestampOffset]) -> None:
+        """Stands in for a damaged file, without touching it."""
+        self._entries = (
+            array("q", [entry.timestamp_ms for entry in entries]),
+            array("I", [entry.offset - self.base_offset for entry in entries]),
+        )
 
     def loaded(self) -> tuple[array[int], array[int]]:
         """(timestamps, relative offsets). CorruptLogError when the file cannot be a time index."""

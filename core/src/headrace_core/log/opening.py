@@ -80,7 +80,7 @@ class _Opening:
     def is_cleanly_closed(self, active: LogSegment, log_end_offset: int) -> bool:
         """Does the last segment end where the clean shutdown said, with indexes that fit?"""
         try:
-            if not self.indexes_fit(active):
+            if not active.indexes_fit():
                 return False
             found = scan(active.log, active.base_offset, position=0, check_crc=False) if active.size == 0 else None
             if found is None:
@@ -92,24 +92,6 @@ class _Opening:
         except CorruptLogError:
             return False
         return found.problem is None and found.next_offset == log_end_offset
-
-    def indexes_fit(self, segment: LogSegment) -> bool:
-        """Can the indexes be those of this log file? (A missing or damaged one is rebuilt.)"""
-        try:
-            offsets, positions = segment.index.loaded()
-            timestamps, _ = segment.time_index.loaded()
-        except CorruptLogError:
-            return False
-        if segment.size == 0:
-            return not offsets and not timestamps
-        if positions and positions[-1] >= segment.size:
-            return False
-        if not timestamps:
-            return False  # every closed segment with records has its largest timestamp
-        if not positions:
-            return True
-        last = segment.header_at(positions[-1])
-        return last.last_offset == segment.base_offset + offsets[-1]
 
     def sizes_fit(self, segment: LogSegment) -> bool:
         """A cheap look at a sealed segment's indexes, without reading them."""

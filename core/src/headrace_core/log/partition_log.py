@@ -333,23 +333,33 @@ class PartitionLog(LogReader):
             self._restart_at(offset)
             return
         keep = [segment for segment in self._segments if segment.base_offset < offset]
+        last = keep[-1]
+        place = last.find_or_end(offset)
+        end_offset = offset if place is None else place.header.base_offset
+        self.log_end_offset = end_offset
+        self.flushed_offset = min(self.flushed_offset, end_offset)
         self._forget_places()
         for segment in reversed(self._segments[len(keep) :]):  # the newest first: a crash leaves a log without a gap
             self._segments = self._segments[:-1]
             segment.close()
             segment.delete_files()
             self._fs.sync_directory(self.directory)
-        last = keep[-1]
-        place = last.find_or_end(offset)
-        end_offset = min(offset, self.log_end_offset) if place is None else place.header.base_offset
-        self.log_end_offset = end_offset
-        self.flushed_offset = min(self.flushed_offset, end_offset)
         last.truncate_to(place)
         last.log.sync()
         self.flushed_offset = end_offset
         self.unflushed_since_ms = None
         self.epochs.truncate_from_end(end_offset)
         self.log_start_offset = min(self.log_start_offset, end_offset)
+
+    def end_after_truncating(self, offset: int) -> int:
+        """Where the log would end after ``truncate_to(offset)``: below ``offset`` if that lies inside a batch."""
+        if offset >= self.log_end_offset:
+            return self.log_end_offset
+        if offset <= self._segments[0].base_offset:
+            return offset
+        segment = next(segment for segment in reversed(self._segments) if segment.base_offset < offset)
+        place = segment.find_or_end(offset)
+        return offset if place is None else place.header.base_offset
 
     def _restart_at(self, offset: int) -> None:
         """Empties the log; its next record gets ``offset``."""

@@ -11,7 +11,7 @@ from bisect import bisect_right
 from typing import NamedTuple
 
 from ..errors import CorruptLogError, CorruptMessageError, OffsetOutOfRangeError, UnknownTopicOrPartitionError
-from ..records import decode_batch, read_header
+from ..records import Record, decode_batch, read_header
 from ..types import TopicPartition
 from .index import TimestampOffset
 from .segment import LogSegment, Place
@@ -77,6 +77,9 @@ class LogReader:
         ``wait=False`` answers None when the bytes are not in the page cache: read again, in a thread that may block.
         Raises OffsetOutOfRangeError for an offset below the log start or above the log end, CorruptLogError.
         """
+        segments = self._segments
+        if not segments:
+            raise self.closed_error()
         end_offset = self.log_end_offset
         if up_to is None or up_to > end_offset:
             up_to = end_offset
@@ -86,16 +89,13 @@ class LogReader:
             )
         if offset >= up_to:
             return ReadResult(b"", offset)
-        segments = self._segments
-        if not segments:
-            raise self.closed_error()
         at = bisect_right(segments, offset, key=_base_offset) - 1
         while 0 <= at < len(segments):
             segment = segments[at]
             following = segments[at + 1].base_offset if at + 1 < len(segments) else None
             if not wait and not segment.index.is_loaded:
                 return None
-            self._keep_warm(segment, following)
+            self._keep_warm(segment, is_active=following is None)
             position = self._position_of(offset, segment)
             if position is not None:
                 return self._read_segment(segment, following, position, offset, max_bytes, up_to, wait)
@@ -155,11 +155,13 @@ class LogReader:
     def offset_for_timestamp(self, timestamp_ms: int, up_to: int | None = None) -> FoundTimestamp | None:
         """The first record with a timestamp at or after ``timestamp_ms``, below ``up_to``; None when there is none."""
         up_to = self.log_end_offset if up_to is None else up_to
-        for segment in self._segments:
+        segments = self._segments
+        for segment in segments:
             if segment.base_offset >= up_to:
                 return None
             if segment.size == 0 or segment.largest_timestamp.timestamp_ms < timestamp_ms:
                 continue
+            self._keep_warm(segment, is_active=segment is segments[-1])
             before = segment.time_index.lookup(timestamp_ms)
             start = segment.index.lookup(max(before.offset, self.log_start_offset))
             for place in segment.places(start, segment.size):
@@ -179,7 +181,7 @@ class LogReader:
             if segment.base_offset >= up_to or segment.size == 0:
                 continue
             largest = segment.largest_timestamp
-            if not self.log_start_offset <= largest.offset < up_to:
+            if segment.base_offset < self.log_start_offset or largest.offset >= up_to:
                 largest = self._largest_within(segment, up_to)
             if largest.timestamp_ms >= 0 and (best is None or largest.timestamp_ms > best[1].timestamp_ms):
                 best = (segment, largest)
@@ -189,25 +191,36 @@ class LogReader:
         return self._first_record(segment, segment.find(largest.offset), largest.timestamp_ms)
 
     def _largest_within(self, segment: LogSegment, up_to: int) -> TimestampOffset:
+        """As the segment's largest timestamp, but only of records from the log start to below ``up_to``."""
+        start = self.log_start_offset
         largest = TimestampOffset(-1, segment.base_offset)
-        for place in segment.places(segment.index.lookup(self.log_start_offset), segment.size):
+        for place in segment.places(segment.index.lookup(start), segment.size):
             header = place.header
             if header.last_offset >= up_to:
                 break
-            if header.last_offset >= self.log_start_offset and header.max_timestamp_ms > largest.timestamp_ms:
-                largest = TimestampOffset(header.max_timestamp_ms, header.last_offset)
+            timestamp_ms = header.max_timestamp_ms
+            if header.last_offset < start or timestamp_ms <= largest.timestamp_ms:
+                continue
+            if header.base_offset < start:  # some of its records were deleted, perhaps the latest
+                records = self._records(segment, place)
+                timestamp_ms = max((record.timestamp_ms for record in records), default=-1)
+            if timestamp_ms > largest.timestamp_ms:
+                largest = TimestampOffset(timestamp_ms, header.last_offset)
         return largest
 
     def _first_record(self, segment: LogSegment, place: Place, timestamp_ms: int) -> FoundTimestamp | None:
-        batch = segment.log.pread(place.header.size, place.position)
-        try:
-            records = decode_batch(batch, start_offset=self.log_start_offset)
-        except CorruptMessageError as error:
-            raise CorruptLogError(f"{segment.path}, position {place.position}: {error.message}") from error
-        for record in records:
+        for record in self._records(segment, place):
             if record.timestamp_ms >= timestamp_ms:
                 return FoundTimestamp(record.timestamp_ms, record.offset, place.header.leader_epoch)
         return None
+
+    def _records(self, segment: LogSegment, place: Place) -> list[Record]:
+        """Of one batch, from the log start on."""
+        batch = segment.log.pread(place.header.size, place.position)
+        try:
+            return decode_batch(batch, start_offset=self.log_start_offset)
+        except CorruptMessageError as error:
+            raise CorruptLogError(f"{segment.path}, position {place.position}: {error.message}") from error
 
     # ---------------------------------------------------------------- memory of places
 
@@ -220,10 +233,11 @@ class LogReader:
     def _forget_places(self) -> None:
         self._places, self._places_before = {}, {}
 
-    def _keep_warm(self, segment: LogSegment, following: int | None) -> None:
+    def _keep_warm(self, segment: LogSegment, *, is_active: bool) -> None:
         """Sealed segments that are read keep their indexes loaded, but only the last few of them."""
-        if following is None or segment in self._warm:
+        if is_active or segment in self._warm:
             return
+        segment.load_indexes()
         warm = (*self._warm, segment)
         for cold in warm[:-_WARM_SEGMENTS]:
             cold.unload_indexes()

@@ -151,8 +151,6 @@ class LogSegment:
         """No more appends: the last time entry, unused space given back, everything durable."""
         largest = self.largest_timestamp
         self.time_index.maybe_append(largest.timestamp_ms, largest.offset, sealing=True)
-        self.index.file.write()
-        self.time_index.file.write()
         if self._reserved_end > self.size:
             self.log.truncate(self.size)
             self._reserved_end = 0
@@ -200,7 +198,8 @@ class LogSegment:
         """Completes the indexes and gives their descriptors back; the log's closes with its last reader."""
         largest = self.largest_timestamp
         self.time_index.maybe_append(largest.timestamp_ms, largest.offset, sealing=True)
-        self.write_indexes()
+        self.index.file.sync()  # a clean stop means that the next start believes them
+        self.time_index.file.sync()
         if self._reserved_end > self.size:
             self.log.truncate(self.size)
             self._reserved_end = 0
@@ -215,6 +214,41 @@ class LogSegment:
 
     # ---------------------------------------------------------------- reading (any thread)
 
+    def indexes_fit(self) -> bool:
+        """Can the index files be those of this log file? CorruptLogError when the log itself cannot be read."""
+        try:
+            offsets, positions = self.index.loaded()
+            timestamps, _ = self.time_index.loaded()
+        except CorruptLogError:
+            return False
+        if self.size == 0:
+            return not offsets and not timestamps
+        if not timestamps:
+            return False  # every closed segment with records has its largest timestamp
+        if not positions:
+            return True
+        if positions[-1] >= self.size:
+            return False
+        return self.header_at(positions[-1]).last_offset == self.base_offset + offsets[-1]
+
+    def load_indexes(self) -> None:
+        """Loads the indexes of a sealed segment; when they do not fit the log, others are made in memory in their place
+        (the files stay: a reader changes nothing)."""
+        if self.index.is_loaded and self.time_index.is_loaded:
+            return
+        if self.indexes_fit():
+            return
+        offsets: list[tuple[int, int]] = []
+        times: list[TimestampOffset] = []
+        largest = TimestampOffset(-1, self.base_offset)
+        for position, header in self.places(0, self.size):
+            offsets.append((header.last_offset, position))
+            if header.max_timestamp_ms > largest.timestamp_ms:
+                largest = TimestampOffset(header.max_timestamp_ms, header.last_offset)
+                times.append(largest)
+        self.index.keep_in_memory(offsets)
+        self.time_index.keep_in_memory(times)
+
     @property
     def largest_timestamp(self) -> TimestampOffset:
         """The largest timestamp, and the last offset of the batch that holds it; (-1, base offset) when empty."""
@@ -226,8 +260,14 @@ class LogSegment:
 
     def _find_largest_timestamp(self) -> TimestampOffset:
         # The last time entry of a segment that was sealed or closed is its largest timestamp.
+        was_loaded = self.index.is_loaded
+        self.load_indexes()
         largest = self.time_index.last_entry()
-        return largest if largest.timestamp_ms >= 0 else self._walk_for_largest(largest)
+        if largest.timestamp_ms < 0:
+            largest = self._walk_for_largest(largest)
+        if not was_loaded:
+            self.unload_indexes()
+        return largest
 
     def _walk_for_largest(self, largest: TimestampOffset) -> TimestampOffset:
         """From the last time entry to the end: batches behind it may be later than it says."""

@@ -1,0 +1,352 @@
+"""The writer of a log directory: group commit, order, failure, back to work."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+from log_world import NOW_MS, ORDERS, PAYMENTS, ROOT, TOPIC_ID, batch, formatted, open_directory, values_of
+
+from headrace_core.clock import SystemClock
+from headrace_core.errors import (
+    DiskFullError,
+    InvalidTimestampError,
+    OffsetOutOfRangeError,
+    RecordTooLargeError,
+    ServerShuttingDownError,
+    StorageError,
+    UnknownTopicOrPartitionError,
+)
+from headrace_core.log import DirectoryWriter, LogConfig, PartitionLog
+from headrace_core.testing.clock import ManualClock
+from headrace_core.testing.crashing_fs import CrashingFileSystem, TraceEntry
+from headrace_core.types import FlushPolicy
+
+Given = tuple[CrashingFileSystem, DirectoryWriter, PartitionLog]
+
+
+@asynccontextmanager
+async def writing(config: LogConfig | None = None, **options: object) -> AsyncIterator[Given]:
+    fs = formatted()
+    directory = open_directory(fs, config)
+    writer = DirectoryWriter(directory, clock=ManualClock(NOW_MS), **options)  # type: ignore[arg-type]
+    log = await writer.run(lambda: directory.create(ORDERS, TOPIC_ID, config or LogConfig()))
+    yield fs, writer, log
+    await writer.close()
+
+
+def run(scenario: Callable[[], Awaitable[None]]) -> None:
+    async def bounded() -> None:
+        await asyncio.wait_for(scenario(), 20)
+
+    asyncio.run(bounded())
+
+
+def operations(fs: CrashingFileSystem, *names: str, ends: str = ".log") -> list[TraceEntry]:
+    return [entry for entry in fs.trace if entry.operation in names and entry.path.endswith(ends)]
+
+
+def test_appends_that_wait_together_share_one_write_and_one_flush_for_each_partition() -> None:
+    async def scenario() -> None:
+        async with writing() as (fs, writer, log):
+            directory = writer.directory
+            other = await writer.run(lambda: directory.create(PAYMENTS, TOPIC_ID, LogConfig()))
+            fs.trace.clear()
+            infos = await asyncio.gather(
+                *(writer.append((log, other)[i % 2], batch(str(i)), leader_epoch=0) for i in range(20))
+            )
+            assert len(operations(fs, "write")) == 2
+            assert len(operations(fs, "sync")) == 2
+            assert [info.base_offset for info in infos] == [i // 2 for i in range(20)]
+            assert values_of(log) == [str(i) for i in range(0, 20, 2)]
+            assert log.settled_offset == log.flushed_offset == 10
+
+    run(scenario)
+
+
+def test_large_turns_run_on_the_directory_thread_and_small_ones_in_the_loop() -> None:
+    async def scenario() -> None:
+        async with writing(inline_bytes_max=1000, inline_sync_ms_max=1e9) as (fs, writer, log):
+            threads: dict[str, str] = {}
+            fs.on_operation = lambda entry: threads.__setitem__(entry.operation, threading.current_thread().name)
+            await writer.append(log, batch("small"), leader_epoch=0)
+            assert threads["sync"] == threading.main_thread().name
+            await writer.append(log, batch("large", pad=2000), leader_epoch=0)
+            assert threads["sync"] == "log-data"
+            assert values_of(log) == ["small", "large"]
+
+    run(scenario)
+
+
+def test_slow_disk_sends_small_turns_to_the_thread_too() -> None:
+    async def scenario() -> None:
+        async with writing(inline_sync_ms_max=0.0) as (fs, writer, log):
+            await writer.append(log, batch("shows that the disk is slow"), leader_epoch=0)
+            threads: list[str] = []
+            fs.on_operation = lambda entry: threads.append(threading.current_thread().name)
+            await writer.append(log, batch("next"), leader_epoch=0)
+            assert set(threads) == {"log-data"}
+
+    run(scenario)
+
+
+def test_what_comes_during_a_flush_is_acknowledged_by_the_next_one_only() -> None:
+    async def scenario() -> None:
+        async with writing(inline_bytes_max=-1) as (fs, writer, log):
+            flushing, go_on = threading.Event(), threading.Event()
+
+            def hold(entry: TraceEntry) -> None:
+                if entry.operation == "sync" and entry.path.endswith(".log"):
+                    flushing.set()
+                    assert go_on.wait(10)
+
+            fs.on_operation = hold
+            first = writer.append(log, batch("first"), leader_epoch=0)
+            await asyncio.to_thread(flushing.wait, 10)
+            second = writer.append(log, batch("second"), leader_epoch=0)
+            assert log.flushed_offset == 0
+            assert log.log_end_offset == 1, "the second is queued, not written, while a turn is under way"
+            go_on.set()
+            assert (await first).next_offset == 1
+            assert (await second).next_offset == 2
+            assert [entry.operation for entry in operations(fs, "write", "sync")] == ["write", "sync"] * 2
+
+    run(scenario)
+
+
+def test_cancelled_waiter_leaves_its_write_whole() -> None:
+    async def scenario() -> None:
+        async with writing(inline_bytes_max=-1) as (_, writer, log):
+            before = writer.append(log, batch("before"), leader_epoch=0)
+            cancelled = asyncio.ensure_future(asyncio.wait_for(writer.append(log, batch("a", "b"), leader_epoch=0), 10))
+            after = writer.append(log, batch("after"), leader_epoch=0)
+            await asyncio.sleep(0)
+            cancelled.cancel()
+            await asyncio.gather(before, after)
+            assert cancelled.cancelled()
+            assert values_of(log) == ["before", "a", "b", "after"]
+
+    run(scenario)
+
+
+def test_refused_append_costs_its_neighbours_nothing() -> None:
+    async def scenario() -> None:
+        async with writing(LogConfig(message_bytes_max=500)) as (_, writer, log):
+            outcomes = await asyncio.gather(
+                writer.append(log, batch("one"), leader_epoch=0),
+                writer.append(log, batch("too large", pad=600), leader_epoch=0),
+                writer.append(log, batch("from the future", timestamp_ms=NOW_MS + 3_600_001), leader_epoch=0),
+                writer.append(log, batch("two"), leader_epoch=0),
+                return_exceptions=True,
+            )
+            assert isinstance(outcomes[1], RecordTooLargeError)
+            assert isinstance(outcomes[2], InvalidTimestampError)
+            assert values_of(log) == ["one", "two"]
+
+    run(scenario)
+
+
+def test_actions_keep_their_place_among_the_appends_to_their_log() -> None:
+    async def scenario() -> None:
+        async with writing() as (_, writer, log):
+            directory = writer.directory
+            results = await asyncio.gather(
+                writer.append(log, batch("a"), leader_epoch=0),
+                writer.append(log, batch("b"), leader_epoch=0),
+                writer.run(lambda: directory.truncate(log, 1), log=log),
+                writer.append(log, batch("c"), leader_epoch=0),
+                writer.run(log.roll, log=log),
+                writer.append(log, batch("d"), leader_epoch=0),
+                writer.run(lambda: directory.delete_records(log, 2), log=log),
+                writer.run(lambda: directory.delete_records(log, 99), log=log),
+                return_exceptions=True,
+            )
+            assert isinstance(results[-1], OffsetOutOfRangeError)
+            assert log.log_start_offset == 2
+            assert values_of(log) == ["d"]
+            assert [segment.base_offset for segment in log.segments] == [2]
+
+    run(scenario)
+
+
+def test_full_disk_refuses_the_append_takes_it_back_and_goes_on() -> None:
+    async def scenario() -> None:
+        async with writing() as (fs, writer, log):
+            await writer.append(log, batch("fits"), leader_epoch=0)
+            size = len(fs.files()[f"{ROOT}/orders-0/00000000000000000000.log"])
+            fs.capacity_bytes = sum(map(len, fs.files().values())) + 50
+            with pytest.raises(DiskFullError, match="no space"):
+                await writer.append(log, batch("does not fit"), leader_epoch=0)
+            assert len(fs.files()[f"{ROOT}/orders-0/00000000000000000000.log"]) == size
+            assert values_of(log) == ["fits"]
+            fs.capacity_bytes = None
+            assert (await writer.append(log, batch("fits again"), leader_epoch=0)).base_offset == 1
+            assert writer.failure is None
+            assert values_of(log) == ["fits", "fits again"]
+
+    run(scenario)
+
+
+def test_full_disk_while_a_segment_is_begun_refuses_the_append_and_goes_on() -> None:
+    async def scenario() -> None:
+        async with writing(LogConfig(segment_bytes=200)) as (fs, writer, log):
+            await writer.append(log, batch("first", pad=100), leader_epoch=0)
+            fs.fail("create", errno.ENOSPC)
+            with pytest.raises(DiskFullError):
+                await writer.append(log, batch("second", pad=100), leader_epoch=0)
+            await writer.append(log, batch("third", pad=100), leader_epoch=0)
+            assert values_of(log) == ["first", "third"]
+            assert writer.failure is None
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(("operation", "error"), [("write", errno.EIO), ("sync", errno.EIO), ("sync", errno.ENOSPC)])
+def test_failed_write_or_flush_takes_the_directory_offline_for_good(operation: str, error: int) -> None:
+    failures: list[StorageError] = []
+
+    async def scenario() -> None:
+        async with writing(on_failure=failures.append) as (fs, writer, log):
+            await writer.append(log, batch("safe"), leader_epoch=0)
+            fs.fail(operation, error, path_ends=".log")
+            waiting = [writer.append(log, batch(str(i)), leader_epoch=0) for i in range(3)]
+            outcomes = await asyncio.gather(*waiting, return_exceptions=True)
+            assert [type(outcome) for outcome in outcomes] == [StorageError] * 3
+            assert ROOT in str(outcomes[0])
+            assert [failure.message for failure in failures] == [str(outcomes[0])]
+            for late in (
+                lambda: writer.append(log, batch("late"), leader_epoch=0),
+                lambda: writer.run(lambda: None),
+            ):
+                with pytest.raises(StorageError):
+                    late()
+            assert writer.pending_bytes == 0
+            assert log.settled_offset == 1, "what was acknowledged before can still be read"
+
+    run(scenario)
+
+
+def test_failure_on_the_thread_reaches_what_is_queued_behind_it() -> None:
+    async def scenario() -> None:
+        async with writing(inline_bytes_max=-1) as (fs, writer, log):
+            flushing, go_on = threading.Event(), threading.Event()
+
+            def hold(entry: TraceEntry) -> None:
+                if entry.operation == "sync" and entry.path.endswith(".log"):
+                    flushing.set()
+                    assert go_on.wait(10)
+
+            fs.on_operation = hold
+            fs.fail("sync", path_ends=".log")
+            first = writer.append(log, batch("first"), leader_epoch=0)
+            await asyncio.to_thread(flushing.wait, 10)
+            second = writer.append(log, batch("second"), leader_epoch=0)
+            go_on.set()
+            outcomes = await asyncio.gather(first, second, return_exceptions=True)
+            assert [type(outcome) for outcome in outcomes] == [StorageError, StorageError]
+
+    run(scenario)
+
+
+def test_os_policy_acknowledges_without_a_flush_and_flush_messages_bounds_what_is_at_stake() -> None:
+    async def scenario() -> None:
+        config = LogConfig(flush=FlushPolicy.OS, flush_messages=4)
+        async with writing(config) as (fs, writer, log):
+            for i in range(3):
+                await writer.append(log, batch(str(i)), leader_epoch=0)
+            assert not operations(fs, "sync")
+            assert (log.flushed_offset, log.settled_offset) == (0, 3)
+            await writer.append(log, batch("3"), leader_epoch=0)
+            assert len(operations(fs, "sync")) == 1
+            assert log.flushed_offset == 4
+
+    run(scenario)
+
+
+def test_interval_policy_flushes_by_time() -> None:
+    async def scenario() -> None:
+        fs = formatted()
+        config = LogConfig(flush=FlushPolicy.INTERVAL, flush_ms=30)
+        directory = open_directory(fs, config)
+        clock = SystemClock()
+        directory._clock = clock
+        writer = DirectoryWriter(directory, clock=clock)
+        log = await writer.run(lambda: directory.create(ORDERS, TOPIC_ID, config))
+        flushed = asyncio.Event()
+        loop = asyncio.get_running_loop()
+
+        def tell(entry: TraceEntry) -> None:
+            if entry.operation == "sync" and entry.path.endswith(".log"):
+                loop.call_soon_threadsafe(flushed.set)
+
+        fs.on_operation = tell
+        for value in ("one", "two"):
+            flushed.clear()
+            await writer.append(log, batch(value, timestamp_ms=clock.now_ms()), leader_epoch=0)
+            await flushed.wait()
+        assert await writer.flush(log) == 2
+        assert log.flushed_offset == 2
+        await writer.close()
+
+    run(scenario)
+
+
+def test_on_turn_tells_once_for_each_log_before_the_waiters_hear() -> None:
+    heard: list[tuple[str, int]] = []
+
+    async def scenario() -> None:
+        def on_turn(logs: list[PartitionLog]) -> None:
+            heard.extend((str(log.topic_partition), log.settled_offset) for log in logs)
+
+        async with writing(on_turn=on_turn) as (_, writer, log):
+            heard.clear()
+            futures = [writer.append(log, batch(str(i)), leader_epoch=0) for i in range(3)]
+            futures[0].add_done_callback(lambda done: heard.append(("waiter", done.result().next_offset)))
+            await asyncio.gather(*futures)
+            assert heard == [("orders-0", 3), ("waiter", 1)]
+
+    run(scenario)
+
+
+def test_append_to_a_deleted_log_is_told_so() -> None:
+    async def scenario() -> None:
+        async with writing() as (_, writer, log):
+            deleted = writer.run(lambda: writer.directory.delete(ORDERS))
+            with pytest.raises(UnknownTopicOrPartitionError):
+                await writer.append(log, batch("late"), leader_epoch=0)
+            assert await deleted
+            with pytest.raises(UnknownTopicOrPartitionError):
+                log.read(0, 100)
+            assert writer.failure is None
+
+    run(scenario)
+
+
+def test_close_finishes_what_is_queued_and_refuses_what_comes_later() -> None:
+    async def scenario() -> None:
+        async with writing(inline_bytes_max=-1) as (_, writer, log):
+            futures = [writer.append(log, batch(str(i)), leader_epoch=0) for i in range(50)]
+            await writer.close()
+            assert [future.result().base_offset for future in futures] == list(range(50))
+            with pytest.raises(ServerShuttingDownError):
+                writer.append(log, batch("late"), leader_epoch=0)
+
+    run(scenario)
+
+
+def test_large_queue_is_cut_into_turns_in_order() -> None:
+    async def scenario() -> None:
+        async with writing(turn_bytes_max=3000) as (fs, writer, log):
+            fs.trace.clear()
+            infos = await asyncio.gather(
+                *(writer.append(log, batch(str(i), pad=1000), leader_epoch=0) for i in range(9))
+            )
+            assert [info.base_offset for info in infos] == list(range(9))
+            assert len(operations(fs, "sync")) == 3
+            assert values_of(log) == [str(i) for i in range(9)]
+
+    run(scenario)
