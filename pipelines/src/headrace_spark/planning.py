@@ -56,9 +56,9 @@ def rate_limit(
     """The end of a batch of ``limit`` offsets, shared out in proportion to what waits.
 
     ``first`` has the beginnings of partitions that ``start`` does not know. A small partition is never starved: a share
-    below one is rounded up (so a limit below the number of partitions may be exceeded). Other shares are rounded down,
-    and what that leaves goes to those that lost most by it, one offset each: left to the next batch, as the Kafka source
-    has it, it can cost AvailableNow a batch of its own for a handful of rows.
+    below one is rounded up, and the limit exceeded by as much. Other shares are rounded down, and what that leaves goes
+    to those that lost most by it, one offset each; left to the next batch, as the Kafka source has it, it would cost
+    AvailableNow a batch of its own for a handful of rows.
     """
     begins = {partition: start.get(partition, first.get(partition)) for partition in end}
     sizes = {

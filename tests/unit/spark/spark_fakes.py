@@ -1,0 +1,75 @@
+"""A cluster in memory for the source's tests: what it holds is what a test says."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any
+
+from headrace_core.errors import OffsetOutOfRangeError, UnknownTopicOrPartitionError
+from headrace_core.types import TopicPartition
+from headrace_spark.planning import OffsetRange
+
+
+class FakeCluster:
+    """``logs``: partition -> (start, end). ``times``: partition -> {milliseconds: first offset at or after}."""
+
+    def __init__(self, logs: Mapping[TopicPartition, tuple[int, int]]) -> None:
+        self.logs = dict(logs)
+        self.times: dict[TopicPartition, dict[int, int]] = {}
+        self.failures: list[Exception] = []
+        self.batch_rows = 4
+        self.closed = False
+
+    def partitions(self, topics: Collection[str] | None) -> dict[str, list[int]]:
+        self._fail()
+        found: dict[str, list[int]] = {}
+        for topic, partition in sorted(self.logs):
+            if topics is None or topic in topics:
+                found.setdefault(topic, []).append(partition)
+        return found
+
+    def list_offsets(self, wanted: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        self._fail()
+        found = {}
+        for partition, timestamp in wanted.items():
+            if partition not in self.logs:
+                raise UnknownTopicOrPartitionError(f"{partition} does not exist")
+            start, end = self.logs[partition]
+            special = {-1: end, -2: start}
+            found[partition] = special.get(timestamp, self.times.get(partition, {}).get(timestamp, -1))
+        return found
+
+    def read(self, wanted: OffsetRange, *, columns: Sequence[str], timeout_ms: int) -> Iterator[Any]:
+        import pyarrow as pa
+
+        start, end = self.logs[TopicPartition(wanted.topic, wanted.partition)]
+        position = wanted.start
+        if not start <= position <= end:
+            raise OffsetOutOfRangeError(f"{position} is not within {start} to {end}")
+        while position < min(wanted.end, end):
+            until = min(position + self.batch_rows, wanted.end, end)
+            made = {"offset": pa.array(range(position, until), pa.int64())}
+            made |= {name: pa.array([name.encode()] * (until - position)) for name in columns if name != "offset"}
+            yield pa.RecordBatch.from_arrays([made[name] for name in columns], names=list(columns))
+            position = until
+        if position < wanted.end:
+            raise OffsetOutOfRangeError(f"the log ends at {end}")
+
+    def close(self) -> None:
+        self.closed = True
+
+    def _fail(self) -> None:
+        if self.failures:
+            raise self.failures.pop(0)
+
+
+def partition(number: int, topic: str = "t") -> TopicPartition:
+    return TopicPartition(topic, number)
+
+
+def options(**given: Any) -> dict[str, str]:
+    """Options as Spark hands them over, names in lower case; a bootstrap server and a topic unless given."""
+    base = {"headrace.bootstrap.servers": "127.0.0.1:9095"}
+    if not {"subscribe", "subscribePattern", "assign"} & given.keys():
+        base["subscribe"] = "t"
+    return {name.replace("__", ".").lower(): str(value) for name, value in {**base, **given}.items()}

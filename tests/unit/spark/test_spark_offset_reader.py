@@ -1,0 +1,143 @@
+"""Which partitions a query reads and where they stand, asked of a cluster that changes meanwhile."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+from spark_fakes import FakeCluster, options, partition
+
+from headrace_core.errors import (
+    InvalidConfigError,
+    NetworkError,
+    NoOffsetForPartitionError,
+    UnknownTopicOrPartitionError,
+)
+from headrace_spark.errors import DataLossError
+from headrace_spark.offset_reader import OffsetReader
+from headrace_spark.options import parse_options
+from headrace_spark.planning import OffsetRange
+from headrace_spark.source import plan_batch
+
+T0, T1, U0 = partition(0), partition(1), partition(0, "u")
+
+
+def reader(cluster: FakeCluster, *, streaming: bool = True, **given: object) -> OffsetReader:
+    slept: list[float] = []
+    made = OffsetReader(parse_options(options(**given), streaming=streaming), cluster, sleep=slept.append)
+    made.slept = slept  # type: ignore[attr-defined]
+    return made
+
+
+def resolve(made: OffsetReader, *, starting: bool = True) -> dict:  # type: ignore[type-arg]
+    limit = made.options.starting if starting else made.options.ending
+    return made.resolve(limit, "startingOffsets" if starting else "endingOffsets", starting=starting)
+
+
+def test_subscribe_reads_all_partitions_of_its_topics() -> None:
+    cluster = FakeCluster({T0: (0, 5), T1: (0, 6), U0: (0, 7)})
+    assert reader(cluster).assigned() == {T0, T1}
+    assert reader(cluster, subscribe="t,u").assigned() == {T0, T1, U0}
+
+
+def test_a_pattern_matches_whole_names_and_may_match_none() -> None:
+    cluster = FakeCluster({T0: (0, 5), partition(0, "tt"): (0, 6), U0: (0, 7)})
+    assert reader(cluster, subscribePattern="t").assigned() == {T0}
+    assert reader(cluster, subscribePattern="t.*").assigned() == {T0, partition(0, "tt")}
+    assert reader(cluster, subscribePattern="none").latest() == {}
+
+
+def test_assign_reads_those_that_exist() -> None:
+    cluster = FakeCluster({T0: (0, 5), T1: (0, 6)})
+    assert reader(cluster, assign='{"t":[1,7]}').assigned() == {T1}
+
+
+def test_a_topic_that_never_was_is_an_error() -> None:
+    with pytest.raises(UnknownTopicOrPartitionError, match="no topic named u"):
+        reader(FakeCluster({T0: (0, 5)}), subscribe="t,u", **{"fetchOffset.numRetries": 1}).latest()
+
+
+def test_a_deleted_topic_is_a_loss() -> None:
+    cluster = FakeCluster({T0: (0, 5)})
+    with pytest.raises(DataLossError, match="u was deleted"):
+        reader(cluster, subscribe="t,u").latest({T0: 1, U0: 3})
+    assert reader(cluster, subscribe="t,u", failOnDataLoss="false").latest({T0: 1, U0: 3}) == {T0: 5}
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({"startingOffsets": "earliest"}, {T0: 2, T1: 0}),
+        ({"startingOffsets": "latest"}, {T0: 5, T1: 6}),
+        ({"startingOffsets": '{"t":{"0":-1,"1":-2}}'}, {T0: 5, T1: 0}),
+        ({"startingOffsets": '{"t":{"0":3,"1":4}}'}, {T0: 3, T1: 4}),
+        ({"startingTimestamp": "1000"}, {T0: 4, T1: 1}),
+        ({"startingOffsetsByTimestamp": '{"t":{"0":1000,"1":2000}}'}, {T0: 4, T1: 5}),
+    ],
+)
+def test_starting_positions(given: dict[str, str], expected: dict) -> None:  # type: ignore[type-arg]
+    cluster = FakeCluster({T0: (2, 5), T1: (0, 6)})
+    cluster.times = {T0: {1000: 4}, T1: {1000: 1, 2000: 5}}
+    assert resolve(reader(cluster, **given)) == expected
+
+
+@pytest.mark.parametrize(
+    "given", [{"startingOffsets": '{"t":{"0":3}}'}, {"startingOffsetsByTimestamp": '{"t":{"0":3}}'}]
+)
+def test_starting_positions_must_name_all_partitions(given: dict[str, str]) -> None:
+    with pytest.raises(InvalidConfigError, match="missing: t-1"):
+        resolve(reader(FakeCluster({T0: (0, 5), T1: (0, 6)}), **given))
+
+
+def test_a_time_after_the_last_record_fails_or_starts_at_the_end() -> None:
+    cluster = FakeCluster({T0: (0, 5), T1: (0, 6)})
+    cluster.times = {T0: {1000: 4}}
+    with pytest.raises(NoOffsetForPartitionError, match=r"t-1 at 1000.*startingOffsetsByTimestampStrategy"):
+        resolve(reader(cluster, startingTimestamp="1000"))
+    lenient = reader(cluster, startingTimestamp="1000", startingOffsetsByTimestampStrategy="latest")
+    assert resolve(lenient) == {T0: 4, T1: 6}
+
+
+def test_an_ending_time_after_the_last_record_is_the_end() -> None:
+    cluster = FakeCluster({T0: (0, 5), T1: (0, 6)})
+    cluster.times = {T0: {1000: 4}}
+    assert resolve(reader(cluster, streaming=False, endingTimestamp="1000"), starting=False) == {T0: 4, T1: 6}
+
+
+def test_transient_failures_are_tried_again_as_often_as_asked() -> None:
+    cluster = FakeCluster({T0: (0, 5)})
+    cluster.failures = [NetworkError("one"), UnknownTopicOrPartitionError("two")]
+    made = reader(cluster)
+    assert made.latest() == {T0: 5}
+    assert made.slept == [1.0, 1.0]  # type: ignore[attr-defined]
+    cluster.failures = [NetworkError("one"), NetworkError("two")]
+    with pytest.raises(NetworkError, match="two"):
+        reader(cluster, **{"fetchOffset.numRetries": 2}).latest()
+
+
+def test_an_end_before_what_was_read_is_asked_for_again_and_then_stands(caplog: pytest.LogCaptureFixture) -> None:
+    made = reader(FakeCluster({T0: (0, 5)}))
+    with caplog.at_level(logging.WARNING):
+        assert made.latest({T0: 9}) == {T0: 5}
+    assert len(made.slept) == 2  # type: ignore[attr-defined]
+
+
+def test_a_batch_reads_from_its_start_to_its_end() -> None:
+    cluster = FakeCluster({T0: (2, 5), T1: (0, 6)})
+    plan = plan_batch(parse_options(options(endingOffsets='{"t":{"0":4,"1":-1}}'), streaming=False), cluster)
+    assert plan == [OffsetRange("t", 0, 2, 4), OffsetRange("t", 1, 0, 6)]
+
+
+def test_a_batch_that_ends_beyond_the_log_is_a_loss() -> None:
+    cluster = FakeCluster({T0: (0, 5)})
+    given = {"endingOffsets": '{"t":{"0":9}}'}
+    with pytest.raises(DataLossError, match="ends at 9, the log at 5"):
+        plan_batch(parse_options(options(**given), streaming=False), cluster)
+    lenient = parse_options(options(**given, failOnDataLoss="false"), streaming=False)
+    assert plan_batch(lenient, cluster) == [OffsetRange("t", 0, 0, 5)]
+
+
+def test_a_batch_whose_start_lies_after_its_end_is_a_loss() -> None:
+    cluster = FakeCluster({T0: (0, 5)})
+    with pytest.raises(DataLossError, match="went back from offset 8 to 5"):
+        plan_batch(parse_options(options(startingOffsets='{"t":{"0":8}}'), streaming=False), cluster)

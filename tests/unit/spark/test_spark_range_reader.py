@@ -1,0 +1,87 @@
+"""A task's work: its range, no row twice, and what becomes of offsets that are gone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from spark_fakes import FakeCluster, partition
+
+from headrace_core.errors import RequestTimedOutError
+from headrace_spark.errors import DataLossError
+from headrace_spark.planning import OffsetRange
+from headrace_spark.range_reader import next_available, read_range
+
+T0 = partition(0)
+
+
+def read(cluster: Any, start: int, end: int, *, fail: bool = True, columns: tuple[str, ...] = ("offset",)) -> list[Any]:
+    batches = read_range(
+        cluster, OffsetRange("t", 0, start, end), columns=columns, fail_on_data_loss=fail, timeout_ms=1_000
+    )
+    return [value for batch in batches for value in batch.column(0).to_pylist()]
+
+
+def test_a_range_is_read_from_start_to_end() -> None:
+    assert read(FakeCluster({T0: (0, 100)}), 10, 21) == list(range(10, 21))
+
+
+def test_only_the_columns_that_were_asked_for_come_out() -> None:
+    cluster = FakeCluster({T0: (0, 100)})
+    batches = list(
+        read_range(cluster, OffsetRange("t", 0, 0, 3), columns=("value",), fail_on_data_loss=True, timeout_ms=1)
+    )
+    assert [batch.schema.names for batch in batches] == [["value"]]
+
+
+def test_offsets_that_are_gone_fail_the_task() -> None:
+    with pytest.raises(DataLossError, match=r"offsets 10 to 21 are wanted, 15 to 100 are there.*failOnDataLoss"):
+        read(FakeCluster({T0: (15, 100)}), 10, 21)
+
+
+@pytest.mark.parametrize(
+    ("log", "expected"),
+    [
+        ((15, 100), list(range(15, 21))),  # the head aged out
+        ((21, 100), []),  # all of it did
+        ((50, 100), []),
+        ((0, 10), []),  # the topic was created anew, and is shorter
+        ((0, 13), [10, 11, 12]),  # and reaches into the range
+    ],
+)
+def test_with_loss_accepted_what_is_left_is_read(log: tuple[int, int], expected: list[int]) -> None:
+    assert read(FakeCluster({T0: log}), 10, 21, fail=False) == expected
+
+
+class AgingCluster(FakeCluster):
+    """Offers two batches, then its head is gone."""
+
+    def read(self, wanted: OffsetRange, **asked: Any) -> Iterator[Any]:
+        for index, batch in enumerate(super().read(wanted, **asked)):
+            if index == 2 and self.logs[T0][0] == 0:
+                self.logs[T0] = (30, 100)
+                yield from super().read(wanted._replace(start=8), **asked)
+            yield batch
+
+
+def test_a_loss_in_the_middle_repeats_no_row() -> None:
+    assert read(AgingCluster({T0: (0, 100)}), 0, 40, fail=False) == [*range(8), *range(30, 40)]
+
+
+class SilentCluster(FakeCluster):
+    def read(self, wanted: OffsetRange, **asked: Any) -> Iterator[Any]:
+        raise RequestTimedOutError("nothing came")
+        yield  # makes it an iterator
+
+
+def test_a_slow_cluster_is_no_loss() -> None:
+    with pytest.raises(RequestTimedOutError):
+        read(SilentCluster({T0: (0, 100)}), 10, 21, fail=False)
+
+
+@pytest.mark.parametrize(
+    ("available", "expected"), [((0, 100), 10), ((15, 100), 15), ((21, 100), 21), ((0, 10), 21), ((0, 11), 10)]
+)
+def test_the_next_available_offset(available: tuple[int, int], expected: int) -> None:
+    assert next_available(OffsetRange("t", 0, 10, 21), available) == expected

@@ -1,0 +1,190 @@
+"""The streaming reader as Spark drives it: limits, AvailableNow, new and deleted partitions, and a restart."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, ReadMinRows
+from spark_fakes import FakeCluster, options, partition
+
+from headrace_spark.errors import DataLossError
+from headrace_spark.offset_reader import OffsetReader
+from headrace_spark.schema import RECORD
+from headrace_spark.stream import HeadraceStreamReader
+
+T0, T1 = partition(0), partition(1)
+Offsets = dict[str, Any]
+
+
+class Reader(HeadraceStreamReader):
+    """With a fake cluster and a clock that the test owns."""
+
+    def __init__(self, cluster: FakeCluster, **given: object) -> None:
+        super().__init__(options(**given), RECORD)
+        self.clock_ms = 1e12
+        self._offsets = OffsetReader(self.options, cluster, sleep=lambda seconds: None)
+
+    def _now_ms(self) -> float:
+        return self.clock_ms
+
+    def ranges(self, start: Offsets, end: Offsets) -> list[tuple[int, int, int]]:
+        return [tuple(part.value[1:]) for part in self.partitions(start, end)]  # type: ignore[misc]
+
+
+def offsets(**by_partition: int) -> Offsets:
+    return {"t": {name[1:]: offset for name, offset in by_partition.items()}}
+
+
+def test_a_query_starts_at_the_end_unless_told_otherwise() -> None:
+    cluster = FakeCluster({T0: (2, 5)})
+    assert Reader(cluster).initialOffset() == offsets(p0=5)
+    assert Reader(cluster, startingOffsets="earliest").initialOffset() == offsets(p0=2)
+
+
+def test_the_initial_offset_stays_the_same_while_the_log_grows() -> None:
+    cluster = FakeCluster({T0: (0, 5)})
+    reader = Reader(cluster)
+    assert reader.initialOffset() == offsets(p0=5)
+    cluster.logs[T0] = (0, 9)
+    assert reader.initialOffset() == offsets(p0=5)
+
+
+@pytest.mark.parametrize(
+    ("given", "limit"),
+    [
+        ({}, ReadAllAvailable()),
+        ({"maxOffsetsPerTrigger": 9}, ReadMaxRows(9)),
+        ({"minOffsetsPerTrigger": 3}, ReadMinRows(3)),
+        ({"minOffsetsPerTrigger": 3, "maxOffsetsPerTrigger": 9}, ReadMaxRows(9)),
+    ],
+)
+def test_the_default_limit_is_what_the_options_say(given: dict[str, int], limit: object) -> None:
+    assert Reader(FakeCluster({}), **given).getDefaultReadLimit() == limit
+
+
+def test_each_trigger_takes_its_share_of_every_partition() -> None:
+    reader = Reader(FakeCluster({T0: (0, 30), T1: (0, 10)}), startingOffsets="earliest", maxOffsetsPerTrigger=8)
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, reader.getDefaultReadLimit())
+    assert end == offsets(p0=6, p1=2)
+    assert reader.ranges(start, end) == [(0, 0, 6), (1, 0, 2)]
+    assert reader.reportLatestOffset() == offsets(p0=30, p1=10)
+
+
+def test_all_available_ignores_the_options_limits() -> None:
+    reader = Reader(FakeCluster({T0: (0, 30)}), startingOffsets="earliest", maxOffsetsPerTrigger=8)
+    assert reader.latestOffset(reader.initialOffset(), ReadAllAvailable()) == offsets(p0=30)
+
+
+def test_too_few_offsets_wait_for_more_but_not_forever() -> None:
+    cluster = FakeCluster({T0: (0, 5)})
+    reader = Reader(cluster, startingOffsets="earliest", minOffsetsPerTrigger=10, maxTriggerDelay="1m")
+    limit = reader.getDefaultReadLimit()
+    assert reader.latestOffset(offsets(p0=0), limit) == offsets(p0=5), "the first trigger never waits"
+    cluster.logs[T0] = (0, 14)
+    assert reader.latestOffset(offsets(p0=5), limit) == offsets(p0=5), "nine are too few"
+    cluster.logs[T0] = (0, 15)
+    assert reader.latestOffset(offsets(p0=5), limit) == offsets(p0=15), "ten are enough"
+    cluster.logs[T0] = (0, 16)
+    assert reader.latestOffset(offsets(p0=15), limit) == offsets(p0=15)
+    reader.clock_ms += 60_000
+    assert reader.latestOffset(offsets(p0=15), limit) == offsets(p0=16), "the delay is over"
+
+
+def test_a_least_and_a_most_together() -> None:
+    cluster = FakeCluster({T0: (0, 50)})
+    reader = Reader(cluster, startingOffsets="earliest", minOffsetsPerTrigger=10, maxOffsetsPerTrigger=20)
+    limit = reader.getDefaultReadLimit()
+    assert reader.latestOffset(offsets(p0=0), limit) == offsets(p0=20)
+    assert reader.latestOffset(offsets(p0=45), limit) == offsets(p0=45)
+
+
+def test_available_now_ends_where_the_log_ended_and_never_waits() -> None:
+    cluster = FakeCluster({T0: (0, 12)})
+    reader = Reader(cluster, startingOffsets="earliest", minOffsetsPerTrigger=9, maxOffsetsPerTrigger=10)
+    reader.prepareForTriggerAvailableNow()
+    limit = reader.getDefaultReadLimit()
+    first = reader.latestOffset(reader.initialOffset(), limit)
+    assert first == offsets(p0=10)
+    cluster.logs[T0] = (0, 100)
+    second = reader.latestOffset(first, limit)
+    assert second == offsets(p0=12)
+    assert reader.latestOffset(second, limit) is second, "nothing more: Spark ends the query"
+
+
+def test_a_partition_added_meanwhile_is_read_from_its_beginning() -> None:
+    cluster = FakeCluster({T0: (0, 5)})
+    reader = Reader(cluster)
+    start = reader.initialOffset()
+    cluster.logs[T1] = (0, 7)
+    end = reader.latestOffset(start, ReadAllAvailable())
+    assert reader.ranges(start, end) == [(1, 0, 7)]
+
+
+def test_a_partition_added_late_whose_head_is_gone_is_a_loss() -> None:
+    cluster = FakeCluster({T0: (0, 5), T1: (3, 7)})
+    with pytest.raises(DataLossError, match="t-1 was added and begins at 3"):
+        Reader(cluster).ranges(offsets(p0=5), offsets(p0=5, p1=7))
+    lenient = Reader(cluster, failOnDataLoss="false")
+    assert lenient.ranges(offsets(p0=5), offsets(p0=5, p1=7)) == [(1, 3, 7)]
+
+
+def test_a_partition_that_is_gone_is_a_loss() -> None:
+    cluster = FakeCluster({T0: (0, 5)})
+    with pytest.raises(DataLossError, match="t-1 is gone"):
+        Reader(cluster).ranges(offsets(p0=3, p1=4), offsets(p0=5))
+    assert Reader(cluster, failOnDataLoss="false").ranges(offsets(p0=3, p1=4), offsets(p0=5)) == [(0, 3, 5)]
+
+
+def test_min_partitions_and_max_records_cut_tasks() -> None:
+    cluster = FakeCluster({T0: (0, 90)})
+    assert len(Reader(cluster, minPartitions=3).ranges(offsets(p0=0), offsets(p0=90))) == 3
+    assert len(Reader(cluster, maxRecordsPerPartition=20).ranges(offsets(p0=0), offsets(p0=90))) == 5
+
+
+@pytest.mark.parametrize("starting", ["latest", "earliest", '{"t":{"0":-1}}', '{"t":{"0":4}}'])
+@pytest.mark.parametrize("head", [0, 3])
+@pytest.mark.parametrize("grown", [0, 6])
+def test_a_restart_in_the_first_batch_reads_the_same_offsets(starting: str, head: int, grown: int) -> None:
+    """Spark keeps only the end of the first batch; its start is asked for again, of a log that went on meanwhile."""
+    cluster = FakeCluster({T0: (head, 5)})
+    first = Reader(cluster, startingOffsets=starting)
+    start = first.initialOffset()
+    cluster.logs[T0] = (head, 5 + grown)
+    end = json.loads(json.dumps(first.latestOffset(start, ReadAllAvailable())))
+    planned = first.ranges(start, end)
+
+    cluster.logs[T0] = (head, 20)  # killed; more is written; started again
+    again = Reader(cluster, startingOffsets=starting)
+    assert again.ranges(again.initialOffset(), end) == planned
+    more = again.latestOffset(end, ReadAllAvailable())
+    assert again.ranges(end, more) == [(0, 5 + grown, 20)], "and the next batch goes on where it ended"
+
+
+def test_a_restart_in_the_first_batch_sees_that_its_head_aged_out() -> None:
+    cluster = FakeCluster({T0: (0, 5)})
+    first = Reader(cluster, startingOffsets="earliest")
+    end = first.latestOffset(first.initialOffset(), ReadAllAvailable())
+    cluster.logs[T0] = (2, 9)
+    again = Reader(cluster, startingOffsets="earliest")
+    assert again.ranges(again.initialOffset(), end) == [(0, 0, 5)], "the task finds offsets 0 and 1 gone, and says so"
+
+
+def test_without_news_the_answer_is_the_start_itself_even_when_it_carries_its_own_start() -> None:
+    cluster = FakeCluster({T0: (0, 5)})
+    reader = Reader(cluster)
+    start = reader.initialOffset()
+    cluster.logs[T0] = (0, 9)
+    end = reader.latestOffset(start, ReadAllAvailable())
+    assert end == {"t": {"0": 9}, "$start": {"t": {"0": 5}}}
+    assert reader.latestOffset(end, ReadAllAvailable()) == end
+
+
+def test_stop_closes_the_connections() -> None:
+    cluster = FakeCluster({T0: (0, 5)})
+    reader = Reader(cluster)
+    reader.initialOffset()
+    reader.stop()
+    assert cluster.closed
