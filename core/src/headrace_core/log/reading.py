@@ -188,6 +188,7 @@ class LogReader:
         if best is None:
             return None
         segment, largest = best
+        self._keep_warm(segment, is_active=segment is self._segments[-1])
         return self._first_record(segment, segment.find(largest.offset), largest.timestamp_ms)
 
     def _largest_within(self, segment: LogSegment, up_to: int) -> TimestampOffset:
