@@ -25,9 +25,10 @@ def run(arguments: list[str] | None = None) -> int:
         if error.name not in ("typer", "rich"):
             raise
         return _fail(_MISSING)
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) is signal.SIG_DFL:  # nohup ignores SIGHUP, and it stays ignored
-            signal.signal(number, _on_end)
+    # nohup ignores SIGHUP, and then it stays ignored.
+    ends = [number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) is signal.SIG_DFL]
+    for number in ends:
+        signal.signal(number, _on_end)
     try:
         app = build(given)
         app(args=list(given), prog_name="headrace", standalone_mode=True)
@@ -45,6 +46,9 @@ def run(arguments: list[str] | None = None) -> int:
         if os.environ.get("HEADRACE_DEBUG"):
             raise
         return _fail(str(error))
+    finally:
+        for number in ends:
+            signal.signal(number, signal.SIG_DFL)
     return 0
 
 

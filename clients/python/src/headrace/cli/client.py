@@ -30,7 +30,7 @@ Properties = Annotated[
 
 def client_config(bootstrap: str, properties: Iterable[str] | None, **more: Any) -> dict[str, Any]:
     """Dotted keys for a client: ours, overridden by the user's -X. Gives up on dead addresses sooner than a service."""
-    ours = {"bootstrap.servers": bootstrap, "bootstrap.timeout.ms": 5_000, "client.id": "headrace-cli"}
+    ours = {"bootstrap.servers": bootstrap, "bootstrap.timeout.ms": 3_000, "client.id": "headrace-cli"}
     return ours | more | key_values(properties or (), "-X")
 
 

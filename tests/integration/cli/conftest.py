@@ -1,0 +1,78 @@
+"""The command line as users run it: a process, its two outputs, its exit code, against the run's real cluster."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headrace import LocalCluster
+
+HEADRACE = str(Path(sys.executable).with_name("headrace"))
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a command left behind."""
+
+    code: int
+    out: bytes
+    err: str
+
+    @property
+    def text(self) -> str:
+        return self.out.decode()
+
+    @property
+    def lines(self) -> list[str]:
+        return self.text.splitlines()
+
+    def json(self) -> Any:
+        """The one document on stdout."""
+        return json.loads(self.out)
+
+
+Cli = Callable[..., Outcome]
+
+
+def run_headrace(*arguments: str | Path, stdin: bytes = b"", bootstrap: str = "", code: int | None = 0) -> Outcome:
+    """Run ``headrace``; asserts the exit code unless ``code`` is None."""
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("HEADRACE_")}
+    if bootstrap:
+        environment["HEADRACE_BOOTSTRAP_SERVERS"] = bootstrap
+    done = subprocess.run(
+        [HEADRACE, *map(str, arguments)], input=stdin, capture_output=True, timeout=60, env=environment, check=False
+    )
+    found = Outcome(done.returncode, done.stdout, done.stderr.decode())
+    assert code is None or found.code == code, f"headrace {arguments}: {found}"
+    assert "Traceback" not in found.err, found.err
+    return found
+
+
+@pytest.fixture
+def cli(headrace: LocalCluster) -> Cli:
+    """``cli("topics", "list")`` against the shared cluster."""
+
+    def run(*arguments: str | Path, stdin: bytes = b"", code: int | None = 0) -> Outcome:
+        return run_headrace(*arguments, stdin=stdin, bootstrap=headrace.bootstrap_servers, code=code)
+
+    return run
+
+
+@pytest.fixture
+def bare_cli() -> Cli:
+    """``headrace`` without a cluster in its environment."""
+    return run_headrace
+
+
+@pytest.fixture
+def program() -> str:
+    """The path of the ``headrace`` script."""
+    return HEADRACE

@@ -1,0 +1,123 @@
+"""``bench`` and ``log dump`` against the real thing: shapes of their documents, and that they can say no."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headrace import LocalCluster
+
+Cli = Callable[..., Any]
+
+DOCUMENT = {"workload", "api", "records", "seconds", "records_per_s", "mib_per_s", "latency_ms", "verified"}
+
+
+def _check(found: dict[str, Any], workload: str, api: str, records: int) -> None:
+    assert set(found) == DOCUMENT
+    assert (found["workload"], found["api"], found["records"], found["verified"]) == (workload, api, records, True)
+    assert found["seconds"] > 0
+    assert found["records_per_s"] == pytest.approx(records / found["seconds"], rel=0.01)
+    assert found["mib_per_s"] == pytest.approx(records * 100 / found["seconds"] / 2**20, rel=0.01, abs=0.001)
+    latency = found["latency_ms"]
+    assert list(latency) == ["p50", "p99", "p999", "max"]
+    assert 0 <= latency["p50"] <= latency["p99"] <= latency["p999"] <= latency["max"]
+
+
+@pytest.mark.parametrize("api", ["object", "many", "arrow", "async"])
+def test_what_is_produced_is_consumed_and_verified(cli: Cli, api: str) -> None:
+    topic = f"bench-{api}"
+    made = cli(
+        "bench", "produce", "--topic", topic, "--api", api, "--records", "20000", "--acks", "all",
+        "--compression", "lz4", "--no-warm", "-o", "json",
+    )  # fmt: skip
+    assert f"created topic {topic} with 6 partitions" in made.err
+    _check(made.json(), "produce", api, 20_000)
+    _check(
+        cli("bench", "consume", "--topic", topic, "--api", api, "--no-warm", "-o", "json").json(),
+        "consume", api, 20_000,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(("api", "rate"), [("object", None), ("object", "1000"), ("async", None), ("async", "1000")])
+def test_latency_is_measured_alone_and_on_a_schedule(cli: Cli, api: str, rate: str | None) -> None:
+    flags = ["--rate", rate] if rate else []
+    found = cli(
+        "bench", "latency", "--topic", "bench-latency", "--api", api, "--records", "300", "--no-warm", "-o", "json",
+        *flags,
+    ).json()  # fmt: skip
+    _check(found, "latency", api, 300)
+    assert found["latency_ms"]["p50"] > 0
+    if rate:
+        assert found["seconds"] >= 0.29  # 300 records at 1,000 per second
+
+
+def test_bench_keeps_to_a_rate_and_counts_unanswered_records_by_the_log(cli: Cli) -> None:
+    found = cli(
+        "bench", "produce", "--topic", "bench-rate", "--rate", "2000", "--records", "1000", "--acks", "0", "-p", "1",
+        "--no-warm", "-o", "json",
+    ).json()  # fmt: skip
+    _check(found, "produce", "object", 1_000)
+    assert found["seconds"] >= 0.49
+    assert "verified" in cli("bench", "consume", "--topic", "bench-rate", "--no-warm").text
+
+
+def test_bench_refuses_what_cannot_be_measured(cli: Cli) -> None:
+    cli("topics", "create", "bench-empty", "-p", "1")
+    assert "is empty" in cli("bench", "consume", "--topic", "bench-empty", "--no-warm", code=1).err
+    assert "record by record" in cli("bench", "latency", "--topic", "bench-empty", "--api", "many", code=1).err
+    cli("produce", "-t", "bench-empty", stdin=b"x\n")
+    short = cli("bench", "consume", "--topic", "bench-empty", "--records", "9", "--no-warm", code=1)
+    assert "holds only 1" in short.err
+    assert cli("bench", "produce", "--topic", "t", "--api", "magic", code=2).err
+
+
+def _partition(headrace: LocalCluster, topic: str) -> Path:
+    (broker,) = [row for row in headrace.ps() if row["role"] == "broker"]
+    return Path(broker["data_dirs"][0]) / f"{topic}-0"
+
+
+def test_log_dump_reads_a_partition_and_finds_planted_corruption(
+    cli: Cli, headrace: LocalCluster, tmp_path: Path
+) -> None:
+    cli("topics", "create", "dumped", "-p", "1", "-c", "index.interval.bytes=1")
+    for number in range(3):
+        cli("produce", "-t", "dumped", "-K", ":", stdin=b"k%d:v%d\nother\n" % (number, number))
+    copy = tmp_path / "dumped-0"
+    shutil.copytree(_partition(headrace, "dumped"), copy)
+
+    text = cli("log", "dump", copy, "--deep").text
+    assert "00000000000000000000.log" in text
+    assert "key=k2" in text
+    found = cli("log", "dump", copy, "--deep", "-o", "json").json()
+    assert set(found) == {
+        "path", "sound", "files", "batches", "records", "offset_entries", "time_entries", "problems"
+    }  # fmt: skip
+    assert found["sound"] is True
+    assert [row["offset"] for row in found["records"]] == list(range(6))
+    assert [row["value"] for row in found["records"]] == ["v0", "other", "v1", "other", "v2", "other"]
+    assert sum(row["record_count"] for row in found["batches"]) == 6
+    assert cli("log", "dump", copy, "-o", "json").json()["records"] == []
+
+    segment = copy / "00000000000000000000.log"
+    data = bytearray(segment.read_bytes())
+    second = found["batches"][1]
+    data[second["position"] + 70] ^= 1
+    segment.write_bytes(data)
+    damaged = cli("log", "dump", segment, code=1)
+    assert str(segment) in damaged.err
+    assert f"position {second['position']}" in damaged.err
+    assert f"offset {second['base_offset']}" in damaged.err
+    assert "CORRUPT_LOG" in damaged.err
+    document = cli("log", "dump", segment, "-o", "json", code=1).json()
+    assert document["sound"] is False
+    assert document["problems"][0]["position"] == second["position"]
+
+
+def test_log_dump_refuses_what_is_no_log(cli: Cli, tmp_path: Path) -> None:
+    assert "no such file" in cli("log", "dump", tmp_path / "none", code=1).err
+    (tmp_path / "x.txt").write_text("x")
+    assert "not a .log" in cli("log", "dump", tmp_path / "x.txt", code=1).err

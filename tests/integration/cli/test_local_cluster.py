@@ -1,0 +1,170 @@
+"""LocalCluster and the pytest fixtures, as a user's own tests use them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from headrace import Consumer, LocalCluster, Producer, TopicPartition
+from headrace.errors import IllegalStateError, InvalidArgumentError, UnsupportedVersionError
+
+
+def _send(cluster: LocalCluster, values: list[bytes]) -> None:
+    with Producer(bootstrap_servers=cluster.bootstrap_servers, acks="all") as producer:
+        for future in [producer.send("events", value=value, partition=0) for value in values]:
+            future.result(timeout=30)
+
+
+def _read(cluster: LocalCluster, count: int) -> list[bytes | None]:
+    with Consumer(bootstrap_servers=cluster.bootstrap_servers) as consumer:
+        consumer.assign([TopicPartition("events", 0)])
+        consumer.seek(TopicPartition("events", 0), 0)
+        values: list[bytes | None] = []
+        deadline = time.monotonic() + 30
+        while len(values) < count and time.monotonic() < deadline:
+            values += [record.value for record in consumer.poll(timeout=1.0)]
+        return values
+
+
+def _eventually(condition: Callable[[], bool], seconds: float = 20) -> bool:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.01)
+    return True
+
+
+def _alive(pid: int) -> bool:
+    try:
+        return b") Z" not in Path(f"/proc/{pid}/stat").read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def test_a_cluster_lasts_as_long_as_its_block_and_leaves_nothing() -> None:
+    with LocalCluster() as cluster:
+        directory = cluster.directory
+        pids = [row["pid"] for row in cluster.ps()]
+        _send(cluster, [b"hello"])
+        assert _read(cluster, 1) == [b"hello"]
+        assert "NodeStarted" in cluster.log("broker", 1)
+    assert not directory.exists()
+    assert not [pid for pid in pids if _alive(pid)]
+    with pytest.raises(IllegalStateError):
+        _ = cluster.bootstrap_servers
+
+
+def test_acknowledged_records_survive_the_kill_of_every_node(headrace_cluster: LocalCluster) -> None:
+    cluster = headrace_cluster
+    values = [b"%d" % number for number in range(100)]
+    _send(cluster, values)
+    before = {(row["role"], row["id"]): row for row in cluster.ps()}
+    cluster.kill("broker", 1)
+    cluster.kill("controller", 1)
+    assert [row["pid"] for row in cluster.ps()] == [None, None]
+    cluster.restart("controller", 1)
+    cluster.restart("broker", 1)
+    assert _read(cluster, 100) == values
+    for row in cluster.ps():
+        old = before[row["role"], row["id"]]
+        assert (row["address"], row["data_dirs"]) == (old["address"], old["data_dirs"])
+        assert row["pid"] != old["pid"]
+
+
+def test_a_paused_broker_answers_again_when_it_is_resumed(headrace_cluster: LocalCluster) -> None:
+    cluster = headrace_cluster
+    _send(cluster, [b"before"])
+    cluster.pause("broker", 1)
+    (stat,) = [Path(f"/proc/{row['pid']}/stat") for row in cluster.ps() if row["role"] == "broker"]
+    assert _eventually(lambda: b") T" in stat.read_bytes())
+    cluster.resume("broker", 1)
+    _send(cluster, [b"after"])
+    assert _read(cluster, 2) == [b"before", b"after"]
+
+
+def test_data_given_is_kept_and_found_again(tmp_path: Path) -> None:
+    with LocalCluster(data=tmp_path / "kept", config={"log_flush": "os"}) as cluster:
+        _send(cluster, [b"kept"])
+        first = cluster.bootstrap_servers
+        with pytest.raises(IllegalStateError, match="running already"):
+            LocalCluster(data=tmp_path / "kept").start()
+        assert "log.flush=os" in (tmp_path / "kept" / "config" / "broker-1.properties").read_text()
+    with LocalCluster(data=tmp_path / "kept") as cluster:
+        assert cluster.bootstrap_servers == first
+        assert _read(cluster, 1) == [b"kept"]
+    with pytest.raises(InvalidArgumentError, match="keeps its topology"):
+        LocalCluster(data=tmp_path / "kept", brokers=3).start()
+
+
+def test_what_is_not_built_is_refused_with_its_reason() -> None:
+    with pytest.raises(UnsupportedVersionError, match="inprocess"):
+        LocalCluster(mode="inprocess")
+    with pytest.raises(UnsupportedVersionError, match="controllers=3"):
+        LocalCluster(controllers=3)
+    with pytest.raises(InvalidArgumentError, match="mode='magic'"):
+        LocalCluster(mode="magic")  # type: ignore[arg-type]
+
+
+_OWNER = """
+import sys, time
+from headrace import LocalCluster
+cluster = LocalCluster().start()
+print(cluster.directory, *[row["pid"] for row in cluster.ps()], flush=True)
+{ending}
+"""
+
+
+@pytest.mark.parametrize("ending", ["sys.exit(0)", "raise RuntimeError", "time.sleep(60)"])
+def test_an_owner_that_never_stops_its_cluster_leaves_nothing_behind(ending: str) -> None:
+    """Exit, exception, kill -9: the interpreter's end or the guardian ends the nodes and deletes the data."""
+    owner = subprocess.Popen(
+        [sys.executable, "-c", _OWNER.format(ending=ending)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    try:
+        assert owner.stdout is not None
+        directory, *pids = owner.stdout.readline().split()
+        assert len(pids) == 2
+        if "sleep" in ending:
+            assert all(_alive(int(pid)) for pid in pids)
+            owner.send_signal(signal.SIGKILL)
+        owner.wait(timeout=30)
+        assert _eventually(lambda: not any(_alive(int(pid)) for pid in pids))
+        assert _eventually(lambda: not os.path.exists(directory))
+    finally:
+        owner.kill()
+        owner.wait()
+
+
+_USER_TEST = """
+def test_shared(headrace):
+    assert headrace.bootstrap_servers.startswith("127.0.0.1:")
+    assert [row["role"] for row in headrace.ps()] == ["controller", "broker"]
+
+def test_shared_is_the_same(headrace, request):
+    assert headrace is request.getfixturevalue("headrace")
+
+def test_own(headrace, headrace_cluster):
+    assert headrace.bootstrap_servers != headrace_cluster.bootstrap_servers
+    headrace_cluster.kill("broker", 1)
+    headrace_cluster.restart("broker", 1)
+"""
+
+
+def test_the_fixtures_come_with_the_package(tmp_path: Path) -> None:
+    (tmp_path / "test_user.py").write_text(_USER_TEST)
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(tmp_path)],
+        cwd=tmp_path, capture_output=True, text=True, timeout=100, check=False,
+    )  # fmt: skip
+    assert "3 passed" in done.stdout, done.stdout + done.stderr
