@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import headrace_core.rpc  # noqa: F401  (before grpc)
+
 import grpc  # isort: skip
 import pytest
 
@@ -230,8 +231,7 @@ class _Fetch(fetch_pb2_grpc.FetchServicer):
             taken, at, size = [], offset, 0
             base = 0
             for batch in cluster.logs[key]:
-                _, _, first, last = split_batches(batch)[0]
-                base = last + 1
+                base = split_batches(batch)[0][3] + 1
                 if base <= offset:
                     continue
                 if taken and (size + len(batch) > max_bytes or size + len(batch) > room):

@@ -329,9 +329,9 @@ def resolve(definition: ConfigDef, config: Mapping[str, Any] | None, settings: M
             raise InvalidConfigError(f"{definition.where} configuration key {dotted!r} is given twice")
         given[dotted] = value
     values = definition.parse({name: value for name, value in given.items() if value is not None})
-    values["bootstrap.servers"] = _addresses(
-        values["bootstrap.servers"] or os.environ.get(BOOTSTRAP_VARIABLE) or DEFAULT_BOOTSTRAP
-    )
+    if values["bootstrap.servers"] is None:
+        values["bootstrap.servers"] = os.environ.get(BOOTSTRAP_VARIABLE) or DEFAULT_BOOTSTRAP
+    values["bootstrap.servers"] = _addresses(values["bootstrap.servers"])
     for note in definition.notes(given):
         logger.info("%s", note)
     if definition is PRODUCER:

@@ -114,6 +114,8 @@ def key_partitions(
 
 
 cdef class SendBatch:
+    """One batch on its way: ``builder`` while it is open, ``data`` once it is sealed, then the outcome."""
+
     cdef readonly PartitionQueue queue
     cdef public object builder
     cdef BatchBuilder _builder  # the same, while it is open
@@ -207,6 +209,8 @@ cdef class SendBatch:
 @cython.no_gc  # it refers to its batch, and no batch refers to futures once it is done
 @cython.freelist(256)
 cdef class RecordFuture:
+    """The outcome of one record, to be: ask it, wait for it, or have a callback called."""
+
     cdef SendBatch _batch
     cdef int _index
     cdef long long _timestamp_ms
@@ -249,6 +253,11 @@ cdef class RecordFuture:
 @cython.no_gc  # its callbacks are dropped when its batch is done, which every batch is in the end
 @cython.freelist(256)
 cdef class AsyncRecordFuture:
+    """The outcome of one record for asyncio: await it, or give it to gather, wait, shield, as any asyncio future.
+
+    Cancelling it only gives up waiting: the record is on its way.
+    """
+
     cdef SendBatch _batch
     cdef int _index
     cdef long long _timestamp_ms
@@ -373,6 +382,8 @@ cdef class Sent:
 
 
 cdef class PartitionQueue:
+    """What waits to be sent to one partition."""
+
     cdef readonly TopicQueues topic
     cdef readonly int partition
     cdef public SendBatch open
@@ -393,6 +404,8 @@ cdef class PartitionQueue:
 
 
 cdef class TopicQueues:
+    """A topic's queues, and the sticky one among those that have a leader."""
+
     cdef readonly Accumulator accumulator
     cdef readonly str name
     cdef public list queues
@@ -450,6 +463,8 @@ cdef class TopicQueues:
 
 @cython.final
 cdef class Accumulator:
+    """Takes records in and gathers them into batches."""
+
     cdef readonly Py_ssize_t batch_bytes
     cdef readonly Py_ssize_t buffer_bytes
     cdef readonly bint adaptive
@@ -595,7 +610,7 @@ cdef class Accumulator:
                 if chosen is None and self.partitioner is not None:
                     chosen = self.partitioner(topic, key, value, len(known.queues))
             queue = self._queue_for(known, key, chosen)
-            batch = self._put(queue, timestamp_ms, key, value, headers, &index)
+            batch = self._put(queue, timestamp_ms, key, value, headers, self._is_sticky(key, chosen), &index)
             if run is None or run[0] is not batch or <int>run[1] + <int>run[2] != index:
                 run = [batch, index, 1]
                 runs.append(run)
@@ -667,11 +682,14 @@ cdef class Accumulator:
                 partition = self.partitioner(topic, key, value, len(known.queues))
         when[0] = now_ms() if timestamp_ms is None else timestamp_ms
         queue = self._queue_for(known, key, partition)
-        batch = self._put(queue, when[0], key, value, headers, index)
+        batch = self._put(queue, when[0], key, value, headers, self._is_sticky(key, partition), index)
         if self._call_wake:
             self._call_wake = False
             self._wake()
         return batch
+
+    cdef inline bint _is_sticky(self, object key, object partition) noexcept:
+        return partition is None and (key is None or self.ignore_keys)
 
     cdef PartitionQueue _queue_for(self, TopicQueues known, object key, object partition):
         cdef PartitionQueue queue
@@ -694,7 +712,14 @@ cdef class Accumulator:
         return queue
 
     cdef SendBatch _put(
-        self, PartitionQueue queue, long long timestamp_ms, object key, object value, object headers, int* index
+        self,
+        PartitionQueue queue,
+        long long timestamp_ms,
+        object key,
+        object value,
+        object headers,
+        bint sticky,
+        int* index,
     ):
         cdef SendBatch batch = queue.open
         cdef BatchBuilder builder
@@ -739,6 +764,9 @@ cdef class Accumulator:
                 if at >= 0:
                     break
                 self._seal(queue)
+                if sticky and topic.sticky_bytes >= STICKY_MIN:
+                    topic._choose()
+                    queue = <PartitionQueue>topic.queues[topic.sticky]
             if at == 0:
                 if builder._used > topic.max_batch_bytes or builder._used > self.buffer_bytes:
                     raise too_large(topic.name, builder._used, topic.max_batch_bytes, self.buffer_bytes)

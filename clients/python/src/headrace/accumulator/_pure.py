@@ -287,7 +287,8 @@ class Accumulator:
             timestamp_ms = time.time_ns() // 1_000_000
         with self.lock:
             queue = self.queue_for(known, key, partition)
-            batch, index = self._put(queue, timestamp_ms, key, value, headers)
+            sticky = partition is None and (key is None or self.ignore_keys)
+            batch, index = self._put(queue, timestamp_ms, key, value, headers, sticky)
         return future_class(batch, index, timestamp_ms)
 
     def append_many(
@@ -314,7 +315,8 @@ class Accumulator:
                 chosen = self.partitioner(topic, key, value, len(known.queues))
             with self.lock:
                 queue = self.queue_for(known, key, chosen)
-                batch, index = self._put(queue, timestamp_ms, key, value, headers)
+                sticky = chosen is None and (key is None or self.ignore_keys)
+                batch, index = self._put(queue, timestamp_ms, key, value, headers, sticky)
             if runs and runs[-1][0] is batch and runs[-1][1] + runs[-1][2] == index:
                 runs[-1][2] += 1
             else:
@@ -354,7 +356,7 @@ class Accumulator:
         return queue
 
     def _put(
-        self, queue: PartitionQueue, timestamp_ms: int, key: Any, value: Any, headers: Any
+        self, queue: PartitionQueue, timestamp_ms: int, key: Any, value: Any, headers: Any, sticky: bool
     ) -> tuple[SendBatch, int]:
         topic = queue.topic
         while True:
@@ -365,6 +367,9 @@ class Accumulator:
             if index >= 0:
                 break
             self._seal(queue)
+            if sticky and topic.sticky_bytes >= STICKY_BYTES_MIN:
+                topic.choose_sticky()
+                queue = topic.queues[topic.sticky]
         grown = batch.builder.size - batch.size
         if index == 0:
             if batch.builder.size > min(topic.max_batch_bytes, self.buffer_bytes):

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import Any, Self, TypeVar
 
 from headrace_core.types import TopicPartition
 
-from ..engine.io_thread import closed_error, forget, forked_error, register
 from ..models import (
     ClusterDescription,
     ConfigEntry,
@@ -35,10 +33,7 @@ class AsyncAdmin:
     """
 
     def __init__(self, config: Mapping[str, Any] | None = None, /, **settings: Any) -> None:
-        self._config = resolve(ADMIN, config, settings)
-        self._calls = AdminCalls(self._config)
-        self._state = "open"
-        register(self)
+        self._calls = AdminCalls(resolve(ADMIN, config, settings))
 
     async def create_topics(
         self, topics: Iterable[NewTopic | str], *, timeout: float | None = None, validate_only: bool = False
@@ -95,9 +90,7 @@ class AsyncAdmin:
 
     async def close(self) -> None:
         """Close the connections."""
-        if self._state == "open":
-            self._state = "closed"
-            forget(self)
+        if self._calls.begin_close():
             await self._calls.engine.io.run_async(self._calls.engine.close())
 
     async def __aenter__(self) -> Self:
@@ -107,23 +100,8 @@ class AsyncAdmin:
         await self.close()
 
     async def _run(self, start: Callable[[AdminCalls], Coroutine[Any, Any, T]]) -> T:
-        check_state(self._state)
+        self._calls.check_open()
         return await self._calls.engine.io.run_async(start(self._calls))
-
-    def after_fork(self) -> None:
-        self._state = "forked"
-
-    def at_exit(self) -> None:
-        if self._state == "open":
-            self._state = "closed"
-            self._calls.engine.io.run(asyncio.wait_for(self._calls.engine.close(), 2), 3)
-
-
-def check_state(state: str) -> None:
-    if state == "forked":
-        raise forked_error("admin client")
-    if state != "open":
-        raise closed_error("admin client")
 
 
 def _names(names: Iterable[str]) -> list[str]:

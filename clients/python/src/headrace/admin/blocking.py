@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import Any, Self, TypeVar
 
 from headrace_core.types import TopicPartition
 
-from ..engine.io_thread import forget, register
 from ..models import (
     ClusterDescription,
     ConfigEntry,
@@ -18,7 +16,6 @@ from ..models import (
     TopicDescription,
 )
 from ..settings import ADMIN, resolve
-from .aio import check_state
 from .calls import AdminCalls
 
 T = TypeVar("T")
@@ -35,10 +32,7 @@ class Admin:
     """
 
     def __init__(self, config: Mapping[str, Any] | None = None, /, **settings: Any) -> None:
-        self._config = resolve(ADMIN, config, settings)
-        self._calls = AdminCalls(self._config)
-        self._state = "open"
-        register(self)
+        self._calls = AdminCalls(resolve(ADMIN, config, settings))
 
     def create_topics(
         self, topics: Iterable[NewTopic | str], *, timeout: float | None = None, validate_only: bool = False
@@ -96,9 +90,7 @@ class Admin:
 
     def close(self) -> None:
         """Close the connections."""
-        if self._state == "open":
-            self._state = "closed"
-            forget(self)
+        if self._calls.begin_close():
             self._calls.engine.io.run(self._calls.engine.close())
 
     def __enter__(self) -> Self:
@@ -108,13 +100,5 @@ class Admin:
         self.close()
 
     def _run(self, start: Callable[[AdminCalls], Coroutine[Any, Any, T]]) -> T:
-        check_state(self._state)
+        self._calls.check_open()
         return self._calls.engine.io.run(start(self._calls))
-
-    def after_fork(self) -> None:
-        self._state = "forked"
-
-    def at_exit(self) -> None:
-        if self._state == "open":
-            self._state = "closed"
-            self._calls.engine.io.run(asyncio.wait_for(self._calls.engine.close(), 2), 3)

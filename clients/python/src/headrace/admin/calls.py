@@ -12,6 +12,7 @@ from headrace_protos.v1 import admin_pb2, metadata_pb2, offsets_pb2
 
 from ..engine.client import Engine
 from ..engine.connections import call
+from ..engine.io_thread import closed_error, forget, forked_error, register
 from ..models import (
     ClusterDescription,
     ConfigEntry,
@@ -35,6 +36,28 @@ class AdminCalls:
     def __init__(self, config: dict[str, Any]) -> None:
         self.engine = Engine(config)
         self.written_offset = 0
+        self.state = "open"
+        register(self)
+
+    def check_open(self) -> None:
+        if self.state == "forked":
+            raise forked_error("admin client")
+        if self.state != "open":
+            raise closed_error("admin client")
+
+    def begin_close(self) -> bool:
+        if self.state != "open":
+            return False
+        self.state = "closed"
+        forget(self)
+        return True
+
+    def after_fork(self) -> None:
+        self.state = "forked"
+
+    def at_exit(self) -> None:
+        if self.begin_close():
+            self.engine.io.run(self.engine.close(), 3)
 
     async def create_topics(
         self, topics: list[NewTopic | str], timeout: float | None, validate_only: bool

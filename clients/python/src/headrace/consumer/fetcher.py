@@ -264,7 +264,7 @@ class FetchLink:
         self._catching_up = False
         self._event = asyncio.Event()
         self._stream: Any = None
-        self._task = fetcher.engine.io.spawn(self._run(), f"headrace-fetch-{broker_id}")
+        self._task: asyncio.Task[None] | None = fetcher.engine.io.spawn(self._run(), f"headrace-fetch-{broker_id}")
 
     def nudge(self) -> None:
         self._event.set()
@@ -287,14 +287,17 @@ class FetchLink:
 
     def retire(self) -> None:
         """The broker has another address: all members look for their leader again."""
-        self._task.cancel()
+        if self._task is not None:
+            self._task.cancel()
         self._everyone_home(None)
 
     async def close(self) -> None:
-        self._task.cancel()
+        task, self._task = self._task, None
         if self._stream is not None:
             self._stream.cancel()
-        await asyncio.gather(self._task, return_exceptions=True)
+        if task is not None:  # not kept: its traceback would keep gRPC's objects alive (see engine.io_thread, fork)
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
 
     async def _run(self) -> None:
         failures = 0

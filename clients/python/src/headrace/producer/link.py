@@ -22,6 +22,9 @@ logger = logging.getLogger("headrace")
 #: How long a batch that is not full waits for the answer before it (linger.ms=0 on a busy link): Kafka 4's linger.
 GATHER_S = 0.005
 
+#: How long closing waits for the broker to read what was sent with acks=0.
+DRAIN_S = 2.0
+
 _UNKNOWN_OUTCOMES = ("REQUEST_TIMED_OUT", "NOT_ENOUGH_REPLICAS_AFTER_APPEND")
 
 
@@ -53,7 +56,8 @@ class BrokerLink:
         self._correlation = 0
         self._stream: Any = None
         self._retired = False
-        self._task = sender.engine.io.spawn(self._run(), f"headrace-produce-{broker_id}")
+        self._ending: asyncio.Task[None] | None = None
+        self._task: asyncio.Task[None] | None = sender.engine.io.spawn(self._run(), f"headrace-produce-{broker_id}")
 
     def nudge(self) -> None:
         self._event.set()
@@ -63,14 +67,33 @@ class BrokerLink:
         self._retired = True
         self.sender.orphan(self.pending)
         self.pending.clear()
-        self._task.cancel()
+        self._retire_task()
         self._lost(NetworkError(f"broker {self.broker_id} has left {self.address}"))
 
     async def close(self) -> None:
-        self._task.cancel()
+        if self._stream is not None and self.sender.acks == produce_pb2.ACKS_NONE:
+            await self._drain(self._stream)
+        self._retire_task()
         if self._stream is not None:
             self._stream.cancel()
-        await asyncio.gather(self._task, return_exceptions=True)
+        if self._ending is not None:
+            ending, self._ending = self._ending, None
+            await asyncio.gather(ending, return_exceptions=True)
+
+    async def _drain(self, stream: Any) -> None:
+        """With acks=0 only the stream's end tells that the broker has read all of it; cancelling would drop the rest."""
+        try:
+            async with asyncio.timeout(DRAIN_S):
+                await stream.done_writing()
+                await stream.code()
+        except (TimeoutError, grpc.aio.AioRpcError, asyncio.InvalidStateError) as error:
+            logger.info("produce stream to %s did not end cleanly: %s", self.address, error)
+
+    def _retire_task(self) -> None:
+        """Cancel the writer, and do not keep it: its traceback would keep gRPC alive (engine.io_thread, fork)."""
+        if self._task is not None:
+            self._task.cancel()
+            self._ending, self._task = self._task, None
 
     def check_request_timeout(self, now: float) -> None:
         """A broker that does not answer for request.timeout.ms is as good as gone: break the stream."""

@@ -1,0 +1,516 @@
+"""The clients against real processes: what a user does on the first day, and what happens when a broker dies."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from typing import Any
+
+import pytest
+
+from headrace import (
+    Admin,
+    AsyncAdmin,
+    AsyncConsumer,
+    AsyncProducer,
+    ConfigResource,
+    Consumer,
+    NewTopic,
+    OffsetRange,
+    PriorityPartitioner,
+    Producer,
+    RangeReader,
+    TopicPartition,
+)
+from headrace.errors import (
+    InvalidConfigError,
+    InvalidPartitionsError,
+    InvalidTopicError,
+    RecordTooLargeError,
+    TopicAlreadyExistsError,
+    UnknownTopicOrPartitionError,
+)
+
+_names = itertools.count()
+
+
+@pytest.fixture
+def bootstrap(headrace: Any) -> str:
+    return str(headrace.bootstrap_servers)
+
+
+@pytest.fixture
+def topic(bootstrap: str) -> str:
+    """A new topic of three partitions."""
+    name = f"client-{os.getpid()}-{next(_names)}"
+    with Admin(bootstrap_servers=bootstrap) as admin:
+        admin.create_topics([NewTopic(name, partitions=3)])
+    return name
+
+
+def read_all(bootstrap: str, topic: str, partitions: int = 3) -> list[Any]:
+    """Every record there is now, partition by partition."""
+    everywhere = [TopicPartition(topic, number) for number in range(partitions)]
+    with Consumer(bootstrap_servers=bootstrap, auto_offset_reset="earliest") as inp:
+        left = sum(inp.end_offsets(everywhere).values())
+        inp.assign(everywhere)
+        out: list[Any] = []
+        deadline = time.monotonic() + 30
+        while len(out) < left:
+            assert time.monotonic() < deadline
+            out += inp.poll(1.0, max_records=100_000)
+    return sorted(out, key=lambda record: (record.partition, record.offset))
+
+
+# --- admin -----------------------------------------------------------------------------------------------------------
+
+
+def test_topics_are_created_described_grown_and_deleted(bootstrap: str) -> None:
+    name = f"admin-{os.getpid()}"
+    with Admin(bootstrap_servers=bootstrap) as admin:
+        (made,) = admin.create_topics([NewTopic(name, partitions=2, config={"retention.ms": "-1"})])
+        assert (made.name, made.partitions, made.replication_factor) == (name, 2, 1)
+        assert name in admin.list_topics()  # at once: read your writes
+        (described,) = admin.describe_topics([name])
+        assert [part.partition for part in described.partitions] == [0, 1]
+        assert described.topic_id == made.topic_id
+        with pytest.raises(TopicAlreadyExistsError, match=name):
+            admin.create_topics([NewTopic(name)])
+        admin.create_partitions({name: 5})
+        assert len(admin.describe_topics([name])[0].partitions) == 5
+        with pytest.raises(InvalidPartitionsError):
+            admin.create_partitions({name: 4})
+        resource = ConfigResource("topic", name)
+        assert admin.describe_configs([resource])[resource]["retention.ms"].value == "-1"
+        admin.alter_configs({resource: {"retention.ms": "1000", "max.message.bytes": "2000"}})
+        assert admin.describe_configs([resource])[resource]["retention.ms"].source == "dynamic_topic"
+        admin.alter_configs({resource: {"retention.ms": None}})
+        entries = admin.describe_configs([resource])[resource]
+        assert (entries["retention.ms"].source, entries["max.message.bytes"].value) == ("default", "2000")
+        with pytest.raises(InvalidConfigError):
+            admin.alter_configs({resource: {"no.such.key": "1"}})
+        admin.delete_topics([name])
+        assert name not in admin.list_topics()
+        with pytest.raises(UnknownTopicOrPartitionError, match=name):
+            admin.describe_topics([name])
+        cluster = admin.describe_cluster()
+        assert cluster.cluster_id
+        assert cluster.brokers[0].address == bootstrap
+
+
+def test_failures_of_several_topics_are_all_named(bootstrap: str, topic: str) -> None:
+    with Admin(bootstrap_servers=bootstrap) as admin:
+        with pytest.raises((TopicAlreadyExistsError, InvalidTopicError)) as caught:
+            admin.create_topics([NewTopic(topic), NewTopic("no good")])
+        assert topic in caught.value.message
+        assert "no good" in caught.value.message
+
+
+def test_records_are_deleted_from_the_start(bootstrap: str, topic: str) -> None:
+    partition = TopicPartition(topic, 0)
+    with Producer(bootstrap_servers=bootstrap) as out:
+        out.send_many(topic, [b"v"] * 10, partition=0).result(10)
+    with Admin(bootstrap_servers=bootstrap) as admin, Consumer(bootstrap_servers=bootstrap) as inp:
+        assert admin.delete_records({partition: 4}) == {partition: 4}
+        assert inp.beginning_offsets([partition]) == {partition: 4}
+
+
+# --- producer and consumer -------------------------------------------------------------------------------------------
+
+
+def test_every_field_comes_back(bootstrap: str, topic: str) -> None:
+    with Producer(bootstrap_servers=bootstrap) as out:
+        first = out.send(topic, b"v", b"k", [("h", b"1"), ("h", None)], 1, 1_700_000_000_000).result(10)
+        second = out.send(topic, None, key=b"", partition=1).result(10)
+    assert (first.topic, first.partition, first.timestamp_ms) == (topic, 1, 1_700_000_000_000)
+    assert second.offset == first.offset + 1
+    one, two = read_all(bootstrap, topic)
+    assert (one.key, one.value, one.headers, one.timestamp_ms) == (
+        b"k",
+        b"v",
+        [("h", b"1"), ("h", None)],
+        1_700_000_000_000,
+    )
+    assert (two.key, two.value, two.headers) == (b"", None, [])
+    assert (one.offset, one.partition, one.leader_epoch) == (first.offset, 1, 0)
+
+
+@pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
+def test_compressed_records_come_back(bootstrap: str, topic: str, codec: str) -> None:
+    values = [b"%d " % number * 20 for number in range(2_000)]
+    with Producer(bootstrap_servers=bootstrap, compression_type=codec, batch_size=16_384) as out:
+        out.send_many(topic, values, partition=0).result(20)
+        if codec != "none":
+            assert out.metrics()["compression-rate-avg"] < 0.5
+    assert [record.value for record in read_all(bootstrap, topic)] == values
+
+
+@pytest.mark.parametrize("acks", ["all", "1", "0"])
+def test_every_acks_writes(bootstrap: str, topic: str, acks: str) -> None:
+    with Producer(bootstrap_servers=bootstrap, acks=acks) as out:
+        for number in range(100):
+            out.send(topic, b"%d" % number, partition=0)
+        out.flush(10)
+    deadline = time.monotonic() + 10
+    while len(found := read_all(bootstrap, topic)) < 100:
+        assert time.monotonic() < deadline
+    assert [record.value for record in found] == [b"%d" % number for number in range(100)]
+
+
+def test_keys_go_where_kafka_sends_them_and_null_keys_everywhere(bootstrap: str, topic: str) -> None:
+    from aiokafka.partitioner import DefaultPartitioner
+
+    keys = [b"key-%d" % number for number in range(200)]
+    with Producer(bootstrap_servers=bootstrap) as out:
+        futures = [out.send(topic, b"v", key=key) for key in keys]
+        out.flush(10)
+        for key, future in zip(keys, futures, strict=True):
+            assert future.result().partition == DefaultPartitioner()(key, [0, 1, 2], [0, 1, 2])
+        seen = {out.send(topic, b"x" * 10_000).result(10).partition for _ in range(60)}
+    assert seen == {0, 1, 2}
+
+
+def test_priority_partitioner(bootstrap: str, topic: str) -> None:
+    with Producer(bootstrap_servers=bootstrap, partitioner_class=PriorityPartitioner) as out:
+        assert out.send(topic, b"v", key=b"PRIORITY_HIGH-1").result(10).partition == 0
+        others = {out.send(topic, b"v", key=b"other-%d" % number).result(10).partition for number in range(30)}
+    assert others == {1, 2}
+
+
+def test_arrow_table_goes_out_and_comes_back(bootstrap: str, topic: str) -> None:
+    import pyarrow as pa
+
+    rows = 30_000
+    table = pa.table(
+        {
+            "value": pa.array([b"value-%d" % number for number in range(rows)], pa.binary()),
+            "key": pa.array([None if number % 3 == 0 else b"k%d" % (number % 50) for number in range(rows)]),
+            "partition": pa.array([number % 3 if number % 10 == 0 else None for number in range(rows)], pa.int32()),
+            "headers": pa.array([[{"key": "h", "value": b"1"}] if number % 100 == 0 else [] for number in range(rows)]),
+        }
+    )
+    with Producer(bootstrap_servers=bootstrap, batch_size=50_000) as out:
+        metadata = out.send_arrow(topic, table).result(20)
+        assert metadata.record_count == rows
+        assert out.send_arrow(topic, table.slice(0, 0)).result(1).record_count == 0
+    records = read_all(bootstrap, topic)
+    by_value = {record.value: record for record in records}
+    assert len(records) == len(by_value) == rows
+    from headrace.partitioners import key_partition
+
+    for number in range(0, rows, 7):
+        record = by_value[b"value-%d" % number]
+        assert record.key == (None if number % 3 == 0 else b"k%d" % (number % 50))
+        if number % 10 == 0:
+            assert record.partition == number % 3
+        elif record.key is not None:
+            assert record.partition == key_partition(record.key, 3)
+        assert record.headers == ([("h", b"1")] if number % 100 == 0 else [])
+    for partition in range(3):  # the order of rows is kept within a partition of keyed rows
+        keyed = [int(r.value[6:]) for r in records if r.partition == partition and r.key is not None]
+        assert keyed == sorted(keyed)
+    with Consumer(bootstrap_servers=bootstrap, auto_offset_reset="earliest") as inp:
+        inp.assign([TopicPartition(topic, number) for number in range(3)])
+        count = 0
+        while count < rows:
+            count += inp.fetch_arrow(5).num_rows
+        assert count == rows
+
+
+def test_times_are_found(bootstrap: str, topic: str) -> None:
+    partition = TopicPartition(topic, 0)
+    with Producer(bootstrap_servers=bootstrap) as out:
+        for number in range(10):
+            out.send(topic, b"v", partition=0, timestamp_ms=1_000 * (number + 1))
+        out.flush(10)
+    with Consumer(bootstrap_servers=bootstrap) as inp:
+        found = inp.offsets_for_times({partition: 4_500})[partition]
+        assert found is not None
+        assert (found.offset, found.timestamp_ms) == (4, 5_000)
+        assert inp.offsets_for_times({partition: 99_000}) == {partition: None}
+        assert inp.partitions_for(topic) == [0, 1, 2]
+
+
+def test_topic_is_created_by_the_first_record(bootstrap: str) -> None:
+    name = f"auto-{os.getpid()}"
+    with Producer(bootstrap_servers=bootstrap) as out:
+        assert out.send(name, b"v").result(20).topic == name
+    with Admin(bootstrap_servers=bootstrap) as admin:
+        assert name in admin.list_topics()
+
+
+def test_too_large_record_is_refused_by_client_or_broker(bootstrap: str, topic: str) -> None:
+    resource = ConfigResource("topic", topic)
+    with Admin(bootstrap_servers=bootstrap) as admin:
+        admin.alter_configs({resource: {"max.message.bytes": "10000"}})
+    noise = os.urandom(20_000)
+    with (
+        Producer(bootstrap_servers=bootstrap) as out,
+        pytest.raises(RecordTooLargeError, match=r"max\.message\.bytes"),
+    ):
+        out.send(topic, noise)
+    with Producer(bootstrap_servers=bootstrap, compression_type="lz4") as out:  # only the broker can know
+        assert isinstance(out.send(topic, noise).exception(10), RecordTooLargeError)
+        assert out.send(topic, b"small").result(10).offset == 0
+    big = os.urandom(3_000_000)
+    with Admin(bootstrap_servers=bootstrap) as admin:
+        admin.alter_configs({resource: {"max.message.bytes": "4000000"}})
+    with Producer(bootstrap_servers=bootstrap, max_request_size=4_000_000) as out:
+        metadata = out.send(topic, big).result(10)
+    with Consumer(bootstrap_servers=bootstrap) as inp:
+        inp.assign([TopicPartition(topic, metadata.partition)])
+        inp.seek(TopicPartition(topic, metadata.partition), metadata.offset)
+        assert inp.poll(10)[0].value == big
+
+
+def test_ranges_are_read_to_their_ends(bootstrap: str, topic: str) -> None:
+    with Producer(bootstrap_servers=bootstrap, batch_size=2_000) as out:
+        for partition in range(3):
+            out.send_many(topic, [b"%d" % number for number in range(1_000)], partition=partition)
+        out.flush(10)
+    ranges = [OffsetRange(topic, 0, 10, 990), OffsetRange(topic, 1, 0, 1_000), OffsetRange(topic, 2, 500, 501)]
+    with RangeReader(ranges, bootstrap_servers=bootstrap) as reader:
+        got: dict[int, list[int]] = {0: [], 1: [], 2: []}
+        for batch in reader.arrow_batches(columns=["partition", "offset"]):
+            for row in batch.to_pylist():
+                got[row["partition"]].append(row["offset"])
+    assert got == {0: list(range(10, 990)), 1: list(range(1_000)), 2: [500]}
+
+
+def test_asyncio_clients_side_by_side(bootstrap: str) -> None:
+    async def main() -> None:
+        name = f"aio-{os.getpid()}"
+        async with (
+            AsyncAdmin(bootstrap_servers=bootstrap) as admin,
+            AsyncProducer(bootstrap_servers=bootstrap) as out,
+            AsyncConsumer(bootstrap_servers=bootstrap, auto_offset_reset="earliest") as inp,
+        ):
+            await admin.create_topics([NewTopic(name, partitions=1)])
+            inp.assign([TopicPartition(name, 0)])
+
+            async def write() -> None:
+                futures = [await out.send(name, b"%d" % number) for number in range(20_000)]
+                assert [item.offset for item in await asyncio.gather(*futures)] == list(range(20_000))
+                assert (await (await out.send_many(name, [b"x"] * 10))).record_count == 10
+
+            async def read() -> None:
+                expected = 0
+                async for record in inp:
+                    assert record.offset == expected
+                    expected += 1
+                    if expected == 20_010:
+                        return
+
+            await asyncio.wait_for(asyncio.gather(write(), read()), 30)
+            assert (await admin.describe_topics([name]))[0].name == name
+
+    asyncio.run(main())
+
+
+# --- when things go wrong --------------------------------------------------------------------------------------------
+
+
+def test_broker_killed_in_mid_produce_loses_nothing_acknowledged(headrace_cluster: Any) -> None:
+    bootstrap = headrace_cluster.bootstrap_servers
+    with Admin(bootstrap_servers=bootstrap) as admin:
+        admin.create_topics([NewTopic("t", partitions=3)])
+    stop = threading.Event()
+    acknowledged: dict[tuple[int, int], bytes] = {}
+    failures: list[BaseException] = []
+    with Producer(bootstrap_servers=bootstrap, batch_size=4_000, delivery_timeout_ms=60_000) as out:
+        futures: list[tuple[bytes, Any]] = []
+
+        def produce() -> None:
+            for number in itertools.count():
+                if stop.is_set():
+                    return
+                value = b"%d" % number
+                futures.append((value, out.send("t", value)))
+                if number % 50 == 0:
+                    time.sleep(0.001)
+
+        thread = threading.Thread(target=produce)
+        thread.start()
+        try:
+            for _ in range(2):
+                _wait_for_sends(futures, 1_000)
+                headrace_cluster.kill("broker", 1)
+                headrace_cluster.restart("broker", 1)
+                _wait_for_sends(futures, 1)  # it goes on
+        finally:
+            stop.set()
+            thread.join()
+        out.flush(60)
+        for value, future in futures:
+            if (error := future.exception(1)) is not None:
+                failures.append(error)
+            else:
+                metadata = future.result()
+                acknowledged[metadata.partition, metadata.offset] = value
+    assert failures == []
+    log = {(record.partition, record.offset): record.value for record in read_all(bootstrap, "t")}
+    lost = {place: value for place, value in acknowledged.items() if log.get(place) != value}
+    assert lost == {}
+    assert len(acknowledged) == len(futures)
+
+
+def test_consumer_goes_on_after_the_broker_was_killed(headrace_cluster: Any) -> None:
+    bootstrap = headrace_cluster.bootstrap_servers
+    with Producer(bootstrap_servers=bootstrap) as out, Consumer(bootstrap_servers=bootstrap) as inp:
+        out.send("t", b"first").result(20)
+        everywhere = [TopicPartition("t", number) for number in out.partitions_for("t")]
+        inp.assign(everywhere)
+        inp.seek_to_beginning()
+        seen: list[bytes] = []
+        _wait(lambda: seen.extend(record.value for record in inp.poll(0.5)) or seen == [b"first"])
+        headrace_cluster.kill("broker", 1)
+        assert inp.poll(0.3) == []
+        headrace_cluster.restart("broker", 1)
+        out.send("t", b"second").result(40)
+        _wait(lambda: seen.extend(record.value for record in inp.poll(0.5)) or len(seen) == 2, 40)
+    assert seen == [b"first", b"second"]
+
+
+def test_paused_broker_blocks_senders_and_nothing_fails(headrace_cluster: Any) -> None:
+    with Producer(bootstrap_servers=headrace_cluster.bootstrap_servers, buffer_memory=200_000) as out:
+        out.send("t", b"v").result(20)
+        headrace_cluster.pause("broker", 1)
+        futures: list[Any] = []
+        thread = threading.Thread(target=lambda: futures.extend(out.send("t", b"x" * 1_000) for _ in range(500)))
+        thread.start()
+        try:
+            _wait(lambda: out.metrics()["buffer-available-bytes"] == 0)
+            thread.join(0.2)
+            assert thread.is_alive()
+        finally:
+            headrace_cluster.resume("broker", 1)
+        thread.join(30)
+        out.flush(30)
+        assert len(futures) == 500
+        assert all(future.exception() is None for future in futures)
+
+
+# --- processes -------------------------------------------------------------------------------------------------------
+
+
+def run(code: str, bootstrap: str, topic: str, timeout_s: float = 30) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "HEADRACE_BOOTSTRAP_SERVERS": bootstrap, "TOPIC": topic},
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+    )
+
+
+FORK = """
+import json, os, sys
+from headrace import Producer, Consumer, TopicPartition
+topic, out = os.environ["TOPIC"], {}
+def in_child(work):
+    r, w = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            answer = work()
+        except Exception as error:
+            answer = f"{type(error).__name__}: {error}"
+        os.write(w, str(answer).encode())
+        os._exit(0)
+    os.close(w)
+    answer = os.read(r, 10_000).decode()
+    os.waitpid(pid, 0)
+    return answer
+def fresh():
+    with Producer() as own:
+        return own.send(topic, b"child", partition=0).result(10).partition
+out["before any client"] = in_child(fresh)
+producer = Producer()
+producer.send(topic, b"parent", partition=0).result(10)
+out["inherited"] = in_child(lambda: producer.send(topic, b"x"))
+out["beside an open one"] = in_child(fresh)
+out["parent goes on"] = producer.send(topic, b"parent", partition=0).result(10).partition
+producer.close()
+out["after all are closed"] = in_child(fresh)
+print(json.dumps(out))
+"""
+
+
+def test_fork_gives_a_fresh_start_or_a_clear_error_never_a_hang(bootstrap: str, topic: str) -> None:
+    done = run(FORK, bootstrap, topic)
+    assert done.returncode == 0, done.stderr
+    out = json.loads(done.stdout)
+    assert out["before any client"] == "0"
+    assert "IllegalStateError: this producer was opened before the process forked" in out["inherited"]
+    assert "IllegalStateError: this process was forked" in out["beside an open one"]
+    assert out["parent goes on"] == 0
+    assert out["after all are closed"] == "0"
+    assert len(read_all(bootstrap, topic)) == 4
+
+
+def test_records_sent_and_forgotten_are_flushed_at_exit(bootstrap: str, topic: str) -> None:
+    code = (
+        "import os\nfrom headrace import Producer\np = Producer(linger_ms=5000)\n"
+        "for n in range(1000): p.send(os.environ['TOPIC'], b'%d' % n, partition=0)"
+    )
+    done = run(code, bootstrap, topic)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert [record.value for record in read_all(bootstrap, topic)] == [b"%d" % number for number in range(1000)]
+
+
+INTERRUPTED = """
+import os, sys
+from headrace import Producer, Consumer, TopicPartition
+with Producer() as producer, Consumer() as consumer:
+    producer.send(os.environ["TOPIC"], b"sent before", partition=0)
+    consumer.assign([TopicPartition(os.environ["TOPIC"], 1)])
+    print("waiting", flush=True)
+    try:
+        {wait}
+    except KeyboardInterrupt:
+        print("interrupted", flush=True)
+print("closed", flush=True)
+"""
+
+
+@pytest.mark.parametrize(
+    "wait",
+    ["consumer.poll(60)", "next(consumer)", "producer.send('x', b'v', partition=0).result(60) and consumer.poll(60)"],
+)
+def test_ctrl_c_ends_a_wait_at_once_and_close_still_flushes(bootstrap: str, topic: str, wait: str) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", INTERRUPTED.replace("{wait}", wait)],
+        env={**os.environ, "HEADRACE_BOOTSTRAP_SERVERS": bootstrap, "TOPIC": topic},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "waiting\n"
+    time.sleep(0.3)  # into the wait itself, which shows in no way outside
+    begun = time.monotonic()
+    process.send_signal(signal.SIGINT)
+    out, errors = process.communicate(timeout=20)
+    assert (out, process.returncode) == ("interrupted\nclosed\n", 0), errors
+    assert time.monotonic() - begun < 5
+    assert [record.value for record in read_all(bootstrap, topic)] == [b"sent before"]
+
+
+def _wait(condition: Any, timeout_s: float = 30) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, "the condition did not come true"
+        time.sleep(0.002)
+
+
+def _wait_for_sends(futures: list[tuple[bytes, Any]], count: int) -> None:
+    """Until ``count`` more sends have been made, and the last of them has its outcome."""
+    last = len(futures) + count - 1
+    _wait(lambda: len(futures) > last and futures[last][1].done(), 60)

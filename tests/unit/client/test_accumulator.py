@@ -1,0 +1,333 @@
+"""The producer's hot path, both twins: what is gathered, when it is announced, and what its futures say."""
+
+from __future__ import annotations
+
+import importlib
+import random
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from headrace.accumulator import _pure
+from headrace.errors import NetworkError, RecordTooLargeError
+from headrace_core.records import decode_batch
+
+BACKENDS = ["_pure"]
+try:
+    importlib.import_module("headrace.accumulator._native")
+    BACKENDS.append("_native")
+except ImportError:
+    pass
+
+
+class Harness:
+    """An accumulator whose sender is the test."""
+
+    def __init__(self, backend: Any, *, partitions: int = 1, max_batch: int = 1 << 20, **settings: Any) -> None:
+        self.backend = backend
+        self.wakes = 0
+        self.slow: list[tuple[Any, ...]] = []
+        self.acc = backend.Accumulator(
+            **{"batch_bytes": 1_000, "buffer_bytes": 100_000, **settings}, wake=self._wake, slow=self._slow
+        )
+        self.topic = backend.TopicQueues(self.acc, "t", partitions, max_batch)
+        self.acc.topics["t"] = self.topic
+        self.queue = self.topic.queues[0]
+
+    def _wake(self) -> None:
+        self.wakes += 1
+
+    def _slow(self, *arguments: Any) -> Any:
+        self.slow.append(arguments)
+
+    def take(self, *, partial: bool = True, queue: Any = None) -> Any:
+        batch = self.acc.take(queue or self.queue, partial=partial)
+        if batch is not None and batch.data is None:
+            batch.data = batch.builder.build()
+        return batch
+
+    def values(self, batch: Any) -> list[Any]:
+        return [record.value for record in decode_batch(batch.data)]
+
+
+@pytest.fixture(params=BACKENDS)
+def backend(request: pytest.FixtureRequest) -> Any:
+    return importlib.import_module(f"headrace.accumulator.{request.param}")
+
+
+def test_both_twins_have_the_same_names(backend: Any) -> None:
+    for name in ("Accumulator", "TopicQueues", "PartitionQueue", "SendBatch", "RecordFuture", "AsyncRecordFuture"):
+        ours = {n for n in dir(getattr(backend, name)) if not n.startswith("_")}
+        theirs = {n for n in dir(getattr(_pure, name)) if not n.startswith("_")} - {"next_sequence", "queue_for"}
+        assert theirs <= ours, name
+
+
+def test_records_share_a_batch_and_keep_their_order(backend: Any) -> None:
+    h = Harness(backend)
+    futures = [h.acc.send("t", b"%d" % n, b"k", [("h", b"x")], None, 1_000 + n) for n in range(5)]
+    batch = h.take()
+    assert [(r.value, r.key, r.headers, r.timestamp_ms) for r in decode_batch(batch.data)] == [
+        (b"%d" % n, b"k", [("h", b"x")], 1_000 + n) for n in range(5)
+    ]
+    assert batch.count == 5
+    batch.finish(70, -1, None)
+    assert [tuple(f.result()) for f in futures] == [("t", 0, 70 + n, 1_000 + n) for n in range(5)]
+
+
+def test_sender_is_woken_when_it_sleeps_and_there_is_something_new(backend: Any) -> None:
+    h = Harness(backend)
+    h.acc.send("t", b"a")
+    h.acc.send("t", b"b")
+    assert h.wakes == 1
+    assert h.acc.take_ready() == [h.queue]
+    h.acc.send("t", b"c")
+    assert h.wakes == 1  # the queue is listed, and its batch is not full: an answer or a timer is what it waits for
+    for _ in range(20):
+        h.acc.send("t", b"x" * 100)
+    assert h.wakes == 2  # a batch is full
+    assert h.acc.take_ready() == []
+    while h.take() is not None:
+        pass
+    assert h.acc.leave_if_empty(h.queue)
+    h.acc.send("t", b"d")
+    assert h.wakes == 3
+
+
+def test_full_batches_are_sealed_and_taken_oldest_first(backend: Any) -> None:
+    h = Harness(backend)
+    sent = [b"%03d" % n + b"x" * 97 for n in range(30)]
+    for value in sent:
+        h.acc.send("t", value)
+    got = []
+    while (batch := h.take(partial=False)) is not None:
+        assert len(batch.data) <= 1_000
+        assert len(batch.data) == batch.size
+        got += h.values(batch)
+    assert not h.acc.leave_if_empty(h.queue)
+    got += h.values(h.take())
+    assert got == sent
+
+
+def test_failed_batches_go_back_in_front(backend: Any) -> None:
+    h = Harness(backend)
+    for n in range(30):
+        h.acc.send("t", b"%03d" % n + b"x" * 97)
+    first, second = h.take(partial=False), h.take(partial=False)
+    h.queue.requeue([first, second])
+    assert h.take() is first
+    assert h.take() is second
+    assert first.sequence < second.sequence
+
+
+def test_buffered_bytes_count_what_has_no_outcome(backend: Any) -> None:
+    h = Harness(backend, buffer_bytes=1_500)
+    while h.acc.send("t", b"x" * 100) is not None:
+        pass
+    assert len(h.slow) == 1
+    assert h.acc.buffered_bytes >= 1_500
+    freed: list[int] = []
+    h.acc.space_waiters.append(lambda: freed.append(1))
+    while (batch := h.take()) is not None:
+        batch.finish(0, -1, None)
+    assert freed == [1]
+    assert h.acc.buffered_bytes == 0
+    assert h.queue.bytes == 0
+    assert h.acc.unfinished == set()
+    assert h.acc.send("t", b"again") is not None
+
+
+def test_unknown_topic_and_callbacks_take_the_slow_way(backend: Any) -> None:
+    h = Harness(backend)
+    h.acc.send("other", b"v")
+    h.acc.send("t", b"v", None, None, None, None, print)
+    h.acc.send("t", b"v", partition=5)
+    assert [(item[0], item[-1]) for item in h.slow] == [("other", None), ("t", print), ("t", None)]
+
+
+def test_record_that_no_batch_may_hold_is_refused_and_leaves_no_trace(backend: Any) -> None:
+    h = Harness(backend, max_batch=500)
+    with pytest.raises(RecordTooLargeError, match="larger than topic 't' takes"):
+        h.acc.send("t", b"x" * 500)
+    assert h.acc.buffered_bytes == 0
+    assert h.acc.unfinished == set()
+    future = h.acc.send("t", b"fits")
+    with pytest.raises(RecordTooLargeError):
+        h.acc.send("t", b"x" * 500)
+    h.take().finish(0, -1, None)
+    assert future.result().offset == 0
+
+
+def test_value_that_is_not_bytes_is_a_type_error_and_leaves_no_trace(backend: Any) -> None:
+    h = Harness(backend)
+    h.acc.send("t", b"before")
+    for value in ("text", 5, object()):
+        with pytest.raises(TypeError):
+            h.acc.send("t", value)
+    for fits in (None, b"v", bytearray(b"w"), memoryview(b"x")):
+        h.acc.send("t", fits)
+    assert h.values(h.take()) == [b"before", None, b"v", b"w", b"x"]
+
+
+def test_keys_choose_the_partition_and_ignore_keys_does_not(backend: Any) -> None:
+    h = Harness(backend, partitions=6)
+    for n in range(100):
+        h.acc.send("t", b"v", b"key-%d" % n)
+    for number, queue in enumerate(h.topic.queues):
+        while (batch := h.take(queue=queue)) is not None:
+            assert {backend.murmur2(r.key) % 2**31 % 6 for r in decode_batch(batch.data)} == {number}
+    h = Harness(backend, partitions=6, ignore_keys=True)
+    for n in range(100):
+        h.acc.send("t", b"v", b"key-%d" % n)
+    assert sum(queue.open is not None for queue in h.topic.queues) == 1
+
+
+def test_sticky_partition_stays_until_a_batch_is_through_and_spreads_evenly(backend: Any) -> None:
+    h = Harness(backend, partitions=6, batch_bytes=20_000, buffer_bytes=1 << 30)
+    for _ in range(100):
+        h.acc.send("t", b"v" * 100)
+    assert sum(queue.open is not None for queue in h.topic.queues) == 1
+    for _ in range(60_000):
+        h.acc.send("t", b"v" * 100)
+    counts = [queue.bytes for queue in h.topic.queues]
+    assert min(counts) > 0.5 * max(counts)
+
+
+def test_sticky_partition_changes_at_low_rates_too(backend: Any) -> None:
+    h = Harness(backend, partitions=6, batch_bytes=1 << 20)
+    seen: Counter[int] = Counter()
+    for _ in range(3_000):
+        seen[h.acc.send("t", b"v" * 1_000) and h.topic.sticky] += 1
+        h.take(queue=h.topic.queues[h.topic.sticky]).finish(0, -1, None)
+    assert set(seen) == set(range(6))
+    assert min(seen.values()) > 200
+
+
+def test_sticky_choice_avoids_partitions_without_a_leader_and_long_queues(backend: Any) -> None:
+    h = Harness(backend, partitions=4)
+    h.topic.available = [1, 3]
+    chosen = set()
+    for _ in range(50):
+        h.topic.choose_sticky()
+        chosen.add(h.topic.sticky)
+    assert chosen == {1, 3}
+    h.topic.available = [0, 1, 2, 3]
+    for n in range(3):
+        h.acc.send("t", b"x" * 900, partition=n)
+    picks = Counter()
+    for _ in range(400):
+        h.topic.choose_sticky()
+        picks[h.topic.sticky] += 1
+    assert picks[3] > max(picks[0], picks[1], picks[2])
+
+
+def test_many_values_in_one_call(backend: Any) -> None:
+    h = Harness(backend)
+    runs: list[Any] = []
+    values = [b"%03d" % n + b"x" * 97 for n in range(30)]
+    assert h.acc.append_many("t", values, 0, None, 5, runs) == 30
+    assert sum(run[2] for run in runs) == 30
+    got = []
+    while (batch := h.take()) is not None:
+        got += h.values(batch)
+    assert got == values
+    runs.clear()
+    mixed = [b"plain", (b"k", b"v"), (None, None, [("h", None)])]
+    assert h.acc.append_many("t", mixed, 1, None, 5, runs) == 3
+    assert [(r.key, r.value, r.headers) for r in decode_batch(h.take().data)] == [
+        (b"k", b"v", []),
+        (None, None, [("h", None)]),
+    ]
+    with pytest.raises((TypeError, ValueError, IndexError)):
+        h.acc.append_many("t", [(b"k",)], 0, None, 5, runs)
+
+
+def test_many_values_stop_where_the_buffer_is_full(backend: Any) -> None:
+    h = Harness(backend, buffer_bytes=2_000)
+    runs: list[Any] = []
+    values = [b"x" * 100] * 100
+    stopped = h.acc.append_many("t", values, 0, None, 5, runs)
+    assert 0 < stopped < 100
+    assert h.acc.append_many("t", values, stopped, None, 5, runs) == stopped
+
+
+def test_encoded_batch_goes_behind_what_is_open(backend: Any) -> None:
+    h = Harness(backend)
+    h.acc.send("t", b"first")
+    batch = h.acc.append_encoded("t", 0, b"d" * 300, 3)
+    assert (batch.count, batch.size) == (3, 300)
+    assert h.values(h.take()) == [b"first"]
+    assert h.take() is batch
+
+
+def test_outcome_is_set_once(backend: Any) -> None:
+    h = Harness(backend)
+    future = h.acc.send("t", b"v")
+    assert not future.done()
+    with pytest.raises(TimeoutError, match="still being sent"):
+        future.result(0.01)
+    batch = h.take()
+    error = NetworkError("gone")
+    called: list[Any] = []
+    future.add_done_callback(called.append)
+    for waiting, callback in batch.finish(-1, -1, error):
+        callback(waiting)
+    assert batch.finish(5, -1, None) == []
+    assert future.exception() is error
+    with pytest.raises(NetworkError, match="gone"):
+        future.result()
+    future.add_done_callback(called.append)
+    assert called == [future, future]
+    assert h.acc.buffered_bytes == 0
+
+
+def test_log_append_time_replaces_the_records_time(backend: Any) -> None:
+    h = Harness(backend)
+    future = h.acc.send("t", b"v", timestamp_ms=5)
+    h.take().finish(3, 999, None)
+    assert future.result().timestamp_ms == 999
+
+
+def test_seal_all_returns_all_that_is_unfinished(backend: Any) -> None:
+    h = Harness(backend, partitions=3)
+    for number in range(3):
+        h.acc.send("t", b"v", partition=number)
+    assert len(h.acc.seal_all()) == 3
+    assert all(queue.open is None for queue in h.topic.queues)
+
+
+def test_open_batch_that_expires_takes_no_more_records(backend: Any) -> None:
+    h = Harness(backend)
+    lost = h.acc.send("t", b"old")
+    h.queue.open.finish(-1, -1, NetworkError("too late"))
+    h.acc.send("t", b"new")
+    assert lost.exception().message == "too late"
+    assert h.values(h.take()) == [b"new"]
+
+
+def test_random_use_loses_and_doubles_nothing(backend: Any, rng: random.Random) -> None:
+    h = Harness(backend, partitions=3, buffer_bytes=5_000, batch_bytes=700)
+    sent: dict[int, list[bytes]] = {0: [], 1: [], 2: []}
+    got: dict[int, list[bytes]] = {0: [], 1: [], 2: []}
+    futures = []
+    for step in range(3_000):
+        if rng.random() < 0.6:
+            partition = rng.randrange(3)
+            value = b"%d" % step + b"x" * rng.randrange(200)
+            future = h.acc.append(backend.RecordFuture, "t", value, None, None, partition, step)
+            if future is not None:
+                sent[partition].append(value)
+                futures.append(future)
+        else:
+            partition = rng.randrange(3)
+            batch = h.take(partial=rng.random() < 0.5, queue=h.topic.queues[partition])
+            if batch is not None:
+                got[partition] += h.values(batch)
+                batch.finish(0, -1, None)
+    for partition, queue in enumerate(h.topic.queues):
+        while (batch := h.take(queue=queue)) is not None:
+            got[partition] += h.values(batch)
+            batch.finish(0, -1, None)
+    assert got == sent
+    assert all(future.done() for future in futures)
+    assert h.acc.buffered_bytes == 0

@@ -1,0 +1,168 @@
+"""Configuration: Kafka's words, dotted or snake_case, and what becomes of each."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pytest
+
+from headrace.errors import InvalidConfigError, UnsupportedVersionError
+from headrace.settings import ADMIN, CONSUMER, PRODUCER, resolve
+
+#: The client keys that users paste in (the ecosystem's list).
+KAFKA_KEYS = [
+    "bootstrap.servers",
+    "acks",
+    "linger.ms",
+    "batch.size",
+    "buffer.memory",
+    "compression.type",
+    "enable.idempotence",
+    "transactional.id",
+    "max.in.flight.requests.per.connection",
+    "delivery.timeout.ms",
+    "request.timeout.ms",
+    "retries",
+    "group.id",
+    "group.instance.id",
+    "group.protocol",
+    "auto.offset.reset",
+    "enable.auto.commit",
+    "auto.commit.interval.ms",
+    "isolation.level",
+    "max.poll.interval.ms",
+    "max.poll.records",
+    "session.timeout.ms",
+    "heartbeat.interval.ms",
+    "fetch.min.bytes",
+    "fetch.max.wait.ms",
+    "client.rack",
+    "security.protocol",
+    "sasl.mechanism",
+    "key.serializer",
+    "value.serializer",
+    "key.deserializer",
+    "value.deserializer",
+    "partitioner.class",
+    "interceptor.classes",
+    "client.id",
+    "client.dns.lookup",
+    "max.request.size",
+    "max.block.ms",
+    "retry.backoff.ms",
+    "retry.backoff.max.ms",
+    "metadata.max.age.ms",
+    "reconnect.backoff.ms",
+    "fetch.max.bytes",
+    "max.partition.fetch.bytes",
+    "allow.auto.create.topics",
+    "exclude.internal.topics",
+    "check.crcs",
+    "group.remote.assignor",
+]
+
+
+def test_every_key_of_the_ecosystem_is_declared_by_a_client() -> None:
+    missing = [name for name in KAFKA_KEYS if name not in {*PRODUCER.keys, *CONSUMER.keys, *ADMIN.keys}]
+    assert missing == []
+
+
+def test_defaults_are_kafkas_unless_their_documentation_says_so() -> None:
+    producer, consumer = resolve(PRODUCER, None, {}), resolve(CONSUMER, None, {})
+    assert producer["acks"] == "all"
+    assert producer["max.in.flight.requests.per.connection"] == 5
+    assert producer["delivery.timeout.ms"] == 120_000
+    assert producer["buffer.memory"] == 32 * 1024 * 1024
+    assert producer["max.request.size"] == 1_048_576
+    assert consumer["auto.offset.reset"] == "latest"
+    assert consumer["fetch.max.bytes"] == 50 * 1024 * 1024
+    assert consumer["max.poll.records"] == 500
+    assert "Kafka 4: 5" in PRODUCER.keys["linger.ms"].doc
+    assert "Kafka: 16384" in PRODUCER.keys["batch.size"].doc
+    assert "Kafka: true" in PRODUCER.keys["enable.idempotence"].doc
+
+
+def test_dotted_dict_and_snake_case_keywords_mean_the_same() -> None:
+    dotted = resolve(PRODUCER, {"bootstrap.servers": "a:1, b:2", "linger.ms": "5"}, {})
+    snake = resolve(PRODUCER, None, {"bootstrap_servers": ["a:1", "b:2"], "linger_ms": 5})
+    assert dotted == snake
+    assert dotted["bootstrap.servers"] == ["a:1", "b:2"]
+
+
+def test_key_given_twice_is_refused() -> None:
+    with pytest.raises(InvalidConfigError, match="'acks' is given twice"):
+        resolve(PRODUCER, {"acks": "all"}, {"acks": "1"})
+    with pytest.raises(InvalidConfigError, match=r"'linger\.ms' is given twice"):
+        resolve(PRODUCER, {"linger.ms": 1, "linger_ms": 2}, {})
+
+
+def test_unknown_key_gets_did_you_mean() -> None:
+    with pytest.raises(InvalidConfigError, match=r"unknown producer .* 'liner_ms'; did you mean 'linger\.ms'"):
+        resolve(PRODUCER, None, {"liner_ms": 1})
+    with pytest.raises(InvalidConfigError, match=r"unknown consumer .*'auto\.offset\.rest'"):
+        resolve(CONSUMER, {"auto.offset.rest": "earliest"}, {})
+
+
+def test_environment_gives_the_bootstrap_servers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("HEADRACE_BOOTSTRAP_SERVERS", raising=False)
+    assert resolve(ADMIN, None, {})["bootstrap.servers"] == ["127.0.0.1:9095"]
+    monkeypatch.setenv("HEADRACE_BOOTSTRAP_SERVERS", "h1:1,h2:2")
+    assert resolve(ADMIN, None, {})["bootstrap.servers"] == ["h1:1", "h2:2"]
+    assert resolve(ADMIN, None, {"bootstrap_servers": "mine:3"})["bootstrap.servers"] == ["mine:3"]
+
+
+@pytest.mark.parametrize("address", ["localhost", ":9095", "host:", "host:port", "host:0", "host:70000", ""])
+def test_address_that_is_none_is_refused(address: str) -> None:
+    with pytest.raises(InvalidConfigError, match=r"bootstrap\.servers"):
+        resolve(ADMIN, {"bootstrap.servers": [address] if address else " , "}, {})
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"enable_idempotence": True}, "comes with replication"),
+        ({"transactional_id": "tx"}, "transactions are not built yet"),
+    ],
+)
+def test_what_comes_later_is_a_typed_error(settings: dict[str, Any], words: str) -> None:
+    with pytest.raises(UnsupportedVersionError, match=words):
+        resolve(PRODUCER, None, settings)
+
+
+@pytest.mark.parametrize(
+    ("definition", "settings", "words"),
+    [
+        (PRODUCER, {"acks": "2"}, "must be one of all, -1, 1, 0"),
+        (PRODUCER, {"linger_ms": -1}, "must be between"),
+        (PRODUCER, {"batch_size": "many"}, "whole number"),
+        (PRODUCER, {"compression_type": "lzma"}, "must be one of"),
+        (PRODUCER, {"interceptor_classes": ["x"]}, "interceptors are not supported"),
+        (PRODUCER, {"delivery_timeout_ms": 10, "linger_ms": 5}, "at least linger.ms"),
+        (PRODUCER, {"security_protocol": "SSL"}, "only PLAINTEXT is built so far"),
+        (CONSUMER, {"auto_offset_reset": "newest"}, "must be one of earliest, latest, none"),
+        (CONSUMER, {"sasl_mechanism": "PLAIN"}, "SASL is not built yet"),
+        (CONSUMER, {"check_crcs": "yes"}, "must be true or false"),
+    ],
+)
+def test_value_that_does_not_fit_is_named_with_what_would(definition: Any, settings: Any, words: str) -> None:
+    with pytest.raises(InvalidConfigError, match=words):
+        resolve(definition, None, settings)
+
+
+def test_delivery_timeout_grows_with_the_request_timeout_when_it_is_not_given() -> None:
+    assert resolve(PRODUCER, None, {"request_timeout_ms": 300_000})["delivery.timeout.ms"] == 300_000
+
+
+def test_accepted_key_is_noted_when_it_is_set(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, logger="headrace"):
+        resolve(CONSUMER, {"session.timeout.ms": 10_000}, {})
+    assert "session.timeout.ms: the server's" in caplog.text
+    caplog.clear()
+    with caplog.at_level(logging.INFO, logger="headrace"):
+        resolve(CONSUMER, None, {})
+    assert caplog.text == ""
+
+
+def test_none_means_the_default() -> None:
+    assert resolve(CONSUMER, {"group.id": None}, {"fetch_min_bytes": None})["fetch.min.bytes"] == 1
