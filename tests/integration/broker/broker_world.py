@@ -62,7 +62,8 @@ def values_of(records: bytes, start_offset: int = 0) -> list[bytes | None]:
 class Node:
     """A server process in a directory of its own. It keeps the ports that it got first."""
 
-    def __init__(self, role: str, directory: Path, cluster_id: str, **keys: str) -> None:
+    def __init__(self, role: str, directory: Path, cluster_id: str | None, **keys: str) -> None:
+        """``cluster_id`` None: the directories are formatted already."""
         self.role = role
         self.directory = directory
         self.data = directory / "data"
@@ -73,8 +74,9 @@ class Node:
             **keys,
         }
         directory.mkdir(parents=True, exist_ok=True)
-        node_id = int(self.keys.get("node.id", "-1"))
-        format_directories(self.keys["log.dirs"].split(","), cluster_id=cluster_id, node_id=node_id)
+        if cluster_id is not None:
+            node_id = int(self.keys.get("node.id", "-1"))
+            format_directories(self.keys["log.dirs"].split(","), cluster_id=cluster_id, node_id=node_id)
         self.process: subprocess.Popen[bytes] | None = None
         self.state: RuntimeState | None = None
 
@@ -161,6 +163,13 @@ class Cluster:
         for node in (self._broker, self.controller):
             if node is not None:
                 node.close()
+
+    def restart(self) -> None:
+        """Start the broker again after it died; returns when it serves and leads."""
+        if self._channel is not None:
+            self._channel.close()
+            self._channel = None
+        self.broker.start()
 
     @property
     def broker(self) -> Node:

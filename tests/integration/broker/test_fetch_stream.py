@@ -14,7 +14,6 @@ from broker_world import (
     produce_partition,
     produce_request,
     produce_stream,
-    until,
     values_of,
 )
 
@@ -271,8 +270,8 @@ def test_another_leader_epoch_than_the_brokers_is_refused(make_cluster, step, er
     cluster = make_cluster()
     orders = cluster.topic("orders")
     cluster.broker.terminate()
-    cluster.broker.start()  # so that there is an epoch before the present one
-    epoch = until(lambda: orders.leader_epoch(), "the leader after the restart")
+    cluster.restart()  # so that there is an epoch before the present one
+    epoch = orders.leader_epoch()
     with fetch_stream(cluster) as stream:
         stream.send(fetch_request(1, fetch_partition(orders.name, epoch=epoch + step), max_wait_ms=FOREVER_MS))
         result = only(stream.receive())

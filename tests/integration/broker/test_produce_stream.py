@@ -201,6 +201,17 @@ def test_the_topic_id_must_be_of_this_life_of_the_topic(cluster, topic):
     assert [code(answer.results[0]) for answer in answers] == [0, errors.InconsistentTopicIdError.number]
 
 
+def test_answers_for_one_partition_keep_their_order_refusals_included(cluster, topic):
+    orders = topic()
+    with produce_stream(cluster) as stream:
+        for number in range(200):
+            records = b"garbage" if number % 3 == 2 else batch(b"%d" % number)
+            stream.send(produce_request(number, produce_partition(orders.name, records)))
+        answers = stream.half_close()
+    assert [answer.correlation_id for answer in answers] == list(range(200))
+    assert [number for number, answer in enumerate(answers) if code(answer.results[0])] == list(range(2, 200, 3))
+
+
 @pytest.mark.parametrize("name", ["", ".", "..", "../../etc/passwd", "a/b", "a\0b", "ü", "x" * 300, "missing"])
 def test_a_name_that_is_no_topic_is_unknown_and_touches_no_file(cluster, name):
     before = sorted(path.name for path in cluster.broker.data.iterdir() if path.is_dir())

@@ -125,6 +125,7 @@ class Broker:
     async def start(self) -> None:
         """Returns when the broker serves. HeadraceError or OSError when it cannot; ``stop`` cleans up then too."""
         metas = read_all_meta(self.config.log_dirs, node_id=self.config.node_id)
+        self.storage.check_free()
         await self._bind()
         follower = self._follow(metas[0].cluster_id)
         session = await self._register(metas)

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Mapping
 from headrace_core.clock import Clock
 from headrace_core.errors import HeadraceError, StorageError
 from headrace_core.log import LogConfig, PartitionLog
+from headrace_core.log.checkpoints import LOCK
 from headrace_core.log.directory import LogDirectory
 from headrace_core.log.files import FileSystem
 from headrace_core.log.writer import DirectoryWriter
@@ -54,6 +55,14 @@ class Storage:
         self._reads = ReadThreads(loop)
         self._writers: list[DirectoryWriter] = []
         self._at: dict[TopicPartition, DirectoryWriter] = {}
+
+    def check_free(self) -> None:
+        """Fail early when another process has a directory, with StorageError. ``open`` locks for good."""
+        for root in self._roots:
+            try:
+                self._fs.lock(f"{root}/{LOCK}").release()
+            except BlockingIOError:
+                raise StorageError(f"log directory {root} is in use: another process holds {root}/{LOCK}") from None
 
     async def open(self, settings_of: Callable[[str], LogConfig]) -> dict[TopicPartition, HeadraceError]:
         """Lock every directory and open every log, recovering those that need it, in threads. Returns the damaged ones.

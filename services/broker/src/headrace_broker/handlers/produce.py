@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import functools
 import logging
-from typing import TYPE_CHECKING, Any
+from collections import deque
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headrace_core.errors import (
     HeadraceError,
@@ -79,10 +80,30 @@ class _Pending(Expiring):
         self.stream.expired(self)
 
 
+class _Refused(NamedTuple):
+    """A refusal that waits until so many appends to its partition have ended."""
+
+    after: int
+    pending: _Pending
+    place: int
+    error: HeadraceError
+
+
+class _Lane:
+    """The appends of one stream to one partition."""
+
+    __slots__ = ("ended", "refused", "submitted")
+
+    def __init__(self) -> None:
+        self.submitted = 0
+        self.ended = 0
+        self.refused: deque[_Refused] = deque()
+
+
 class ProduceStream(StreamHandler[Any]):
     """One client's stream."""
 
-    __slots__ = ("_broker", "_holds", "_in_flight", "_in_flight_bytes", "_stream")
+    __slots__ = ("_broker", "_holds", "_in_flight", "_in_flight_bytes", "_lanes", "_stream")
 
     def __init__(self, broker: BrokerContext, stream: ServerStream[Any, Any]) -> None:
         self._broker = broker
@@ -90,6 +111,7 @@ class ProduceStream(StreamHandler[Any]):
         self._in_flight = 0
         self._in_flight_bytes = 0
         self._holds = 0  # why the stream is not read: bits, see pause
+        self._lanes: dict[TopicPartition, _Lane] = {}  # of partitions with appends under way
 
     # -- StreamHandler -----------------------------------------------------------------------------------------------
 
@@ -121,7 +143,9 @@ class ProduceStream(StreamHandler[Any]):
                 done = functools.partial(self._appended, pending, index, replica)
                 replica.append(records[index], now_ms, done, committed=committed)
             except HeadraceError as error:
-                self._failed(pending, index, error)
+                self._refused(pending, index, error)
+            else:
+                self._lanes.setdefault(partitions[index], _Lane()).submitted += 1
 
     def _refusal_of_all(self, pending: _Pending) -> HeadraceError | None:
         """What is wrong with the request as a whole, said of each of its partitions."""
@@ -182,9 +206,28 @@ class ProduceStream(StreamHandler[Any]):
 
     def _appended(self, pending: _Pending, index: int, replica: Replica, outcome: Appended | HeadraceError) -> None:
         """The promise for one partition is met, or cannot be."""
+        partition = pending.partitions[index]
         if isinstance(outcome, HeadraceError):
             self._failed(pending, index, outcome)
-            return
+        else:
+            self._succeeded(pending, index, replica, outcome)
+        lane = self._lanes[partition]
+        lane.ended += 1
+        while lane.refused and lane.refused[0].after <= lane.ended:
+            _, late, at, error = lane.refused.popleft()
+            self._failed(late, at, error)
+        if lane.ended == lane.submitted:
+            del self._lanes[partition]
+
+    def _refused(self, pending: _Pending, index: int, error: HeadraceError) -> None:
+        """Nothing is appended. The answers for one partition keep their order: appends before it are answered first."""
+        lane = self._lanes.get(pending.partitions[index])
+        if lane is None:
+            self._failed(pending, index, error)
+        else:
+            lane.refused.append(_Refused(lane.submitted, pending, index, error))
+
+    def _succeeded(self, pending: _Pending, index: int, replica: Replica, outcome: Appended) -> None:
         partition = pending.partitions[index]
         pending.results[index] = produce_pb2.ProducePartitionResult(
             topic=partition.topic,
