@@ -1,4 +1,5 @@
-"""What the log's tests share: batches whose values tell who they are, a directory in memory, and a way to read it all."""
+"""What the log's tests share: batches whose values tell who they are, a directory in memory, and a way to read it
+all."""
 
 from __future__ import annotations
 

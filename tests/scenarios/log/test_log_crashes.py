@@ -94,12 +94,12 @@ def check_recovered(fs: CrashingFileSystem, history: History, config: LogConfig 
 
 
 def batch_epochs(log: PartitionLog) -> list[tuple[int, int]]:
-    found = []
-    for segment in log.segments:
-        for place in segment.places(0, segment.size):
-            if place.header.base_offset >= log.log_start_offset:
-                found.append((place.header.leader_epoch, place.header.base_offset))
-    return found
+    return [
+        (place.header.leader_epoch, place.header.base_offset)
+        for segment in log.segments
+        for place in segment.places(0, segment.size)
+        if place.header.base_offset >= log.log_start_offset
+    ]
 
 
 @pytest.mark.parametrize("loss", list(Loss), ids=lambda loss: loss.value)
@@ -214,7 +214,8 @@ def test_what_survives_a_kill_survives_the_power_loss_after_it() -> None:
 
 
 def test_every_acknowledgement_follows_its_flush() -> None:
-    """From the trace: when an acknowledgement is given, every byte of its batch was synced, and every name on its path."""
+    """From the trace: when an acknowledgement is given, every byte of its batch was synced, and every name on its
+    path."""
     fs = formatted()
 
     async def work() -> None:

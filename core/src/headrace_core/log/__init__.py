@@ -1,7 +1,7 @@
 """The log: Kafka's files on disk, kept by one owner, read by many.
 
-``PartitionLog`` is one partition, ``LogDirectory`` all partitions in one directory, ``DirectoryWriter`` the asyncio shell
-that makes every change to a directory, in turns, with group commit. ``dump`` reads files without any of them.
+``PartitionLog`` is one partition, ``LogDirectory`` all partitions in one directory, ``DirectoryWriter`` the asyncio
+shell that makes every change to a directory, in turns, with group commit. ``dump`` reads files without any of them.
 """
 
 from .appending import Append, AppendInfo, validate

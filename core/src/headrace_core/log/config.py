@@ -43,7 +43,8 @@ TOPIC = ConfigDef(
             "cleanup.policy",
             Kind.LIST,
             ["delete"],
-            "What becomes of old segments: delete (by time and size), compact (keep the last record of each key), or both.",
+            "What becomes of old segments: delete (by time and size), compact (keep the last record of each key), "
+            "or both.",
             choices=("delete", "compact"),
             check=_check_cleanup_policy,
             note=_RETENTION,
@@ -52,7 +53,8 @@ TOPIC = ConfigDef(
             "compression.type",
             Kind.STRING,
             "producer",
-            "How batches are compressed in the log. producer keeps them as they were sent; anything else compresses anew.",
+            "How batches are compressed in the log. producer keeps them as they were sent; anything else compresses "
+            "anew.",
             choices=_COMPRESSION,
         ),
         _key(
@@ -101,8 +103,8 @@ TOPIC = ConfigDef(
             "log.flush",
             Kind.STRING,
             FlushPolicy.COMMIT.value,
-            "When written records are forced to disk: commit (before they are acknowledged), interval (every flush.ms, one "
-            "second if unset), os (when the operating system likes; Kafka's way). Headrace's own key.",
+            "When written records are forced to disk: commit (before they are acknowledged), interval (every flush.ms, "
+            "one second if unset), os (when the operating system likes; Kafka's way). Headrace's own key.",
             choices=tuple(policy.value for policy in FlushPolicy),
         ),
         _key(
@@ -298,7 +300,7 @@ class LogConfig:
         (its ``log.segment.bytes`` as ``segment.bytes``, ...); ``flush_interval_ms``: the broker's
         ``log.flush.interval.ms``, for topics with ``log.flush=interval``. Raises InvalidConfigError.
         """
-        values = TOPIC.parse({**(broker_defaults or {}), **given})
+        values = TOPIC.parse(broker_defaults or {}) | TOPIC.parse(given, defaults=False)
         flush = FlushPolicy(values["log.flush"])
         flush_ms = None if values["flush.ms"] == LONG_MAX else values["flush.ms"]
         if flush is FlushPolicy.INTERVAL and flush_ms is None:

@@ -221,7 +221,8 @@ class LogDirectory:
             log.topic_id = topic_id
         elif log.topic_id != topic_id:
             raise InconsistentTopicIdError(
-                f"{log.directory} belongs to topic id {log.topic_id}, not to {topic_id}: an older topic of the same name"
+                f"{log.directory} belongs to topic id {log.topic_id}, not to {topic_id}: an older topic "
+                "of the same name"
             )
         return log
 
@@ -290,8 +291,8 @@ class LogDirectory:
             self._write(RECOVERY_POINTS, points)
 
     def close(self, *, broker_epoch: int = -1, clean: bool = True) -> None:
-        """Stops owning the directory. ``clean``: flushes and closes every log and says so on disk, so that the next start
-        need not scan; else (after a failure) just lets go."""
+        """Stops owning the directory. ``clean``: flushes and closes every log and says so on disk, so that the next
+        start need not scan; else (after a failure) just lets go."""
         try:
             if clean:
                 for log in self.logs.values():

@@ -1,8 +1,9 @@
 """What is in the files of a log, read without a broker: the functions behind ``headrace log dump PATH [--deep]``.
 
-``dump`` yields what it finds, in order: a ``FileLine`` for each file, then a line for each batch, record (``deep``) or index
-entry, and a ``Problem`` wherever something does not hold, with file, position, offset and what is wrong. It never raises
-for damaged bytes, and changes nothing. The checks are those of Kafka's DumpLogSegments, and those of our own recovery:
+``dump`` yields what it finds, in order: a ``FileLine`` for each file, then a line for each batch, record (``deep``) or
+index entry, and a ``Problem`` wherever something does not hold, with file, position, offset and what is wrong. It never
+raises for damaged bytes, and changes nothing. The checks are those of Kafka's DumpLogSegments, and those of our own
+recovery:
 
 * segments: sound headers and CRCs, offsets that go on, whole batches up to the end of the file; ``deep``: every record;
 * offset index: ascending; each entry names the last offset of the batch that starts at its position;
@@ -75,7 +76,8 @@ class TimeEntryLine:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Something does not hold. ``position``: byte in the file; ``offset``: the record offset concerned; -1: not known."""
+    """Something does not hold. ``position``: byte in the file; ``offset``: the record offset concerned; -1: not
+    known."""
 
     path: str
     position: int

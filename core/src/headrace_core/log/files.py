@@ -44,7 +44,8 @@ class File(Protocol):
         """Up to ``size`` bytes from ``position``; fewer only at the end of the file."""
 
     def is_cached(self, size: int, position: int) -> bool:
-        """True when reading these bytes will (very likely) not wait for the disk. A hint: wrong is slow, never unsafe."""
+        """True when reading these bytes will (very likely) not wait for the disk. A hint: wrong is slow, never
+        unsafe."""
 
     def pwritev(self, buffers: Sequence[Buffer], position: int) -> int:
         """Writes all of the buffers, one after the other, at ``position``; returns the count of bytes.

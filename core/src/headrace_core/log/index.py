@@ -12,9 +12,9 @@ All big-endian; offsets are relative to the segment's base offset. As Kafka writ
   its largest timestamp.
 
 Entries live in memory in compact arrays that only grow while the segment is written, so a reader in another thread may
-search them at any time. They reach their file in groups, since an index can be rebuilt from the log at any time: nothing
-ever depends on an index being durable. The file is never padded with zeros (KAFKA-10207 was caused by such padding).
-The arrays of a sealed segment are loaded when first asked for.
+search them at any time. They reach their file in groups, since an index can be rebuilt from the log at any time:
+nothing ever depends on an index being durable. The file is never padded with zeros (KAFKA-10207 was caused by such
+padding). The arrays of a sealed segment are loaded when first asked for.
 """
 
 from __future__ import annotations
@@ -134,7 +134,8 @@ class OffsetIndex:
         )
 
     def loaded(self) -> tuple[array[int], array[int]]:
-        """(relative offsets, positions), read from the file when needed. CorruptLogError when they cannot be an index."""
+        """(relative offsets, positions), read from the file when needed. CorruptLogError when they cannot be an
+        index."""
         entries = self._entries
         if entries is None:
             entries = self._entries = parse_offset_entries(self.file.load(), self.file.path)
@@ -306,5 +307,6 @@ def _check_ascending(values: array[int], what: str, path: str) -> None:
     for number in range(1, len(values)):
         if values[number] <= values[number - 1]:
             raise CorruptLogError(
-                f"{path}: entry {number} has {what} {values[number]}, not above {values[number - 1]} in the entry before it"
+                f"{path}: entry {number} has {what} {values[number]}, not above {values[number - 1]} "
+                "in the entry before it"
             )

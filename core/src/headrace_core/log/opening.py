@@ -166,8 +166,10 @@ def open_segments(
         elif not sealed:
             segment.resume()
 
-    _restore_epochs(opening, epochs, epochs_known, segments, scans, log_end_offset)
     log_start_offset = max(log_start_offset, segments[0].base_offset)
+    if epochs.entries and epochs.entries[0].start_offset > log_start_offset:
+        epochs_known = False  # the checkpoint of log starts was lost: records are back that were given up
+    _restore_epochs(opening, epochs, epochs_known, segments, scans, log_end_offset)
     if log_start_offset > log_end_offset:  # records below the start were deleted, and those above it were never flushed
         opening.notes.append(f"{directory}: ends at {log_end_offset}, below its start {log_start_offset}: starts empty")
         for segment in reversed(segments):
@@ -204,7 +206,8 @@ def _scan_unflushed(opening: _Opening, segments: list[LogSegment], recovery_poin
         if gap < 0 or (gap > 0 and not opening.config.cleanup_compact):
             raise opening.corrupt(
                 after,
-                f"position 0: begins with offset {after.base_offset}, but the segment before it ends at {before.next_offset}",
+                f"position 0: begins with offset {after.base_offset}, but the segment before it ends at "
+                f"{before.next_offset}",
             )
     return scans
 
@@ -225,7 +228,7 @@ def _restore_epochs(
     log_end_offset: int,
 ) -> None:
     """The checkpoint, cut at the log's end, with what the scanned batches say; from the batches alone if it is lost."""
-    entries = tuple(entry for entry in epochs.entries if entry.start_offset < log_end_offset)
+    entries = tuple(entry for entry in epochs.entries if known and entry.start_offset < log_end_offset)
     for number, segment in enumerate(segments):
         found = scans.get(number)
         if found is None and not known:

@@ -6,10 +6,10 @@
 
     log_start_offset <= recovery point <= flushed_offset <= log_end_offset
 
-Synchronous, without threads or locks of its own. One owner (``DirectoryWriter``) makes all changes, one after the other;
-readers in any thread may call the reading methods meanwhile, for offsets below an end that the owner has published:
-batches, index entries and the list of segments only become visible when they are complete, and a reader that holds a
-segment keeps its file open even when the segment is deleted.
+Synchronous, without threads or locks of its own. One owner (``DirectoryWriter``) makes all changes, one after the
+other; readers in any thread may call the reading methods meanwhile, for offsets below an end that the owner has
+published: batches, index entries and the list of segments only become visible when they are complete, and a reader that
+holds a segment keeps its file open even when the segment is deleted.
 """
 
 from __future__ import annotations
@@ -87,8 +87,9 @@ class PartitionLog(LogReader):
     ) -> PartitionLog:
         """Opens the log in ``directory`` (which exists), creating its first segment if it has none.
 
-        ``clean``: the last owner closed it and ``recovery_point`` is its end; else what lies beyond the recovery point is
-        scanned, a torn tail is cut and indexes are rebuilt. Raises CorruptLogError (nothing is changed then) and OSError.
+        ``clean``: the last owner closed it and ``recovery_point`` is its end; else what lies beyond the recovery point
+        is scanned, a torn tail is cut and indexes are rebuilt. Raises CorruptLogError (nothing is changed then) and
+        OSError.
         """
         opened = open_segments(
             fs,
@@ -129,8 +130,8 @@ class PartitionLog(LogReader):
 
     @property
     def settled_offset(self) -> int:
-        """One past the last record that has what the topic's ``log.flush`` promises: such records may be acknowledged, and
-        count in the high watermark."""
+        """One past the last record that has what the topic's ``log.flush`` promises: such records may be acknowledged,
+        and count in the high watermark."""
         return self.flushed_offset if self.config.flush is FlushPolicy.COMMIT else self.log_end_offset
 
     @property
@@ -255,8 +256,8 @@ class PartitionLog(LogReader):
 
     def _disk_full(self, error: OSError) -> DiskFullError:
         return DiskFullError(
-            f"{self.directory}: no space left on the disk ({error.strerror}): nothing was appended; free some space, or "
-            "lower the topics' retention"
+            f"{self.directory}: no space left on the disk ({error.strerror}): nothing was appended; free some space, "
+            "or lower the topics' retention"
         )
 
     # ---------------------------------------------------------------- roll
@@ -324,9 +325,9 @@ class PartitionLog(LogReader):
         return end
 
     def truncate_to(self, offset: int) -> None:
-        """Removes records at and above ``offset``, durably; a batch that straddles it goes as a whole. No change when the
-        log ends there or earlier. Who persisted a higher recovery point must lower it first (``LogDirectory.truncate``
-        does)."""
+        """Removes records at and above ``offset``, durably; a batch that straddles it goes as a whole. No change when
+        the log ends there or earlier. Who persisted a higher recovery point must lower it first
+        (``LogDirectory.truncate`` does)."""
         if offset >= self.log_end_offset:
             return
         if offset <= self._segments[0].base_offset:
@@ -419,7 +420,8 @@ class PartitionLog(LogReader):
 
 @contextlib.contextmanager
 def _final_failures() -> Iterator[None]:
-    """A failed flush is final, also when the disk gives "no space" as its reason: what became of the bytes is unknown."""
+    """A failed flush is final, also when the disk gives "no space" as its reason: what became of the bytes is
+    unknown."""
     try:
         yield
     except OSError as error:

@@ -1,8 +1,8 @@
 """Reading a log: by offset, by time. Everything here may run in any thread while the owner appends.
 
-A read is one pread of exactly the bytes that go out: where the last whole batch ends is found first, by the offset index
-and a short walk over headers, so that nothing is copied and then cut. Readers mostly go on where they stopped, and
-consumers at the tail read what was just appended: both places are remembered, and need no lookup.
+A read is one pread of exactly the bytes that go out: where the last whole batch ends is found first, by the offset
+index and a short walk over headers, so that nothing is copied and then cut. Readers mostly go on where they stopped,
+and consumers at the tail read what was just appended: both places are remembered, and need no lookup.
 """
 
 from __future__ import annotations
@@ -71,8 +71,8 @@ class LogReader:
     # ---------------------------------------------------------------- by offset
 
     def read(self, offset: int, max_bytes: int, up_to: int | None = None, *, wait: bool = True) -> ReadResult | None:
-        """Whole batches from the one that holds ``offset`` on: at most ``max_bytes`` of them, but the first one whole even
-        if it is larger; none that reaches to ``up_to`` (default: the log's end) or above.
+        """Whole batches from the one that holds ``offset`` on: at most ``max_bytes`` of them, but the first one whole
+        even if it is larger; none that reaches to ``up_to`` (default: the log's end) or above.
 
         ``wait=False`` answers None when the bytes are not in the page cache: read again, in a thread that may block.
         Raises OffsetOutOfRangeError for an offset below the log start or above the log end, CorruptLogError.
@@ -85,7 +85,8 @@ class LogReader:
             up_to = end_offset
         if not self.log_start_offset <= offset <= end_offset:
             raise OffsetOutOfRangeError(
-                f"{self.topic_partition}: offset {offset} is out of range, the log has {self.log_start_offset} to {end_offset}"
+                f"{self.topic_partition}: offset {offset} is out of range, the log has "
+                f"{self.log_start_offset} to {end_offset}"
             )
         if offset >= up_to:
             return ReadResult(b"", offset)
@@ -147,7 +148,8 @@ class LogReader:
             raise CorruptLogError(f"{segment.path}, position {position}: {error.message}") from error
         if header.last_offset < offset:
             raise CorruptLogError(
-                f"{segment.path}, position {position}: offsets {header.base_offset} to {header.last_offset} instead of {offset}"
+                f"{segment.path}, position {position}: offsets {header.base_offset} to {header.last_offset} "
+                f"instead of {offset}"
             )
 
     # ---------------------------------------------------------------- by time

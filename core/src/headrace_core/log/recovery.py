@@ -85,8 +85,9 @@ def scan(
     contiguous: bool = False,
 ) -> Scan:
     """Reads batches from ``position`` (a batch's start) until the end of the file, or the first that is not sound: cut
-    short, impossible, wrong CRC, or with an offset or leader epoch that cannot follow the one before it. (The CRC covers
-    neither of these two.) ``contiguous``: offsets must go on without a gap, as they do where no compaction has been.
+    short, impossible, wrong CRC, or with an offset or leader epoch that cannot follow the one before it. (The CRC
+    covers neither of these two.) ``contiguous``: offsets must go on without a gap, as they do where no compaction has
+    been.
     """
     size = file.size() if end is None else end
     found = Scan(end=position, next_offset=base_offset, file_size=size)

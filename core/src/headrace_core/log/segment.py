@@ -1,7 +1,7 @@
 """One segment: a ``.log`` file of record batches, back to back, and its two indexes.
 
-The writer appends; readers in any thread look up and read, always below an end that the partition's owner gave them. The
-writer publishes in an order that keeps this safe without a lock: bytes first, then index entries, then ``size``.
+The writer appends; readers in any thread look up and read, always below an end that the partition's owner gave them.
+The writer publishes in an order that keeps this safe without a lock: bytes first, then index entries, then ``size``.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """What a turn of the directory writer consists of. Pure: no files, no clock, no event loop.
 
-Work queues up while a turn is under way; the next turn takes all of it (up to a bound on bytes, so that nobody waits for
-the whole of a flood). Within a turn, appends to the same log are merged into one write; an action on a log (truncate,
-roll, delete, ...) keeps its place among the appends to that log, and an action on the directory among all of them.
+Work queues up while a turn is under way; the next turn takes all of it (up to a bound on bytes, so that nobody waits
+for the whole of a flood). Within a turn, appends to the same log are merged into one write; an action on a log
+(truncate, roll, delete, ...) keeps its place among the appends to that log, and an action on the directory among all of
+them.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The one owner of all changes to a log directory: an asyncio shell around turns with group commit.
 
-A turn writes everything that is queued (one writev for each partition), forces what the topics' ``log.flush`` demands (one
-fdatasync for each file), and only then tells the waiters, with exactly the offsets that the turn wrote. The next turn
-starts when the last one has ended; turns never overlap. So the cost of a flush is shared by all that came while the one
-before it ran, and an acknowledgement never speaks for bytes that came later.
+A turn writes everything that is queued (one writev for each partition), forces what the topics' ``log.flush`` demands
+(one fdatasync for each file), and only then tells the waiters, with exactly the offsets that the turn wrote. The next
+turn starts when the last one has ended; turns never overlap. So the cost of a flush is shared by all that came while
+the one before it ran, and an acknowledgement never speaks for bytes that came later.
 
 Small turns run in the event loop (a flush of a few KiB takes about 0.1 ms, less than waking a thread); large ones, and
 those with an action such as a roll, on the directory's one thread. A disk whose small flushes are slow gets the thread
@@ -66,10 +66,12 @@ class TurnResult(NamedTuple):
 
 
 class DirectoryWriter:
-    """See the module. Lives in one event loop; create it there, and ``await close()`` it before the directory is closed.
+    """See the module. Lives in one event loop; create it there, and ``await close()`` it before the directory is
+    closed.
 
-    ``on_turn`` is called in the loop after each turn, before its waiters, with the logs that moved: the place to advance
-    high watermarks and to wake fetches, once for each log. ``on_failure`` is called once, when the directory has failed.
+    ``on_turn`` is called in the loop after each turn, before its waiters, with the logs that moved: the place to
+    advance high watermarks and to wake fetches, once for each log. ``on_failure`` is called once, when the directory
+    has failed.
     """
 
     def __init__(
@@ -113,9 +115,10 @@ class DirectoryWriter:
     ) -> asyncio.Future[AppendInfo]:
         """Appends whole batches, and keeps the promise of the topic's ``log.flush`` before the future is done.
 
-        ``headers``: from ``validate``, which the caller may have run already. Cancelling the future (or whoever awaits it)
-        changes nothing about the write. The future's errors are those of ``PartitionLog.append_many``, and StorageError.
-        Raises StorageError when the directory has failed, ServerShuttingDownError when the writer is closed.
+        ``headers``: from ``validate``, which the caller may have run already. Cancelling the future (or whoever awaits
+        it) changes nothing about the write. The future's errors are those of ``PartitionLog.append_many``, and
+        StorageError. Raises StorageError when the directory has failed, ServerShuttingDownError when the writer is
+        closed.
         """
         future: asyncio.Future[AppendInfo] = self._loop.create_future()
         self.submit(log, Append(data=data, leader_epoch=leader_epoch, headers=headers), _resolver(future))
@@ -129,11 +132,11 @@ class DirectoryWriter:
         self._enqueue(AppendEntry(log, append, size, done))
 
     def run(self, action: Callable[[], T], *, log: PartitionLog | None = None) -> asyncio.Future[T]:
-        """Runs a change (create, truncate, roll, delete records, delete, write checkpoints, ...) on the directory's thread,
-        in its turn: after what was queued before it and before what comes later, for this log, or for all logs.
+        """Runs a change (create, truncate, roll, delete records, delete, write checkpoints, ...) on the directory's
+        thread, in its turn: after what was queued before it and before what comes later, for this log, or for all logs.
 
-        A HeadraceError that the action raises is the future's; OSError fails the directory, except for a full disk, which
-        is DiskFullError.
+        A HeadraceError that the action raises is the future's; OSError fails the directory, except for a full disk,
+        which is DiskFullError.
         """
         self._check_open()
         future: asyncio.Future[T] = self._loop.create_future()
@@ -297,8 +300,8 @@ class DirectoryWriter:
             return TurnResult(outcomes, list(touched), None, (time.perf_counter() - started) * 1000)
         except Exception as error:  # noqa: BLE001 - a disk error, or a bug in the middle of a change: both are final
             failure = StorageError(
-                f"log directory {self.directory.root} failed and is offline: {type(error).__name__}: {error}. Check the "
-                "disk, then restart the broker"
+                f"log directory {self.directory.root} failed and is offline: {type(error).__name__}: {error}. Check "
+                "the disk, then restart the broker"
             )
             failure.__cause__ = error
             return TurnResult([(done, failure) for done in _waiters(turn)], [], failure, 0.0)

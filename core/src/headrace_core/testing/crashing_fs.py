@@ -178,15 +178,15 @@ class CrashingFileSystem:
         path_contains: str = "",
         partial_bytes: int = 0,
     ) -> Fault:
-        """Plans a failure. Operations: open, create, write, read, truncate, sync, sync_directory, rename, unlink, mkdir, rmdir,
-        listdir, lock."""
+        """Plans a failure. Operations: open, create, write, read, truncate, sync, sync_directory, rename, unlink,
+        mkdir, rmdir, listdir, lock."""
         fault = Fault(operation, error, nth, times, path_ends, path_contains, partial_bytes)
         self.faults.append(fault)
         return fault
 
     def crash_at(self, number: int) -> None:
-        """The machine loses power at the operation with this number (from 0), after its effect was seen by nobody but the
-        page cache: SimulatedCrash there, and from every later operation until ``crash``."""
+        """The machine loses power at the operation with this number (from 0), after its effect was seen by nobody but
+        the page cache: SimulatedCrash there, and from every later operation until ``crash``."""
         self.crash_after = number
 
     def note(self, what: str, path: str = "", position: int = -1) -> None:

@@ -1,0 +1,325 @@
+"""A directory of logs: whose it is, what comes and goes in it, what a stop leaves."""
+
+from __future__ import annotations
+
+import uuid
+from pathlib import Path
+
+import pytest
+from log_world import NOW_MS, ORDERS, PAYMENTS, ROOT, TOPIC_ID, batch, formatted, open_directory, values_of
+
+from headrace_core.config import LONG_MAX
+from headrace_core.errors import InconsistentTopicIdError, InvalidConfigError, StorageError
+from headrace_core.log import TOPIC, LogConfig, LogDirectory, RealFileSystem, format_directory
+from headrace_core.log.dump import BatchLine, FileLine, OffsetEntryLine, Problem, RecordLine, TimeEntryLine, dump
+from headrace_core.testing.clock import ManualClock
+from headrace_core.testing.crashing_fs import CrashingFileSystem
+from headrace_core.types import FlushPolicy, TimestampType, TopicPartition
+
+
+def test_directory_that_was_not_formatted_is_refused_with_the_cure() -> None:
+    with pytest.raises(InvalidConfigError, match="format"):
+        open_directory(CrashingFileSystem())
+
+
+def test_formatting_twice_changes_nothing_and_never_takes_over() -> None:
+    fs = formatted()
+    meta = format_directory(fs, ROOT, cluster_id="test", node_id=1)
+    assert format_directory(fs, f"{ROOT}/", cluster_id="test", node_id=1) == meta
+    for cluster_id, node_id in (("other", 1), ("test", 2)):
+        with pytest.raises(InvalidConfigError, match="formatted for node 1"):
+            format_directory(fs, ROOT, cluster_id=cluster_id, node_id=node_id)
+
+
+@pytest.mark.parametrize("wrong", [{"cluster_id": "other"}, {"node_id": 9}])
+def test_directory_of_somebody_else_is_refused(wrong: dict[str, object]) -> None:
+    with pytest.raises(InvalidConfigError, match=r"meta\.properties"):
+        LogDirectory.open(
+            formatted(),
+            ROOT,
+            clock=ManualClock(),
+            config_of=lambda topic, topic_id: LogConfig(),
+            **wrong,  # type: ignore[arg-type]
+        )
+
+
+def test_directory_has_one_owner_at_a_time(tmp_path: Path) -> None:
+    for fs, root in ((formatted(), ROOT), (RealFileSystem(), str(tmp_path))):
+        format_directory(fs, root, cluster_id="test", node_id=1)
+
+        def take(fs: object = fs, root: str = root) -> LogDirectory:
+            return LogDirectory.open(
+                fs,  # type: ignore[arg-type]
+                root,
+                clock=ManualClock(),
+                config_of=lambda topic, topic_id: LogConfig(),
+            )
+
+        first = take()
+        with pytest.raises(StorageError, match="in use"):
+            take()
+        first.close()
+        take().close(clean=False)
+        take().close()
+
+
+def test_clean_stop_is_believed_once() -> None:
+    fs = formatted()
+    directory = open_directory(fs)
+    assert directory.clean_shutdown_epoch is None
+    directory.create(ORDERS, TOPIC_ID, LogConfig()).append(batch("a"), 0)
+    directory.write_high_watermarks({ORDERS: 1})
+    directory.close(broker_epoch=12)
+    fs.crash()
+    again = open_directory(fs)
+    assert again.clean_shutdown_epoch == 12
+    assert values_of(again.logs[ORDERS]) == ["a"]
+    assert again.logs[ORDERS].topic_id == TOPIC_ID
+    assert again.high_watermark(ORDERS) == 1
+    fs.crash()
+    assert open_directory(fs).clean_shutdown_epoch is None
+
+
+def test_clean_start_reads_no_batch_body() -> None:
+    fs = formatted()
+    directory = open_directory(fs)
+    log = directory.create(ORDERS, TOPIC_ID, LogConfig())
+    for i in range(50):
+        log.append(batch(str(i), pad=5000), 0)
+    directory.close()
+    fs.trace.clear()
+    open_directory(fs)
+    read = sum(entry.size for entry in fs.trace if entry.operation == "read" and entry.path.endswith(".log"))
+    assert read < 30_000
+
+
+def test_creating_again_gives_the_same_log_and_never_another_topics() -> None:
+    fs = formatted()
+    directory = open_directory(fs)
+    log = directory.create(ORDERS, TOPIC_ID, LogConfig())
+    assert directory.create(ORDERS, TOPIC_ID, LogConfig()) is log
+    with pytest.raises(InconsistentTopicIdError, match="orders-0"):
+        directory.create(ORDERS, uuid.UUID(int=99), LogConfig())
+
+
+def test_deleted_log_stays_away_and_its_successor_starts_afresh() -> None:
+    fs = formatted()
+    directory = open_directory(fs)
+    log = directory.create(ORDERS, TOPIC_ID, LogConfig())
+    for i in range(5):
+        log.append(batch(str(i)), 3)
+    log.flush()
+    directory.write_recovery_points()
+    directory.write_high_watermarks({ORDERS: 5})
+    directory.delete_records(log, 2)
+    assert directory.delete(ORDERS)
+    assert not directory.delete(ORDERS)
+    fs.crash()
+    assert not [path for path in fs.files() if "/orders-0/" in path]
+    directory = open_directory(fs)
+    assert not directory.logs
+    assert not [path for path in fs.files() if "orders" in path]
+    log = directory.create(ORDERS, uuid.UUID(int=99), LogConfig())
+    assert (log.log_start_offset, log.log_end_offset, log.epochs.latest_epoch) == (0, 0, -1)
+    assert directory.high_watermark(ORDERS) == 0
+    fs.crash()
+    assert open_directory(fs).logs[ORDERS].log_end_offset == 0
+
+
+def test_longest_topic_name_can_be_deleted() -> None:
+    directory = open_directory(formatted())
+    longest = TopicPartition("t" * 249, 12345)
+    directory.create(longest, TOPIC_ID, LogConfig())
+    assert directory.delete(longest)
+
+
+def test_half_deleted_log_goes_at_the_next_start() -> None:
+    fs = formatted()
+    open_directory(fs).create(ORDERS, TOPIC_ID, LogConfig())
+    fs.rename(f"{ROOT}/orders-0", f"{ROOT}/orders-0.{'ab' * 16}-delete")
+    fs.sync_directory(ROOT)
+    fs.crash()
+    directory = open_directory(fs)
+    assert not directory.logs
+    assert not [path for path in fs.files() if "-delete" in path]
+
+
+def test_damaged_log_is_quarantined_and_the_others_are_served() -> None:
+    fs = formatted()
+    directory = open_directory(fs)
+    for partition in (ORDERS, PAYMENTS):
+        log = directory.create(partition, TOPIC_ID, LogConfig())
+        for value in ("a", "b", "c"):
+            log.append(batch(value), 0)
+        log.flush()
+    directory.write_recovery_points()
+    fs.crash()
+    fs.flip(f"{ROOT}/orders-0/00000000000000000000.log", 70)
+    for _ in range(2):  # it stays so, and keeps its recovery point
+        directory = open_directory(fs)
+        assert "recovery point 3" in directory.quarantined[ORDERS].message
+        assert ORDERS not in directory.logs
+        assert values_of(directory.logs[PAYMENTS]) == ["a", "b", "c"]
+        directory.close()
+    directory = open_directory(fs)
+    assert directory.delete(ORDERS)
+    assert directory.create(ORDERS, TOPIC_ID, LogConfig()).log_end_offset == 0
+
+
+def test_torn_checkpoints_never_block_a_start() -> None:
+    fs = formatted()
+    directory = open_directory(fs)
+    log = directory.create(ORDERS, TOPIC_ID, LogConfig(segment_bytes=400))
+    for i in range(12):
+        log.append(batch(str(i)), i // 4)
+    log.flush()
+    directory.write_high_watermarks({ORDERS: 12})
+    directory.delete_records(log, 2)
+    directory.write_recovery_points()
+    fs.crash()
+    checkpoints = [path for path in fs.files() if path.endswith("checkpoint")]
+    assert len(checkpoints) == 4
+    for path in checkpoints:
+        for damage in (b"", b"0\n5\nx", b"\xff" * 30, fs.files()[path][:-3]):
+            damaged = fs.crash_clone()
+            damaged.replace(path, damage)
+            log = open_directory(damaged, LogConfig(segment_bytes=400)).logs[ORDERS]
+            assert log.log_end_offset == 12
+            assert [log.epochs.epoch_of(offset) for offset in range(log.log_start_offset, 12)] == [
+                offset // 4 for offset in range(log.log_start_offset, 12)
+            ]
+
+
+# ---------------------------------------------------------------------------------------------- configuration
+
+
+def test_topic_keys_have_kafkas_names_and_defaults() -> None:
+    values = TOPIC.parse({})
+    assert values["segment.bytes"] == 1 << 30
+    assert values["max.message.bytes"] == 1_048_588
+    assert values["retention.ms"] == 7 * 86_400_000
+    assert values["message.timestamp.after.max.ms"] == 3_600_000
+    assert values["message.timestamp.before.max.ms"] == LONG_MAX
+    assert values["log.flush"] == "commit"
+    assert all(key.doc and key.dynamic for key in TOPIC.keys.values())
+    named = (
+        "cleanup.policy retention.ms retention.bytes segment.bytes segment.ms segment.index.bytes min.insync.replicas "
+        "compression.type max.message.bytes message.timestamp.type message.timestamp.before.max.ms "
+        "message.timestamp.after.max.ms min.compaction.lag.ms max.compaction.lag.ms delete.retention.ms "
+        "min.cleanable.dirty.ratio file.delete.delay.ms flush.messages flush.ms unclean.leader.election.enable "
+        "index.interval.bytes preallocate"
+    )
+    assert set(named.split()) <= set(TOPIC.keys)
+
+
+def test_log_settings_come_from_topic_over_broker_over_default() -> None:
+    config = LogConfig.from_topic(
+        {"segment.bytes": "2000", "message.timestamp.type": "LogAppendTime", "retention.ms": "-1"},
+        broker_defaults={"segment.bytes": 9000, "index.interval.bytes": 77},
+    )
+    assert (config.segment_bytes, config.index_interval_bytes) == (2000, 77)
+    assert config.timestamp_type is TimestampType.LOG_APPEND_TIME
+    assert config.retention_ms is None
+    assert LogConfig.from_topic({}) == LogConfig()
+
+
+def test_topic_key_in_snake_case_overrides_the_brokers_dotted_one() -> None:
+    assert LogConfig.from_topic({"segment_bytes": 5000}, broker_defaults={"segment.bytes": 9000}).segment_bytes == 5000
+
+
+@pytest.mark.parametrize(
+    ("given", "flush_ms"),
+    [
+        ({"log.flush": "interval"}, 250),
+        ({"log.flush": "interval", "flush.ms": "40"}, 40),
+        ({"log.flush": "os"}, None),
+        ({"log.flush": "os", "flush.ms": "40"}, 40),
+    ],
+)
+def test_flush_interval_is_the_topics_or_the_brokers(given: dict[str, str], flush_ms: int | None) -> None:
+    config = LogConfig.from_topic(given, flush_interval_ms=250)
+    assert config.flush is FlushPolicy(given["log.flush"])
+    assert config.flush_ms == flush_ms
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"segment.bytes": "13"},
+        {"log.flush": "sometimes"},
+        {"cleanup.policy": "shred"},
+        {"cleanup.policy": ""},
+        {"remote.storage.enable": "true"},
+        {"segment.byte": "100"},
+    ],
+)
+def test_topic_settings_that_cannot_be_are_refused(given: dict[str, str]) -> None:
+    with pytest.raises(InvalidConfigError):
+        LogConfig.from_topic(given)
+
+
+# ---------------------------------------------------------------------------------------------- dump
+
+
+def dumped_log() -> tuple[CrashingFileSystem, str]:
+    fs = formatted()
+    config = LogConfig(segment_bytes=2500, index_interval_bytes=300)
+    log = open_directory(fs).create(ORDERS, TOPIC_ID, config)
+    for i in range(40):
+        log.append(batch(f"{i}", f"{i}b", timestamp_ms=NOW_MS + i), 0)
+    log.close()
+    return fs, log.directory
+
+
+def test_dump_of_a_sound_log_shows_all_of_it_and_no_problem() -> None:
+    fs, path = dumped_log()
+    lines = list(dump(path, deep=True, fs=fs))
+    assert not [line for line in lines if isinstance(line, Problem)]
+    assert sum(isinstance(line, BatchLine) for line in lines) == 40
+    assert sum(isinstance(line, RecordLine) for line in lines) == 80
+    for kind in (FileLine, OffsetEntryLine, TimeEntryLine):
+        assert any(isinstance(line, kind) for line in lines)
+
+
+@pytest.mark.parametrize("suffix", [".log", ".index", ".timeindex"])
+def test_dump_names_file_position_and_offset_of_a_flipped_byte(suffix: str) -> None:
+    fs, path = dumped_log()
+    name = f"{path}/00000000000000000000{suffix}"
+    size = len(fs.files()[name])
+    assert size > 20
+    # No checksum covers leader epochs and base offsets; a wrong offset shows in the batch after it.
+    batches = batches_of(fs, name)
+    unseen = {at for line in batches for at in range(line.position + 12, line.position + 16)}
+    unseen.update(range(batches[-1].position, batches[-1].position + 8) if batches else ())
+    for position in set(range(0, size, 7)) - unseen:
+        damaged = fs.crash_clone()
+        damaged.replace(name, fs.files()[name])
+        damaged.flip(name, position)
+        problems = [line for line in dump(name, deep=True, fs=damaged) if isinstance(line, Problem)]
+        assert problems, f"a flip at {position} went unnoticed"
+        assert problems[0].path == name
+        assert problems[0].position <= position + 150
+        assert str(problems[0]).startswith(f"{name}, position {problems[0].position}, offset ")
+
+
+def batches_of(fs: CrashingFileSystem, name: str) -> list[BatchLine]:
+    return [line for line in dump(name, fs=fs) if isinstance(line, BatchLine)] if name.endswith(".log") else []
+
+
+def test_dump_of_a_torn_tail_says_how_much_is_lost() -> None:
+    fs, path = dumped_log()
+    name = f"{path}/00000000000000000000.log"
+    fs.replace(name, fs.files()[name][:-5])
+    problems = [line for line in dump(path, fs=fs) if isinstance(line, Problem)]
+    assert "no sound batch in them" in problems[0].what
+
+
+def test_dump_refuses_what_is_no_log() -> None:
+    fs, path = dumped_log()
+    with pytest.raises(FileNotFoundError):
+        list(dump(f"{path}/nothing.log", fs=fs))
+    with pytest.raises(ValueError, match="not a"):
+        list(dump(f"{path}/partition.metadata", fs=fs))
+    fs.replace(f"{path}/orders.log", b"")
+    with pytest.raises(ValueError, match="base offset"):
+        list(dump(f"{path}/orders.log", fs=fs))
