@@ -333,8 +333,8 @@ def test_broker_killed_in_mid_produce_loses_nothing_acknowledged(headrace_cluste
                     return
                 value = b"%d" % number
                 futures.append((value, out.send("t", value)))
-                if number % 50 == 0:
-                    time.sleep(0.001)
+                if number % 500 == 0:
+                    futures[-1][1].exception(60)  # the pace: 500 records ahead at most
 
         thread = threading.Thread(target=produce)
         thread.start()
@@ -466,13 +466,18 @@ def test_records_sent_and_forgotten_are_flushed_at_exit(bootstrap: str, topic: s
 
 
 INTERRUPTED = """
-import os, sys
+import os, sys, threading, time
 from headrace import Producer, Consumer, TopicPartition
+def tell_when_the_main_thread_waits():
+    main = threading.main_thread().ident
+    while sys._current_frames()[main].f_code.co_name != "wait":
+        time.sleep(0.01)
+    print("waiting", flush=True)
 with Producer() as producer, Consumer() as consumer:
     producer.send(os.environ["TOPIC"], b"sent before", partition=0)
     consumer.assign([TopicPartition(os.environ["TOPIC"], 1)])
-    print("waiting", flush=True)
     try:
+        threading.Thread(target=tell_when_the_main_thread_waits, daemon=True).start()
         {wait}
     except KeyboardInterrupt:
         print("interrupted", flush=True)
@@ -494,7 +499,6 @@ def test_ctrl_c_ends_a_wait_at_once_and_close_still_flushes(bootstrap: str, topi
     )
     assert process.stdout is not None
     assert process.stdout.readline() == "waiting\n"
-    time.sleep(0.3)  # into the wait itself, which shows in no way outside
     begun = time.monotonic()
     process.send_signal(signal.SIGINT)
     out, errors = process.communicate(timeout=20)

@@ -17,7 +17,6 @@ from headrace_core.records._native cimport BatchBuilder
 import asyncio
 import threading
 
-from headrace_core.records import BatchBuilder as _BatchBuilder
 
 from ..models import RecordMetadata
 from ._pure import too_large
@@ -755,7 +754,7 @@ cdef class Accumulator:
             while True:
                 batch = queue.open
                 if batch is None:
-                    batch = SendBatch(queue, _BatchBuilder(min(self.batch_bytes, topic.max_batch_bytes)))
+                    batch = SendBatch(queue, BatchBuilder(min(self.batch_bytes, topic.max_batch_bytes)))
                 builder = batch._builder
                 if plain:
                     at = builder.append_raw(timestamp_ms, key_data, key_size, value_data, value_size, None)

@@ -81,7 +81,7 @@ class BrokerLink:
             await asyncio.gather(ending, return_exceptions=True)
 
     async def _drain(self, stream: Any) -> None:
-        """With acks=0 only the stream's end tells that the broker has read all of it; cancelling would drop the rest."""
+        """With acks=0 only the end of the stream tells that the broker has read it; cancelling would drop the rest."""
         try:
             async with asyncio.timeout(DRAIN_S):
                 await stream.done_writing()
