@@ -237,5 +237,5 @@ class LogMachine(RuleBasedStateMachine):
         assert self.log.flushed_offset <= self.log.log_end_offset
 
 
-LogMachine.TestCase.settings = settings(max_examples=800, stateful_step_count=50, deadline=None)
+LogMachine.TestCase.settings = settings(max_examples=300, stateful_step_count=50, deadline=None)
 TestLogAgainstModel = LogMachine.TestCase

@@ -14,6 +14,7 @@ Synchronous, like the logs: changes belong to the directory's one owner (``Direc
 
 from __future__ import annotations
 
+import logging
 import random
 import re
 import uuid
@@ -42,6 +43,8 @@ from .checkpoints import (
 from .config import LogConfig
 from .files import FileSystem, Lock, make_directories, remove_tree
 from .partition_log import PartitionLog
+
+logger = logging.getLogger(__name__)
 
 _DELETED = "-delete"
 _PARTITION_DIRECTORY = re.compile(r"([a-zA-Z0-9._-]{1,249})-(\d{1,10})\Z")
@@ -190,6 +193,7 @@ class LogDirectory:
                 clean=clean and partition in self._recovery_points,
             )
         except CorruptLogError as error:
+            logger.error("%s is quarantined: %s", partition, error.message)
             self.quarantined[partition] = error
 
     # ---------------------------------------------------------------- logs come and go

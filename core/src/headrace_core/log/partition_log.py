@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import logging
 import random
 import uuid
 from collections.abc import Iterator, Sequence
@@ -35,6 +36,8 @@ from .files import Buffer, FileSystem
 from .opening import open_segments
 from .reading import LogReader
 from .segment import BatchMeta, LogSegment
+
+logger = logging.getLogger(__name__)
 
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
@@ -100,6 +103,8 @@ class PartitionLog(LogReader):
             log_start_offset=log_start_offset,
             clean=clean,
         )
+        for note in opened.notes:
+            logger.warning("%s", note)
         return cls(
             fs,
             directory,

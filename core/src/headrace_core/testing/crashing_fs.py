@@ -19,38 +19,34 @@ Production code runs on it unchanged: it has the protocol of ``headrace_core.log
 
 from __future__ import annotations
 
-import enum
 import errno
 import os
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
 from ..log.files import Buffer, Lock
+from .memory_disk import (
+    BLOCK_BYTES,
+    Change,
+    Directory,
+    Inode,
+    Loss,
+    NameChange,
+    Survivors,
+    apply_change,
+    apply_names,
+)
 
 T = TypeVar("T")
 
-BLOCK_BYTES = 4096
 _UNCHANGING = frozenset({"open", "read", "listdir", "lock"})
 _MAKE_DURABLE = frozenset({"sync", "sync_directory"})
 
 
 class SimulatedCrash(BaseException):
     """The machine lost power. No ``except Exception`` or ``except OSError`` stops it; reboot with ``crash``."""
-
-
-class Loss(enum.Enum):
-    """What becomes of unsynced changes in a power loss."""
-
-    #: All of them are gone.
-    ALL = "all"
-    #: None is gone: the process was killed, the machine lives.
-    NONE = "none"
-    #: Of each file and directory, the first few changes arrived, the last of these perhaps in part.
-    PREFIX = "prefix"
-    #: Each block arrived or not, independently; what is missing in a longer file reads as zeros. Names as PREFIX.
-    BLOCKS = "blocks"
 
 
 class TraceEntry(NamedTuple):
@@ -86,63 +82,7 @@ class Fault:
         return self.nth <= self.seen < self.nth + self.times
 
 
-class _Change(NamedTuple):
-    """An unsynced change of a file: bytes at a position, or a new size."""
-
-    position: int
-    data: bytes | None  # None: truncate to position
-
-
-@dataclass(slots=True, eq=False)
-class _Inode:
-    live: bytearray = field(default_factory=bytearray)
-    durable: bytearray = field(default_factory=bytearray)
-    pending: list[_Change] = field(default_factory=list)
-
-    def make_durable(self) -> None:
-        for change in self.pending:
-            _apply(self.durable, change)
-        self.pending.clear()
-
-    def lose_pending(self) -> None:
-        """A flush failed: the cache believes that the bytes are clean, the disk never saw them (as Linux has it)."""
-        self.pending.clear()
-
-
-class _NameChange(NamedTuple):
-    """An unsynced change of a directory: names that go, and names that come, at once."""
-
-    gone: tuple[str, ...]
-    come: tuple[tuple[str, _Entry], ...]
-
-
-@dataclass(slots=True, eq=False)
-class _Directory:
-    live: dict[str, _Entry] = field(default_factory=dict)
-    durable: dict[str, _Entry] = field(default_factory=dict)
-    pending: list[_NameChange] = field(default_factory=list)
-
-
-_Entry = _Inode | _Directory
-
-
-def _apply(data: bytearray, change: _Change) -> None:
-    position, new = change
-    if new is None:
-        if len(data) > position:
-            del data[position:]
-        else:
-            data.extend(bytes(position - len(data)))
-        return
-    if len(data) < position:
-        data.extend(bytes(position - len(data)))
-    data[position : position + len(new)] = new
-
-
-def _apply_names(names: dict[str, _Entry], change: _NameChange) -> None:
-    for name in change.gone:
-        names.pop(name, None)
-    names.update(change.come)
+__all__ = ["BLOCK_BYTES", "CrashingFileSystem", "Fault", "Loss", "MemoryFile", "SimulatedCrash", "TraceEntry"]
 
 
 class CrashingFileSystem:
@@ -159,7 +99,7 @@ class CrashingFileSystem:
         #: Called before each operation; may raise.
         self.on_operation: Callable[[TraceEntry], None] | None = None
         self._keep_trace = keep_trace
-        self._root = _Directory()
+        self._root = Directory()
         self._locks: set[str] = set()
         self._generation = 0
         self._is_down = False
@@ -197,9 +137,9 @@ class CrashingFileSystem:
         """Every file with the bytes that everybody sees now."""
         found: dict[str, bytes] = {}
 
-        def walk(directory: _Directory, prefix: str) -> None:
+        def walk(directory: Directory, prefix: str) -> None:
             for name, entry in directory.live.items():
-                if isinstance(entry, _Directory):
+                if isinstance(entry, Directory):
                     walk(entry, f"{prefix}{name}/")
                 else:
                     found[prefix + name] = bytes(entry.live)
@@ -217,7 +157,7 @@ class CrashingFileSystem:
     def replace(self, path: str, data: bytes) -> None:
         """Sets a file's bytes, durably and untraced: for planting what a test wants to be found."""
         directory, name = self._parent(path)
-        inode = _Inode(bytearray(data), bytearray(data))
+        inode = Inode(bytearray(data), bytearray(data))
         directory.live[name] = directory.durable[name] = inode
 
     # ---------------------------------------------------------------- losing power
@@ -238,7 +178,7 @@ class CrashingFileSystem:
         if loss in (Loss.PREFIX, Loss.BLOCKS) and rng is None:
             raise ValueError(f"{loss} needs a random source")
         clone = CrashingFileSystem(capacity_bytes=self.capacity_bytes, keep_trace=self._keep_trace)
-        clone._root = _Survivors(rng or random.Random(0), loss).directory(self._root)
+        clone._root = Survivors(rng or random.Random(0), loss).directory(self._root)
         clone._used_bytes = clone._count_bytes()
         return clone
 
@@ -251,9 +191,9 @@ class CrashingFileSystem:
             if entry is None:
                 if not create:
                     raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
-                entry = _Inode()
-                self._change_names(directory, _NameChange((), ((name, entry),)))
-            if isinstance(entry, _Directory):
+                entry = Inode()
+                self._change_names(directory, NameChange((), ((name, entry),)))
+            if isinstance(entry, Directory):
                 raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
             return MemoryFile(self, path, entry, writable=write or create, generation=self._generation)
 
@@ -267,7 +207,7 @@ class CrashingFileSystem:
 
     def is_directory(self, path: str) -> bool:
         try:
-            return isinstance(self._entry(path), _Directory)
+            return isinstance(self._entry(path), Directory)
         except (FileNotFoundError, NotADirectoryError):
             return False
 
@@ -279,7 +219,7 @@ class CrashingFileSystem:
             directory, name = self._parent(path)
             if name in directory.live or not name:
                 raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path)
-            self._change_names(directory, _NameChange((), ((name, _Directory()),)))
+            self._change_names(directory, NameChange((), ((name, Directory()),)))
 
         self._do("mkdir", path, effect)
 
@@ -288,7 +228,7 @@ class CrashingFileSystem:
             directory, name = self._parent(path)
             if self._directory(path).live:
                 raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY), path)
-            self._change_names(directory, _NameChange((name,), ()))
+            self._change_names(directory, NameChange((name,), ()))
 
         self._do("rmdir", path, effect)
 
@@ -296,7 +236,7 @@ class CrashingFileSystem:
         def effect() -> None:
             directory, name = self._parent(path)
             self._used_bytes -= len(self._file(path).live)
-            self._change_names(directory, _NameChange((name,), ()))
+            self._change_names(directory, NameChange((name,), ()))
 
         self._do("unlink", path, effect)
 
@@ -310,9 +250,9 @@ class CrashingFileSystem:
             if entry is None:
                 raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), old)
             replaced = directory.live.get(new_name)
-            if isinstance(replaced, _Inode):
+            if isinstance(replaced, Inode):
                 self._used_bytes -= len(replaced.live)
-            self._change_names(directory, _NameChange((name,), ((new_name, entry),)))
+            self._change_names(directory, NameChange((name,), ((new_name, entry),)))
 
         self._do("rename", f"{old} -> {new}", effect)
 
@@ -320,7 +260,7 @@ class CrashingFileSystem:
         def effect() -> None:
             directory = self._directory(path)
             for change in directory.pending:
-                _apply_names(directory.durable, change)
+                apply_names(directory.durable, change)
             directory.pending.clear()
 
         self._do("sync_directory", path, effect)
@@ -384,22 +324,22 @@ class CrashingFileSystem:
             self.trace.append(entry)
         return entry
 
-    def _change_names(self, directory: _Directory, change: _NameChange) -> None:
-        _apply_names(directory.live, change)
+    def _change_names(self, directory: Directory, change: NameChange) -> None:
+        apply_names(directory.live, change)
         directory.pending.append(change)
 
-    def _change_bytes(self, inode: _Inode, change: _Change) -> None:
+    def _change_bytes(self, inode: Inode, change: Change) -> None:
         before = len(inode.live)
-        _apply(inode.live, change)
+        apply_change(inode.live, change)
         inode.pending.append(change)
         self._used_bytes += len(inode.live) - before
 
-    def _entry(self, path: str) -> _Inode | _Directory | None:
-        found: _Inode | _Directory = self._root
+    def _entry(self, path: str) -> Inode | Directory | None:
+        found: Inode | Directory = self._root
         for name in path.split("/"):
             if name in ("", "."):
                 continue
-            if not isinstance(found, _Directory):
+            if not isinstance(found, Directory):
                 raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path)
             following = found.live.get(name)
             if following is None:
@@ -407,23 +347,23 @@ class CrashingFileSystem:
             found = following
         return found
 
-    def _directory(self, path: str) -> _Directory:
+    def _directory(self, path: str) -> Directory:
         entry = self._entry(path)
         if entry is None:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
-        if not isinstance(entry, _Directory):
+        if not isinstance(entry, Directory):
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path)
         return entry
 
-    def _file(self, path: str) -> _Inode:
+    def _file(self, path: str) -> Inode:
         entry = self._entry(path)
         if entry is None:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
-        if isinstance(entry, _Directory):
+        if isinstance(entry, Directory):
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
         return entry
 
-    def _parent(self, path: str) -> tuple[_Directory, str]:
+    def _parent(self, path: str) -> tuple[Directory, str]:
         parent, _, name = path.rstrip("/").rpartition("/")
         return self._directory(parent), name
 
@@ -434,7 +374,7 @@ class CrashingFileSystem:
 class MemoryFile:
     """An open file of a CrashingFileSystem."""
 
-    def __init__(self, fs: CrashingFileSystem, path: str, inode: _Inode, *, writable: bool, generation: int) -> None:
+    def __init__(self, fs: CrashingFileSystem, path: str, inode: Inode, *, writable: bool, generation: int) -> None:
         self.path = path
         self._fs = fs
         self._inode = inode
@@ -461,7 +401,7 @@ class MemoryFile:
         fs = self._fs
 
         def write(size: int) -> int:
-            fs._change_bytes(self._inode, _Change(position, data[:size]))
+            fs._change_bytes(self._inode, Change(position, data[:size]))
             return size
 
         def effect() -> int:
@@ -475,7 +415,7 @@ class MemoryFile:
 
     def truncate(self, size: int) -> None:
         self._check(write=True)
-        self._fs._do("truncate", self.path, lambda: self._fs._change_bytes(self._inode, _Change(size, None)), size, -1)
+        self._fs._do("truncate", self.path, lambda: self._fs._change_bytes(self._inode, Change(size, None)), size, -1)
 
     def sync(self) -> None:
         self._check(write=True)
@@ -512,68 +452,3 @@ class _MemoryLock:
         if self._generation == self._fs._generation:
             self._fs._locks.discard(self._path)
             self._generation = -1
-
-
-class _Survivors:
-    """Copies a tree as a power loss leaves it. A file with two names stays one file."""
-
-    def __init__(self, rng: random.Random, loss: Loss) -> None:
-        self._rng = rng
-        self._loss = loss
-        self._copies: dict[int, _Entry] = {}
-
-    def directory(self, old: _Directory) -> _Directory:
-        if self._loss is Loss.NONE:
-            return _Directory(
-                self._entries(old.live),
-                self._entries(old.durable),
-                [_NameChange(change.gone, tuple(self._entries(dict(change.come)).items())) for change in old.pending],
-            )
-        names = dict(old.durable)
-        if self._loss is not Loss.ALL:
-            for change in old.pending[: self._rng.randint(0, len(old.pending))]:
-                _apply_names(names, change)
-        entries = self._entries(names)
-        return _Directory(entries, dict(entries))
-
-    def _entries(self, names: dict[str, _Entry]) -> dict[str, _Entry]:
-        return {name: self._copy(entry) for name, entry in names.items()}
-
-    def _copy(self, entry: _Entry) -> _Entry:
-        if id(entry) not in self._copies:
-            self._copies[id(entry)] = self.directory(entry) if isinstance(entry, _Directory) else self._inode(entry)
-        return self._copies[id(entry)]
-
-    def _inode(self, old: _Inode) -> _Inode:
-        if self._loss is Loss.NONE:
-            return _Inode(bytearray(old.live), bytearray(old.durable), list(old.pending))
-        if self._loss is Loss.PREFIX:
-            data = self._prefix(old)
-        elif self._loss is Loss.BLOCKS:
-            data = self._blocks(old)
-        else:
-            data = bytearray(old.durable)
-        return _Inode(data, bytearray(data))
-
-    def _prefix(self, old: _Inode) -> bytearray:
-        data = bytearray(old.durable)
-        whole = self._rng.randint(0, len(old.pending))
-        for change in old.pending[:whole]:
-            _apply(data, change)
-        if whole < len(old.pending) and (torn := old.pending[whole]).data is not None:
-            _apply(data, _Change(torn.position, torn.data[: self._rng.randint(0, len(torn.data))]))
-        return data
-
-    def _blocks(self, old: _Inode) -> bytearray:
-        full = bytearray(old.durable)
-        for change in old.pending:
-            _apply(full, change)
-        low, high = sorted((len(old.durable), len(full)))
-        sizes = [low, high, min(high, max(low, self._rng.randint(low, high) // BLOCK_BYTES * BLOCK_BYTES))]
-        size = self._rng.choice(sizes)
-        data = bytearray(size)
-        for at in range(0, size, BLOCK_BYTES):
-            source = full if self._rng.random() < 0.5 else old.durable
-            block = source[at : min(at + BLOCK_BYTES, size)]
-            data[at : at + len(block)] = block
-        return data
