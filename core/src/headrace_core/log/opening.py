@@ -156,8 +156,7 @@ def open_segments(
         sealed = number < len(segments) - 1
         found = scans.get(number)
         if found is not None:
-            if found.end < found.file_size:
-                segment.log.truncate(found.end)
+            segment.log.truncate(found.end)  # also gives back what was reserved behind the end
             segment.log.sync()  # what a killed process left in the page cache counts as flushed from here on
             opening.rebuild(segment, found, sealed=sealed)
         elif sealed and not opening.sizes_fit(segment):

@@ -252,9 +252,9 @@ class PartitionLog(LogReader):
     def _published(self, segment: LogSegment, metas: Sequence[BatchMeta]) -> None:
         base_offset, next_offset = metas[0].base_offset, metas[-1].last_offset + 1
         assert base_offset == self.log_end_offset, f"{self.directory}: {base_offset} is not the end of the log"
-        self.remember_place(base_offset, segment, segment.size)
+        self._places.put(base_offset, segment, segment.size)
         segment.publish(metas)
-        self.remember_place(next_offset, segment, segment.size)
+        self._places.put(next_offset, segment, segment.size)
         if self.unflushed_since_ms is None:
             self.unflushed_since_ms = self._clock.monotonic_ms()
         self.log_end_offset = next_offset

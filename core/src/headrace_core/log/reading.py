@@ -38,6 +38,28 @@ class FoundTimestamp(NamedTuple):
     leader_epoch: int
 
 
+class _Places:
+    """Positions of batches, by the offset that they begin with: the last ones that were read to or appended.
+
+    Forgotten as a whole, by a new one in its place: a reader that was under way meanwhile writes into the old one.
+    """
+
+    __slots__ = ("_before", "_now")
+
+    def __init__(self) -> None:
+        self._now: dict[int, tuple[LogSegment, int]] = {}
+        self._before: dict[int, tuple[LogSegment, int]] = {}
+
+    def put(self, offset: int, segment: LogSegment, position: int) -> None:
+        if len(self._now) >= _PLACES_MAX:
+            self._before, self._now = self._now, {}
+        self._now[offset] = (segment, position)
+
+    def get(self, offset: int, segment: LogSegment) -> int | None:
+        found = self._now.get(offset) or self._before.get(offset)
+        return found[1] if found is not None and found[0] is segment else None
+
+
 class LogReader:
     """The reading half of a partition's log."""
 
@@ -53,8 +75,7 @@ class LogReader:
         #: One past the last record that was written.
         self.log_end_offset = log_end_offset
         self._segments = segments
-        self._places: dict[int, tuple[LogSegment, int]] = {}
-        self._places_before: dict[int, tuple[LogSegment, int]] = {}
+        self._places = _Places()
         self._warm: tuple[LogSegment, ...] = ()
 
     def closed_error(self) -> UnknownTopicOrPartitionError:
@@ -77,7 +98,7 @@ class LogReader:
         ``wait=False`` answers None when the bytes are not in the page cache: read again, in a thread that may block.
         Raises OffsetOutOfRangeError for an offset below the log start or above the log end, CorruptLogError.
         """
-        segments = self._segments
+        places, segments = self._places, self._segments
         if not segments:
             raise self.closed_error()
         end_offset = self.log_end_offset
@@ -97,18 +118,28 @@ class LogReader:
             if not wait and not segment.index.is_loaded:
                 return None
             self._keep_warm(segment, is_active=following is None)
-            position = self._position_of(offset, segment)
+            position = self._position_of(offset, segment, places)
             if position is not None:
-                return self._read_segment(segment, following, position, offset, max_bytes, up_to, wait)
+                return self._read_segment(segment, following, position, offset, max_bytes, up_to, wait, places)
             at += 1  # nothing at or above the offset in here: the records were compacted away
         raise OffsetOutOfRangeError(f"{self.topic_partition}: the segments that held offset {offset} are gone")
 
-    def _position_of(self, offset: int, segment: LogSegment) -> int | None:
-        known = self._places.get(offset) or self._places_before.get(offset)
-        if known is not None and known[0] is segment:
-            return known[1]
+    def _position_of(self, offset: int, segment: LogSegment, places: _Places) -> int | None:
+        """Where the batch that holds ``offset`` starts; None when every batch of the segment ends below it."""
+        position = places.get(offset, segment)
+        if position is not None:
+            return position
         place = segment.find_or_end(offset)
         return None if place is None else place.position
+
+    def _end_of(self, up_to: int, segment: LogSegment, places: _Places) -> int:
+        """Where the bytes end that lie wholly below ``up_to``."""
+        size = segment.size  # before the search: a batch that is appended meanwhile must not count
+        end = self._position_of(up_to, segment, places)
+        if end is None:
+            end = size
+            places.put(up_to, segment, end)
+        return end
 
     def _read_segment(
         self,
@@ -119,12 +150,12 @@ class LogReader:
         max_bytes: int,
         up_to: int,
         wait: bool,
+        places: _Places,
     ) -> ReadResult | None:
         if following is not None and up_to >= following:
             end, next_offset = segment.size, following
         else:
-            found = self._position_of(up_to, segment)
-            end, next_offset = (segment.size if found is None else found), up_to
+            end, next_offset = self._end_of(up_to, segment, places), up_to
         if end <= position:
             return ReadResult(b"", offset)
         if end - position > max_bytes:
@@ -134,7 +165,7 @@ class LogReader:
             return None
         records = segment.log.pread(end - position, position)
         self._check(records, end - position, segment, position, offset)
-        self.remember_place(next_offset, segment, end)
+        places.put(next_offset, segment, end)
         return ReadResult(records, next_offset)
 
     def _check(self, records: bytes, size: int, segment: LogSegment, position: int, offset: int) -> None:
@@ -227,14 +258,8 @@ class LogReader:
 
     # ---------------------------------------------------------------- memory of places
 
-    def remember_place(self, offset: int, segment: LogSegment, position: int) -> None:
-        """A batch that starts at ``position`` begins with ``offset`` (or will: the end of the log)."""
-        if len(self._places) >= _PLACES_MAX:
-            self._places_before, self._places = self._places, {}
-        self._places[offset] = (segment, position)
-
     def _forget_places(self) -> None:
-        self._places, self._places_before = {}, {}
+        self._places = _Places()
 
     def _keep_warm(self, segment: LogSegment, *, is_active: bool) -> None:
         """Sealed segments that are read keep their indexes loaded, but only the last few of them."""

@@ -18,8 +18,8 @@ LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX = ".log", ".index", ".timeindex"
 
 #: What a walk over headers reads at once: a whole index interval and then some.
 _WALK_BYTES = 8192
-#: Blocks are reserved this far ahead of a segment that is being filled.
-_AHEAD_BYTES = 64 * 1024 * 1024
+#: Blocks are reserved ahead of a segment that is being filled: as much again as it has, up to this.
+_AHEAD_BYTES_MAX = 64 * 1024 * 1024
 _AHEAD_FROM_BYTES = 4 * 1024 * 1024
 
 
@@ -119,8 +119,9 @@ class LogSegment:
         end = self.size + size
         if end > self._reserved_end and end > _AHEAD_FROM_BYTES:
             # Growing by whole extents spares the file system an allocation in every flush.
-            self.log.preallocate(self.size, _AHEAD_BYTES)
-            self._reserved_end = self.size + _AHEAD_BYTES
+            ahead = max(min(_AHEAD_BYTES_MAX, self.size), size)
+            self.log.preallocate(self.size, ahead)
+            self._reserved_end = self.size + ahead
         self.log.pwritev(buffers, self.size)
 
     def publish(self, batches: Sequence[BatchMeta]) -> None:
