@@ -44,7 +44,7 @@ class Storage:
         rng: random.Random,
         loop: asyncio.AbstractEventLoop,
         on_turn: Callable[[list[PartitionLog]], None],
-        on_failed: Callable[[Iterable[TopicPartition], str], None],
+        on_failed: Callable[[str, Iterable[TopicPartition], str], None],
     ) -> None:
         self._fs = fs
         self._roots = tuple(roots)
@@ -91,7 +91,7 @@ class Storage:
 
     def _failed(self, directory: LogDirectory, failure: StorageError) -> None:
         partitions = [partition for partition, writer in self._at.items() if writer.directory is directory]
-        self._on_failed(partitions, failure.message)
+        self._on_failed(directory.root, partitions, failure.message)
 
     # -- logs --------------------------------------------------------------------------------------------------------
 

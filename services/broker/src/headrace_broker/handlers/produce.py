@@ -13,7 +13,7 @@ from __future__ import annotations
 import functools
 import logging
 from collections import deque
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from headrace_core.errors import (
     HeadraceError,
@@ -80,30 +80,22 @@ class _Pending(Expiring):
         self.stream.expired(self)
 
 
-class _Refused(NamedTuple):
-    """A refusal that waits until so many appends to its partition have ended."""
+class _Held:
+    """A refusal that waits for the appends before it: so many of its partition's are still under way."""
 
-    after: int
-    pending: _Pending
-    place: int
-    error: HeadraceError
+    __slots__ = ("before", "error", "index", "pending")
 
-
-class _Lane:
-    """The appends of one stream to one partition."""
-
-    __slots__ = ("ended", "refused", "submitted")
-
-    def __init__(self) -> None:
-        self.submitted = 0
-        self.ended = 0
-        self.refused: deque[_Refused] = deque()
+    def __init__(self, before: int, pending: _Pending, index: int, error: HeadraceError) -> None:
+        self.before = before
+        self.pending = pending
+        self.index = index
+        self.error = error
 
 
 class ProduceStream(StreamHandler[Any]):
     """One client's stream."""
 
-    __slots__ = ("_broker", "_holds", "_in_flight", "_in_flight_bytes", "_lanes", "_stream")
+    __slots__ = ("_appending", "_broker", "_held", "_holds", "_in_flight", "_in_flight_bytes", "_stream")
 
     def __init__(self, broker: BrokerContext, stream: ServerStream[Any, Any]) -> None:
         self._broker = broker
@@ -111,7 +103,8 @@ class ProduceStream(StreamHandler[Any]):
         self._in_flight = 0
         self._in_flight_bytes = 0
         self._holds = 0  # why the stream is not read: bits, see pause
-        self._lanes: dict[TopicPartition, _Lane] = {}  # of partitions with appends under way
+        self._appending: dict[TopicPartition, int] = {}  # how many appends to each partition are under way
+        self._held: dict[TopicPartition, deque[_Held]] = {}
 
     # -- StreamHandler -----------------------------------------------------------------------------------------------
 
@@ -145,7 +138,7 @@ class ProduceStream(StreamHandler[Any]):
             except HeadraceError as error:
                 self._refused(pending, index, error)
             else:
-                self._lanes.setdefault(partitions[index], _Lane()).submitted += 1
+                self._appending[partitions[index]] = self._appending.get(partitions[index], 0) + 1
 
     def _refusal_of_all(self, pending: _Pending) -> HeadraceError | None:
         """What is wrong with the request as a whole, said of each of its partitions."""
@@ -211,21 +204,33 @@ class ProduceStream(StreamHandler[Any]):
             self._failed(pending, index, outcome)
         else:
             self._succeeded(pending, index, replica, outcome)
-        lane = self._lanes[partition]
-        lane.ended += 1
-        while lane.refused and lane.refused[0].after <= lane.ended:
-            _, late, at, error = lane.refused.popleft()
-            self._failed(late, at, error)
-        if lane.ended == lane.submitted:
-            del self._lanes[partition]
+        left = self._appending[partition] - 1
+        if left:
+            self._appending[partition] = left
+        else:
+            del self._appending[partition]
+        if partition in self._held:
+            self._release_held(partition)
 
     def _refused(self, pending: _Pending, index: int, error: HeadraceError) -> None:
         """Nothing is appended. The answers for one partition keep their order: appends before it are answered first."""
-        lane = self._lanes.get(pending.partitions[index])
-        if lane is None:
-            self._failed(pending, index, error)
+        partition = pending.partitions[index]
+        before = self._appending.get(partition, 0)
+        if before:
+            self._held.setdefault(partition, deque()).append(_Held(before, pending, index, error))
         else:
-            lane.refused.append(_Refused(lane.submitted, pending, index, error))
+            self._failed(pending, index, error)
+
+    def _release_held(self, partition: TopicPartition) -> None:
+        """One more append to the partition has ended: answer the refusals that waited for it alone."""
+        held = self._held[partition]
+        for refusal in held:
+            refusal.before -= 1
+        while held and held[0].before == 0:
+            refusal = held.popleft()
+            self._failed(refusal.pending, refusal.index, refusal.error)
+        if not held:
+            del self._held[partition]
 
     def _succeeded(self, pending: _Pending, index: int, replica: Replica, outcome: Appended) -> None:
         partition = pending.partitions[index]

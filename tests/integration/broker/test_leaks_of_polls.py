@@ -1,0 +1,128 @@
+"""Long polls that are given up, and streams that are dropped, leave nothing behind in the broker.
+
+Small counts by default; HEADRACE_FULL=1 runs the counts of the requirement (100,000 polls, 10,000 streams), under the
+marker ``slow``.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+from typing import Any
+
+import pytest
+from broker_world import Cluster, batch, fetch_partition, fetch_request, produce_partition, produce_request, until
+
+from headrace_protos.v1 import fetch_pb2_grpc, produce_pb2_grpc
+
+FULL = os.environ.get("HEADRACE_FULL") == "1"
+MIB = 1024 * 1024
+FOREVER_MS = 600_000
+
+
+def counts(small: int, full: int) -> Any:
+    """The number of rounds, and how many MiB the broker may grow by from the tenth part of them to the last."""
+    return pytest.mark.parametrize(
+        ("rounds", "growth_max_mib"),
+        [
+            pytest.param(small, 2.0),
+            pytest.param(
+                full, 5.0, marks=[pytest.mark.slow, pytest.mark.skipif(not FULL, reason="HEADRACE_FULL=1 runs it")]
+            ),
+        ],
+    )
+
+
+class Use:
+    """What the broker has at a moment."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.rss = cluster.rss_bytes()
+        self.descriptors = cluster.descriptors()
+        self.threads = cluster.threads()
+
+
+class Opened:
+    """A call with a long poll that is known to wait: the request before it has been answered."""
+
+    def __init__(self, method: Any, *requests: Any) -> None:
+        self._requests: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self.call = method(iter(self._requests.get, None))
+        for request in requests:
+            self._requests.put(request)
+
+    def send(self, request: Any) -> None:
+        self._requests.put(request)
+
+    def drop(self) -> None:
+        self.call.cancel()
+        self._requests.put(None)
+
+
+def check(cluster: Cluster, before: Use, growth_max_mib: float) -> None:
+    grown = (cluster.rss_bytes() - before.rss) / MIB
+    assert grown < growth_max_mib, f"the broker grew by {grown:.2f} MiB"
+    until(lambda: cluster.descriptors() <= before.descriptors, "descriptors to be as many as before")
+    assert cluster.threads() <= before.threads
+    print(f"grew by {grown:.2f} MiB")
+
+
+@counts(10_000, 100_000)
+@pytest.mark.timeout(600)
+def test_polls_ended_by_a_newer_one_leave_nothing_behind(make_cluster, rounds, growth_max_mib):
+    cluster = make_cluster()
+    cluster.topic("idle", 6)
+    fetch = fetch_pb2_grpc.FetchStub(cluster.channel).Fetch
+    stream = Opened(fetch, fetch_request(0, *[fetch_partition("idle", partition=number) for number in range(6)]))
+    before = Use(cluster)
+    for number in range(1, rounds + 1):
+        stream.send(fetch_request(number, max_wait_ms=FOREVER_MS))
+        assert next(stream.call).correlation_id == number - 1
+        if number == rounds // 10:
+            before = Use(cluster)
+    check(cluster, before, growth_max_mib)
+    stream.drop()
+
+
+@counts(2_000, 100_000)
+@pytest.mark.timeout(600)
+def test_streams_dropped_while_they_wait_leave_nothing_behind(make_cluster, rounds, growth_max_mib):
+    cluster = make_cluster()
+    cluster.topic("idle", 6)
+    fetch = fetch_pb2_grpc.FetchStub(cluster.channel).Fetch
+    partitions = [fetch_partition("idle", partition=number) for number in range(6)]
+    before = Use(cluster)
+    for number in range(1, rounds + 1):
+        stream = Opened(fetch, fetch_request(0, *partitions, max_wait_ms=0), fetch_request(1, max_wait_ms=FOREVER_MS))
+        next(stream.call)
+        stream.drop()
+        if number == rounds // 10:
+            before = Use(cluster)
+    check(cluster, before, growth_max_mib)
+
+
+@counts(1_000, 10_000)
+@pytest.mark.timeout(600)
+def test_streams_dropped_in_the_midst_of_bulk_leave_nothing_behind(make_cluster, rounds, growth_max_mib):
+    """Both ways: a fetch stream with answers under way, and a produce stream with requests under way."""
+    cluster = make_cluster(**{"log.flush": "os"})
+    orders = cluster.topic("orders")
+    bulk = batch(*[b"x" * 1000] * 250)
+    for _ in range(8):
+        orders.append(bulk)
+    fetch = fetch_pb2_grpc.FetchStub(cluster.channel).Fetch
+    produce = produce_pb2_grpc.ProduceStub(cluster.channel).Produce
+    small = produce_request(2, produce_partition("orders", batch(b"x" * 20_000)))
+    before = Use(cluster)
+    for number in range(1, rounds + 1):
+        reading = Opened(
+            fetch, *[fetch_request(each, fetch_partition("orders", max_bytes=300_000)) for each in range(4)]
+        )
+        writing = Opened(produce, small, small, small)
+        next(reading.call)
+        next(writing.call)
+        reading.drop()
+        writing.drop()
+        if number == max(rounds // 10, 200):  # buffers have reached their size by then
+            before = Use(cluster)
+    check(cluster, before, growth_max_mib)

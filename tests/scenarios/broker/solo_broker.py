@@ -1,0 +1,267 @@
+"""A broker without processes and without gRPC: the real handlers, replicas and writers on a file system in memory.
+
+The metadata is made by hand; streams are fakes that collect what is sent. So a disk can fail, stall or fill up, and a
+crash can lose every unsynced byte, while a handler is at work.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from headrace_broker.budget import ByteBudget
+from headrace_broker.context import BrokerContext, BrokerLimits, BrokerMetrics
+from headrace_broker.deadlines import Deadlines
+from headrace_broker.handlers.fetch import FetchStream
+from headrace_broker.handlers.produce import ProduceStream
+from headrace_broker.metadata_state import MetadataState
+from headrace_broker.replicas import LogSettings, Replicas
+from headrace_broker.storage import Storage
+from headrace_core.clock import SystemClock
+from headrace_core.log import format_directory
+from headrace_core.metadata import MetadataImage
+from headrace_core.metadata.records import (
+    BrokerChangeRecord,
+    BrokerEndpoint,
+    ClusterRecord,
+    MetadataRecord,
+    PartitionChangeRecord,
+    PartitionRecord,
+    RegisterBrokerRecord,
+    RemoveTopicRecord,
+    TopicRecord,
+)
+from headrace_core.records import decode_batch, encode_batch, split_batches
+from headrace_core.telemetry import Emitter, Event, Metrics
+from headrace_core.testing.crashing_fs import CrashingFileSystem
+from headrace_core.types import TopicPartition
+from headrace_protos.v1 import fetch_pb2, produce_pb2
+
+BROKER_ID = 1
+
+
+def batch(*values: bytes) -> bytes:
+    return encode_batch([(1000, None, value, []) for value in values])
+
+
+class StallingFileSystem(CrashingFileSystem):
+    """fsync waits while ``stalled``."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.go = threading.Event()
+        self.go.set()
+        self.stalls = 0
+
+    def stall(self) -> None:
+        self.go.clear()
+
+    def release(self) -> None:
+        self.go.set()
+
+    def open(self, path: str, *, write: bool = False, create: bool = False) -> Any:
+        file = super().open(path, write=write, create=create)
+        sync = file.sync
+
+        def stalling_sync() -> None:
+            if not self.go.is_set():
+                self.stalls += 1
+            assert self.go.wait(20), "the test never released the disk"
+            sync()
+
+        return _File(file, stalling_sync)
+
+
+class _File:
+    """A file whose sync is another one."""
+
+    def __init__(self, file: Any, sync: Callable[[], None]) -> None:
+        self._file = file
+        self.sync = sync
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
+
+
+class FakeStream:
+    """Stands for rpc.streams.ServerStream: collects what is sent; nothing is written until the test says so."""
+
+    def __init__(self) -> None:
+        self.sent: list[Any] = []
+        self.queued_bytes = 0
+        self.paused = False
+        self.ended: BaseException | None = None
+        self.arrived = asyncio.Event()
+
+    def send(self, response: Any, size: int = 0) -> None:
+        self.sent.append(response)
+        self.queued_bytes += size
+        self.arrived.set()
+
+    def pause(self) -> None:
+        self.paused = True
+
+    def resume(self) -> None:
+        self.paused = False
+
+    def finish(self, error: BaseException | None = None) -> None:
+        self.ended = error
+
+    def check_idle(self) -> None:
+        pass
+
+    async def wait_sent(self, count: int) -> list[Any]:
+        async with asyncio.timeout(20):
+            while len(self.sent) < count:
+                self.arrived.clear()
+                await self.arrived.wait()
+        return self.sent
+
+
+class SoloBroker:
+    """``async with SoloBroker(fs) as broker``: started on what is in ``fs`` (formatted when it is new)."""
+
+    def __init__(self, fs: CrashingFileSystem, *roots: str, limits: BrokerLimits | None = None, **static: str) -> None:
+        self.fs = fs
+        self.roots = roots or ("/data",)
+        self.image = MetadataImage()
+        self.events: list[Event] = []
+        emitter = Emitter()
+        emitter.subscribe(self.events.append)
+        clock = SystemClock()
+        loop = asyncio.get_running_loop()
+        settings = LogSettings(
+            static={name.replace("_", "."): value for name, value in static.items()}, flush_interval_ms=1000
+        )
+        self.replicas = Replicas(settings, emitter)
+        self.replicas.broker_id = BROKER_ID
+        self.storage = Storage(
+            fs,
+            self.roots,
+            clock=clock,
+            rng=random.Random(1),
+            loop=loop,
+            on_turn=self.replicas.logs_moved,
+            on_failed=self.replicas.storage_failed,
+        )
+        self.replicas.tie(self.storage)
+        chosen = limits or BrokerLimits()
+        self.context = BrokerContext(
+            broker_id=BROKER_ID,
+            clock=clock,
+            limits=chosen,
+            budget=ByteBudget(chosen.in_flight_bytes_max),
+            deadlines=Deadlines(clock, loop),
+            metrics=BrokerMetrics(Metrics()),
+            events=emitter,
+            metadata=MetadataState(),
+            replicas=self.replicas,
+        )
+
+    async def __aenter__(self) -> SoloBroker:
+        for root in self.roots:
+            if not self.fs.exists(root):
+                format_directory(self.fs, root, cluster_id="test", node_id=BROKER_ID)
+        damaged = await self.storage.open(lambda topic: self.replicas.settings_of(topic, self.image))
+        await self.replicas.apply_all(self.image, damaged)
+        self.replicas.refusal = None
+        endpoint = BrokerEndpoint("client", "127.0.0.1", 1)
+        await self.change(
+            ClusterRecord("test", 1),
+            RegisterBrokerRecord(BROKER_ID, 1, b"i" * 16, (b"d" * 16,), (endpoint,)),
+            BrokerChangeRecord(BROKER_ID, 1, fenced=False),
+        )
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.context.deadlines.close()
+        await self.storage.close({}, broker_epoch=1)
+
+    async def change(self, *records: MetadataRecord) -> None:
+        """The controller has decided this."""
+        image, delta = self.image.apply_with_delta(records, self.image.next_offset + len(records))
+        self.image = image
+        await self.replicas.apply(image, delta)
+
+    async def topic(self, name: str, partitions: int = 1, *, topic_id: bytes = b"") -> None:
+        topic_id = topic_id or name.encode().ljust(16, b".")
+        await self.change(
+            TopicRecord(name, topic_id),
+            *[
+                PartitionRecord(topic_id, number, (BROKER_ID,), (BROKER_ID,), BROKER_ID, 0, 0)
+                for number in range(partitions)
+            ],
+        )
+
+    async def new_leader(self, name: str, leader: int, leader_epoch: int) -> None:
+        topic = self.image.topic(name)
+        assert topic is not None
+        await self.change(
+            PartitionChangeRecord(topic.topic_id, 0, leader_epoch, leader=leader, leader_epoch=leader_epoch)
+        )
+
+    async def delete(self, name: str) -> None:
+        topic = self.image.topic(name)
+        assert topic is not None
+        await self.change(RemoveTopicRecord(topic.topic_id))
+
+    def producer(self) -> tuple[ProduceStream, FakeStream]:
+        stream = FakeStream()
+        return ProduceStream(self.context, stream), stream  # type: ignore[arg-type]
+
+    def consumer(self) -> tuple[FetchStream, FakeStream]:
+        stream = FakeStream()
+        return FetchStream(self.context, stream), stream  # type: ignore[arg-type]
+
+    async def append(self, topic: str, records: bytes, partition: int = 0) -> Any:
+        """One request on a stream of its own; its only result."""
+        handler, stream = self.producer()
+        handler.on_request(produce(1, topic, records, partition))
+        (answer,) = await stream.wait_sent(1)
+        handler.on_closed()
+        return answer.results[0]
+
+    def values(self, topic: str, partition: int = 0) -> list[bytes | None]:
+        """What a consumer can read now."""
+        replica = self.replicas.leader(TopicPartition(topic, partition))
+        end, offset = replica.leader.high_watermark, replica.leader.log_start
+        found: list[bytes | None] = []
+        while offset < end:
+            result = replica.log.read(offset, 1 << 20, end)
+            assert result is not None
+            for span in split_batches(result.records):
+                found += [record.value for record in decode_batch(result.records, span.position, start_offset=offset)]
+            offset = result.next_offset
+        return found
+
+
+def produce(
+    correlation_id: int,
+    topic: str,
+    records: bytes,
+    partition: int = 0,
+    *,
+    acks: Any = produce_pb2.ACKS_ALL,
+    timeout_ms: int = 0,
+) -> Any:
+    item = produce_pb2.ProducePartition(topic=topic, partition=partition, records=records)
+    return produce_pb2.ProduceRequest(
+        correlation_id=correlation_id, acks=acks, timeout_ms=timeout_ms, partitions=[item]
+    )
+
+
+def fetch(correlation_id: int, *topics: str, offset: int = 0, max_wait_ms: int = 60_000, min_bytes: int = 1) -> Any:
+    return fetch_pb2.FetchRequest(
+        correlation_id=correlation_id,
+        max_wait_ms=max_wait_ms,
+        min_bytes=min_bytes,
+        partitions=[
+            fetch_pb2.FetchPartition(
+                topic=topic, partition=0, fetch_offset=offset, current_leader_epoch=-1, last_fetched_epoch=-1
+            )
+            for topic in topics
+        ],
+    )

@@ -1,0 +1,157 @@
+"""What producers and consumers see when a disk fails, fills up, stalls, or loses what was not forced."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+
+from solo_broker import SoloBroker, StallingFileSystem, batch, fetch, produce
+
+from headrace_core import errors
+from headrace_core.telemetry import LogDirectoryFailed, PartitionFailed
+from headrace_core.testing.crashing_fs import CrashingFileSystem
+from headrace_protos.v1 import produce_pb2
+
+
+def test_a_failed_fsync_takes_its_directory_offline_and_no_other():
+    async def scenario() -> None:
+        fs = CrashingFileSystem()
+        async with SoloBroker(fs, "/one", "/two") as broker:
+            await broker.topic("orders")
+            await broker.topic("payments")  # to the other directory, which has fewer
+            assert not (await broker.append("orders", batch(b"a"))).error.code
+            fs.fail("sync", errno.EIO, path_contains="/orders-0/", times=1000)
+            consumer, answers = broker.consumer()
+            consumer.on_request(fetch(1, "orders", offset=1))
+            failed = await broker.append("orders", batch(b"b"))
+            assert failed.error.code == errors.StorageError.number
+            (ended,) = await answers.wait_sent(1)
+            assert ended.results[0].error.code == errors.StorageError.number
+            assert (await broker.append("orders", batch(b"c"))).error.code == errors.StorageError.number
+            assert not (await broker.append("payments", batch(b"d"))).error.code
+            assert broker.values("payments") == [b"d"]
+            consumer.on_closed()
+            kinds = [type(event) for event in broker.events]
+            assert kinds.count(LogDirectoryFailed) == 1
+            assert kinds.count(PartitionFailed) == 1
+            await broker.topic("late")  # only one directory is left for it
+            assert not (await broker.append("late", batch(b"e"))).error.code
+
+    asyncio.run(scenario())
+
+
+def test_a_full_disk_refuses_appends_serves_reads_and_recovers():
+    async def scenario() -> None:
+        fs = CrashingFileSystem()
+        async with SoloBroker(fs) as broker:
+            await broker.topic("orders")
+            assert not (await broker.append("orders", batch(b"a"))).error.code
+            fs.fail("write", errno.ENOSPC, path_ends=".log", times=2)
+            for _ in range(2):
+                full = await broker.append("orders", batch(b"x"))
+                assert full.error.code == errors.DiskFullError.number
+                assert broker.values("orders") == [b"a"]
+            assert (await broker.append("orders", batch(b"b"))).base_offset == 1
+
+    asyncio.run(scenario())
+
+
+def test_nothing_is_acknowledged_or_readable_before_it_is_forced():
+    async def scenario() -> None:
+        fs = StallingFileSystem()
+        async with SoloBroker(fs) as broker:
+            await broker.topic("orders")
+            producer, acknowledged = broker.producer()
+            consumer, fetched = broker.consumer()
+            consumer.on_request(fetch(1, "orders", max_wait_ms=60_000))
+            fs.stall()
+            try:
+                # Large, so that the directory's thread waits for the disk and the loop does not.
+                producer.on_request(produce(1, "orders", batch(b"x" * 100_000)))
+                while not fs.stalls:
+                    await asyncio.sleep(0)
+                producer.on_request(produce(2, "orders", batch(b"y")))
+                for _ in range(50):
+                    await asyncio.sleep(0)
+                assert (acknowledged.sent, fetched.sent) == ([], [])
+            finally:
+                fs.release()
+            await acknowledged.wait_sent(2)
+            await fetched.wait_sent(1)
+            assert [answer.results[0].base_offset for answer in acknowledged.sent] == [0, 1]
+            assert {answer.results[0].durability for answer in acknowledged.sent} == {produce_pb2.DURABILITY_COMMIT}
+            producer.on_closed()
+            consumer.on_closed()
+
+    asyncio.run(scenario())
+
+
+def test_an_append_that_takes_too_long_times_out_and_may_still_take_effect():
+    async def scenario() -> None:
+        fs = StallingFileSystem()
+        async with SoloBroker(fs) as broker:
+            await broker.topic("orders")
+            producer, answers = broker.producer()
+            fs.stall()
+            try:
+                producer.on_request(produce(1, "orders", batch(b"x" * 100_000), timeout_ms=50))
+                (late,) = await answers.wait_sent(1)
+            finally:
+                fs.release()
+            assert late.results[0].error.code == errors.RequestTimedOutError.number
+            assert late.results[0].base_offset == -1
+            assert (await broker.append("orders", batch(b"next"))).base_offset == 1
+            assert len(answers.sent) == 1
+            assert (producer.is_idle(), broker.context.budget.used, len(broker.context.deadlines)) == (True, 0, 0)
+
+    asyncio.run(scenario())
+
+
+def test_a_producer_is_held_back_while_its_requests_pile_up_and_let_go_after():
+    async def scenario() -> None:
+        fs = StallingFileSystem()
+        async with SoloBroker(fs) as broker:
+            await broker.topic("orders")
+            producer, answers = broker.producer()
+            most = broker.context.limits.stream_bytes_max
+            bulk = batch(b"x" * 1_000_000)
+            fs.stall()
+            sent = 0
+            try:
+                while not answers.paused:
+                    sent += 1
+                    producer.on_request(produce(sent, "orders", bulk))
+                assert most < sent * len(bulk) <= most + len(bulk)
+            finally:
+                fs.release()
+            await answers.wait_sent(sent)
+            assert not answers.paused
+            assert broker.context.budget.used == 0
+
+    asyncio.run(scenario())
+
+
+def test_a_power_loss_keeps_what_was_acknowledged_and_invents_nothing():
+    async def scenario() -> None:
+        fs = CrashingFileSystem()
+        sent = [b"%d" % number for number in range(40)]
+        broker = SoloBroker(fs)
+        await broker.__aenter__()
+        await broker.topic("orders")
+        producer, answers = broker.producer()
+        for number, value in enumerate(sent):
+            producer.on_request(produce(number, "orders", batch(value)))
+            if number == 20:
+                await answers.wait_sent(10)
+        acknowledged = len(answers.sent)
+        after = fs.crash_clone()
+        await answers.wait_sent(len(sent))
+        await broker.__aexit__()
+        assert 10 <= acknowledged < len(sent)
+        async with SoloBroker(after) as again:
+            await again.topic("orders")
+            stored = again.values("orders")
+            assert len(stored) >= acknowledged
+            assert stored == sent[: len(stored)]
+
+    asyncio.run(scenario())

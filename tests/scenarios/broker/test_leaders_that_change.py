@@ -1,0 +1,131 @@
+"""Leadership comes and goes, topics too, while streams are open."""
+
+from __future__ import annotations
+
+import asyncio
+
+from solo_broker import SoloBroker, batch, fetch, produce
+
+from headrace_broker.context import BrokerLimits
+from headrace_core import errors
+from headrace_core.testing.crashing_fs import CrashingFileSystem
+from headrace_core.types import TopicPartition
+
+
+def test_a_leader_that_lost_its_leadership_names_the_new_one():
+    async def scenario() -> None:
+        async with SoloBroker(CrashingFileSystem()) as broker:
+            await broker.topic("orders")
+            consumer, answers = broker.consumer()
+            consumer.on_request(fetch(1, "orders"))
+            await broker.new_leader("orders", 2, 5)
+            (ended,) = await answers.wait_sent(1)
+            refused = await broker.append("orders", batch(b"a"))
+            for result in (ended.results[0], refused):
+                assert result.error.code == errors.NotLeaderOrFollowerError.number
+                assert (result.current_leader.leader_id, result.current_leader.leader_epoch) == (2, 5)
+            consumer.on_closed()
+
+    asyncio.run(scenario())
+
+
+def test_a_new_epoch_of_the_same_leader_fences_readers_and_keeps_the_records():
+    async def scenario() -> None:
+        async with SoloBroker(CrashingFileSystem()) as broker:
+            await broker.topic("orders")
+            await broker.append("orders", batch(b"a"))
+            consumer, answers = broker.consumer()
+            consumer.on_request(fetch(1, "orders", offset=1))
+            await broker.new_leader("orders", 1, 7)
+            (ended,) = await answers.wait_sent(1)
+            assert ended.results[0].error.code == errors.FencedLeaderEpochError.number
+            assert (await broker.append("orders", batch(b"b"))).base_offset == 1
+            consumer.on_request(fetch(2, "orders"))
+            second = (await answers.wait_sent(2))[1]
+            assert second.results[0].next_offset == 2
+            replica = broker.replicas.leader(TopicPartition("orders", 0))
+            assert replica.epoch_end(0) == (0, 1)
+            assert replica.epoch_end(7) == (7, 2)
+            consumer.on_closed()
+
+    asyncio.run(scenario())
+
+
+def test_a_partition_without_a_leader_says_so():
+    async def scenario() -> None:
+        async with SoloBroker(CrashingFileSystem()) as broker:
+            await broker.topic("orders")
+            await broker.new_leader("orders", -1, 3)
+            assert (await broker.append("orders", batch(b"a"))).error.code == errors.LeaderNotAvailableError.number
+
+    asyncio.run(scenario())
+
+
+def test_a_topic_made_anew_starts_empty():
+    async def scenario() -> None:
+        fs = CrashingFileSystem()
+        async with SoloBroker(fs) as broker:
+            await broker.topic("orders", topic_id=b"1" * 16)
+            await broker.append("orders", batch(b"old"))
+            await broker.delete("orders")
+            assert not fs.exists("/data/orders-0")
+            gone = await broker.append("orders", batch(b"x"))
+            assert gone.error.code == errors.UnknownTopicOrPartitionError.number
+            await broker.topic("orders", topic_id=b"2" * 16)
+            assert (await broker.append("orders", batch(b"new"))).base_offset == 0
+            assert broker.values("orders") == [b"new"]
+
+    asyncio.run(scenario())
+
+
+def test_a_fenced_broker_serves_nothing():
+    async def scenario() -> None:
+        async with SoloBroker(CrashingFileSystem()) as broker:
+            await broker.topic("orders")
+            await broker.append("orders", batch(b"a"))
+            consumer, answers = broker.consumer()
+            consumer.on_request(fetch(1, "orders", max_wait_ms=0))
+            broker.replicas.refusal = errors.FencedBrokerError("fenced")
+            consumer.on_request(fetch(2, max_wait_ms=0))
+            consumer.on_request(fetch(3, "orders", max_wait_ms=0))
+            codes = [[result.error.code for result in answer.results] for answer in await answers.wait_sent(3)]
+            assert codes == [[0], [], [errors.FencedBrokerError.number]]
+            assert (await broker.append("orders", batch(b"b"))).error.code == errors.FencedBrokerError.number
+            consumer.on_closed()
+
+    asyncio.run(scenario())
+
+
+def test_a_closed_session_is_forgotten_by_every_leader():
+    async def scenario() -> None:
+        async with SoloBroker(CrashingFileSystem()) as broker:
+            await broker.topic("orders")
+            await broker.topic("payments")
+            leaders = [broker.replicas.leader(TopicPartition(name, 0)).leader for name in ("orders", "payments")]
+            consumer, answers = broker.consumer()
+            consumer.on_request(fetch(1, "orders", "payments"))
+            assert [leader.waiting for leader in leaders] == [(0, 1), (0, 1)]
+            consumer.on_closed()
+            assert [leader.waiting for leader in leaders] == [(0, 0), (0, 0)]
+            await broker.append("orders", batch(b"a"))
+            assert answers.sent == []
+
+    asyncio.run(scenario())
+
+
+def test_a_stream_that_is_gone_gives_its_budget_back_when_its_appends_end():
+    async def scenario() -> None:
+        limits = BrokerLimits(stream_bytes_max=10_000, in_flight_bytes_max=10_000)
+        async with SoloBroker(CrashingFileSystem(), limits=limits) as broker:
+            await broker.topic("orders")
+            gone, _ = broker.producer()
+            other, answers = broker.producer()
+            gone.on_request(produce(1, "orders", batch(b"x" * 20_000)))
+            gone.on_closed()
+            other.on_request(produce(2, "orders", batch(b"y")))
+            assert answers.paused
+            await answers.wait_sent(1)
+            assert (answers.paused, broker.context.budget.used) == (False, 0)
+            assert broker.values("orders") == [b"x" * 20_000, b"y"]
+
+    asyncio.run(scenario())
