@@ -54,9 +54,10 @@ class StallingFileSystem(CrashingFileSystem):
         super().__init__()
         self.go = threading.Event()
         self.go.set()
-        self.stalls = 0
+        self.stalling = threading.Event()
 
     def stall(self) -> None:
+        self.stalling.clear()
         self.go.clear()
 
     def release(self) -> None:
@@ -68,7 +69,7 @@ class StallingFileSystem(CrashingFileSystem):
 
         def stalling_sync() -> None:
             if not self.go.is_set():
-                self.stalls += 1
+                self.stalling.set()
             assert self.go.wait(20), "the test never released the disk"
             sync()
 
@@ -124,10 +125,18 @@ class FakeStream:
 class SoloBroker:
     """``async with SoloBroker(fs) as broker``: started on what is in ``fs`` (formatted when it is new)."""
 
-    def __init__(self, fs: CrashingFileSystem, *roots: str, limits: BrokerLimits | None = None, **static: str) -> None:
+    def __init__(
+        self,
+        fs: CrashingFileSystem,
+        *roots: str,
+        limits: BrokerLimits | None = None,
+        image: MetadataImage | None = None,
+        **static: str,
+    ) -> None:
+        """``image``: what the controller has decided before the start; ``static``: topic keys of the broker's file."""
         self.fs = fs
         self.roots = roots or ("/data",)
-        self.image = MetadataImage()
+        self.image = image or MetadataImage()
         self.events: list[Event] = []
         emitter = Emitter()
         emitter.subscribe(self.events.append)
@@ -168,6 +177,8 @@ class SoloBroker:
         damaged = await self.storage.open(lambda topic: self.replicas.settings_of(topic, self.image))
         await self.replicas.apply_all(self.image, damaged)
         self.replicas.refusal = None
+        if self.image.next_offset:
+            return self
         endpoint = BrokerEndpoint("client", "127.0.0.1", 1)
         await self.change(
             ClusterRecord("test", 1),

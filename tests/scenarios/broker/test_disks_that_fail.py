@@ -68,8 +68,7 @@ def test_nothing_is_acknowledged_or_readable_before_it_is_forced():
             try:
                 # Large, so that the directory's thread waits for the disk and the loop does not.
                 producer.on_request(produce(1, "orders", batch(b"x" * 100_000)))
-                while not fs.stalls:
-                    await asyncio.sleep(0)
+                assert await asyncio.to_thread(fs.stalling.wait, 20)
                 producer.on_request(produce(2, "orders", batch(b"y")))
                 for _ in range(50):
                     await asyncio.sleep(0)
@@ -148,8 +147,7 @@ def test_a_power_loss_keeps_what_was_acknowledged_and_invents_nothing():
         await answers.wait_sent(len(sent))
         await broker.__aexit__()
         assert 10 <= acknowledged < len(sent)
-        async with SoloBroker(after) as again:
-            await again.topic("orders")
+        async with SoloBroker(after, image=broker.image) as again:
             stored = again.values("orders")
             assert len(stored) >= acknowledged
             assert stored == sent[: len(stored)]
