@@ -139,6 +139,8 @@ def test_an_owner_that_never_stops_its_cluster_leaves_nothing_behind(ending: str
             assert all(_alive(int(pid)) for pid in pids)
             owner.send_signal(signal.SIGKILL)
         owner.wait(timeout=30)
+        if "sleep" not in ending:
+            assert not os.path.exists(directory)  # an interpreter that ends does not leave it to the guardian
         assert _eventually(lambda: not any(_alive(int(pid)) for pid in pids))
         assert _eventually(lambda: not os.path.exists(directory))
     finally:
