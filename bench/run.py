@@ -9,6 +9,7 @@ everything runs and verifies, and its figures mean nothing. Exit 1 when a worklo
 from __future__ import annotations
 
 import argparse
+import json
 import subprocess
 import sys
 
@@ -18,9 +19,7 @@ from measure import PYTHON, ROOT, WORK, Samples, emit, machine, save, table, war
 
 def codec(samples: Samples, *, smoke: bool) -> None:
     """bench/codec.py prints JSON objects {"sample", "value", "unit"}, one a line."""
-    import json
-
-    command = [PYTHON, str(ROOT / "bench" / "codec.py"), *(["--smoke"] if smoke else [])]
+    command = [PYTHON, str(ROOT / "bench" / "codec.py"), *(["--smoke"] if smoke else ["--rounds", "2"])]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     if done.returncode:
         samples.fail("codec", (done.stdout + done.stderr)[-600:])
