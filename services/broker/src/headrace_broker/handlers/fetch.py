@@ -36,7 +36,7 @@ logger = logging.getLogger(__name__)
 DEFAULT_MAX_BYTES = 50 * 1024 * 1024
 DEFAULT_PARTITION_MAX_BYTES = 1024 * 1024
 #: An answer is cut here whatever the client allows: larger messages gain nothing and cost memory (design, section 12).
-ANSWER_BYTES_MAX = 2 * 1024 * 1024
+ANSWER_BYTES_MAX = 1024 * 1024
 #: Answers that may wait to be written before the next request is looked at.
 QUEUED_BYTES_MAX = 2 * ANSWER_BYTES_MAX
 #: Requests that may wait to be looked at before the stream is read no further.
@@ -209,36 +209,34 @@ class FetchStream(StreamHandler[Any]):
         return pieces, size, None
 
     def _answer(self, request: Any, pieces: list[_Piece], size: int) -> None:
-        results, self._refused = self._refused, []
+        response = fetch_pb2.FetchResponse(correlation_id=request.correlation_id, results=self._refused)
+        self._refused = []
+        tell = response.results.add  # in place: a message that is made first and then put in is copied, records and all
         for entry, replica, piece, error in pieces:
-            leader = replica.leader
+            leader, position = replica.leader, entry.position
             if error is not None:
                 self._drop(entry.partition)
-                results.append(self._failure(entry.partition, entry.position, error))
+                response.results.append(self._failure(entry.partition, position, error))
                 continue
-            position = entry.position
             next_offset = position if piece is None else piece.next_offset
-            if piece is not None or entry.has_news(leader.high_watermark, leader.log_start):
-                entry.told_high_watermark = leader.high_watermark
-                entry.told_log_start = leader.log_start
-                results.append(
-                    fetch_pb2.FetchPartitionResult(
-                        topic=entry.partition.topic,
-                        partition=entry.partition.partition,
-                        fetch_offset=position,
-                        next_offset=next_offset,
-                        high_watermark=leader.high_watermark,
-                        last_stable_offset=leader.last_stable_offset,
-                        log_start_offset=leader.log_start,
-                        records=_EMPTY if piece is None else piece.records,
-                    )
+            high_watermark, log_start = leader.high_watermark, leader.log_start
+            if piece is not None or entry.has_news(high_watermark, log_start):
+                entry.told_high_watermark = high_watermark
+                entry.told_log_start = log_start
+                tell(
+                    topic=entry.partition.topic,
+                    partition=entry.partition.partition,
+                    fetch_offset=position,
+                    next_offset=next_offset,
+                    high_watermark=high_watermark,
+                    last_stable_offset=leader.last_stable_offset,
+                    log_start_offset=log_start,
+                    records=_EMPTY if piece is None else piece.records,
                 )
-            self._session.advance(entry, next_offset, exhausted=next_offset >= leader.high_watermark)
+            self._session.advance(entry, next_offset, exhausted=next_offset >= high_watermark)
         self._current = None
         self._broker.metrics.fetch_bytes.value += size
-        self._stream.send(
-            fetch_pb2.FetchResponse(correlation_id=request.correlation_id, results=results), size + 64 * len(results)
-        )
+        self._stream.send(response, size + 64 * len(response.results))
 
     # -- waiting -----------------------------------------------------------------------------------------------------
 
