@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 from typing import Any
 
 from pyspark.sql import SparkSession
@@ -18,27 +19,32 @@ LOCAL_DEFAULTS = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.sql.shuffle.partitions": "2",
+    "spark.driver.extraJavaOptions": f'"-Dlog4j2.configurationFile={Path(__file__).with_name("log4j2.properties")}"',
 }
 
 
 def session(name: str = "headrace", *, master: str | None = None, **settings: Any) -> SparkSession:
     """A session with ``format("headrace")`` registered.
 
-    ``master`` defaults to Spark's own setting, else ``local[*]``. ``settings`` are Spark's, with ``_`` for ``.``
-    (``spark_sql_shuffle_partitions=4``) or spelled out in a dict. Raises JavaNotFoundError.
+    ``master`` defaults to what spark-submit was given, else to ``local[*]``. ``settings`` are Spark's, with ``_`` for
+    ``.`` (``spark_sql_shuffle_partitions=4``) or as they stand (``**{"spark.sql.shuffle.partitions": 4}``). An active
+    session is taken as it is. Raises JavaNotFoundError.
     """
-    if SparkSession.getActiveSession() is None:
-        if "SPARK_REMOTE" not in os.environ:
-            os.environ["JAVA_HOME"] = str(find_java())
+    submitted = "PYSPARK_GATEWAY_PORT" in os.environ
+    if master is None and not submitted:
+        master = "local[*]"
+    chosen: dict[str, Any] = {}
+    if master is not None and master.startswith("local"):
+        chosen |= LOCAL_DEFAULTS
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    if not submitted and SparkSession.getActiveSession() is None:
+        os.environ["JAVA_HOME"] = str(find_java())
+    chosen |= {key if "." in key else key.replace("_", "."): value for key, value in settings.items()}
     builder = SparkSession.builder.appName(name)
     if master is not None:
         builder = builder.master(master)
-    if (master or "local").startswith("local"):
-        for key, value in LOCAL_DEFAULTS.items():
-            builder = builder.config(key, value)
-    for key, value in settings.items():
-        builder = builder.config(key.replace("_", "."), value)
+    for key, value in chosen.items():
+        builder = builder.config(key, value)
     spark = builder.getOrCreate()
     spark.dataSource.register(HeadraceDataSource)
     return spark

@@ -16,7 +16,8 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.types import StructType
 
 from .offset_reader import OffsetReader
-from .options import SourceOptions, parse_options
+from .offsets import LATEST
+from .options import Limit, SourceOptions, parse_options
 from .planning import OffsetRange, check_covers, plan_ranges, split_ranges
 from .range_reader import read_range
 from .schema import check_schema, record_schema
@@ -106,13 +107,9 @@ class HeadraceBatchReader(RangeTask, DataSourceReader):
         super().__init__(options, schema, streaming=False)
 
     def partitions(self) -> Sequence[InputPartition]:
-        from .sdk_cluster import open_cluster
+        from .sdk_cluster import worker_cluster
 
-        cluster = open_cluster(self.options.client)
-        try:
-            return [RangePartition(wanted) for wanted in plan_batch(self.options, cluster)]
-        finally:
-            cluster.close()
+        return [RangePartition(wanted) for wanted in plan_batch(self.options, worker_cluster(self.options.client))]
 
 
 def plan_batch(options: SourceOptions, cluster: Cluster) -> list[OffsetRange]:
@@ -121,11 +118,12 @@ def plan_batch(options: SourceOptions, cluster: Cluster) -> list[OffsetRange]:
     start = offsets.resolve(options.starting, "startingOffsets", starting=True)
     end = offsets.resolve(options.ending, "endingOffsets", starting=False)
     check_covers("endingOffsets", end, start)
-    log_end = cluster.list_offsets(dict.fromkeys(end, -1)) if end else {}
-    for partition, offset in end.items():
-        if offset > log_end[partition]:
-            offsets.report_loss(f"{partition}: the query ends at {offset}, the log at {log_end[partition]}")
-            end[partition] = log_end[partition]
+    if options.ending.kind is Limit.OFFSETS:
+        log_end = cluster.list_offsets(dict.fromkeys(end, LATEST))
+        for partition, offset in end.items():
+            if offset > log_end[partition]:
+                offsets.report_loss(f"{partition}: the query ends at {offset}, the log at {log_end[partition]}")
+                end[partition] = log_end[partition]
     ranges, losses = plan_ranges(start, end, {})
     for loss in losses:
         offsets.report_loss(loss)

@@ -9,6 +9,8 @@ from typing import Any
 from .pipeline import Answer
 
 AIRPORTS = {"EWR": "Newark", "JFK": "John F. Kennedy", "LGA": "LaGuardia"}
+#: A mean of fewer departures than this says little: its point is left out of the line (the bars below show it).
+FEWEST = 100
 COLORS = {"EWR": "#1b6ca8", "JFK": "#d1495b", "LGA": "#2a9d8f"}
 INK, FAINT = "#222222", "#8a8a8a"
 
@@ -44,9 +46,10 @@ def _by_hour(plt, answer: Answer, path: Path) -> Path:  # type: ignore[no-untype
         2, 1, figsize=(10, 6.4), sharex=True, gridspec_kw={"height_ratios": [3, 1], "hspace": 0.08}
     )
     hours = sorted({hour for (_, hour), (_, mean) in answer.by_hour.items() if mean is not None})
+    hours = list(range(hours[0], hours[-1] + 1))
     for index, origin in enumerate(sorted({origin for origin, _ in answer.by_hour})):
         found = [(h, answer.by_hour[origin, h]) for h in hours if (origin, h) in answer.by_hour]
-        points = [(hour, mean) for hour, (_, mean) in found if mean is not None]
+        points = [(hour, mean) for hour, (departures, mean) in found if mean is not None and departures >= FEWEST]
         delays.plot(*zip(*points, strict=True), color=COLORS.get(origin), marker="o", markersize=4, linewidth=2)
         hour, mean = points[-1]
         delays.annotate(
@@ -66,6 +69,14 @@ def _by_hour(plt, answer: Answer, path: Path) -> Path:  # type: ignore[no-untype
             width=width,
             color=COLORS.get(origin),
         )
+    delays.annotate(
+        f"points of fewer than {FEWEST} departures are left out",
+        (0.995, 0.02),
+        xycoords="axes fraction",
+        ha="right",
+        fontsize=8.5,
+        color=FAINT,
+    )
     delays.axhline(0, color=FAINT, linewidth=0.8)
     delays.set_ylabel("mean departure delay (minutes)")
     delays.grid(axis="y", color="#e6e6e6")
@@ -102,8 +113,9 @@ def _carriers(plt, answer: Answer, names: Mapping[str, str], path: Path) -> Path
         padding=6,
         fontsize=9.5,
         color=INK,
+        bbox={"facecolor": "white", "edgecolor": "none", "pad": 1.5},
     )
-    axes.axvline(overall, color=INK, linewidth=1, linestyle=(0, (4, 3)))
+    axes.axvline(overall, color=INK, linewidth=1, linestyle=(0, (4, 3)), zorder=0.5)
     axes.annotate(
         f"all carriers: {overall:.1f} min",
         (overall, -0.9),

@@ -1,0 +1,72 @@
+"""One Spark session for all of these tests, and topics of their own for each."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+_numbers = itertools.count()
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """A local session with the source registered."""
+    import headrace_spark
+
+    warehouse = tmp_path_factory.mktemp("warehouse")
+    session = headrace_spark.session(
+        "headrace tests", master="local[2]", spark_sql_session_timeZone="UTC", spark_sql_warehouse_dir=str(warehouse)
+    )
+    session.sparkContext.setLogLevel("OFF")
+    yield session
+    session.stop()
+
+
+@pytest.fixture
+def make_topic(headrace: Any) -> Callable[..., str]:
+    """``make_topic(partitions)``: a new topic; returns its name."""
+    from headrace import Admin, NewTopic
+
+    def make(partitions: int = 2) -> str:
+        name = f"spark-{next(_numbers)}"
+        with Admin(bootstrap_servers=headrace.bootstrap_servers) as admin:
+            admin.create_topics([NewTopic(name, partitions=partitions, replication_factor=1)])
+        return name
+
+    return make
+
+
+@pytest.fixture
+def send(headrace: Any) -> Callable[..., None]:
+    """``send(topic, {partition: [values]})``; an item may be a dict of send()'s arguments."""
+    from headrace import Producer
+
+    def sending(topic: str, records: Mapping[int, Sequence[Any]]) -> None:
+        with Producer(bootstrap_servers=headrace.bootstrap_servers) as producer:
+            futures = [
+                producer.send(topic, partition=partition, **(item if isinstance(item, dict) else {"value": item}))
+                for partition, items in records.items()
+                for item in items
+            ]
+            for future in futures:
+                future.result(timeout=30)
+
+    return sending
+
+
+@pytest.fixture
+def source(spark: Any, headrace: Any) -> Callable[..., Any]:
+    """``source("read", subscribe=...)``: a reader with its options, up to load()."""
+
+    def reader(kind: str, **options: Any) -> Any:
+        made = getattr(spark, kind).format("headrace").option("headrace.bootstrap.servers", headrace.bootstrap_servers)
+        return made.options(**options)
+
+    return reader
