@@ -9,15 +9,17 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
-from headrace_core.errors import HeadraceError, OffsetOutOfRangeError
+from headrace_core.errors import HeadraceError, OffsetOutOfRangeError, StorageError
 from headrace_core.log import Append, AppendInfo, FoundTimestamp, PartitionLog, ReadResult
 from headrace_core.log.writer import DirectoryWriter
 from headrace_core.types import NO_EPOCH, FlushPolicy
 
 from .partition import PartitionLeader, accept
 from .threads import ReadThreads
+
+T = TypeVar("T")
 
 
 class Appended(NamedTuple):
@@ -86,12 +88,20 @@ class Replica:
 
     def read(self, offset: int, max_bytes: int) -> ReadResult | None:
         """Batches from the one that holds ``offset`` up to the high watermark, at least one. None when they are not in
-        the page cache: see ``read_cold``. Raises OffsetOutOfRangeError, CorruptLogError."""
-        return self.log.read(offset, max_bytes, self.leader.high_watermark, wait=False)
+        the page cache: see ``read_cold``. Raises OffsetOutOfRangeError, CorruptLogError, StorageError."""
+        return self._guarded(self.log.read, offset, max_bytes, self.leader.high_watermark, wait=False)
 
     def read_cold(self, offset: int, max_bytes: int) -> asyncio.Future[ReadResult | None]:
         """The same from a thread that may wait for the disk."""
-        return self._reads.run(functools.partial(self.log.read, offset, max_bytes, self.leader.high_watermark))
+        read = functools.partial(self.log.read, offset, max_bytes, self.leader.high_watermark)
+        return self._reads.run(functools.partial(self._guarded, read))
+
+    def _guarded(self, read: Callable[..., T], *arguments: Any, **options: Any) -> T:
+        """``read(...)``, with a disk's failure turned into StorageError. In any thread."""
+        try:
+            return read(*arguments, **options)
+        except OSError as error:
+            raise StorageError(f"{self.partition}: the log cannot be read: {error}") from error
 
     def check_not_truncated(self, offset: int, last_fetched_epoch: int) -> None:
         """KIP-320: does the log still hold what a client has read, which ended at ``offset`` with records of
@@ -111,12 +121,13 @@ class Replica:
 
     def timestamp_offset(self, timestamp_ms: int) -> asyncio.Future[FoundTimestamp | None]:
         """The first record at or after a time, below the high watermark; None when there is none."""
-        log, end = self.log, self.leader.high_watermark
-        return self._reads.run(functools.partial(log.offset_for_timestamp, timestamp_ms, end))
+        find = functools.partial(self.log.offset_for_timestamp, timestamp_ms, self.leader.high_watermark)
+        return self._reads.run(functools.partial(self._guarded, find))
 
     def max_timestamp_offset(self) -> asyncio.Future[FoundTimestamp | None]:
         """The record with the largest timestamp below the high watermark; None for an empty log (KIP-734)."""
-        return self._reads.run(functools.partial(self.log.offset_of_max_timestamp, self.leader.high_watermark))
+        find = functools.partial(self.log.offset_of_max_timestamp, self.leader.high_watermark)
+        return self._reads.run(functools.partial(self._guarded, find))
 
     def epoch_end(self, epoch: int) -> tuple[int, int]:
         """(largest known epoch not above ``epoch``, its end offset); (-1, -1) when there is none."""
