@@ -30,7 +30,6 @@ from headrace_core.node.meta_properties import MetaProperties, read_all_meta
 from headrace_core.node.state_file import RuntimeState, remove_state, write_state
 from headrace_core.rpc.broker_session import BrokerRegistration, BrokerSession
 from headrace_core.rpc.metadata_follower import MetadataFollower
-from headrace_core.rpc.metadata_view import MetadataView
 from headrace_core.rpc.server import Listener
 from headrace_core.telemetry import (
     BrokerFenced,
@@ -163,9 +162,10 @@ class Broker:
 
     async def _bind(self) -> None:
         context, config = self.context, self.config
-        view = MetadataView(listener=CLIENT, topic_defaults=config.topic_defaults())
         auto_create = bool(config.values["auto.create.topics.enable"])
-        metadata = MetadataService(context, view, self._controller, auto_create=auto_create)
+        metadata = MetadataService(
+            context, self._controller, auto_create=auto_create, topic_defaults=config.topic_defaults()
+        )
         admin = AdminService(context, self._controller, given=config.given, topic_defaults=config.topic_defaults())
         served: dict[str, list[tuple[Any, Any, str]]] = {
             CLIENT: [

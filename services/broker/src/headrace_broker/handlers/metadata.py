@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from headrace_core.errors import HeadraceError, InvalidTopicError
@@ -24,23 +25,29 @@ class MetadataService(metadata_pb2_grpc.MetadataServicer):
     """headrace.v1.Metadata."""
 
     def __init__(
-        self, broker: BrokerContext, view: MetadataView, controller: ControllerLink, *, auto_create: bool
+        self,
+        broker: BrokerContext,
+        controller: ControllerLink,
+        *,
+        auto_create: bool,
+        topic_defaults: Mapping[str, Any],
     ) -> None:
         self._broker = broker
-        self._view = view
         self._controller = controller
         self._auto_create = auto_create
+        self._topic_defaults = topic_defaults
+        self._view: MetadataView | None = None
 
     async def GetMetadata(self, request: Any, context: Any) -> Any:
         metadata, limits = self._broker.metadata, self._broker.limits
-        await metadata.wait_for(request.min_metadata_offset, limits.request_timeout_ms)
+        await metadata.wait_for(max(request.min_metadata_offset, 1), limits.request_timeout_ms)
         if request.allow_auto_topic_creation and self._auto_create:
             await self._create_missing(list(request.topics))
         return self._response(metadata.image, request)
 
     async def WatchMetadata(self, request: Any, context: Any) -> None:
         metadata = self._broker.metadata
-        await metadata.wait_for(request.min_metadata_offset, self._broker.limits.request_timeout_ms)
+        await metadata.wait_for(max(request.min_metadata_offset, 1), self._broker.limits.request_timeout_ms)
         changed = asyncio.Event()
 
         def watcher(image: MetadataImage, delta: MetadataDelta) -> None:
@@ -57,6 +64,8 @@ class MetadataService(metadata_pb2_grpc.MetadataServicer):
             metadata.unwatch(watcher)
 
     def _response(self, image: MetadataImage, request: Any) -> Any:
+        if self._view is None:  # made late: the broker's id is known once it has registered
+            self._view = MetadataView(broker_id=self._broker.broker_id, topic_defaults=self._topic_defaults)
         return self._view.response(image, request, controller_id=self._broker.metadata.controller_id)
 
     async def _create_missing(self, names: list[str]) -> None:
