@@ -66,9 +66,7 @@ class SdkCluster:
     def read(self, wanted: OffsetRange, *, columns: Sequence[str], timeout_ms: int) -> Iterator[pa.RecordBatch]:
         settings: dict[str, Any] = {**self._config, "default.api.timeout.ms": timeout_ms}
         with RangeReader([ClientRange(*wanted)], settings) as reader:
-            batches = reader.arrow_batches(
-                columns=list(columns), include_headers="headers" in columns, max_bytes=ARROW_BATCH_BYTES
-            )
+            batches = reader.arrow_batches(columns=list(columns), max_bytes=ARROW_BATCH_BYTES)
             for batch in batches:
                 for row in range(0, batch.num_rows, ARROW_BATCH_ROWS):
                     yield batch.slice(row, ARROW_BATCH_ROWS)

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
+
+from headrace.settings import CONSUMER
 
 from .offset_reader import OffsetReader
 from .offsets import LATEST
@@ -58,7 +60,7 @@ class HeadraceDataSource(DataSource):
 
     def schema(self) -> StructType:
         """Columns of the Kafka source; options are checked here, so that a mistake shows where the frame is made."""
-        return record_schema(parse_options(self.options, streaming=None).include_headers)
+        return record_schema(checked(self.options, streaming=None).include_headers)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         return HeadraceBatchReader(dict(self.options), schema)
@@ -72,11 +74,18 @@ class HeadraceDataSource(DataSource):
         return ship(self, dict(self.__dict__))
 
 
+def checked(options: Mapping[str, str], *, streaming: bool | None) -> SourceOptions:
+    """The source's options and the client's, so that a mistake in either shows before anything is connected."""
+    parsed = parse_options(options, streaming=streaming)
+    CONSUMER.parse(parsed.client, defaults=False)
+    return parsed
+
+
 class RangeTask:
     """What batch and stream readers share: options, columns, and reading a range in a worker."""
 
     def __init__(self, options: dict[str, str], schema: StructType, *, streaming: bool) -> None:
-        self.options = parse_options(options, streaming=streaming)
+        self.options = checked(options, streaming=streaming)
         self.columns = tuple(check_schema(schema, self.options.include_headers).fieldNames())
         for note in self.options.notes:
             logger.warning("headrace source: %s", note)
