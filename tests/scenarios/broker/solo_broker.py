@@ -153,6 +153,7 @@ class SoloBroker:
             clock=clock,
             rng=random.Random(1),
             loop=loop,
+            events=emitter,
             on_turn=self.replicas.logs_moved,
             on_failed=self.replicas.storage_failed,
         )

@@ -100,12 +100,13 @@ class PartitionFailed(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LogRecovered(Event):
-    """After an unclean stop a log was scanned from its recovery point; ``truncated_bytes`` of a torn tail were cut."""
+class LogDirectoryOpened(Event):
+    """A log directory is locked, its logs are open; not ``clean``: what lay beyond recovery points was scanned."""
 
-    partition: TopicPartition
-    log_end_offset: int
-    truncated_bytes: int
+    path: str
+    logs: int
+    damaged: int
+    clean: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -94,6 +94,7 @@ class Broker:
             clock=self.clock,
             rng=rng or random.Random(),
             loop=loop,
+            events=self.events,
             on_turn=self.replicas.logs_moved,
             on_failed=self.replicas.storage_failed,
         )

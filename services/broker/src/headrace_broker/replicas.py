@@ -25,7 +25,7 @@ from headrace_core.log import LogConfig, PartitionLog
 from headrace_core.metadata import MetadataDelta, MetadataImage, PartitionImage, TopicImage
 from headrace_core.metadata.configs import broker_topic_defaults
 from headrace_core.metadata.records import ConfigResourceType
-from headrace_core.telemetry import Emitter, LogDirectoryFailed, PartitionClosed, PartitionFailed, PartitionOpened
+from headrace_core.telemetry import Emitter, PartitionClosed, PartitionFailed, PartitionOpened
 from headrace_core.types import NO_LEADER, TopicPartition
 
 from .partition import PartitionLeader
@@ -247,9 +247,8 @@ class Replicas:
             if replica is not None and replica.log is log:
                 replica.log_moved()
 
-    def storage_failed(self, root: str, partitions: Iterable[TopicPartition], reason: str) -> None:
+    def storage_failed(self, partitions: Iterable[TopicPartition], reason: str) -> None:
         """The directory of these partitions has failed: they are offline on this broker until it starts anew."""
-        self._events.emit(LogDirectoryFailed(path=root, reason=reason))
         for partition in partitions:
             error = StorageError(f"{partition} is offline: {reason}")
             self._failed[partition] = error

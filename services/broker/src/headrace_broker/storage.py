@@ -20,6 +20,7 @@ from headrace_core.log.checkpoints import LOCK
 from headrace_core.log.directory import LogDirectory
 from headrace_core.log.files import FileSystem
 from headrace_core.log.writer import DirectoryWriter
+from headrace_core.telemetry import Emitter, LogDirectoryFailed, LogDirectoryOpened
 from headrace_core.types import TopicPartition
 
 from .partition import PartitionLeader
@@ -43,13 +44,15 @@ class Storage:
         clock: Clock,
         rng: random.Random,
         loop: asyncio.AbstractEventLoop,
+        events: Emitter,
         on_turn: Callable[[list[PartitionLog]], None],
-        on_failed: Callable[[str, Iterable[TopicPartition], str], None],
+        on_failed: Callable[[Iterable[TopicPartition], str], None],
     ) -> None:
         self._fs = fs
         self._roots = tuple(roots)
         self._clock = clock
         self._rng = rng
+        self._events = events
         self._on_turn = on_turn
         self._on_failed = on_failed
         self._reads = ReadThreads(loop)
@@ -82,6 +85,14 @@ class Storage:
             self._writers.append(writer)
             self._at.update(dict.fromkeys(directory.logs, writer))
             damaged.update(directory.quarantined)
+            self._events.emit(
+                LogDirectoryOpened(
+                    path=directory.root,
+                    logs=len(directory.logs),
+                    damaged=len(directory.quarantined),
+                    clean=directory.clean_shutdown_epoch is not None,
+                )
+            )
         return damaged
 
     def _open_directory(self, settings_of: Callable[[str], LogConfig], root: str) -> LogDirectory:
@@ -91,7 +102,8 @@ class Storage:
 
     def _failed(self, directory: LogDirectory, failure: StorageError) -> None:
         partitions = [partition for partition, writer in self._at.items() if writer.directory is directory]
-        self._on_failed(directory.root, partitions, failure.message)
+        self._events.emit(LogDirectoryFailed(path=directory.root, reason=failure.message))
+        self._on_failed(partitions, failure.message)
 
     # -- logs --------------------------------------------------------------------------------------------------------
 
