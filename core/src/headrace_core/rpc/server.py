@@ -9,10 +9,11 @@ from typing import Any
 
 import grpc
 import grpc.aio
+from google.protobuf.message import DecodeError
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from ..errors import HeadraceError, UnknownServerError
+from ..errors import HeadraceError, InvalidRequestError, UnknownServerError
 from .channel import COMMON_OPTIONS
 from .status import status_of
 
@@ -37,15 +38,34 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
             )
         if handler.response_streaming:
             return grpc.unary_stream_rpc_method_handler(
-                _guard(handler.unary_stream, method), handler.request_deserializer, handler.response_serializer
+                _guard(handler.unary_stream, method), _tolerant(handler), handler.response_serializer
             )
         if handler.request_streaming:
             return grpc.stream_unary_rpc_method_handler(
                 _guard(handler.stream_unary, method), handler.request_deserializer, handler.response_serializer
             )
         return grpc.unary_unary_rpc_method_handler(
-            _guard(handler.unary_unary, method), handler.request_deserializer, handler.response_serializer
+            _guard(handler.unary_unary, method), _tolerant(handler), handler.response_serializer
         )
+
+
+class _Undecodable:
+    """Stands for a request that is no valid message: gRPC itself would answer UNKNOWN, and log a stack trace."""
+
+    def __init__(self, error: DecodeError) -> None:
+        self.error = error
+
+
+def _tolerant(handler: grpc.RpcMethodHandler) -> Callable[[bytes], Any]:
+    deserialize = handler.request_deserializer
+
+    def tolerant(data: bytes) -> Any:
+        try:
+            return deserialize(data)
+        except DecodeError as error:
+            return _Undecodable(error)
+
+    return tolerant
 
 
 def _guard(behaviour: Any, method: str) -> Any:
@@ -58,6 +78,8 @@ def _guard(behaviour: Any, method: str) -> Any:
     async def guarded(request: Any, context: Any) -> Any:
         failure: HeadraceError
         try:
+            if isinstance(request, _Undecodable):
+                raise InvalidRequestError(f"{method}: the request is not a valid protobuf message: {request.error}")
             return await behaviour(request, context)
         except HeadraceError as error:
             failure = error
