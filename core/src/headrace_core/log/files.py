@@ -27,6 +27,7 @@ Buffer = bytes | bytearray | memoryview
 #: Linux takes at most this many buffers in one writev.
 IOV_MAX = 1024
 _FALLOC_FL_KEEP_SIZE = 1
+_SYNC_FILE_RANGE_WRITE = 2
 _PROBE_STEP_BYTES = 64 * 1024
 
 
@@ -58,6 +59,9 @@ class File(Protocol):
 
     def sync(self) -> None:
         """fdatasync: returns when every byte written before is durable. A failure is final: never retry it."""
+
+    def start_writeback(self, position: int, size: int) -> None:
+        """Has the disk begin with these bytes now, for a ``sync`` that comes soon. A hint: promises nothing."""
 
     def preallocate(self, position: int, size: int) -> None:
         """Reserves blocks without changing the file's size. Best effort: a file system that cannot, does nothing."""
@@ -183,6 +187,10 @@ class RealFile:
     def sync(self) -> None:
         os.fdatasync(self._fd)
 
+    def start_writeback(self, position: int, size: int) -> None:
+        if _sync_file_range is not None:  # an error of the disk is told by the sync that follows
+            _sync_file_range(self._fd, position, size, _SYNC_FILE_RANGE_WRITE)
+
     def preallocate(self, position: int, size: int) -> None:
         if _fallocate is not None:
             _fallocate(self._fd, _FALLOC_FL_KEEP_SIZE, position, size)
@@ -258,18 +266,23 @@ class RealFileSystem:
         return stat.f_bavail * stat.f_frsize
 
 
-def _load_fallocate() -> Callable[[int, int, int, int], int] | None:
-    """fallocate(2), which Python does not expose (posix_fallocate would grow the file, with zeros in its tail)."""
+_FileCall = Callable[[int, int, int, int], int]
+
+
+def _libc(name: str, *types: type) -> _FileCall | None:
+    """A call of the C library that Python does not expose; None where there is none (both are optional to us)."""
     try:
-        function = ctypes.CDLL(None, use_errno=True).fallocate
+        function = getattr(ctypes.CDLL(None, use_errno=True), name)
     except (OSError, AttributeError):
         return None
-    function.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
+    function.argtypes = list(types)
     function.restype = ctypes.c_int
-    return cast("Callable[[int, int, int, int], int]", function)
+    return cast("_FileCall", function)
 
 
-_fallocate = _load_fallocate()
+# posix_fallocate, which Python has, would grow the file, with zeros in its tail.
+_fallocate = _libc("fallocate", ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
+_sync_file_range = _libc("sync_file_range", ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint)
 
 
 # ---------------------------------------------------------------------------------------------- whole small files

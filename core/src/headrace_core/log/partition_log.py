@@ -165,7 +165,7 @@ class PartitionLog(LogReader):
             raise outcome
         return outcome
 
-    def append_many(self, appends: Sequence[Append]) -> list[AppendOutcome]:
+    def append_many(self, appends: Sequence[Append], *, start_writeback: bool = False) -> list[AppendOutcome]:
         """Appends several requests in order, each of them whole or not at all, with one writev for all that go into the
         same segment.
 
@@ -173,7 +173,20 @@ class PartitionLog(LogReader):
         RecordTooLargeError, RecordListTooLargeError, DiskFullError (what had been written of it is removed again). The
         others are appended all the same. Raises OSError when the disk fails in another way: then the state of the file
         is unknown and the log must not be used any more.
+
+        ``start_writeback``: the disk may begin at once; for when other files are written before this one is flushed.
         """
+        if self.is_closed:
+            return [self.closed_error() for _ in appends]
+        before, size_before = self.active, self.active.size
+        outcomes = self._append_many(appends)
+        segment = self.active
+        position = size_before if segment is before else 0
+        if start_writeback and segment.size > position:
+            segment.log.start_writeback(position, segment.size - position)
+        return outcomes
+
+    def _append_many(self, appends: Sequence[Append]) -> list[AppendOutcome]:
         now_ms = self._clock.now_ms()
         outcomes: list[AppendOutcome] = []
         group: list[Prepared] = []

@@ -427,6 +427,9 @@ class MemoryFile:
             before_fault=lambda _: self._inode.lose_pending(),
         )
 
+    def start_writeback(self, position: int, size: int) -> None:
+        self._check(write=True)
+
     def preallocate(self, position: int, size: int) -> None:
         self._check(write=True)
 
