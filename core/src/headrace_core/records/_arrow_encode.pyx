@@ -147,50 +147,76 @@ cdef inline unsigned char* _put(unsigned char* p, bytes_t data, Py_ssize_t size)
     return p
 
 
-cdef int fill(const Source* source, Py_ssize_t* next_row, Sink* sink) noexcept nogil:
-    """Write records from ``next_row`` on until the source is drained or the next one does not fit. An Outcome."""
-    cdef Py_ssize_t index, row, key_size, value_size, body, needed, header, first, last, name_size, content_size
-    cdef bytes_t key, value, name, content
+cdef inline int fill_as(const Source* from_, Py_ssize_t* next_row, Sink* to, bint plain) noexcept nogil:
+    """fill(), compiled twice: ``plain`` means values alone, which needs none of the other columns' questions."""
+    # Copies, since the compiler must expect a store through ``p`` to change whatever a pointer leads to.
+    cdef Source source = from_[0]
+    cdef Sink sink = to[0]
+    cdef int outcome = DRAINED
+    cdef Py_ssize_t index = next_row[0]
+    cdef Py_ssize_t row, value_size, body, needed, header, name_size, content_size
+    cdef Py_ssize_t key_size = -1
+    cdef Py_ssize_t first = 0
+    cdef Py_ssize_t last = 0
+    cdef bytes_t value, name, content
+    cdef bytes_t key = NULL
     cdef long long delta = 0
-    cdef int64_t timestamp
+    cdef int64_t timestamp = source.now_ms
     cdef unsigned char* p
-    for index in range(next_row[0], source.row_count):
-        next_row[0] = index
-        row = index if source.rows is NULL else source.rows[index]
-        if not cell(&source.key, row, &key, &key_size) or not cell(&source.value, row, &value, &value_size):
-            return BAD_OFFSETS
-        timestamp = source.now_ms
-        if source.timestamps is not NULL and (
-            source.timestamp_validity is NULL or is_set(source.timestamp_validity, row + source.timestamp_shift)
-        ):
-            timestamp = floored(source.timestamps[row + source.timestamp_shift], source.timestamp_divisor)
-        if timestamp < -1 or (sink.count and sub_overflows(timestamp, sink.base_timestamp, &delta)):
-            return BAD_TIMESTAMP
+    while index < source.row_count:
+        row = index
+        if not plain:
+            if source.rows is not NULL:
+                row = source.rows[index]
+            if not cell(&source.key, row, &key, &key_size):
+                outcome = BAD_OFFSETS
+                break
+            timestamp = source.now_ms
+            if source.timestamps is not NULL and (
+                source.timestamp_validity is NULL or is_set(source.timestamp_validity, row + source.timestamp_shift)
+            ):
+                timestamp = floored(source.timestamps[row + source.timestamp_shift], source.timestamp_divisor)
+            first = last = 0
+            if source.has_headers and (
+                source.list_validity is NULL or is_set(source.list_validity, row + source.list_shift)
+            ):
+                first = source.list_offsets[row + source.list_shift]
+                last = source.list_offsets[row + source.list_shift + 1]
+                if first < 0 or last < first or last > source.header_rows:
+                    outcome = BAD_OFFSETS
+                    break
+        if not cell(&source.value, row, &value, &value_size):
+            outcome = BAD_OFFSETS
+            break
         if sink.count == 0:
-            delta = 0
-        first = last = 0
-        if source.has_headers and (
-            source.list_validity is NULL or is_set(source.list_validity, row + source.list_shift)
-        ):
-            first = source.list_offsets[row + source.list_shift]
-            last = source.list_offsets[row + source.list_shift + 1]
-            if first < 0 or last < first or last > source.header_rows:
-                return BAD_OFFSETS
+            sink.base_timestamp = timestamp
+        if timestamp < -1 or sub_overflows(timestamp, sink.base_timestamp, &delta):
+            outcome = BAD_TIMESTAMP
+            break
         body = (
-            1 + varint_size(zigzag(delta)) + varint_size(zigzag(sink.count)) + _room(key_size) + _room(value_size)
+            1
+            + varint_size(zigzag(delta))
+            + varint_size(zigzag(sink.count))
+            + _room(key_size)
+            + _room(value_size)
             + varint_size(zigzag(last - first))
         )
         for header in range(first, last):
-            if not cell(&source.header_name, header, &name, &name_size):
-                return BAD_OFFSETS
-            if not cell(&source.header_content, header, &content, &content_size):
-                return BAD_OFFSETS
+            if not cell(&source.header_name, header, &name, &name_size) or not cell(
+                &source.header_content, header, &content, &content_size
+            ):
+                outcome = BAD_OFFSETS
+                break
             if name_size < 0:
-                return NAMELESS_HEADER
+                outcome = NAMELESS_HEADER
+                break
             body += _room(name_size) + _room(content_size)
+        if outcome != DRAINED:
+            break
         needed = sink.used + varint_size(zigzag(body)) + body
         if needed > sink.capacity:
-            return FULL if sink.count else TOO_LARGE
+            outcome = FULL if sink.count else TOO_LARGE
+            break
         p = put_varint(sink.data + sink.used, zigzag(body))
         p[0] = 0
         p = put_varint(p + 1, zigzag(delta))
@@ -204,13 +230,25 @@ cdef int fill(const Source* source, Py_ssize_t* next_row, Sink* sink) noexcept n
             cell(&source.header_content, header, &content, &content_size)
             p = _put(p, content, content_size)
         sink.used = needed
-        if sink.count == 0:
-            sink.base_timestamp = timestamp
         if timestamp > sink.max_timestamp:
             sink.max_timestamp = timestamp
         sink.count += 1
-    next_row[0] = source.row_count
-    return DRAINED
+        index += 1
+    next_row[0] = index
+    to[0] = sink
+    return outcome
+
+
+cdef int fill(const Source* source, Py_ssize_t* next_row, Sink* sink) noexcept nogil:
+    """Write records from ``next_row`` on until the source is drained or the next one does not fit. An Outcome."""
+    if (
+        source.key.layout == ALL_NULL
+        and source.rows is NULL
+        and source.timestamps is NULL
+        and not source.has_headers
+    ):
+        return fill_as(source, next_row, sink, True)
+    return fill_as(source, next_row, sink, False)
 
 
 cdef void _describe(Column* column, object description) noexcept:

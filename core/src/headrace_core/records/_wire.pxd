@@ -36,9 +36,15 @@ cdef extern from *:
         return ((unsigned long long)v << 1) ^ (unsigned long long)(v >> 63);
     }
     static inline int headrace_varint_size(unsigned long long zigzag) {
-        return (70 - __builtin_clzll(zigzag | 1)) / 7;
+        if (__builtin_expect(zigzag < 0x80, 1)) return 1;
+        unsigned int bits = 64 - (unsigned int)__builtin_clzll(zigzag);
+        return (int)((bits * 9 + 64) >> 6);  /* bits / 7, rounded up, for 1 to 64 */
     }
     static inline unsigned char *headrace_put_varint(unsigned char *p, unsigned long long zigzag) {
+        if (__builtin_expect(zigzag < 0x80, 1)) { *p = (unsigned char)zigzag; return p + 1; }
+        if (__builtin_expect(zigzag < 0x4000, 1)) {
+            p[0] = (unsigned char)(zigzag | 0x80); p[1] = (unsigned char)(zigzag >> 7); return p + 2;
+        }
         while (zigzag > 0x7F) { *p++ = (unsigned char)(zigzag | 0x80); zigzag >>= 7; }
         *p++ = (unsigned char)zigzag;
         return p;
