@@ -42,6 +42,26 @@ logger = logging.getLogger(__name__)
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
 
+class _Group:
+    """Appends that go into the active segment with one write."""
+
+    __slots__ = ("entries", "size")
+
+    def __init__(self) -> None:
+        self.entries: list[Prepared] = []
+        self.size = 0
+
+    def add(self, prepared: Prepared) -> None:
+        self.entries.append(prepared)
+        self.size += prepared.size
+
+    def take(self) -> tuple[list[Prepared], int]:
+        """All of it; the group is empty afterwards."""
+        taken = self.entries, self.size
+        self.entries, self.size = [], 0
+        return taken
+
+
 class PartitionLog(LogReader):
     """See the module. Made by ``open``; all offsets are exclusive ends unless they say otherwise."""
 
@@ -189,36 +209,31 @@ class PartitionLog(LogReader):
     def _append_many(self, appends: Sequence[Append]) -> list[AppendOutcome]:
         now_ms = self._clock.now_ms()
         outcomes: list[AppendOutcome] = []
-        group: list[Prepared] = []
+        group = _Group()
         for append in appends:
             try:
                 prepared = self._prepare(append, group, now_ms)
                 if self._should_roll(group, prepared, now_ms):
                     outcomes += self._write(group)
-                    group = []
                     self.roll()
                     if prepared.metas[0].base_offset != self.log_end_offset:  # the group before it was refused
                         prepared = self._prepare(append, group, now_ms)
                 self._assign_epoch(append.leader_epoch, prepared.metas[0].base_offset)
             except HeadraceError as error:
-                outcomes += self._write(group)
-                group = []
-                outcomes.append(error)
+                outcomes += [*self._write(group), error]
             except OSError as error:
                 if error.errno not in _NO_SPACE:
                     raise
-                outcomes += self._write(group)
-                group = []
-                outcomes.append(self._disk_full(error))
+                outcomes += [*self._write(group), self._disk_full(error)]
             else:
-                group.append(prepared)
+                group.add(prepared)
         return outcomes + self._write(group)
 
-    def _prepare(self, append: Append, group: list[Prepared], now_ms: int) -> Prepared:
+    def _prepare(self, append: Append, group: _Group, now_ms: int) -> Prepared:
         data, headers = append.data, append.headers
         if headers is None:
             data, headers = validate(data, self.config, now_ms)
-        base_offset = group[-1].next_offset if group else self.log_end_offset
+        base_offset = group.entries[-1].next_offset if group.entries else self.log_end_offset
         return prepare(
             data, headers, self.config, base_offset=base_offset, leader_epoch=append.leader_epoch, now_ms=now_ms
         )
@@ -232,23 +247,24 @@ class PartitionLog(LogReader):
                 f"{self.topic_partition}: an append with leader epoch {epoch}, but the log has records of {latest}"
             )
 
-    def _write(self, group: list[Prepared]) -> list[AppendOutcome]:
-        if not group:
+    def _write(self, group: _Group) -> list[AppendOutcome]:
+        """Writes and publishes what is in the group, and empties it; the outcome of each."""
+        entries, size = group.take()
+        if not entries:
             return []
         segment = self.active
-        if len(group) == 1:
-            buffers, metas, size = group[0].buffers, group[0].metas, group[0].size
+        if len(entries) == 1:
+            buffers, metas = entries[0].buffers, entries[0].metas
         else:
-            buffers = [buffer for prepared in group for buffer in prepared.buffers]
-            metas = [meta for prepared in group for meta in prepared.metas]
-            size = sum(prepared.size for prepared in group)
+            buffers = [buffer for prepared in entries for buffer in prepared.buffers]
+            metas = [meta for prepared in entries for meta in prepared.metas]
         try:
             segment.write(buffers, size)
         except OSError as error:
             if error.errno not in _NO_SPACE:
                 raise
             segment.undo_write()
-            return [self._disk_full(error)] * len(group)
+            return [self._disk_full(error) for _ in entries]
         self._published(segment, metas)
         return [
             AppendInfo(
@@ -259,7 +275,7 @@ class PartitionLog(LogReader):
                 self.log_start_offset,
                 prepared.max_timestamp_ms,
             )
-            for prepared in group
+            for prepared in entries
         ]
 
     def _published(self, segment: LogSegment, metas: Sequence[BatchMeta]) -> None:
@@ -280,17 +296,17 @@ class PartitionLog(LogReader):
 
     # ---------------------------------------------------------------- roll
 
-    def _should_roll(self, group: list[Prepared], prepared: Prepared, now_ms: int) -> bool:
+    def _should_roll(self, group: _Group, prepared: Prepared, now_ms: int) -> bool:
         """Kafka's LogSegment.shouldRoll, for what would come behind ``group``."""
         segment = self.active
-        size = segment.size + sum(one.size for one in group)
+        size = segment.size + group.size
         if size == 0:
             return False
         if size + prepared.size > self.config.segment_bytes or not segment.fits(prepared.next_offset - 1):
             return True
         if segment.index.is_full or segment.time_index.is_full:
             return True
-        first_ms = segment.first_batch_timestamp() if segment.size else group[0].metas[0].max_timestamp_ms
+        first_ms = segment.first_batch_timestamp() if segment.size else group.entries[0].metas[0].max_timestamp_ms
         if first_ms is not None and first_ms >= 0:
             waited_ms = prepared.max_timestamp_ms - first_ms
         else:

@@ -1,0 +1,107 @@
+"""The pure part of the directory writer: what goes into a turn, and when a log must be flushed."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import cast
+
+from headrace_core.log import Append, LogConfig, PartitionLog
+from headrace_core.log.turns import (
+    ActionEntry,
+    AppendEntry,
+    Entry,
+    SyncGauge,
+    Turn,
+    WriteStep,
+    flush_deadline_ms,
+    must_flush_now,
+    plan_turn,
+)
+from headrace_core.types import FlushPolicy
+
+
+class _Log:
+    """Stands for a log: a turn only asks whether two are the same."""
+
+
+A, B = cast("PartitionLog", _Log()), cast("PartitionLog", _Log())
+
+
+def append(log: PartitionLog, size: int = 10) -> AppendEntry:
+    return AppendEntry(log, Append(data=bytes(size), leader_epoch=0), size, _nobody)
+
+
+def action(log: PartitionLog | None) -> ActionEntry:
+    return ActionEntry(log, lambda: None, _nobody)
+
+
+def _nobody(outcome: object) -> None:
+    """Nobody waits."""
+
+
+def plan(*entries: Entry, bytes_max: int = 1000, inline_bytes_max: int = 100) -> tuple[Turn, list[Entry]]:
+    queue = deque(entries)
+    turn = plan_turn(queue, bytes_max=bytes_max, inline_bytes_max=inline_bytes_max)
+    return turn, list(queue)
+
+
+def shape(turn: Turn) -> list[object]:
+    return [("write", step.log, step.entries) if isinstance(step, WriteStep) else step for step in turn.steps]
+
+
+def test_appends_to_a_log_are_one_write() -> None:
+    a1, b1, a2, b2 = append(A), append(B), append(A), append(B)
+    turn, left = plan(a1, b1, a2, b2)
+    assert shape(turn) == [("write", A, [a1, a2]), ("write", B, [b1, b2])]
+    assert (turn.size, turn.is_heavy, left) == (40, False, [])
+
+
+def test_action_on_a_log_keeps_its_place_among_that_logs_appends_only() -> None:
+    a1, b1, a2, b2, on_a = append(A), append(B), append(A), append(B), action(A)
+    turn, _ = plan(a1, b1, on_a, a2, b2)
+    assert shape(turn) == [("write", A, [a1]), ("write", B, [b1, b2]), on_a, ("write", A, [a2])]
+    assert turn.is_heavy
+
+
+def test_action_on_the_directory_keeps_its_place_among_all() -> None:
+    a1, b1, a2, on_all = append(A), append(B), append(A), action(None)
+    turn, _ = plan(a1, b1, on_all, a2)
+    assert shape(turn) == [("write", A, [a1]), ("write", B, [b1]), on_all, ("write", A, [a2])]
+
+
+def test_turn_is_bounded_but_takes_at_least_one_entry() -> None:
+    first, second, third = append(A, 600), append(A, 600), append(A, 600)
+    turn, left = plan(first, second, third)
+    assert (turn.size, left) == (1200, [third])
+    large = append(A, 5000)
+    assert plan(large)[0].size == 5000
+
+
+def test_turn_is_heavy_above_the_bound_for_the_loop() -> None:
+    assert not plan(append(A, 50), append(B, 50))[0].is_heavy
+    assert plan(append(A, 50), append(B, 51))[0].is_heavy
+
+
+def test_when_records_must_be_forced_to_disk() -> None:
+    os = LogConfig(flush=FlushPolicy.OS)
+    assert must_flush_now(LogConfig(), 1)
+    assert not must_flush_now(os, 10**9)
+    assert [must_flush_now(LogConfig(flush=FlushPolicy.OS, flush_messages=5), n) for n in (4, 5)] == [False, True]
+    assert flush_deadline_ms(os, 100.0) is None
+    interval = LogConfig(flush=FlushPolicy.INTERVAL, flush_ms=30)
+    assert flush_deadline_ms(interval, 100.0) == 130.0
+    assert flush_deadline_ms(interval, None) is None
+
+
+def test_gauge_rises_at_once_and_falls_slowly() -> None:
+    gauge = SyncGauge()
+    gauge.add(0.1)
+    gauge.add(5.0)
+    assert gauge.value_ms == 5.0
+    seen = []
+    for _ in range(40):
+        gauge.add(0.1)
+        seen.append(gauge.value_ms)
+    assert seen == sorted(seen, reverse=True)
+    assert seen[3] > 1.0
+    assert seen[-1] < 1.0
