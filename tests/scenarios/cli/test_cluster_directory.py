@@ -176,6 +176,21 @@ def test_a_failed_later_start_keeps_the_data(cluster: ClusterDirectory, behaviou
     assert Path(data, "precious").read_text() == "records"
 
 
+def test_a_failed_start_quotes_nothing_of_an_earlier_life(
+    cluster: ClusterDirectory, behaviours: dict[str, str]
+) -> None:
+    cluster.up(Topology())
+    cluster.down()
+    with cluster.log_path("broker", 1).open("a") as log:
+        log.write("an old trouble: the address is in use\n")
+    behaviours["broker-1"] = "die"
+    with pytest.raises(ClusterStartError) as failure:
+        cluster.up(Topology())
+    assert "disk is on fire" in str(failure.value)
+    assert "old trouble" not in str(failure.value)
+    assert type(failure.value) is ClusterStartError
+
+
 def _running_under(directory: Path) -> list[str]:
     """Command lines of live processes that mention the directory."""
     found = []

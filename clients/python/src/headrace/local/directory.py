@@ -88,6 +88,7 @@ class ClusterDirectory:
         self.stop_timeout_s = stop_timeout_s
         self._file = StateFile(self.directory)
         self._command = command  # tests put stand-ins in the nodes' place
+        self._log_starts: dict[str, int] = {}  # node's name -> where the output of its present life begins
 
     # -- reading
 
@@ -192,6 +193,7 @@ class ClusterDirectory:
     def _start(self, state: ClusterState, nodes: Iterable[Node]) -> Started:
         """Start ``nodes`` and wait until every node of the cluster that lives serves. The caller holds the lock."""
         begun: list[Node] = []
+        self._log_starts = {}
         try:
             for node in nodes:
                 self._check_ports(node)
@@ -201,6 +203,7 @@ class ClusterDirectory:
             for node in nodes:
                 log = node_files.log_path(self.directory, node)
                 log.parent.mkdir(exist_ok=True)
+                self._log_starts[node.name] = log.stat().st_size if log.exists() else 0
                 begun.append(
                     replace(
                         node,
@@ -241,7 +244,7 @@ class ClusterDirectory:
 
     def _start_failure(self, node: Node, what: str) -> ClusterStartError:
         path = node_files.log_path(self.directory, node)
-        tail = _tail(path)
+        tail = _tail(path, self._log_starts.get(node.name, 0))
         quoted = "\n".join(f"  | {line}" for line in tail) or "  | (empty)"
         stolen = any(sign in line for line in tail for sign in ("cannot bind", "ddress already in use", "is in use"))
         kind = _PortStolenError if stolen else ClusterStartError
@@ -341,11 +344,12 @@ def _reconciled(state: ClusterState, wanted: Topology, directory: Path) -> Clust
     return replace(state, config=state.config | dict(wanted.config or {}))
 
 
-def _tail(path: Path) -> list[str]:
+def _tail(path: Path, start: int) -> list[str]:
+    """The last lines of a log, none of those before ``start``: an earlier life's troubles explain nothing now."""
     try:
         with path.open("rb") as log:
             log.seek(0, 2)
-            log.seek(max(0, log.tell() - 16_384))
+            log.seek(max(start, log.tell() - 16_384))
             return log.read().decode(errors="replace").splitlines()[-_LOG_LINES_QUOTED:]
     except OSError:
         return []
