@@ -24,9 +24,9 @@ class BrokerLimits:
     #: Of one request (socket.request.max.bytes).
     request_bytes_max: int = 100 * 1024 * 1024
     #: Of one produce stream's unanswered requests; above it the stream is not read.
-    stream_bytes_max: int = 8 * 1024 * 1024
+    stream_bytes_max: int = 16 * 1024 * 1024
     #: Of all produce streams together.
-    in_flight_bytes_max: int = 48 * 1024 * 1024
+    in_flight_bytes_max: int = 64 * 1024 * 1024
     #: How long a request may take that does not say so itself (request.timeout.ms).
     request_timeout_ms: int = 30_000
 
