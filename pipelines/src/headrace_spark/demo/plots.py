@@ -50,17 +50,13 @@ def _by_hour(plt, answer: Answer, path: Path) -> Path:  # type: ignore[no-untype
     for index, origin in enumerate(sorted({origin for origin, _ in answer.by_hour})):
         found = [(h, answer.by_hour[origin, h]) for h in hours if (origin, h) in answer.by_hour]
         points = [(hour, mean) for hour, (departures, mean) in found if mean is not None and departures >= FEWEST]
-        delays.plot(*zip(*points, strict=True), color=COLORS.get(origin), marker="o", markersize=4, linewidth=2)
-        hour, mean = points[-1]
-        delays.annotate(
-            f"{origin}  {AIRPORTS.get(origin, '')}",
-            (hour, mean),
-            xytext=(8, 0),
-            textcoords="offset points",
+        delays.plot(
+            *zip(*points, strict=True),
             color=COLORS.get(origin),
-            va="center",
-            fontweight="bold",
-            annotation_clip=False,
+            marker="o",
+            markersize=4,
+            linewidth=2,
+            label=f"{AIRPORTS.get(origin, origin)} ({origin})",
         )
         width = 0.26
         counts.bar(
@@ -77,6 +73,7 @@ def _by_hour(plt, answer: Answer, path: Path) -> Path:  # type: ignore[no-untype
         fontsize=8.5,
         color=FAINT,
     )
+    delays.legend(loc="upper left", frameon=False)
     delays.axhline(0, color=FAINT, linewidth=0.8)
     delays.set_ylabel("mean departure delay (minutes)")
     delays.grid(axis="y", color="#e6e6e6")
