@@ -127,13 +127,14 @@ def test_buffered_bytes_count_what_has_no_outcome(backend: Any) -> None:
     assert len(h.slow) == 1
     assert h.acc.buffered_bytes >= 1_500
     freed: list[int] = []
-    h.acc.space_waiters.append(lambda: freed.append(1))
+    assert h.acc.add_space_waiter(lambda: freed.append(1))
     while (batch := h.take()) is not None:
         batch.finish(0, -1, None)
     assert freed == [1]
     assert h.acc.buffered_bytes == 0
     assert h.queue.bytes == 0
     assert h.acc.unfinished == set()
+    assert not h.acc.add_space_waiter(lambda: None)
     assert h.acc.send("t", b"again") is not None
 
 
@@ -162,8 +163,10 @@ def test_value_that_is_not_bytes_is_a_type_error_and_leaves_no_trace(backend: An
     h = Harness(backend)
     h.acc.send("t", b"before")
     for value in ("text", 5, object()):
-        with pytest.raises(TypeError):
+        with pytest.raises(TypeError, match=r"a value must be bytes or None, not \w+: set value\.serializer"):
             h.acc.send("t", value)
+    with pytest.raises(TypeError, match="a key must be bytes or None, not str"):
+        h.acc.send("t", b"v", "text")
     for fits in (None, b"v", bytearray(b"w"), memoryview(b"x")):
         h.acc.send("t", fits)
     assert h.values(h.take()) == [b"before", None, b"v", b"w", b"x"]

@@ -38,7 +38,7 @@ class Samples:
 
     def _recent(self) -> list[list[float]]:
         oldest = time.monotonic() - self._width_s * self._count
-        return [window for window in self._windows if window[0] >= oldest]
+        return [window for window in list(self._windows) if window[0] >= oldest]  # a copy: another thread records
 
     def rate(self) -> float:
         """Sum per second over the windows."""

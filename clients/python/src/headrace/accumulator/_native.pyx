@@ -9,476 +9,51 @@ step must allocate one (a new batch, headers), the collector is off for that mom
 
 cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_GET_SIZE
-from cpython.list cimport PyList_GET_ITEM, PyList_GET_SIZE
-from cpython.object cimport PyObject
+from cpython.list cimport PyList_GET_SIZE
 
 from headrace_core.records._native cimport BatchBuilder
 
-import asyncio
-import threading
+from ._batches cimport Ledger, PartitionQueue, SendBatch, TopicQueues
+from ._clock cimport now_ms, usleep
+from ._futures cimport AsyncRecordFuture, RecordFuture, Sent
+from ._murmur cimport hash_key
 
-
-from ..models import RecordMetadata
-from ._pure import too_large
+from . import _batches, _futures, _murmur
+from ._murmur import murmur2
+from ._pure import too_large, wrong_type
 
 cdef extern from "Python.h":
     int PyGC_Disable()
     int PyGC_Enable()
 
-cdef extern from *:
-    """
-    #include <time.h>
-    #include <unistd.h>
-    static inline long long headrace_now_ms(void) {
-        struct timespec t; clock_gettime(CLOCK_REALTIME, &t);
-        return (long long)t.tv_sec * 1000 + t.tv_nsec / 1000000;
-    }
-    static inline double headrace_monotonic_s(void) {
-        struct timespec t; clock_gettime(CLOCK_MONOTONIC, &t);
-        return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-    }
-    static inline unsigned int headrace_word(const unsigned char *p) {
-        unsigned int v; __builtin_memcpy(&v, p, 4);
-    #if __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
-        v = __builtin_bswap32(v);
-    #endif
-        return v;
-    }
-    """
-    long long now_ms "headrace_now_ms"() noexcept nogil
-    double monotonic_s "headrace_monotonic_s"() noexcept nogil
-    unsigned int word "headrace_word"(const unsigned char* p) noexcept nogil
-    int usleep(unsigned int microseconds) noexcept nogil
+# A cimported type is no name of the module by itself; these are the same names that _pure has.
+globals().update(
+    AsyncRecordFuture=_futures.AsyncRecordFuture,
+    PartitionQueue=_batches.PartitionQueue,
+    RecordFuture=_futures.RecordFuture,
+    SendBatch=_batches.SendBatch,
+    TopicQueues=_batches.TopicQueues,
+    key_partitions=_murmur.key_partitions,
+)
 
 cdef enum:
     STICKY_MIN = 16384
     OPEN_STATE = 0
 
-cdef object _new_tuple = tuple.__new__
-cdef object _Metadata = RecordMetadata
-
-
-cdef unsigned int hash_key(const unsigned char* data, Py_ssize_t length) noexcept nogil:
-    cdef unsigned int m = 0x5BD1E995
-    cdef unsigned int h = <unsigned int>0x9747B28C ^ <unsigned int>length
-    cdef unsigned int k
-    cdef Py_ssize_t left = length
-    while left >= 4:
-        k = word(data) * m
-        k = (k ^ (k >> 24)) * m
-        h = h * m ^ k
-        data += 4
-        left -= 4
-    if left >= 3:
-        h ^= <unsigned int>data[2] << 16
-    if left >= 2:
-        h ^= <unsigned int>data[1] << 8
-    if left >= 1:
-        h ^= data[0]
-        h *= m
-    h = (h ^ (h >> 13)) * m
-    return h ^ (h >> 15)
-
-
-def murmur2(data):
-    """Kafka's hash of a key, as an unsigned 32-bit number."""
-    cdef const unsigned char[::1] view = data
-    if view.shape[0] == 0:
-        return hash_key(b"", 0)
-    return hash_key(&view[0], view.shape[0])
-
-
-def key_partitions(
-    size_t offsets, size_t data, size_t validity, Py_ssize_t first, Py_ssize_t rows, unsigned int count, out not None
-):
-    """The partition of each key of a large_binary Arrow array (addresses of its buffers), -1 for null, as int32s."""
-    cdef const long long* ends = <const long long*>offsets
-    cdef const unsigned char* base = <const unsigned char*>data
-    cdef const unsigned char* valid = <const unsigned char*>validity
-    cdef unsigned char[::1] view = out
-    cdef int* result
-    cdef Py_ssize_t row, at
-    if view.shape[0] < rows * 4:
-        raise ValueError("out is too small")
-    if rows == 0:
-        return
-    result = <int*>&view[0]
-    with nogil:
-        for row in range(rows):
-            at = first + row
-            if valid is not NULL and not (valid[at >> 3] >> (at & 7)) & 1:
-                result[row] = -1
-            else:
-                result[row] = <int>((hash_key(base + ends[at], ends[at + 1] - ends[at]) & 0x7FFFFFFF) % count)
-
-
-cdef class SendBatch:
-    """One batch on its way: ``builder`` while it is open, ``data`` once it is sealed, then the outcome."""
-
-    cdef readonly PartitionQueue queue
-    cdef public object builder
-    cdef BatchBuilder _builder  # the same, while it is open
-    cdef public object data
-    cdef public int count
-    cdef public Py_ssize_t size
-    cdef public double created_s
-    cdef readonly long long sequence
-    cdef public int attempts
-    cdef public bint in_flight
-    cdef public bint maybe_written
-    cdef readonly bint done
-    cdef readonly long long base_offset
-    cdef readonly long long log_append_time_ms
-    cdef readonly object error
-    cdef object _event
-    cdef list _waiters
-
-    def __cinit__(self, PartitionQueue queue, builder, data=None, int count=0):
-        self.queue = queue
-        self.builder = builder
-        if builder is not None:
-            self._builder = <BatchBuilder>builder
-        self.data = data
-        self.count = count
-        self.size = 0 if data is None else len(data)
-        self.created_s = monotonic_s()
-        queue.sequence += 1
-        self.sequence = queue.sequence
-        self.base_offset = -1
-        self.log_append_time_ms = -1
-        self._waiters = []
-
-    def finish(self, long long base_offset, long long log_append_time_ms, error):
-        cdef Accumulator accumulator = self.queue.topic.accumulator
-        cdef list waiters
-        if self.done:
-            return []
-        builder = self.builder  # keeps what is freed alive until the step is over
-        data = self.data
-        self.base_offset = base_offset
-        self.log_append_time_ms = log_append_time_ms
-        self.error = error
-        self.done = True
-        waiters = self._waiters
-        self._waiters = None
-        self.data = None
-        self.builder = None
-        self._builder = None
-        accumulator.unfinished.discard(self)
-        accumulator.buffered_bytes -= self.size
-        self.queue.bytes -= self.size
-        if self.queue.open is self:
-            self.queue.open = None
-        if self._event is not None:
-            self._event.set()
-        accumulator.space_freed()
-        return waiters
-
-    def wait(self, timeout_s):
-        if not self.done:
-            if self._event is None:
-                event = threading.Event()
-                if self._event is None:
-                    self._event = event
-            if not self.done:  # asked after the event can be seen by finish
-                self._event.wait(timeout_s)
-        return self.done
-
-    def add_waiter(self, waiter):
-        if self.done:
-            return False
-        self._waiters.append(waiter)
-        return True
-
-    cdef object metadata(self, int index, long long timestamp_ms):
-        if self.log_append_time_ms >= 0:
-            timestamp_ms = self.log_append_time_ms
-        return _new_tuple(
-            _Metadata,
-            (
-                self.queue.topic.name,
-                self.queue.partition,
-                self.base_offset + index if self.base_offset >= 0 else -1,
-                timestamp_ms,
-            ),
-        )
-
 
 @cython.final
-@cython.no_gc  # it refers to its batch, and no batch refers to futures once it is done
-@cython.freelist(256)
-cdef class RecordFuture:
-    """The outcome of one record, to be: ask it, wait for it, or have a callback called."""
-
-    cdef SendBatch _batch
-    cdef int _index
-    cdef long long _timestamp_ms
-
-    def __init__(self, SendBatch batch not None, int index, long long timestamp_ms):
-        self._batch = batch
-        self._index = index
-        self._timestamp_ms = timestamp_ms
-
-    def done(self):
-        """Whether the outcome is known."""
-        return self._batch.done
-
-    def result(self, timeout=None):
-        """Where the record went; waits up to ``timeout`` seconds (TimeoutError), raises the record's failure."""
-        if not self._batch.done:
-            self._wait(timeout)
-        if self._batch.error is not None:
-            raise self._batch.error
-        return self._batch.metadata(self._index, self._timestamp_ms)
-
-    def exception(self, timeout=None):
-        """The record's failure, None when it was acknowledged; waits like result."""
-        if not self._batch.done:
-            self._wait(timeout)
-        return self._batch.error
-
-    def add_done_callback(self, callback):
-        """Call ``callback(self)`` on the I/O thread once the outcome is known, at once when it is. Keep it short."""
-        if not self._batch.add_waiter((self, callback)):
-            callback(self)
-
-    cdef int _wait(self, timeout) except -1:
-        if not self._batch.wait(timeout):
-            raise TimeoutError(f"no outcome after {timeout:g} s; the record is still being sent")
-        return 0
-
-
-@cython.final
-@cython.no_gc  # its callbacks are dropped when its batch is done, which every batch is in the end
-@cython.freelist(256)
-cdef class AsyncRecordFuture:
-    """The outcome of one record for asyncio: await it, or give it to gather, wait, shield, as any asyncio future.
-
-    Cancelling it only gives up waiting: the record is on its way.
-    """
-
-    cdef SendBatch _batch
-    cdef int _index
-    cdef long long _timestamp_ms
-    cdef list _callbacks
-    cdef object _loop
-    cdef bint _cancelled
-    cdef public bint _asyncio_future_blocking
-
-    def __init__(self, SendBatch batch not None, int index, long long timestamp_ms):
-        self._batch = batch
-        self._index = index
-        self._timestamp_ms = timestamp_ms
-
-    def done(self):
-        """Whether the outcome is known (or waiting for it was given up)."""
-        return self._cancelled or self._batch.done
-
-    def cancelled(self):
-        return self._cancelled
-
-    def result(self):
-        """Where the record went; raises its failure, asyncio.InvalidStateError before the outcome is known."""
-        error = self.exception()
-        if error is not None:
-            raise error
-        return self._batch.metadata(self._index, self._timestamp_ms)
-
-    def exception(self):
-        """The record's failure, None when it was acknowledged."""
-        if self._cancelled:
-            raise asyncio.CancelledError
-        if not self._batch.done:
-            raise asyncio.InvalidStateError("the outcome is not known yet")
-        return self._batch.error
-
-    def get_loop(self):
-        if self._loop is None:
-            self._loop = asyncio.get_running_loop()
-        return self._loop
-
-    def add_done_callback(self, callback, *, context=None):
-        """Call ``callback(self)`` soon, on the running loop, once the outcome is known."""
-        loop = self.get_loop()
-        if not self._cancelled:
-            if self._callbacks is not None:
-                self._callbacks.append((callback, context))
-                return
-            self._callbacks = [(callback, context)]
-            if self._batch.add_waiter(self):
-                return
-            self._callbacks = None
-        loop.call_soon(callback, self, context=context)
-
-    def remove_done_callback(self, callback):
-        """Take back add_done_callback; returns how many were taken back."""
-        if self._callbacks is None:
-            return 0
-        kept = [item for item in self._callbacks if item[0] != callback]
-        removed = len(self._callbacks) - len(kept)
-        self._callbacks = kept
-        return removed
-
-    def cancel(self, msg=None):
-        """Give up waiting. The record is sent all the same."""
-        if self._cancelled or self._batch.done:
-            return False
-        self._cancelled = True
-        self.run_callbacks()
-        return True
-
-    def run_callbacks(self):
-        """On the loop: schedule the callbacks."""
-        callbacks = self._callbacks
-        self._callbacks = None
-        if callbacks is not None:
-            loop = self.get_loop()
-            for callback, context in callbacks:
-                loop.call_soon(callback, self, context=context)
-
-    def __await__(self):
-        if self._batch.done or self._cancelled:
-            return Sent.__new__(Sent, self.result())
-        return self._wait_for_it()
-
-    def __iter__(self):
-        return self.__await__()
-
-    def _wait_for_it(self):
-        self._asyncio_future_blocking = True
-        yield self
-        return self.result()
-
-
-@cython.final
-@cython.no_gc
-@cython.freelist(64)
-cdef class Sent:
-    """An awaitable that has its result already: what an asyncio send returns when it need not wait."""
-
-    cdef object _result
-
-    def __cinit__(self, result):
-        self._result = result
-
-    def __await__(self):
-        return self
-
-    def __iter__(self):
-        return self
-
-    def __next__(self):
-        raise StopIteration(self._result)
-
-    def send(self, value):
-        raise StopIteration(self._result)
-
-    def throw(self, *error):
-        raise error[1] if len(error) > 1 and error[1] is not None else error[0]
-
-    def close(self):
-        pass
-
-
-cdef class PartitionQueue:
-    """What waits to be sent to one partition."""
-
-    cdef readonly TopicQueues topic
-    cdef readonly int partition
-    cdef public SendBatch open
-    cdef readonly list sealed
-    cdef public bint listed
-    cdef public Py_ssize_t bytes
-    cdef readonly long long sequence
-    cdef public object sender
-
-    def __init__(self, TopicQueues topic not None, int partition):
-        self.topic = topic
-        self.partition = partition
-        self.sealed = []
-
-    def requeue(self, batches):
-        """Put batches, oldest first, before those that wait."""
-        self.sealed[:0] = batches
-
-
-cdef class TopicQueues:
-    """A topic's queues, and the sticky one among those that have a leader."""
-
-    cdef readonly Accumulator accumulator
-    cdef readonly str name
-    cdef public list queues
-    cdef public list available
-    cdef public Py_ssize_t max_batch_bytes
-    cdef public Py_ssize_t sticky
-    cdef public Py_ssize_t sticky_bytes
-    cdef unsigned long long _chance
-
-    def __init__(self, Accumulator accumulator not None, str name not None, int partitions, Py_ssize_t max_batch_bytes):
-        self.accumulator = accumulator
-        self.name = name
-        self.queues = [PartitionQueue(self, number) for number in range(partitions)]
-        self.available = list(range(partitions))
-        self.max_batch_bytes = max_batch_bytes
-        self._chance = <unsigned long long>(monotonic_s() * 1e9) | 1
-        self.sticky = self._below(partitions)
-
-    def grow(self, int partitions):
-        self.queues = self.queues + [PartitionQueue(self, number) for number in range(len(self.queues), partitions)]
-
-    cdef Py_ssize_t _below(self, Py_ssize_t limit) noexcept:
-        # xorshift64*: chance without Python's random, which would run Python code inside a step
-        self._chance ^= self._chance >> 12
-        self._chance ^= self._chance << 25
-        self._chance ^= self._chance >> 27
-        return <Py_ssize_t>(((self._chance * <unsigned long long>0x2545F4914F6CDD1D) >> 33) % <unsigned long long>limit)
-
-    cdef int _choose(self) except -1:
-        cdef list choices = self.available
-        cdef Py_ssize_t count = PyList_GET_SIZE(choices)
-        cdef Py_ssize_t at, one, other
-        self.sticky_bytes = 0
-        if count == 0:
-            self.sticky = self._below(PyList_GET_SIZE(self.queues))
-            return 0
-        at = self._below(count)
-        one = <object>PyList_GET_ITEM(choices, at)
-        other = <object>PyList_GET_ITEM(choices, self._below(count))
-        if one == self.sticky:
-            one = <object>PyList_GET_ITEM(choices, (at + 1) % count)
-        if (
-            not self.accumulator.adaptive
-            or other == self.sticky
-            or (<PartitionQueue>self.queues[one]).bytes <= (<PartitionQueue>self.queues[other]).bytes
-        ):
-            self.sticky = one
-        else:
-            self.sticky = other
-        return 0
-
-    def choose_sticky(self):
-        self._choose()
-
-
-@cython.final
-cdef class Accumulator:
+cdef class Accumulator(Ledger):
     """Takes records in and gathers them into batches."""
 
     cdef readonly Py_ssize_t batch_bytes
-    cdef readonly Py_ssize_t buffer_bytes
-    cdef readonly bint adaptive
     cdef readonly bint ignore_keys
     cdef readonly object partitioner
     cdef readonly object key_serializer
     cdef readonly object value_serializer
-    cdef public int state
-    cdef public Py_ssize_t buffered_bytes
     cdef readonly long long records_appended
     cdef readonly dict topics
-    cdef readonly set unfinished
     cdef list ready
     cdef public bint awake
-    cdef public list space_waiters
     cdef public bint breathe
     cdef public unsigned int yield_us
     cdef object _wake
@@ -515,7 +90,7 @@ cdef class Accumulator:
         self.topics = {}
         self.unfinished = set()
         self.ready = []
-        self.space_waiters = []
+        self._space_waiters = []
         self.yield_us = 50
 
     # --- callers ---------------------------------------------------------------------------------------------------
@@ -702,7 +277,10 @@ cdef class Accumulator:
             if PyBytes_CheckExact(key):
                 number = hash_key(<const unsigned char*>PyBytes_AS_STRING(key), PyBytes_GET_SIZE(key)) & 0x7FFFFFFF
             else:
-                number = <unsigned int>murmur2(key) & 0x7FFFFFFF
+                try:
+                    number = <unsigned int>murmur2(key) & 0x7FFFFFFF
+                except TypeError as error:
+                    raise wrong_type(key, None, error) from None
             return <PartitionQueue>known.queues[number % PyList_GET_SIZE(known.queues)]
         queue = <PartitionQueue>known.queues[known.sticky]
         if queue.open is None and known.sticky_bytes >= STICKY_MIN:
@@ -759,7 +337,10 @@ cdef class Accumulator:
                 if plain:
                     at = builder.append_raw(timestamp_ms, key_data, key_size, value_data, value_size, None)
                 else:
-                    at = builder._append(timestamp_ms, key, value, headers)
+                    try:
+                        at = builder._append(timestamp_ms, key, value, headers)
+                    except TypeError as error:
+                        raise wrong_type(key, value, error) from None
                 if at >= 0:
                     break
                 self._seal(queue)
@@ -844,10 +425,3 @@ cdef class Accumulator:
             self._call_wake = False
             self._wake()
         return unfinished
-
-    def space_freed(self):
-        if self.space_waiters and (self.buffered_bytes <= self.buffer_bytes // 4 * 3 or self.state != OPEN_STATE):
-            waiters = self.space_waiters
-            self.space_waiters = []
-            for waiter in waiters:
-                waiter()

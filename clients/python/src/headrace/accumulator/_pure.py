@@ -210,7 +210,7 @@ class Accumulator:
         self.unfinished: set[SendBatch] = set()
         self.ready: list[PartitionQueue] = []
         self.awake = False
-        self.space_waiters: list[Callable[[], object]] = []
+        self._space_waiters: list[Callable[[], object]] = []
         self.breathe = False  # a batch is full: an asyncio caller lets its loop turn
         self._wake = wake
         self._slow = slow
@@ -348,6 +348,8 @@ class Accumulator:
                 raise IndexError(partition)
             return known.queues[partition]
         if key is not None and not self.ignore_keys:
+            if not isinstance(key, bytes | bytearray | memoryview):
+                raise wrong_type(key, None, TypeError())
             return known.queues[(murmur2(bytes(key)) & 0x7FFFFFFF) % len(known.queues)]
         queue = known.queues[known.sticky]
         if queue.open is None and known.sticky_bytes >= STICKY_BYTES_MIN:
@@ -363,7 +365,10 @@ class Accumulator:
             batch = queue.open
             if batch is None:
                 batch = SendBatch(queue, BatchBuilder(min(self.batch_bytes, topic.max_batch_bytes)))
-            index: int = batch.builder.append(timestamp_ms, key, value, headers)
+            try:
+                index: int = batch.builder.append(timestamp_ms, key, value, headers)
+            except TypeError as error:
+                raise wrong_type(key, value, error) from None
             if index >= 0:
                 break
             self._seal(queue)
@@ -441,13 +446,29 @@ class Accumulator:
                     self._seal(queue)
             return list(self.unfinished)
 
+    def add_space_waiter(self, waiter: Callable[[], object]) -> bool:
+        """Have ``waiter`` called when there is room; False when there is now."""
+        with self.lock:
+            if self.buffered_bytes < self.buffer_bytes or self.state != OPEN:
+                return False
+            self._space_waiters.append(waiter)
+            return True
+
     def space_freed(self) -> None:
         """Call those who wait for room, once there is some."""
-        if self.space_waiters and (self.buffered_bytes <= self.buffer_bytes * 3 // 4 or self.state != OPEN):
+        if self._space_waiters and (self.buffered_bytes <= self.buffer_bytes * 3 // 4 or self.state != OPEN):
             with self.lock:
-                waiters, self.space_waiters = self.space_waiters, []
+                waiters, self._space_waiters = self._space_waiters, []
             for waiter in waiters:
                 waiter()
+
+
+def wrong_type(key: Any, value: Any, error: TypeError) -> TypeError:
+    """The error for a key or value that is not bytes, saying which and what to do."""
+    for name, given in (("value", value), ("key", key)):
+        if given is not None and not isinstance(given, bytes | bytearray | memoryview):
+            return TypeError(f"a {name} must be bytes or None, not {type(given).__name__}: set {name}.serializer")
+    return error
 
 
 def too_large(topic: str, size: int, limit: int, buffer_bytes: int) -> RecordTooLargeError:

@@ -58,6 +58,7 @@ class ProducerCore:
         self.sender.accumulator = self.accumulator
         self.engine.metadata.listeners.append(self._on_snapshot)
         self._closing = threading.Lock()
+        self._flushing = threading.Lock()
         register(self)
 
     def _wake(self) -> None:
@@ -104,16 +105,6 @@ class ProducerCore:
         if self.accumulator.state != OPEN:
             raise closed_error("producer")
 
-    def add_space_waiter(self, waiter: Callable[[], object]) -> bool:
-        """Have ``waiter`` called, on the I/O thread, when there is room; False when there is now."""
-        accumulator = self.accumulator
-        accumulator.space_waiters.append(waiter)
-        if accumulator.buffered_bytes < accumulator.buffer_bytes or accumulator.state != OPEN:
-            if waiter in accumulator.space_waiters:
-                accumulator.space_waiters.remove(waiter)
-            return False
-        return True
-
     def wait_until_sendable(self, topic: str, deadline: float) -> None:
         """Block until the topic is known and the buffer has room.
 
@@ -126,7 +117,7 @@ class ProducerCore:
         elif self.accumulator.buffered_bytes >= self.accumulator.buffer_bytes:
             event = threading.Event()
             begun = time.monotonic()
-            if self.add_space_waiter(event.set) and not event.wait(max(deadline - begun, 0)):
+            if self.accumulator.add_space_waiter(event.set) and not event.wait(max(deadline - begun, 0)):
                 self._buffer_timeout()
             self.metrics["bufferpool-wait-time"].record(time.monotonic() - begun)
         else:
@@ -139,7 +130,7 @@ class ProducerCore:
             await self.engine.io.run_async(self.learn(topic, max(deadline - time.monotonic(), 0.01)))
         elif self.accumulator.buffered_bytes >= self.accumulator.buffer_bytes:
             loop, event, begun = asyncio.get_running_loop(), asyncio.Event(), time.monotonic()
-            if self.add_space_waiter(lambda: loop.call_soon_threadsafe(event.set)):
+            if self.accumulator.add_space_waiter(lambda: loop.call_soon_threadsafe(event.set)):
                 try:
                     async with asyncio.timeout(max(deadline - begun, 0)):
                         await event.wait()
@@ -159,13 +150,15 @@ class ProducerCore:
 
     def begin_flush(self) -> list[Any]:
         """Have everything sent at once; returns the batches to wait for. Pair with end_flush."""
-        self.sender.flushing += 1
+        with self._flushing:
+            self.sender.flushing += 1
         batches = self.accumulator.seal_all()
         self.engine.io.call(self.sender.wake)
         return batches
 
     def end_flush(self) -> None:
-        self.sender.flushing -= 1
+        with self._flushing:
+            self.sender.flushing -= 1
 
     def flush(self, timeout_s: float | None) -> None:
         """Block until every record sent before has an outcome; DeliveryTimeoutError when some have none in time."""

@@ -1,0 +1,176 @@
+# cython: language_level=3, boundscheck=False, wraparound=False
+"""Batches on their way, and the queues they wait in. See _pure.py, and _native.pyx for the rules about the GIL."""
+
+from cpython.list cimport PyList_GET_ITEM, PyList_GET_SIZE
+
+from headrace_core.records._native cimport BatchBuilder
+
+from ._clock cimport monotonic_s
+
+import threading
+
+from ..models import RecordMetadata
+
+cdef object _new_tuple = tuple.__new__
+cdef object _Metadata = RecordMetadata
+
+
+cdef class Ledger:
+    """What is not acknowledged yet, counted: the accumulator's side that batches see."""
+
+    def add_space_waiter(self, waiter):
+        """Have ``waiter`` called when there is room; False when there is now."""
+        if self.buffered_bytes < self.buffer_bytes or self.state != 0:
+            return False
+        self._space_waiters.append(waiter)
+        return True
+
+    def space_freed(self):
+        """Call those who wait for room, once there is some."""
+        self._space_freed()
+
+    cdef int _space_freed(self) except -1:
+        cdef list none_left
+        if self._space_waiters and (self.buffered_bytes <= self.buffer_bytes // 4 * 3 or self.state != 0):
+            none_left = []
+            waiters = self._space_waiters
+            self._space_waiters = none_left
+            for waiter in waiters:
+                waiter()
+        return 0
+
+
+cdef class SendBatch:
+    """One batch on its way: ``builder`` while it is open, ``data`` once it is sealed, then the outcome."""
+
+    def __cinit__(self, PartitionQueue queue, builder, data=None, int count=0):
+        self.queue = queue
+        self.builder = builder
+        if builder is not None:
+            self._builder = <BatchBuilder>builder
+        self.data = data
+        self.count = count
+        self.size = 0 if data is None else len(data)
+        self.created_s = monotonic_s()
+        queue.sequence += 1
+        self.sequence = queue.sequence
+        self.base_offset = -1
+        self.log_append_time_ms = -1
+        self._waiters = []
+
+    def finish(self, long long base_offset, long long log_append_time_ms, error):
+        cdef Ledger accumulator = self.queue.topic.accumulator
+        cdef list waiters
+        if self.done:
+            return []
+        builder = self.builder  # keeps what is freed alive until the step is over
+        data = self.data
+        self.base_offset = base_offset
+        self.log_append_time_ms = log_append_time_ms
+        self.error = error
+        self.done = True
+        waiters = self._waiters
+        self._waiters = None
+        self.data = None
+        self.builder = None
+        self._builder = None
+        accumulator.unfinished.discard(self)
+        accumulator.buffered_bytes -= self.size
+        self.queue.bytes -= self.size
+        if self.queue.open is self:
+            self.queue.open = None
+        if self._event is not None:
+            self._event.set()
+        accumulator._space_freed()
+        return waiters
+
+    def wait(self, timeout_s):
+        if not self.done:
+            if self._event is None:
+                event = threading.Event()
+                if self._event is None:
+                    self._event = event
+            if not self.done:  # asked after the event can be seen by finish
+                self._event.wait(timeout_s)
+        return self.done
+
+    def add_waiter(self, waiter):
+        if self.done:
+            return False
+        self._waiters.append(waiter)
+        return True
+
+    cdef object metadata(self, int index, long long timestamp_ms):
+        if self.log_append_time_ms >= 0:
+            timestamp_ms = self.log_append_time_ms
+        return _new_tuple(
+            _Metadata,
+            (
+                self.queue.topic.name,
+                self.queue.partition,
+                self.base_offset + index if self.base_offset >= 0 else -1,
+                timestamp_ms,
+            ),
+        )
+
+
+cdef class PartitionQueue:
+    """What waits to be sent to one partition."""
+
+    def __init__(self, TopicQueues topic not None, int partition):
+        self.topic = topic
+        self.partition = partition
+        self.sealed = []
+
+    def requeue(self, batches):
+        """Put batches, oldest first, before those that wait."""
+        self.sealed[:0] = batches
+
+
+cdef class TopicQueues:
+    """A topic's queues, and the sticky one among those that have a leader."""
+
+    def __init__(self, Ledger accumulator not None, str name not None, int partitions, Py_ssize_t max_batch_bytes):
+        self.accumulator = accumulator
+        self.name = name
+        self.queues = [PartitionQueue(self, number) for number in range(partitions)]
+        self.available = list(range(partitions))
+        self.max_batch_bytes = max_batch_bytes
+        self._chance = <unsigned long long>(monotonic_s() * 1e9) | 1
+        self.sticky = self._below(partitions)
+
+    def grow(self, int partitions):
+        self.queues = self.queues + [PartitionQueue(self, number) for number in range(len(self.queues), partitions)]
+
+    cdef Py_ssize_t _below(self, Py_ssize_t limit) noexcept:
+        # xorshift64*: chance without Python's random, which would run Python code inside a step
+        self._chance ^= self._chance >> 12
+        self._chance ^= self._chance << 25
+        self._chance ^= self._chance >> 27
+        return <Py_ssize_t>(((self._chance * <unsigned long long>0x2545F4914F6CDD1D) >> 33) % <unsigned long long>limit)
+
+    cdef int _choose(self) except -1:
+        cdef list choices = self.available
+        cdef Py_ssize_t count = PyList_GET_SIZE(choices)
+        cdef Py_ssize_t at, one, other
+        self.sticky_bytes = 0
+        if count == 0:
+            self.sticky = self._below(PyList_GET_SIZE(self.queues))
+            return 0
+        at = self._below(count)
+        one = <object>PyList_GET_ITEM(choices, at)
+        other = <object>PyList_GET_ITEM(choices, self._below(count))
+        if one == self.sticky:
+            one = <object>PyList_GET_ITEM(choices, (at + 1) % count)
+        if (
+            not self.accumulator.adaptive
+            or other == self.sticky
+            or (<PartitionQueue>self.queues[one]).bytes <= (<PartitionQueue>self.queues[other]).bytes
+        ):
+            self.sticky = one
+        else:
+            self.sticky = other
+        return 0
+
+    def choose_sticky(self):
+        self._choose()

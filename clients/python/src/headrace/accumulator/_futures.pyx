@@ -1,0 +1,170 @@
+# cython: language_level=3
+"""The futures of a send: a batch and an index. See _pure_futures.py."""
+
+cimport cython
+
+from ._batches cimport SendBatch
+
+import asyncio
+
+
+@cython.final
+@cython.no_gc  # it refers to its batch, and no batch refers to futures once it is done
+@cython.freelist(256)
+cdef class RecordFuture:
+    """The outcome of one record, to be: ask it, wait for it, or have a callback called."""
+
+    def __init__(self, SendBatch batch not None, int index, long long timestamp_ms):
+        self._batch = batch
+        self._index = index
+        self._timestamp_ms = timestamp_ms
+
+    def done(self):
+        """Whether the outcome is known."""
+        return self._batch.done
+
+    def result(self, timeout=None):
+        """Where the record went; waits up to ``timeout`` seconds (TimeoutError), raises the record's failure."""
+        if not self._batch.done:
+            self._wait(timeout)
+        if self._batch.error is not None:
+            raise self._batch.error
+        return self._batch.metadata(self._index, self._timestamp_ms)
+
+    def exception(self, timeout=None):
+        """The record's failure, None when it was acknowledged; waits like result."""
+        if not self._batch.done:
+            self._wait(timeout)
+        return self._batch.error
+
+    def add_done_callback(self, callback):
+        """Call ``callback(self)`` on the I/O thread once the outcome is known, at once when it is. Keep it short."""
+        if not self._batch.add_waiter((self, callback)):
+            callback(self)
+
+    cdef int _wait(self, timeout) except -1:
+        if not self._batch.wait(timeout):
+            raise TimeoutError(f"no outcome after {timeout:g} s; the record is still being sent")
+        return 0
+
+
+@cython.final
+@cython.no_gc  # its callbacks are dropped when its batch is done, which every batch is in the end
+@cython.freelist(256)
+cdef class AsyncRecordFuture:
+    """The outcome of one record for asyncio: await it, or give it to gather, wait, shield, as any asyncio future.
+
+    Cancelling it only gives up waiting: the record is on its way.
+    """
+
+    def __init__(self, SendBatch batch not None, int index, long long timestamp_ms):
+        self._batch = batch
+        self._index = index
+        self._timestamp_ms = timestamp_ms
+
+    def done(self):
+        """Whether the outcome is known (or waiting for it was given up)."""
+        return self._cancelled or self._batch.done
+
+    def cancelled(self):
+        return self._cancelled
+
+    def result(self):
+        """Where the record went; raises its failure, asyncio.InvalidStateError before the outcome is known."""
+        error = self.exception()
+        if error is not None:
+            raise error
+        return self._batch.metadata(self._index, self._timestamp_ms)
+
+    def exception(self):
+        """The record's failure, None when it was acknowledged."""
+        if self._cancelled:
+            raise asyncio.CancelledError
+        if not self._batch.done:
+            raise asyncio.InvalidStateError("the outcome is not known yet")
+        return self._batch.error
+
+    def get_loop(self):
+        if self._loop is None:
+            self._loop = asyncio.get_running_loop()
+        return self._loop
+
+    def add_done_callback(self, callback, *, context=None):
+        """Call ``callback(self)`` soon, on the running loop, once the outcome is known."""
+        loop = self.get_loop()
+        if not self._cancelled:
+            if self._callbacks is not None:
+                self._callbacks.append((callback, context))
+                return
+            self._callbacks = [(callback, context)]
+            if self._batch.add_waiter(self):
+                return
+            self._callbacks = None
+        loop.call_soon(callback, self, context=context)
+
+    def remove_done_callback(self, callback):
+        """Take back add_done_callback; returns how many were taken back."""
+        if self._callbacks is None:
+            return 0
+        kept = [item for item in self._callbacks if item[0] != callback]
+        removed = len(self._callbacks) - len(kept)
+        self._callbacks = kept
+        return removed
+
+    def cancel(self, msg=None):
+        """Give up waiting. The record is sent all the same."""
+        if self._cancelled or self._batch.done:
+            return False
+        self._cancelled = True
+        self.run_callbacks()
+        return True
+
+    def run_callbacks(self):
+        """On the loop: schedule the callbacks."""
+        callbacks = self._callbacks
+        self._callbacks = None
+        if callbacks is not None:
+            loop = self.get_loop()
+            for callback, context in callbacks:
+                loop.call_soon(callback, self, context=context)
+
+    def __await__(self):
+        if self._batch.done or self._cancelled:
+            return Sent.__new__(Sent, self.result())
+        return self._wait_for_it()
+
+    def __iter__(self):
+        return self.__await__()
+
+    def _wait_for_it(self):
+        self._asyncio_future_blocking = True
+        yield self
+        return self.result()
+
+
+@cython.final
+@cython.no_gc
+@cython.freelist(64)
+cdef class Sent:
+    """An awaitable that has its result already: what an asyncio send returns when it need not wait."""
+
+    def __cinit__(self, result):
+        self._result = result
+
+    def __await__(self):
+        return self
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        raise StopIteration(self._result)
+
+    def send(self, value):
+        raise StopIteration(self._result)
+
+    def throw(self, *error):
+        raise error[1] if len(error) > 1 and error[1] is not None else error[0]
+
+    def close(self):
+        pass
