@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 import threading
@@ -10,6 +11,7 @@ import grpc
 import pytest
 from broker_world import (
     WAIT_S,
+    Cluster,
     Node,
     batch,
     fetch_partition,
@@ -18,6 +20,7 @@ from broker_world import (
     produce_partition,
     produce_request,
     produce_stream,
+    until,
 )
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
@@ -179,6 +182,24 @@ def test_the_broker_outlives_its_controller(make_cluster):
     cluster.controller.start()
     assert not cluster.topic("more").produce(b"b").error.code
     assert orders.read() == [b"a"]
+
+
+def test_a_paused_broker_is_fenced_and_comes_back(tmp_path):
+    """SIGSTOP past the session: the controller gives up on it; when it goes on it learns so, and serves again."""
+    with Cluster(tmp_path / "cluster", **{"broker.heartbeat.interval.ms": "100"}) as cluster:
+        cluster.controller.keys["broker.session.timeout.ms"] = "600"
+        cluster.controller.kill()
+        cluster.controller.start()
+        orders = cluster.topic("orders")
+        orders.produce(b"before")
+        cluster.broker.process.send_signal(signal.SIGSTOP)
+        until(lambda: "BrokerFenced" in cluster.controller.log(), "the controller to fence the broker")
+        cluster.broker.process.send_signal(signal.SIGCONT)
+        until(lambda: "BrokerFenced" in cluster.broker.log(), "the broker to learn that it is fenced")
+        until(lambda: not orders.produce(b"after").error.code, "the broker to serve again")
+        assert orders.read()[0] == b"before"
+        assert set(orders.read()[1:]) == {b"after"}
+        assert cluster.broker.log().count("BrokerUnfenced") >= 2
 
 
 def test_health_says_not_serving_before_the_broker_is_unfenced(tmp_path):

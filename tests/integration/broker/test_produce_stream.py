@@ -17,6 +17,7 @@ from broker_world import (
 
 from headrace_core import errors
 from headrace_core.records import Compression, decode_batch, split_batches
+from headrace_core.records.batches import assemble_batch
 from headrace_core.testing.batches import patched
 from headrace_protos.v1 import produce_pb2, produce_pb2_grpc
 
@@ -210,6 +211,58 @@ def test_answers_for_one_partition_keep_their_order_refusals_included(cluster, t
         answers = stream.half_close()
     assert [answer.correlation_id for answer in answers] == list(range(200))
     assert [number for number, answer in enumerate(answers) if code(answer.results[0])] == list(range(2, 200, 3))
+
+
+def test_compressed_batches_keep_their_place_among_the_others(cluster, topic):
+    """They are checked on a thread: what comes behind them for the same partition waits, refusals included."""
+    orders = topic(2)
+    sent: list[bytes] = []
+    with produce_stream(cluster) as stream:
+        for number in range(120):
+            value = b"%05d" % number * 400
+            if number % 7 == 6:
+                records = b"garbage" * 200
+            else:
+                sent.append(value)
+                codec = (Compression.NONE, Compression.LZ4, Compression.GZIP, Compression.ZSTD)[number % 4]
+                records = batch(value, value[:1000] + str(hash(value)).encode() * 50, compression=codec)
+            stream.send(produce_request(number, produce_partition(orders.name, records)))
+            stream.send(produce_request(1000 + number, produce_partition(orders.name, batch(value), 1)))
+        answers = stream.half_close()
+    first = [answer for answer in answers if answer.correlation_id < 1000]
+    assert [answer.correlation_id for answer in first] == list(range(120))
+    offsets = [answer.results[0].base_offset for answer in first if not code(answer.results[0])]
+    assert offsets == list(range(0, 2 * len(sent), 2))
+    assert orders.read()[::2] == sent
+
+
+def bomb() -> bytes:
+    """A small batch that decompresses to 140 MiB."""
+    return assemble_batch(
+        bytes(140 * 1024 * 1024),
+        record_count=1,
+        last_offset_delta=0,
+        base_timestamp_ms=0,
+        max_timestamp_ms=0,
+        compression=Compression.ZSTD,
+    )
+
+
+def test_a_batch_that_would_decompress_to_more_than_is_allowed_stalls_nobody(cluster, topic):
+    orders, others = topic(2), topic()
+    hostile = bomb()
+    assert len(hostile) < 100_000
+    with produce_stream(cluster) as stream:
+        for number in range(3):
+            stream.send(produce_request(number, produce_partition(orders.name, hostile)))
+        assert others.produce(b"meanwhile").base_offset == 0
+        results = [stream.receive().results[0] for _ in range(3)]
+    assert {code(result) for result in results} <= {
+        errors.InvalidRecordError.number,
+        errors.CorruptMessageError.number,
+        errors.RecordTooLargeError.number,
+    }
+    assert orders.end() == 0
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "../../etc/passwd", "a/b", "a\0b", "ü", "x" * 300, "missing"])

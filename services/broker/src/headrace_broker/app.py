@@ -20,7 +20,7 @@ from typing import Any
 
 from headrace_core.clock import Clock, SystemClock
 from headrace_core.config import LONG_MAX
-from headrace_core.errors import HeadraceError, ServerShuttingDownError
+from headrace_core.errors import FencedBrokerError, HeadraceError, ServerShuttingDownError
 from headrace_core.log import DEFAULT_FLUSH_INTERVAL_MS
 from headrace_core.log.files import FileSystem, RealFileSystem
 from headrace_core.metadata import MetadataDelta, MetadataImage
@@ -121,6 +121,7 @@ class Broker:
         self._session: BrokerSession | None = None
         self._follower: MetadataFollower | None = None
         self._tasks: list[asyncio.Task[Any]] = []
+        self._stopping = False
         self._ready = False  # the logs are open: changes of the metadata are acted upon as they come
 
     # -- start -------------------------------------------------------------------------------------------------------
@@ -141,11 +142,11 @@ class Broker:
         await self.replicas.apply_all(image, damaged)
         self._ready = True
         self.context.metadata.advance(image, MetadataDelta(0, image.next_offset))
-        self.replicas.refusal = None
         session.hold_fenced(False)
         session.applied(image.next_offset)
         await self._unless_failed(session.wait_unfenced())
         await self._unless_failed(self._applied_unfenced())
+        self._serve_or_not()
         for listener in self._listeners.values():
             await listener.serving(True)
         self._tasks.append(asyncio.create_task(self._housekeeping(), name="housekeeping"))
@@ -263,9 +264,23 @@ class Broker:
         self.context.metadata.controller_id = self._follower.leader_id
         self.context.metadata.advance(image, delta)
         self._session.applied(image.next_offset)
+        self._serve_or_not()
+
+    def _serve_or_not(self) -> None:
+        """Serve while the controllers say that this broker is not fenced, and it has applied the metadata that says so:
+        with it come the leaderships (and their epochs) that hold now."""
+        assert self._session is not None
+        if not self._ready or self._stopping:
+            return
+        broker = self.context.metadata.image.brokers.get(self.replicas.broker_id)
+        if self._session.fenced or broker is None or broker.fenced:
+            self.replicas.refusal = FencedBrokerError("this broker is fenced by the controller; refresh the metadata")
+        else:
+            self.replicas.refusal = None
 
     def _fenced(self, fenced: bool) -> None:
         broker_id = self.replicas.broker_id
+        self._serve_or_not()
         if fenced:
             self.events.emit(BrokerFenced(broker_id=broker_id, reason="the controller says so"))
         else:
@@ -286,6 +301,7 @@ class Broker:
         for listener in self._listeners.values():
             await listener.serving(False)
         await self._leave_cluster()
+        self._stopping = True
         self.replicas.refusal = ServerShuttingDownError("the broker is shutting down; refresh the metadata")
         await self._drain()
         ending = ServerShuttingDownError("the broker is shutting down; connect again")
@@ -314,9 +330,11 @@ class Broker:
             logger.warning("the controller did not move the leaderships within %.0f s", CONTROLLED_SHUTDOWN_S)
 
     async def _drain(self) -> None:
-        """Until every append under way has ended (and been answered), or DRAIN_S are over."""
+        """Until every request under way has ended, or DRAIN_S are over."""
+        drained = asyncio.Event()
+        self.context.budget.when_empty(drained.set)
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self.storage.drain(), DRAIN_S)
+            await asyncio.wait_for(drained.wait(), DRAIN_S)
 
 
 def _flush_interval_ms(values: Mapping[str, Any]) -> int:

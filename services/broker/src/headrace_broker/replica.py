@@ -8,16 +8,26 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import logging
+from collections import deque
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
-from headrace_core.errors import HeadraceError, OffsetOutOfRangeError, StorageError
+from headrace_core.errors import (
+    HeadraceError,
+    OffsetOutOfRangeError,
+    ServerShuttingDownError,
+    StorageError,
+    UnknownServerError,
+)
 from headrace_core.log import Append, AppendInfo, FoundTimestamp, PartitionLog, ReadResult
 from headrace_core.log.writer import DirectoryWriter
 from headrace_core.types import NO_EPOCH, FlushPolicy
 
-from .partition import PartitionLeader, accept
-from .threads import ReadThreads
+from .partition import PartitionLeader, accept, needs_thread
+from .threads import WorkThreads
+
+logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -34,17 +44,29 @@ class Appended(NamedTuple):
 Done = Callable[[Appended | HeadraceError], None]
 
 
+class _Unchecked(NamedTuple):
+    """An append that waits for its batches, or for those before it, to be checked on a thread."""
+
+    records: bytes
+    now_ms: int
+    done: Done
+    committed: bool
+
+
 class Replica:
     """One led partition under one leader epoch; the next epoch is a new Replica over the same log."""
 
-    __slots__ = ("_active", "_reads", "_seen_bytes", "_writer", "leader", "log", "partition")
+    __slots__ = ("_active", "_seen_bytes", "_threads", "_unchecked", "_writer", "leader", "log", "partition")
 
-    def __init__(self, log: PartitionLog, leader: PartitionLeader, writer: DirectoryWriter, reads: ReadThreads) -> None:
+    def __init__(
+        self, log: PartitionLog, leader: PartitionLeader, writer: DirectoryWriter, threads: WorkThreads
+    ) -> None:
         self.partition = leader.partition
         self.log = log
         self.leader = leader
         self._writer = writer
-        self._reads = reads
+        self._threads = threads
+        self._unchecked: deque[_Unchecked] = deque()
         self._active = log.active
         self._seen_bytes = self._active.size
 
@@ -52,14 +74,59 @@ class Replica:
 
     def append(self, records: bytes, now_ms: int, done: Done, *, committed: bool) -> None:
         """Append a producer's batches. ``done`` is called when the topic's flush policy is met here, and, if
-        ``committed``, when every in-sync replica has met it too. Raises what ``accept`` raises, and StorageError;
-        nothing is appended then, and ``done`` is not called.
+        ``committed``, when every in-sync replica has met it too. An error is raised, and ``done`` is not called, or it
+        is handed to ``done``: what ``accept`` raises, StorageError, and what the leader resigns with.
+
+        Batches that are costly to check are checked on a thread; those that come meanwhile wait, to keep their order.
         """
-        leader = self.leader
-        leader.check_serving()
-        data, headers = accept(records, self.log.config, self.partition, now_ms)
-        append = Append(data=data, leader_epoch=leader.leader_epoch, headers=headers)
-        self._writer.submit(self.log, append, functools.partial(self._appended, done, committed))
+        self.leader.check_serving()
+        append = _Unchecked(records, now_ms, done, committed)
+        if self._unchecked:
+            self._unchecked.append(append)
+        elif needs_thread(records):
+            self._unchecked.append(append)
+            self._check_next()
+        else:
+            self._submit(append, self._check(append))
+
+    def _check(self, append: _Unchecked) -> Append:
+        data, headers = accept(append.records, self.log.config, self.partition, append.now_ms)
+        return Append(data=data, leader_epoch=self.leader.leader_epoch, headers=headers)
+
+    def _submit(self, append: _Unchecked, checked: Append) -> None:
+        self._writer.submit(self.log, checked, functools.partial(self._appended, append.done, append.committed))
+
+    def _check_next(self) -> None:
+        checking = self._threads.run(functools.partial(self._check, self._unchecked[0]))
+        checking.add_done_callback(self._checked)
+
+    def _checked(self, checking: asyncio.Future[Append]) -> None:
+        """The first of those that wait has been checked. Those behind it that need no thread go on at once."""
+        append = self._unchecked.popleft()
+        self._finish_check(append, checking.result)
+        while self._unchecked:
+            append = self._unchecked[0]
+            try:
+                slow = needs_thread(append.records)
+            except HeadraceError:
+                slow = False  # the check itself says what is wrong
+            if slow:
+                self._check_next()
+                return
+            self._unchecked.popleft()
+            self._finish_check(append, functools.partial(self._check, append))
+
+    def _finish_check(self, append: _Unchecked, checked: Callable[[], Append]) -> None:
+        try:
+            self.leader.check_serving()
+            self._submit(append, checked())
+        except HeadraceError as error:
+            append.done(error)
+        except asyncio.CancelledError:  # the threads are gone: the broker has stopped
+            append.done(ServerShuttingDownError(f"{self.partition}: the broker is shutting down"))
+        except Exception as error:
+            logger.exception("%s: a batch could not be checked", self.partition)
+            append.done(UnknownServerError(f"{self.partition}: {type(error).__name__}: {error}"))
 
     def _appended(self, done: Done, committed: bool, outcome: AppendInfo | HeadraceError) -> None:
         if isinstance(outcome, HeadraceError):
@@ -94,7 +161,7 @@ class Replica:
     def read_cold(self, offset: int, max_bytes: int) -> asyncio.Future[ReadResult | None]:
         """The same from a thread that may wait for the disk."""
         read = functools.partial(self.log.read, offset, max_bytes, self.leader.high_watermark)
-        return self._reads.run(functools.partial(self._guarded, read))
+        return self._threads.run(functools.partial(self._guarded, read))
 
     def _guarded(self, read: Callable[..., T], *arguments: Any, **options: Any) -> T:
         """``read(...)``, with a disk's failure turned into StorageError. In any thread."""
@@ -122,12 +189,12 @@ class Replica:
     def timestamp_offset(self, timestamp_ms: int) -> asyncio.Future[FoundTimestamp | None]:
         """The first record at or after a time, below the high watermark; None when there is none."""
         find = functools.partial(self.log.offset_for_timestamp, timestamp_ms, self.leader.high_watermark)
-        return self._reads.run(functools.partial(self._guarded, find))
+        return self._threads.run(functools.partial(self._guarded, find))
 
     def max_timestamp_offset(self) -> asyncio.Future[FoundTimestamp | None]:
         """The record with the largest timestamp below the high watermark; None for an empty log (KIP-734)."""
         find = functools.partial(self.log.offset_of_max_timestamp, self.leader.high_watermark)
-        return self._reads.run(functools.partial(self._guarded, find))
+        return self._threads.run(functools.partial(self._guarded, find))
 
     def epoch_end(self, epoch: int) -> tuple[int, int]:
         """(largest known epoch not above ``epoch``, its end offset); (-1, -1) when there is none."""

@@ -25,7 +25,7 @@ from headrace_core.types import TopicPartition
 
 from .partition import PartitionLeader
 from .replica import Replica
-from .threads import ReadThreads
+from .threads import WorkThreads
 
 logger = logging.getLogger(__name__)
 
@@ -55,7 +55,7 @@ class Storage:
         self._events = events
         self._on_turn = on_turn
         self._on_failed = on_failed
-        self._reads = ReadThreads(loop)
+        self._threads = WorkThreads(loop)
         self._writers: list[DirectoryWriter] = []
         self._at: dict[TopicPartition, DirectoryWriter] = {}
 
@@ -117,7 +117,7 @@ class Storage:
 
     def replica(self, log: PartitionLog, leader: PartitionLeader) -> Replica:
         """``log`` led by ``leader``."""
-        return Replica(log, leader, self._at[leader.partition], self._reads)
+        return Replica(log, leader, self._at[leader.partition], self._threads)
 
     async def create(self, wanted: Iterable[NewLog]) -> list[tuple[TopicPartition, HeadraceError | None]]:
         """Create logs, durably, spread over the directories; None for each that is there now, else why it is not."""
@@ -190,15 +190,9 @@ class Storage:
             except HeadraceError as error:
                 logger.warning("%s: checkpoints not written: %s", directory.root, error)
 
-    async def drain(self) -> None:
-        """Until every append that was handed over before has ended, and its waiter was told."""
-        for writer in self._writers:
-            if writer.failure is None:
-                await writer.run(_nothing)
-
     async def close(self, high_watermarks: Mapping[TopicPartition, int], *, broker_epoch: int) -> bool:
         """Flush, close and mark every directory; True when all of them are clean."""
-        self._reads.close()
+        self._threads.close()
         clean = True
         if self._writers:
             await self.checkpoint(high_watermarks)
@@ -218,7 +212,3 @@ class Storage:
 def _checkpoint(directory: LogDirectory, high_watermarks: Mapping[TopicPartition, int]) -> None:
     directory.write_recovery_points()
     directory.write_high_watermarks(high_watermarks)
-
-
-def _nothing() -> None:
-    """An action that only marks its place in the queue."""

@@ -1,4 +1,4 @@
-"""Threads for reads that have to wait for the disk, so that they never stall the event loop (design, 12, rule 10)."""
+"""Threads for what would stall the event loop: reads that wait for the disk (design, 12, rule 10), decompression."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-class ReadThreads:
-    """A few threads, started when the first cold read comes."""
+class WorkThreads:
+    """A few threads, started when the first work comes."""
 
     __slots__ = ("_loop", "_pool", "_size")
 
@@ -23,11 +23,11 @@ class ReadThreads:
     def run(self, work: Callable[[], T]) -> asyncio.Future[T]:
         """The result of ``work``, which runs in one of the threads."""
         if self._pool is None:
-            self._pool = ThreadPoolExecutor(self._size, thread_name_prefix="cold-read")
+            self._pool = ThreadPoolExecutor(self._size, thread_name_prefix="work")
         return self._loop.run_in_executor(self._pool, work)
 
     def close(self) -> None:
-        """Let running reads end; start no more."""
+        """Let running work end; start no more."""
         if self._pool is not None:
             self._pool.shutdown(wait=True, cancel_futures=True)
             self._pool = None

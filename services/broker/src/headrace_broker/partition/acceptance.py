@@ -17,8 +17,19 @@ from headrace_core.errors import (
 from headrace_core.log.appending import validate
 from headrace_core.log.config import LogConfig
 from headrace_core.log.files import Buffer
-from headrace_core.records import BatchHeader, read_header
+from headrace_core.records import BatchHeader, Compression, iterate_headers, read_header
 from headrace_core.types import TopicPartition
+
+#: So few compressed bytes cannot grow to more than takes a few milliseconds.
+_INLINE_COMPRESSED_BYTES_MAX = 1024
+
+
+def needs_thread(records: bytes) -> bool:
+    """Would checking these records stall whoever does it? Decompression costs milliseconds, or much more when somebody
+    means harm; everything else runs at several GB/s."""
+    return len(records) > _INLINE_COMPRESSED_BYTES_MAX and any(
+        header.compression is not Compression.NONE for _, header in iterate_headers(records)
+    )
 
 
 def accept(
