@@ -224,7 +224,10 @@ class BrokerSession:
             want_shutdown=self._want_shutdown,
             want_fence=self._want_fence,
         )
-        await call.write(request)
+        try:
+            await call.write(request)
+        except asyncio.InvalidStateError:  # what grpc.aio says of a stream that ended between two heartbeats
+            raise NetworkError("the stream of heartbeats has ended") from None
         # A read is never cancelled by itself: on a time-out the call is, and the read ends with it.
         read: asyncio.Future[Any] = asyncio.ensure_future(call.read())
         done, _ = await asyncio.wait({read}, timeout=self._answer_timeout_s)
