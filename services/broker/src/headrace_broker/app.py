@@ -272,19 +272,18 @@ class Broker:
         assert self._session is not None
         if not self._ready or self._stopping:
             return
-        broker = self.context.metadata.image.brokers.get(self.replicas.broker_id)
+        broker_id, serving = self.replicas.broker_id, self.replicas.refusal is None
+        broker = self.context.metadata.image.brokers.get(broker_id)
         if self._session.fenced or broker is None or broker.fenced:
             self.replicas.refusal = FencedBrokerError("this broker is fenced by the controller; refresh the metadata")
-        else:
+            if serving:
+                self.events.emit(BrokerFenced(broker_id=broker_id, reason="the controller says so"))
+        elif not serving:
             self.replicas.refusal = None
+            self.events.emit(BrokerUnfenced(broker_id=broker_id))
 
     def _fenced(self, fenced: bool) -> None:
-        broker_id = self.replicas.broker_id
         self._serve_or_not()
-        if fenced:
-            self.events.emit(BrokerFenced(broker_id=broker_id, reason="the controller says so"))
-        else:
-            self.events.emit(BrokerUnfenced(broker_id=broker_id))
 
     async def _housekeeping(self) -> None:
         while True:
