@@ -123,6 +123,7 @@ cdef class Accumulator(Ledger):
         return self._slow(topic, value, key, headers, partition, timestamp_ms, on_delivery)
 
     def send_async(self, str topic not None, value=None, key=None, headers=None, partition=None, timestamp_ms=None):
+        cdef Sent sent
         cdef AsyncRecordFuture future
         cdef SendBatch batch
         cdef int index = 0
@@ -139,7 +140,9 @@ cdef class Accumulator(Ledger):
                 future._batch = batch
                 future._index = index
                 future._timestamp_ms = when
-                return Sent.__new__(Sent, future)
+                sent = <Sent>Sent.__new__(Sent)
+                sent._result = future
+                return sent
         return self._slow(topic, value, key, headers, partition, timestamp_ms, None)
 
     def append(self, future_class, str topic not None, value, key, headers, partition, timestamp_ms):

@@ -1,9 +1,9 @@
 """The fetcher: keeps the inbox full. Runs on the I/O thread.
 
 One ``FetchLink`` per broker holds one fetch session (see fetch.proto): partitions are named once, then requests say "go
-on". The next request leaves before the answer before it has been consumed; while the consumer is catching up two are
-in flight, so that the broker reads while we receive. At the end of the log one long poll waits: a second would end the
-first one's wait.
+on". The next request leaves before the answer before it has been consumed; while the consumer is catching up several
+are in flight, so that the broker reads while we receive. At the end of the log one long poll waits: a second would end
+the first one's wait.
 
 What is asked for is bounded: nothing more is requested while the inbox, and what is on its way to it, would pass
 ``fetch.queue.max.bytes``.
@@ -41,6 +41,9 @@ logger = logging.getLogger("headrace")
 #: An answer of so many bytes means that the consumer is catching up.
 CATCHING_UP_BYTES = 65_536
 
+#: So many requests are in flight then (a broker keeps its answers to about 1 MiB, the best size of a message).
+CATCHING_UP_REQUESTS = 4
+
 _ISOLATION = {
     "read_uncommitted": common_pb2.ISOLATION_LEVEL_READ_UNCOMMITTED,
     "read_committed": common_pb2.ISOLATION_LEVEL_READ_COMMITTED,
@@ -74,8 +77,8 @@ class Fetcher:
         self.max_wait_ms: int = config["fetch.max.wait.ms"]
         self.min_bytes: int = config["fetch.min.bytes"]
         self.partition_bytes: int = config["max.partition.fetch.bytes"]
-        #: Of one answer: a quarter of the queue at most, so that two in flight leave room for what waits.
-        self.answer_bytes: int = min(config["fetch.max.bytes"], max(config["fetch.queue.max.bytes"] // 4, 1))
+        #: Of one answer: an eighth of the queue at most, so that those in flight leave room for what waits.
+        self.answer_bytes: int = min(config["fetch.max.bytes"], max(config["fetch.queue.max.bytes"] // 8, 1))
         self.isolation = _ISOLATION[config["isolation.level"]]
         self.tracked: dict[TopicPartition, Tracked] = {}
         self.links: dict[int, FetchLink] = {}
@@ -384,11 +387,11 @@ class FetchLink:
 
     def _may_ask(self) -> bool:
         if self._to_name or self._to_forget:
-            return len(self._in_flight) < 3  # a change ends a long poll's wait
+            return len(self._in_flight) <= CATCHING_UP_REQUESTS  # a change ends a long poll's wait
         if not self.members:
             return False
         flying = len(self._in_flight)
-        if flying > (1 if self._catching_up else 0):
+        if flying >= (CATCHING_UP_REQUESTS if self._catching_up else 1):
             return False
         fetcher = self.fetcher
         inbox = fetcher.inbox
