@@ -42,12 +42,16 @@ class SdkCluster:
     def partitions(self, topics: Collection[str] | None) -> dict[str, list[int]]:
         admin = self._admins()
         names = admin.list_topics() if topics is None else sorted(topics)
-        found: dict[str, list[int]] = {}
-        for name in names:
-            with contextlib.suppress(UnknownTopicOrPartitionError):
-                for topic in admin.describe_topics([name]):
-                    found[topic.name] = [partition.partition for partition in topic.partitions]
-        return found
+        if not names:
+            return {}
+        try:
+            described = admin.describe_topics(names)
+        except UnknownTopicOrPartitionError:  # one of them does not exist: ask for each by itself
+            described = []
+            for name in names:
+                with contextlib.suppress(UnknownTopicOrPartitionError):
+                    described += admin.describe_topics([name])
+        return {topic.name: [partition.partition for partition in topic.partitions] for topic in described}
 
     def list_offsets(self, wanted: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         consumer = self._consumers()
