@@ -265,6 +265,7 @@ class FetchLink:
         self._correlation = 0
         self._in_flight: dict[int, float] = {}
         self._catching_up = False
+        self._last_bytes = 0  # of the last answer that had any
         self._event = asyncio.Event()
         self._stream: Any = None
         self._task: asyncio.Task[None] | None = fetcher.engine.io.spawn(self._run(), f"headrace-fetch-{broker_id}")
@@ -395,7 +396,8 @@ class FetchLink:
             return False
         fetcher = self.fetcher
         inbox = fetcher.inbox
-        expected = inbox.queued_bytes + (flying + 1) * fetcher.answer_bytes
+        # A batch is never split, so an answer may pass what it was asked for: expect such a one again.
+        expected = inbox.queued_bytes + (flying + 1) * max(fetcher.answer_bytes, self._last_bytes)
         if expected > inbox.max_bytes and (flying or inbox.slices):
             inbox.fetcher_waits = True
             return not inbox.slices and not flying  # it may have been emptied just now
@@ -464,6 +466,7 @@ class FetchLink:
         if sent_at is not None:
             fetcher.metrics["fetch-latency"].record((time.monotonic() - sent_at) * 1000)
         if total:
+            self._last_bytes = total
             fetcher.metrics["bytes-consumed"].record(total)
             fetcher.metrics["fetch-size"].record(total)
         self._event.set()
