@@ -120,6 +120,8 @@ def test_what_comes_during_a_flush_is_acknowledged_by_the_next_one_only() -> Non
 
 def test_cancelled_waiter_leaves_its_write_whole() -> None:
     async def scenario() -> None:
+        complaints: list[object] = []
+        asyncio.get_running_loop().set_exception_handler(lambda loop, context: complaints.append(context))
         async with writing(inline_bytes_max=-1) as (_, writer, log):
             before = writer.append(log, batch("before"), leader_epoch=0)
             cancelled = asyncio.ensure_future(asyncio.wait_for(writer.append(log, batch("a", "b"), leader_epoch=0), 10))
@@ -129,6 +131,7 @@ def test_cancelled_waiter_leaves_its_write_whole() -> None:
             await asyncio.gather(before, after)
             assert cancelled.cancelled()
             assert values_of(log) == ["before", "a", "b", "after"]
+            assert not complaints
 
     run(scenario)
 

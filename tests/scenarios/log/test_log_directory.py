@@ -190,6 +190,28 @@ def test_torn_checkpoints_never_block_a_start() -> None:
             ]
 
 
+def test_index_that_shrank_stays_so_after_a_clean_stop_and_a_power_loss() -> None:
+    """A stale index of a segment below the recovery point would be believed."""
+    fs = formatted()
+    config = LogConfig(index_interval_bytes=50)
+    directory = open_directory(fs, config)
+    log = directory.create(ORDERS, TOPIC_ID, config)
+    for i in range(4):
+        log.append(batch(str(i)), 0)
+    log.roll()
+    directory.truncate(log, 1)
+    directory.close()
+    directory = open_directory(fs, config)
+    log = directory.logs[ORDERS]
+    log.roll()
+    log.append(batch("after"), 0)
+    log.flush()
+    directory.write_recovery_points()
+    fs.crash()
+    assert values_of(open_directory(fs, config).logs[ORDERS]) == ["0", "after"]
+    assert [str(line) for line in dump(log.directory, fs=fs) if isinstance(line, Problem)] == []
+
+
 # ---------------------------------------------------------------------------------------------- configuration
 
 
