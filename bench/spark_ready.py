@@ -66,7 +66,8 @@ class Reader(DataSourceReader):
         return [InputPartition((partition, self.each)) for partition in range(PARTITIONS)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return batches(*partition.value, self.rows)
+        number, records = partition.value
+        return batches(number, records, self.rows)
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -89,7 +90,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return [InputPartition((partition, end["each"] - start["each"])) for partition in range(PARTITIONS)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return batches(*partition.value, self.rows)
+        number, records = partition.value
+        return batches(number, records, self.rows)
 
 
 class ReadyMade(DataSource):

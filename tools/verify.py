@@ -40,7 +40,7 @@ SHARDS = (
     Shard("property", ("tools/test.sh", "tests/property"), 1800),
     Shard("scenarios", ("tools/test.sh", "tests/scenarios"), 1800),
     Shard("integration", ("tools/test.sh", "tests/integration"), 2400),
-    Shard("leaks", ("env", "HEADRACE_FULL=1", "tools/test.sh", "tests/integration/broker/test_leaks_of_polls.py"), 1200),
+    Shard("leaks", ("env", "HEADRACE_FULL=1", "tools/test.sh", "tests/integration", "-k", "leaks"), 1200),
     Shard("kafka", ("tools/test_kafka.sh",), 1200),
     Shard("bench-smoke", (sys.executable, "bench/run.py", "--smoke"), 900),
     Shard("demo", (sys.executable, "-m", "headrace_spark.demo"), 1200),
