@@ -157,7 +157,7 @@ class ConfigDef:
         return found
 
     def parse(self, given: Mapping[str, Any], *, defaults: bool = True) -> dict[str, Any]:
-        """Typed values by dotted name: those given and, unless ``defaults`` is False, the defaults of all other keys."""
+        """Typed values by dotted name: those given and, unless ``defaults`` is False, the default of each other key."""
         values: dict[str, Any] = {}
         for name, raw in given.items():
             key = self.key(name)
