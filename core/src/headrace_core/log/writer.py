@@ -195,7 +195,7 @@ class DirectoryWriter:
         if turn.is_heavy or self._sync_gauge.value_ms > self._inline_sync_ms_max or _will_roll(turn):
             self._hand_over(turn)
         else:
-            self._end_turn(turn, self._execute(turn))
+            self._end_turn(turn, self._execute(turn, self._flush_in_order))
 
     def _hand_over(self, turn: Turn) -> None:
         if self._thread is None:
@@ -282,14 +282,14 @@ class DirectoryWriter:
 
     def _serve_turns(self) -> None:
         while (turn := self._turns.get()) is not None:
-            result = self._execute(turn)
+            result = self._execute(turn, self._flush_together)
             try:
                 self._loop.call_soon_threadsafe(self._end_turn, turn, result)
             except RuntimeError:  # the loop is closed: nobody is left to be told
                 return
             turn = result = None  # type: ignore[assignment] # the buffers are not kept while waiting
 
-    def _execute(self, turn: Turn) -> TurnResult:
+    def _execute(self, turn: Turn, flush: Callable[[list[PartitionLog]], None]) -> TurnResult:
         outcomes: list[tuple[Done, Any]] = []
         touched: dict[PartitionLog, None] = {}
         several = len(turn.steps) > 1
@@ -309,7 +309,7 @@ class DirectoryWriter:
                         touched[step.log] = None
                     outcomes.append((step.done, self._act(step)))
             started = time.perf_counter()
-            self._flush_all(
+            flush(
                 [
                     log
                     for log in touched
@@ -325,12 +325,16 @@ class DirectoryWriter:
             failure.__cause__ = error
             return TurnResult([(done, failure) for done in _waiters(turn)], [], failure, 0.0)
 
-    def _flush_all(self, logs: list[PartitionLog]) -> None:
+    def _flush_in_order(self, logs: list[PartitionLog]) -> None:
+        for log in logs:
+            log.flush()
+
+    def _flush_together(self, logs: list[PartitionLog]) -> None:
         """Several files are forced at the same time: the file system's journal then commits once for all of them. With
-        six files that takes a third to a tenth of the time, the more so the busier the disk."""
+        six files that takes a third to a tenth of the time, the more so the busier the disk. Not for turns in the
+        event loop: their flushes are short (else they would be on the thread), and waking threads costs more."""
         if self._flushers is None or len(logs) < 2:
-            for log in logs:
-                log.flush()
+            self._flush_in_order(logs)
             return
         others = [self._flushers.submit(log.flush) for log in logs[1:]]
         try:
