@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from headrace_core.records import Record as Record
     from headrace_core.types import TopicPartition as TopicPartition
 
+    from .accumulator import RecordMetadata as RecordMetadata
     from .admin import Admin as Admin
     from .admin import AsyncAdmin as AsyncAdmin
     from .consumer import AsyncConsumer as AsyncConsumer
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
     from .models import NewTopic as NewTopic
     from .models import OffsetAndTimestamp as OffsetAndTimestamp
     from .models import PartitionDescription as PartitionDescription
-    from .models import RecordMetadata as RecordMetadata
     from .models import RecordRange as RecordRange
     from .models import TopicDescription as TopicDescription
     from .partitioners import PriorityPartitioner as PriorityPartitioner
@@ -73,7 +73,7 @@ _HOMES = {
     "RangeReader": ".fetch",
     "Record": "headrace_core.records",
     "RecordFuture": ".producer",
-    "RecordMetadata": ".models",
+    "RecordMetadata": ".accumulator",
     "RecordRange": ".models",
     "TopicDescription": ".models",
     "TopicPartition": "headrace_core.types",

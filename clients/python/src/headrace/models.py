@@ -7,15 +7,6 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 
-class RecordMetadata(NamedTuple):
-    """Where an acknowledged record went. ``offset`` is -1 with acks=0, where nobody says."""
-
-    topic: str
-    partition: int
-    offset: int
-    timestamp_ms: int
-
-
 @dataclass(frozen=True, slots=True)
 class RecordRange:
     """``count`` records of one partition, from ``offset`` on (-1 with acks=0)."""

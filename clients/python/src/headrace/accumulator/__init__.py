@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from ._pure import TopicQueues as TopicQueues
     from ._pure import key_partitions as key_partitions
     from ._pure import murmur2 as murmur2
+    from ._pure_metadata import RecordMetadata as RecordMetadata
 
     AsyncRecordFuture = _futures.AsyncRecordFuture
     RecordFuture = _futures.RecordFuture
@@ -40,6 +41,7 @@ else:
     AsyncRecordFuture = _chosen.AsyncRecordFuture
     PartitionQueue = _chosen.PartitionQueue
     RecordFuture = _chosen.RecordFuture
+    RecordMetadata = _chosen.RecordMetadata
     SendBatch = _chosen.SendBatch
     TopicQueues = _chosen.TopicQueues
     key_partitions = _chosen.key_partitions

@@ -6,13 +6,10 @@ from cpython.list cimport PyList_GET_ITEM, PyList_GET_SIZE
 from headrace_core.records._native cimport BatchBuilder
 
 from ._clock cimport monotonic_s
+from ._metadata cimport RecordMetadata
 
 import threading
 
-from ..models import RecordMetadata
-
-cdef object _new_tuple = tuple.__new__
-cdef object _Metadata = RecordMetadata
 
 
 cdef class Ledger:
@@ -103,15 +100,12 @@ cdef class SendBatch:
     cdef object metadata(self, int index, long long timestamp_ms):
         if self.log_append_time_ms >= 0:
             timestamp_ms = self.log_append_time_ms
-        return _new_tuple(
-            _Metadata,
-            (
-                self.queue.topic.name,
-                self.queue.partition,
-                self.base_offset + index if self.base_offset >= 0 else -1,
-                timestamp_ms,
-            ),
-        )
+        cdef RecordMetadata found = RecordMetadata.__new__(RecordMetadata)
+        found.topic = self.queue.topic.name
+        found.partition = self.queue.partition
+        found.offset = self.base_offset + index if self.base_offset >= 0 else -1
+        found.timestamp_ms = timestamp_ms
+        return found
 
 
 cdef class PartitionQueue:

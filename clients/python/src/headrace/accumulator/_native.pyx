@@ -18,7 +18,7 @@ from ._clock cimport now_ms, usleep
 from ._futures cimport AsyncRecordFuture, RecordFuture, Sent
 from ._murmur cimport hash_key
 
-from . import _batches, _futures, _murmur
+from . import _batches, _futures, _metadata, _murmur
 from ._murmur import murmur2
 from ._pure import too_large, wrong_type
 
@@ -31,6 +31,7 @@ globals().update(
     AsyncRecordFuture=_futures.AsyncRecordFuture,
     PartitionQueue=_batches.PartitionQueue,
     RecordFuture=_futures.RecordFuture,
+    RecordMetadata=_metadata.RecordMetadata,
     SendBatch=_batches.SendBatch,
     TopicQueues=_batches.TopicQueues,
     key_partitions=_murmur.key_partitions,
@@ -186,6 +187,8 @@ cdef class Accumulator(Ledger):
                     value = self.value_serializer(topic, value)
                 if chosen is None and self.partitioner is not None:
                     chosen = self.partitioner(topic, key, value, len(known.queues))
+            if self.state != OPEN_STATE:  # closed while the caller's code ran
+                break
             queue = self._queue_for(known, key, chosen)
             batch = self._put(queue, timestamp_ms, key, value, headers, self._is_sticky(key, chosen), &index)
             if run is None or run[0] is not batch or <int>run[1] + <int>run[2] != index:
@@ -257,6 +260,8 @@ cdef class Accumulator(Ledger):
                 value = self.value_serializer(topic, value)
             if partition is None and self.partitioner is not None:
                 partition = self.partitioner(topic, key, value, len(known.queues))
+        if self.state != OPEN_STATE:  # closed while the caller's code ran: nobody would send it any more
+            return None
         when[0] = now_ms() if timestamp_ms is None else timestamp_ms
         queue = self._queue_for(known, key, partition)
         batch = self._put(queue, when[0], key, value, headers, self._is_sticky(key, partition), index)

@@ -25,6 +25,7 @@ from headrace_core.errors import HeadraceError, RecordTooLargeError
 from headrace_core.records import BatchBuilder
 
 from ._pure_futures import AsyncRecordFuture, RecordFuture, Sent
+from ._pure_metadata import RecordMetadata as RecordMetadata
 
 OPEN, CLOSED, FORKED = 0, 1, 2
 
@@ -286,6 +287,8 @@ class Accumulator:
         if timestamp_ms is None:
             timestamp_ms = time.time_ns() // 1_000_000
         with self.lock:
+            if self.state != OPEN:  # closed while the caller's code ran: nobody would send it any more
+                return None
             queue = self.queue_for(known, key, partition)
             sticky = partition is None and (key is None or self.ignore_keys)
             batch, index = self._put(queue, timestamp_ms, key, value, headers, sticky)
@@ -314,6 +317,8 @@ class Accumulator:
             if chosen is None and self.partitioner is not None:
                 chosen = self.partitioner(topic, key, value, len(known.queues))
             with self.lock:
+                if self.state != OPEN:
+                    break
                 queue = self.queue_for(known, key, chosen)
                 sticky = chosen is None and (key is None or self.ignore_keys)
                 batch, index = self._put(queue, timestamp_ms, key, value, headers, sticky)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace_core.errors import HeadraceError
 
-from ..models import RecordMetadata
+from ._pure_metadata import RecordMetadata
 
 if TYPE_CHECKING:
     from ._pure import SendBatch

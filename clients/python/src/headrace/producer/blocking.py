@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from headrace_core.errors import HeadraceError
 
-from ..accumulator import RecordFuture
-from ..models import RecordMetadata
+from ..accumulator import RecordFuture, RecordMetadata
 from ..settings import PRODUCER, resolve
 from .core import ProducerCore, deadline_error
 from .futures import ManyFuture
