@@ -48,6 +48,8 @@ class FakeCluster:
         #: "break" to append and break the stream.
         self.on_produce: Callable[[int, Any], Any] = lambda broker, item: 0
         self.on_fetch: Callable[[int, Any], int] = lambda broker, item: 0
+        self.on_answer: Callable[[Any], object] = lambda answer: None  # may spoil a produce answer
+        self.on_offsets: Callable[[Any], object] = lambda request: None
         self.answers_held = False
         self.produced: list[tuple[int, Any]] = []  # (broker, ProduceRequest) as they came
         self.fetched: list[tuple[int, Any]] = []
@@ -170,6 +172,7 @@ class _Produce(produce_pb2_grpc.ProduceServicer):
             with cluster.changed:
                 while cluster.answers_held and context.is_active():
                     cluster.changed.wait(0.05)
+            cluster.on_answer(answer)
             if not silent and request.acks != produce_pb2.ACKS_NONE:
                 yield answer
 
@@ -263,6 +266,7 @@ class _Offsets(offsets_pb2_grpc.OffsetsServicer):
 
     def ListOffsets(self, request: Any, context: Any) -> Any:
         cluster = self.cluster
+        cluster.on_offsets(request)
         answer = offsets_pb2.ListOffsetsResponse()
         with cluster.changed:
             for item in request.partitions:

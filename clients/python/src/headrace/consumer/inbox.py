@@ -12,6 +12,8 @@ from typing import Any
 from headrace_core.errors import HeadraceError
 from headrace_core.types import TopicPartition
 
+from ..engine.io_thread import call_in
+
 
 class Assigned:
     """One assigned partition.
@@ -97,7 +99,7 @@ class Inbox:
         if waiting is not None:
             self._async_sleeper = None
             loop, future = waiting
-            loop.call_soon_threadsafe(lambda: future.done() or future.set_result(None))
+            call_in(loop, lambda: future.done() or future.set_result(None))
 
     def take(self) -> Slice | None:
         """The next slice that is not stale, or None. Slices of paused partitions must not be in here (see hold)."""
@@ -128,9 +130,11 @@ class Inbox:
         loop = asyncio.get_running_loop()
         future = loop.create_future()
         self._async_sleeper = (loop, future)
-        if not self.slices:
-            left = deadline - time.monotonic()
-            if left > 0:
-                await asyncio.wait([future], timeout=None if left == float("inf") else left)
-        self._async_sleeper = None
+        try:
+            if not self.slices:
+                left = deadline - time.monotonic()
+                if left > 0:
+                    await asyncio.wait([future], timeout=None if left == float("inf") else left)
+        finally:
+            self._async_sleeper = None
         return bool(self.slices)

@@ -51,7 +51,13 @@ class IoThread:
 
     def _run(self) -> None:
         asyncio.set_event_loop(self.loop)
-        self.loop.run_forever()
+        while True:
+            try:
+                self.loop.run_forever()
+            except BaseException:  # asyncio lets SystemExit and KeyboardInterrupt end a loop; all clients live on this
+                logger.exception("the I/O thread goes on after")
+            else:
+                return
 
     @property
     def is_current(self) -> bool:
@@ -103,6 +109,12 @@ class IoThread:
         """End the thread. Clients must be closed before."""
         self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join(5)
+
+
+def call_in(loop: asyncio.AbstractEventLoop, function: Callable[[], object]) -> None:
+    """Have a caller's event loop call ``function`` soon; nothing when that loop has ended, and its waiters with it."""
+    with contextlib.suppress(RuntimeError):
+        loop.call_soon_threadsafe(function)
 
 
 _lock = threading.Lock()

@@ -8,6 +8,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from headrace_core.errors import (
@@ -20,7 +21,7 @@ from headrace_core.errors import (
 
 from ..accumulator import Accumulator, TopicQueues
 from ..engine.client import Engine
-from ..engine.io_thread import closed_error, forget, forked_error, register
+from ..engine.io_thread import call_in, closed_error, forget, forked_error, register
 from ..engine.metadata import Snapshot, TopicInfo
 from ..metrics import Metrics
 from ..partitioners import partitioner
@@ -130,7 +131,7 @@ class ProducerCore:
             await self.engine.io.run_async(self.learn(topic, max(deadline - time.monotonic(), 0.01)))
         elif self.accumulator.buffered_bytes >= self.accumulator.buffer_bytes:
             loop, event, begun = asyncio.get_running_loop(), asyncio.Event(), time.monotonic()
-            if self.accumulator.add_space_waiter(lambda: loop.call_soon_threadsafe(event.set)):
+            if self.accumulator.add_space_waiter(partial(call_in, loop, event.set)):
                 try:
                     async with asyncio.timeout(max(deadline - begun, 0)):
                         await event.wait()
@@ -180,7 +181,7 @@ class ProducerCore:
                     event = asyncio.Event()
 
                     def wake(_: Any, event: asyncio.Event = event) -> None:
-                        loop.call_soon_threadsafe(event.set)
+                        call_in(loop, event.set)
 
                     if batch.add_waiter((None, wake)):
                         await event.wait()

@@ -116,7 +116,12 @@ class BrokerLink:
                 failures = 0 if self._correlation > answered + 1 else failures + 1
                 logger.info("produce stream to %s broke: %s", self.address, error)
                 self._lost(error)
-                await asyncio.sleep(self.sender.engine.backoff.delay_s(failures - 1 if failures else 0))
+            except Exception as error:  # a bug, here or in the broker; the records must have their outcome all the same
+                failures += 1
+                logger.exception("produce stream to %s broke", self.address)
+                self.last_error = NetworkError(f"{self.address}: {type(error).__name__}: {error}")
+                self._lost(self.last_error)
+            await asyncio.sleep(self.sender.engine.backoff.delay_s(failures - 1 if failures else 0))
 
     async def _something_to_do(self) -> None:
         while not self.pending:
@@ -237,7 +242,7 @@ class BrokerLink:
                 if sender.compression is Compression.NONE:
                     build(batch, sender.compression, None)
                 else:
-                    await asyncio.to_thread(build, batch, sender.compression, sender.compression_level)
+                    await sender.compressed(batch)
 
     def _encode(self, request: Request) -> Any:
         sender = self.sender
@@ -278,9 +283,12 @@ class BrokerLink:
     # --- what comes back -------------------------------------------------------------------------------------------
 
     def _answered(self, response: Any) -> None:
-        request = self.in_flight.pop(response.correlation_id, None)
+        request = self.in_flight.get(response.correlation_id)
         if request is None:
             return
+        if len(response.results) != len(request.batches):
+            raise NetworkError(f"{self.address}: {len(response.results)} results for {len(request.batches)} batches")
+        del self.in_flight[request.correlation_id]
         sender = self.sender
         sender.metrics["request-latency"].record((time.monotonic() - request.sent_at) * 1000)
         for batch, result in zip(request.batches, response.results, strict=True):
@@ -330,5 +338,7 @@ def build(batch: Any, compression: Compression, level: int | None) -> None:
     """Turn a sealed batch's builder into bytes (on a worker thread when compressing)."""
     builder = batch.builder
     if builder is not None and batch.data is None:
-        batch.data = builder.build(compression=compression, level=level)
+        data = builder.build(compression=compression, level=level)
+        if not batch.done:  # it may have expired meanwhile
+            batch.data = data
         batch.builder = None

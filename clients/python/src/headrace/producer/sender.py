@@ -37,7 +37,7 @@ from headrace_protos.v1 import produce_pb2
 from ..engine.client import Engine
 from ..engine.metadata import Snapshot
 from ..metrics import Metrics
-from .link import BrokerLink
+from .link import BrokerLink, build
 
 logger = logging.getLogger("headrace")
 
@@ -98,12 +98,16 @@ class Sender:
         self.links: dict[int, BrokerLink] = {}
         self._orphans: dict[Any, None] = {}  # queues whose partition has no leader that we know
         self._sweeper: asyncio.Task[None] | None = None
+        self._compressing: dict[Any, asyncio.Future[None]] = {}
+        self._closed = False
         engine.metadata.listeners.append(self._on_snapshot)
 
     # --- work comes in ---------------------------------------------------------------------------------------------
 
     def wake(self) -> None:
         """On the I/O thread: look at what has been announced."""
+        if self._closed:
+            return
         links = set()
         for queue in self.accumulator.take_ready():
             if queue.sender is None:
@@ -132,9 +136,10 @@ class Sender:
             return None
         link = self.links.get(leader)
         if link is None or link.address != broker.address:
-            if link is not None:
-                link.retire()
-            link = self.links[leader] = BrokerLink(self, leader, broker.address)
+            old, link = link, BrokerLink(self, leader, broker.address)
+            self.links[leader] = link  # first: retiring gives batches back, which are routed at once
+            if old is not None:
+                old.retire()
         notes = queue.sender
         if notes.in_flight and notes.link is not link:  # order: the old leader must have answered first
             self._orphans[queue] = None
@@ -167,11 +172,27 @@ class Sender:
 
     def adopt_orphans(self) -> None:
         """Route again what had no leader, or waited for its old one."""
+        if self._closed:
+            return
         orphans, self._orphans = self._orphans, {}
         for queue in orphans:
             link = self._route(queue)
             if link is not None:
                 link.nudge()
+
+    async def compressed(self, batch: Any) -> None:
+        """Have the batch's bytes, made on a worker thread: once, also when the link that asked first is gone."""
+        work = self._compressing.get(batch)
+        if work is None:
+            loop = asyncio.get_running_loop()
+            try:
+                work = loop.run_in_executor(None, build, batch, self.compression, self.compression_level)
+            except RuntimeError:  # the interpreter is ending and gives threads no more work: this is the last flush
+                build(batch, self.compression, self.compression_level)
+                return
+            self._compressing[batch] = work
+            work.add_done_callback(lambda _: self._compressing.pop(batch, None))
+        await asyncio.shield(work)
 
     # --- outcomes --------------------------------------------------------------------------------------------------
 
@@ -218,7 +239,7 @@ class Sender:
             notes.failed = []
             queue.listed = True
             self._orphans[queue] = None
-        if queue in self._orphans:
+        if queue in self._orphans and not self._closed:
             del self._orphans[queue]
             link = self._route(queue)
             if link is not None:
@@ -265,7 +286,8 @@ class Sender:
         return "the broker is slower than the producer"
 
     async def close(self) -> None:
-        """Fail what is left, end the streams."""
+        """Fail what is left, end the streams; what is told afterwards opens none."""
+        self._closed = True
         if self._sweeper is not None:
             self._sweeper.cancel()
         for batch in self.accumulator.snapshot_unfinished():
@@ -294,10 +316,10 @@ def finish(batch: Any, base_offset: int, log_append_time_ms: int, error: Headrac
 
 
 def run_callback(future: Any, callback: Callable[[Any], object]) -> None:
-    """Call a user's callback; what it raises is logged, for it must not stop the sender."""
+    """Call a user's callback; what it raises is logged, ``sys.exit()`` too: nothing may stop the I/O thread."""
     try:
         callback(future)
-    except Exception:
+    except BaseException:
         logger.exception("a delivery callback failed")
 
 
