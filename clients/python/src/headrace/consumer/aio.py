@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 from headrace_core.records import Record
 from headrace_core.types import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, TopicPartition
 
+from ..awaitable import DONE, AwaitableDict, AwaitableSet, Done
 from ..models import OffsetAndTimestamp
 from ..settings import CONSUMER, resolve
 from .blocking import ARROW_BYTES
@@ -26,12 +27,13 @@ class AsyncConsumer:
     """Reads records of partitions, from asyncio.
 
         async with AsyncConsumer(bootstrap_servers="127.0.0.1:9095", auto_offset_reset="earliest") as consumer:
-            consumer.assign([TopicPartition("orders", 0)])
+            await consumer.assign([TopicPartition("orders", 0)])
             async for record in consumer:
                 print(record.offset, record.value)
 
-    Configuration, errors and methods are Consumer's; those that wait are awaited, those that do not (assign, seek,
-    pause, resume) are plain. The network runs on Headrace's I/O thread, so a busy loop starves nothing.
+    Configuration, errors and methods are Consumer's, awaited. Those that never wait (assign, seek, pause, resume,
+    metrics, ...) act when they are called; awaiting them is free, and may be left out. The network runs on Headrace's
+    I/O thread, so a busy loop starves nothing.
     """
 
     def __init__(self, config: Mapping[str, Any] | None = None, /, **settings: Any) -> None:
@@ -51,37 +53,43 @@ class AsyncConsumer:
         """The group's committed offset. Comes with the coordinator: UnsupportedVersionError until then."""
         raise self._core.refuse_groups()
 
-    def assign(self, partitions: Iterable[TopicPartition]) -> None:
+    def assign(self, partitions: Iterable[TopicPartition]) -> Done:
         """Read these partitions from now on, instead of those before. Positions of those that stay are kept."""
         self._core.assign(partitions)
+        return DONE
 
-    def assignment(self) -> set[TopicPartition]:
+    def assignment(self) -> AwaitableSet[TopicPartition]:
         """The partitions assigned."""
-        return set(self._core.partitions)
+        return AwaitableSet(self._core.partitions)
 
-    def seek(self, partition: TopicPartition, offset: int) -> None:
+    def seek(self, partition: TopicPartition, offset: int) -> Done:
         """Go on at ``offset``."""
         self._core.seek(TopicPartition(*partition), offset)
+        return DONE
 
-    def seek_to_beginning(self, *partitions: TopicPartition) -> None:
+    def seek_to_beginning(self, *partitions: TopicPartition | Iterable[TopicPartition]) -> Done:
         """Go on at the first record there is (of all partitions, if none is named); found at the next poll."""
         self._core.seek_to(partitions, "earliest")
+        return DONE
 
-    def seek_to_end(self, *partitions: TopicPartition) -> None:
+    def seek_to_end(self, *partitions: TopicPartition | Iterable[TopicPartition]) -> Done:
         """Go on after the last record there is (of all partitions, if none is named); found at the next poll."""
         self._core.seek_to(partitions, "latest")
+        return DONE
 
-    def pause(self, *partitions: TopicPartition) -> None:
+    def pause(self, *partitions: TopicPartition | Iterable[TopicPartition]) -> Done:
         """Hand out nothing of these partitions, and fetch nothing, until resume."""
         self._core.pause(partitions)
+        return DONE
 
-    def resume(self, *partitions: TopicPartition) -> None:
+    def resume(self, *partitions: TopicPartition | Iterable[TopicPartition]) -> Done:
         """Undo pause."""
         self._core.resume(partitions)
+        return DONE
 
-    def paused(self) -> set[TopicPartition]:
+    def paused(self) -> AwaitableSet[TopicPartition]:
         """The partitions that are paused."""
-        return {tp for tp, assigned in self._core.partitions.items() if assigned.paused}
+        return AwaitableSet(tp for tp, assigned in self._core.partitions.items() if assigned.paused)
 
     async def poll(self, timeout: float = 1.0, max_records: int | None = None) -> list[Record]:
         """Records, as soon as there are any; an empty list after ``timeout`` seconds."""
@@ -188,9 +196,9 @@ class AsyncConsumer:
         core.check_open()
         return await core.engine.io.run_async(core.offsets(dict.fromkeys(partitions, timestamp), timeout))
 
-    def metrics(self) -> dict[str, float]:
+    def metrics(self) -> AwaitableDict[str, float]:
         """Kafka's consumer metrics by name; times are in ms."""
-        return self._core.metric_values()
+        return AwaitableDict(self._core.metric_values())
 
     async def close(self) -> None:
         """Stop fetching and close the connections."""

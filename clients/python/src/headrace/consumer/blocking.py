@@ -66,19 +66,19 @@ class Consumer:
         """Go on at ``offset``."""
         self._core.seek(TopicPartition(*partition), offset)
 
-    def seek_to_beginning(self, *partitions: TopicPartition) -> None:
+    def seek_to_beginning(self, *partitions: TopicPartition | Iterable[TopicPartition]) -> None:
         """Go on at the first record there is (of all partitions, if none is named); found at the next poll."""
         self._core.seek_to(partitions, "earliest")
 
-    def seek_to_end(self, *partitions: TopicPartition) -> None:
+    def seek_to_end(self, *partitions: TopicPartition | Iterable[TopicPartition]) -> None:
         """Go on after the last record there is (of all partitions, if none is named); found at the next poll."""
         self._core.seek_to(partitions, "latest")
 
-    def pause(self, *partitions: TopicPartition) -> None:
+    def pause(self, *partitions: TopicPartition | Iterable[TopicPartition]) -> None:
         """Hand out nothing of these partitions, and fetch nothing, until resume."""
         self._core.pause(partitions)
 
-    def resume(self, *partitions: TopicPartition) -> None:
+    def resume(self, *partitions: TopicPartition | Iterable[TopicPartition]) -> None:
         """Undo pause."""
         self._core.resume(partitions)
 

@@ -38,6 +38,9 @@ GROUPS_COME_LATER = (
     "and keep the positions yourself"
 )
 
+#: Partitions as callers name them: ``pause(a, b)`` and ``pause([a, b])`` are the same.
+Named = Iterable["TopicPartition | Iterable[TopicPartition]"]
+
 
 class ConsumerCore:
     """One consumer's state. Not for several threads at once, as Kafka's is not."""
@@ -78,13 +81,13 @@ class ConsumerCore:
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
         """Replace the assignment; partitions that stay keep their positions."""
         self.check_open()
-        old, self.partitions = self.partitions, {}
-        for item in partitions:
-            tp = TopicPartition(*item)
+        wanted = _each(partitions)
+        for tp in wanted:
             check_topic_name(tp.topic)
             if tp.partition < 0:
                 raise InvalidArgumentError(f"partition {tp.partition} of {tp.topic!r}: must not be negative")
-            self.partitions[tp] = old.get(tp) or self._new(tp)
+        old = self.partitions
+        self.partitions = {tp: old.get(tp) or self._new(tp) for tp in wanted}
         for tp, assigned in old.items():
             if tp not in self.partitions:
                 self._void(assigned)
@@ -118,16 +121,16 @@ class ConsumerCore:
         self._void(assigned)
         assigned.position, assigned.reset = offset, None
 
-    def seek_to(self, partitions: Iterable[TopicPartition], where: str) -> None:
+    def seek_to(self, partitions: Named, where: str) -> None:
         self.check_open()
-        for tp in list(partitions) or list(self.partitions):
+        for tp in list(self.partitions) if not partitions else _each(partitions):
             assigned = self.assigned(tp)
             self._void(assigned)
             assigned.position, assigned.reset = None, where
 
-    def pause(self, partitions: Iterable[TopicPartition]) -> None:
+    def pause(self, partitions: Named) -> None:
         self.check_open()
-        for tp in partitions:
+        for tp in _each(partitions):
             assigned = self.assigned(tp)
             if not assigned.paused:
                 assigned.paused = self._dirty = True
@@ -135,9 +138,9 @@ class ConsumerCore:
                     self._hold(*self.current, first=True)
                     self.current = None
 
-    def resume(self, partitions: Iterable[TopicPartition]) -> None:
+    def resume(self, partitions: Named) -> None:
         self.check_open()
-        for tp in partitions:
+        for tp in _each(partitions):
             assigned = self.assigned(tp)
             if assigned.paused:
                 assigned.paused = False
@@ -422,6 +425,21 @@ class ConsumerCore:
             "assigned-partitions": float(len(self.partitions)),
             "queued-bytes": float(self.inbox.queued_bytes),
         }
+
+
+def _each(partitions: Named) -> list[TopicPartition]:
+    """The partitions of a call; InvalidArgumentError for what is none."""
+    found: list[TopicPartition] = []
+    if isinstance(partitions, str):
+        partitions = (partitions,)  # refused below, not read letter by letter
+    for item in partitions:
+        if isinstance(item, list | set | frozenset | dict):
+            found += _each(item)
+            continue
+        if not (isinstance(item, tuple) and len(item) == 2 and isinstance(item[0], str) and isinstance(item[1], int)):
+            raise InvalidArgumentError(f"{item!r} is no partition: give TopicPartition(topic, number)")
+        found.append(TopicPartition(*item))
+    return found
 
 
 def deadline_after(timeout_s: float | None) -> float:

@@ -151,8 +151,9 @@ class Fetcher:
 
     def _on_snapshot(self, snapshot: Snapshot) -> None:
         for tp, tracked in self.tracked.items():
-            if tracked.link is not None and self._leader(tp) is not tracked.link:
-                tracked.link.remove(tracked)
+            old = tracked.link
+            if old is not None and self._leader(tp) is not old:
+                old.remove(tracked)  # asking for the leader may have retired the link, and sent all its members home
                 tracked.link = None
                 self._homeless[tp] = None
         if self._homeless:
@@ -234,9 +235,13 @@ class Fetcher:
             self.engine, {tp: timestamp}, self.isolation, self.engine.deadline(self.engine.request_timeout_s)
         )
         tracked.fetch_at = found[tp].offset
-        if tracked.generation == tracked.assigned.generation and tracked.assigned.position is None:
+        if tracked.generation != tracked.assigned.generation:
+            return
+        if tracked.assigned.position is None:
             tracked.assigned.position = tracked.fetch_at
             tracked.assigned.reset = None
+        else:  # its position was out of range: the caller's side learns of the new one in its turn, by an empty slice
+            self.inbox.put(Slice(tracked.assigned, tracked.generation, tracked.fetch_at, tracked.fetch_at, b""))
 
     def tell(self, tracked: Tracked, error: HeadraceError) -> None:
         """Have the caller raise ``error``, after the records before it."""
@@ -318,7 +323,11 @@ class FetchLink:
                 failures = 0 if self._correlation > before + 1 else failures + 1
                 logger.info("fetch stream to %s broke: %s", self.address, error)
                 self._everyone_home(error)
-                await asyncio.sleep(self.fetcher.engine.backoff.delay_s(max(failures - 1, 0)))
+            except Exception as error:  # a bug, here or in the broker: reading goes on all the same
+                failures += 1
+                logger.exception("fetch stream to %s broke", self.address)
+                self._everyone_home(NetworkError(f"{self.address}: {type(error).__name__}: {error}"))
+            await asyncio.sleep(self.fetcher.engine.backoff.delay_s(max(failures - 1, 0)))
 
     def _everyone_home(self, error: HeadraceError | None) -> None:
         members, self.members = self.members, {}
@@ -474,7 +483,8 @@ class FetchLink:
     def _failed(self, tp: TopicPartition, tracked: Tracked, result: Any) -> None:
         """The partition has left the session; find out where it goes on, or tell the caller."""
         fetcher = self.fetcher
-        error = from_number(result.error.code, f"{tp}: {result.error.message}")
+        told = result.error.message
+        error = from_number(result.error.code, told if told.startswith(str(tp)) else f"{tp}: {told}")
         del self.members[tp]
         self._named.discard(tp)
         tracked.link = None

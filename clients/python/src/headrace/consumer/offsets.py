@@ -60,7 +60,8 @@ async def list_offsets(
             for result in answer.results:
                 tp = TopicPartition(result.topic, result.partition)
                 if result.error.code:
-                    failure = from_number(result.error.code, f"{tp}: {result.error.message}")
+                    told = result.error.message
+                    failure = from_number(result.error.code, told if told.startswith(str(tp)) else f"{tp}: {told}")
                 else:
                     found[tp] = OffsetAndTimestamp(result.offset, result.timestamp_ms, result.leader_epoch)
         if failure is not None:

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
 from ..accumulator import AsyncRecordFuture
+from ..awaitable import AwaitableDict
 from ..settings import PRODUCER, resolve
 from .blocking import Headers, OnDelivery
 from .core import ProducerCore, deadline_error
@@ -108,9 +109,9 @@ class AsyncProducer:
         info = await self._core.engine.io.run_async(self._core.learn(topic, self._core.max_block_s))
         return [part.partition for part in info.partitions]
 
-    def metrics(self) -> dict[str, float]:
+    def metrics(self) -> AwaitableDict[str, float]:
         """Kafka's producer metrics by name; times are in ms."""
-        return self._core.metric_values()
+        return AwaitableDict(self._core.metric_values())
 
     async def close(self, timeout: float | None = None) -> None:
         """Send what is left (waiting up to ``timeout`` seconds, None: delivery.timeout.ms), then end."""
