@@ -11,6 +11,7 @@ import dataclasses
 
 from ..config import INT_MAX, ConfigDef, ConfigKey, Kind
 from ..log.config import TOPIC
+from .pasted_keys import PASTED
 
 ROLES = ("controller", "broker", "coordinator")
 
@@ -230,7 +231,7 @@ _COARSE = [
 _TOPIC_DEFAULTS = [_topic_default(topic_key, name) for topic_key, name in TOPIC_DEFAULT_KEYS.items()]
 
 #: Every key of a server's properties file.
-SERVER = ConfigDef([*_NODE, *_CLUSTER, *_BROKER, *_COARSE, *_TOPIC_DEFAULTS], where="server")
+SERVER = ConfigDef([*_NODE, *_CLUSTER, *_BROKER, *_COARSE, *_TOPIC_DEFAULTS, *PASTED], where="server")
 
 
 def topic_defaults(given: dict[str, object]) -> dict[str, object]:
