@@ -322,7 +322,14 @@ def resolve(definition: ConfigDef, config: Mapping[str, Any] | None, settings: M
 
     Raises InvalidConfigError, with a "did you mean" for an unknown key. Notes of accepted keys are logged at INFO.
     """
+    if config is not None and not isinstance(config, Mapping):
+        raise InvalidConfigError(
+            f"a {definition.where} takes a dict with dotted keys, or keywords such as "
+            f"bootstrap_servers='127.0.0.1:9095', not {config!r}"
+        )
     given = dict(config or {})
+    for name in (*given, *settings):
+        _check_owner(definition, name)
     for name, value in settings.items():
         dotted = definition.key(name).name
         if any(definition.key(other).name == dotted for other in given):
@@ -337,6 +344,16 @@ def resolve(definition: ConfigDef, config: Mapping[str, Any] | None, settings: M
     if definition is PRODUCER:
         _check_producer(given, values)
     return values
+
+
+def _check_owner(definition: ConfigDef, name: str) -> None:
+    """A key that another client has is no typing mistake: say whose it is."""
+    dotted = name.replace("_", ".")
+    if dotted in definition.keys:
+        return
+    owners = [other.where for other in (PRODUCER, CONSUMER) if dotted in other.keys]
+    if owners:
+        raise InvalidConfigError(f"{name!r} is a configuration key of a {owners[0]}, not of a {definition.where}")
 
 
 def _addresses(raw: str | Iterable[str]) -> list[str]:

@@ -16,7 +16,7 @@ from ..models import (
     TopicDescription,
 )
 from ..settings import ADMIN, resolve
-from .calls import AdminCalls
+from .calls import AdminCalls, new_topics
 
 T = TypeVar("T")
 
@@ -38,7 +38,8 @@ class Admin:
         self, topics: Iterable[NewTopic | str], *, timeout: float | None = None, validate_only: bool = False
     ) -> list[CreatedTopic]:
         """Create topics; the first failure is raised, its message naming every topic that failed."""
-        return self._run(lambda calls: calls.create_topics(list(topics), timeout, validate_only))
+        wanted = new_topics(topics)
+        return self._run(lambda calls: calls.create_topics(wanted, timeout, validate_only))
 
     def delete_topics(self, names: Iterable[str], *, timeout: float | None = None) -> None:
         """Delete topics and their records; UnknownTopicOrPartitionError when one does not exist."""

@@ -6,7 +6,13 @@ import asyncio
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from headrace_core.errors import HeadraceError, InvalidArgumentError, from_number
+from headrace_core.errors import (
+    HeadraceError,
+    InvalidArgumentError,
+    InvalidPartitionsError,
+    InvalidReplicationFactorError,
+    from_number,
+)
 from headrace_core.types import TopicPartition
 from headrace_protos.v1 import admin_pb2, metadata_pb2, offsets_pb2
 
@@ -63,6 +69,9 @@ class AdminCalls:
         self, topics: list[NewTopic | str], timeout: float | None, validate_only: bool
     ) -> list[CreatedTopic]:
         new = [NewTopic(topic) if isinstance(topic, str) else topic for topic in topics]
+        for topic in new:
+            _check_count(topic, "partitions", topic.partitions, InvalidPartitionsError)
+            _check_count(topic, "replication_factor", topic.replication_factor, InvalidReplicationFactorError)
         request = admin_pb2.CreateTopicsRequest(validate_only=validate_only)
         for topic in new:
             item = request.topics.add(
@@ -226,6 +235,17 @@ def _raise_failures(results: Iterable[tuple[str, Any]]) -> None:
         raise error if name in error.message else type(error)(f"{name}: {error.message}")
     if failed:
         raise type(failed[0][1])("; ".join(f"{name}: {error.code}: {error.message}" for name, error in failed))
+
+
+def new_topics(topics: Iterable[NewTopic | str] | NewTopic | str) -> list[NewTopic | str]:
+    """What create_topics was given, read in the caller's thread; a single topic stands for a list of one."""
+    return [topics] if isinstance(topics, str | NewTopic) else list(topics)
+
+
+def _check_count(topic: NewTopic, what: str, count: int | None, error: type[HeadraceError]) -> None:
+    """None and Kafka's -1 mean the cluster's default; the wire's 0 would too, and is a mistake here."""
+    if count is not None and count < 1 and count != -1:
+        raise error(f"topic {topic.name!r}: {what}={count}: must be at least 1, or None for the cluster's default")
 
 
 def _resource(resource: ConfigResource) -> Any:
