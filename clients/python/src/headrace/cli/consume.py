@@ -86,6 +86,7 @@ def consume(
     writer: _Writer
     if as_document:
         writer = _DocumentWriter()
+        quiet = True  # notes between the lines of a document would help nobody
     else:
         writer = _Writer(_renderer(template, json_lines, delimiter, key_delimiter, null), unbuffered)
     config = client_config(bootstrap, properties, **{"allow.auto.create.topics": False})

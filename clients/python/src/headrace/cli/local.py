@@ -21,6 +21,7 @@ _Data = Annotated[
 _DEFAULT_DATA = Path("headrace-data")
 _DEFAULT_PORT = 9095
 _WATCH_S = 0.5
+_ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def register(app: typer.Typer) -> None:
@@ -130,12 +131,12 @@ def _stay(cluster: ClusterDirectory) -> None:
             dead = now_dead
             time.sleep(_WATCH_S)
     except (KeyboardInterrupt, SystemExit) as end:
-        previous = signal.signal(
-            signal.SIGINT, signal.SIG_IGN
-        )  # an impatient second Ctrl-C must not leave nodes behind
+        # An impatient second Ctrl-C, or the terminal that closes meanwhile, must not leave nodes behind.
+        previous = {number: signal.signal(number, signal.SIG_IGN) for number in _ENDS}
         note("headrace: stopping the cluster ...")
         cluster.down()
-        signal.signal(signal.SIGINT, previous)
+        for number, handler in previous.items():
+            signal.signal(number, handler)
         note("headrace: stopped; the data is kept")
         raise typer.Exit(130 if isinstance(end, KeyboardInterrupt) else 0) from None
 

@@ -5,6 +5,7 @@ Tables are drawn by rich on a terminal; into a pipe they are plain columns, with
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import json
 import sys
@@ -24,8 +25,9 @@ Output = Annotated[OutputFormat, typer.Option("--output", "-o", help="json: one 
 
 
 def note(message: str) -> None:
-    """A line for people, on stderr."""
-    print(message, file=sys.stderr, flush=True)
+    """A line for people, on stderr; when the terminal has gone there is nobody to tell, and the work goes on."""
+    with contextlib.suppress(OSError):
+        print(message, file=sys.stderr, flush=True)
 
 
 def print_json(document: Any) -> None:
