@@ -17,6 +17,8 @@ from .errors import InvalidConfigError
 
 LONG_MAX = 2**63 - 1
 INT_MAX = 2**31 - 1
+#: No key's name is near this long.
+NAME_CHARACTERS_MAX = 255
 
 
 class Kind(enum.Enum):
@@ -151,9 +153,10 @@ class ConfigDef:
         """The key of a dotted or snake_case name; raises InvalidConfigError with a "did you mean"."""
         found = self.keys.get(name) or self.keys.get(self._snake.get(name, ""))
         if found is None:
-            near = difflib.get_close_matches(name.replace("_", "."), self.keys, n=1, cutoff=0.6)
+            shown = name[:NAME_CHARACTERS_MAX]  # a name may come from anybody: comparing a long one takes long
+            near = difflib.get_close_matches(shown.replace("_", "."), self.keys, n=1, cutoff=0.6)
             hint = f"; did you mean {near[0]!r}?" if near else ""
-            raise InvalidConfigError(f"unknown {self.where} configuration key {name!r}{hint}")
+            raise InvalidConfigError(f"unknown {self.where} configuration key {shown!r}{hint}")
         return found
 
     def parse(self, given: Mapping[str, Any], *, defaults: bool = True) -> dict[str, Any]:

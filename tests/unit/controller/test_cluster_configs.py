@@ -93,6 +93,8 @@ def test_validate_only_changes_nothing(world: World) -> None:
         ((ConfigResourceType.BROKER, "9"), [put("log.retention.ms", "1")], InvalidRequestError, "not registered"),
         ((ConfigResourceType.BROKER, "01"), [put("log.retention.ms", "1")], InvalidRequestError, "write a broker's id"),
         ((ConfigResourceType.BROKER, "x"), [put("log.retention.ms", "1")], InvalidRequestError, "write a broker's id"),
+        ((ConfigResourceType.BROKER, "1" * 5000), [put("log.retention.ms", "1")], InvalidRequestError, "a broker's id"),
+        (TOPIC, [put("k" * 1_000_000, "1")], InvalidConfigError, "unknown topic configuration key"),
     ],
 )
 def test_a_wrong_alteration_is_refused_whole(

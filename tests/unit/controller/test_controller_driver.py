@@ -8,7 +8,12 @@ import pytest
 from controller_world import formatted, live_broker, running
 
 from headrace_controller.cluster.requests import CreateTopics, FenceSilentBrokers, NewTopic
-from headrace_core.errors import DuplicateBrokerRegistrationError, RequestTimedOutError, ServerShuttingDownError
+from headrace_core.errors import (
+    DuplicateBrokerRegistrationError,
+    RequestTimedOutError,
+    ServerShuttingDownError,
+    UnknownServerError,
+)
 from headrace_core.metadata import MetadataDelta, MetadataImage
 from headrace_core.metadata.codec import decode_batches
 from headrace_core.testing.clock import ManualClock
@@ -48,6 +53,21 @@ def test_subscribers_see_every_change_in_order_before_it_is_answered() -> None:
             unsubscribe()
             await driver.ask(topic("more"))
             assert len(seen) == 5
+
+    asyncio.run(work())
+
+
+def test_a_request_that_no_rule_expects_costs_that_request_only() -> None:
+    class Strange:
+        """No rule knows it."""
+
+    async def work() -> None:
+        async with running(formatted()) as driver:
+            await live_broker(driver)
+            with pytest.raises(UnknownServerError, match="Strange"):
+                await driver.ask(Strange())  # type: ignore[arg-type]
+            await driver.ask(topic("t"))
+            assert driver.image.topic("t") is not None
 
     asyncio.run(work())
 

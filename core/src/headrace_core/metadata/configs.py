@@ -17,10 +17,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..config import ConfigKey
+from ..errors import InvalidRequestError
 from ..log.config import TOPIC
 from ..node.keys import SERVER, TOPIC_DEFAULT_KEYS
 from .image import MetadataImage
 from .records import ConfigResourceType
+
+#: Ids are 32-bit numbers. Python refuses to convert thousands of digits with a ValueError.
+_BROKER_ID_DIGITS_MAX = 10
 
 
 class ConfigSource(enum.IntEnum):
@@ -42,6 +46,13 @@ class ConfigDescription:
     source: ConfigSource
     read_only: bool
     documentation: str
+
+
+def parse_broker_id(name: str) -> int:
+    """The broker that a configuration resource names, written as a plain number; InvalidRequestError."""
+    if name.isascii() and name.isdigit() and len(name) <= _BROKER_ID_DIGITS_MAX and str(int(name)) == name:
+        return int(name)
+    raise InvalidRequestError(f"broker {name[:60]!r}: write a broker's id, or nothing for all brokers")
 
 
 def broker_topic_defaults(image: MetadataImage, broker_id: int, static: Mapping[str, Any]) -> dict[str, Any]:

@@ -26,6 +26,7 @@ from headrace_core.errors import (
     RequestTimedOutError,
     ServerBusyError,
     ServerShuttingDownError,
+    UnknownServerError,
 )
 from headrace_core.metadata import ImageBuilder, MetadataDelta, MetadataImage
 from headrace_core.metadata.codec import encode_decision
@@ -223,13 +224,22 @@ class ControllerDriver:
             self._tick()
             now_ms = self._clock.monotonic_ms()
             for each in asked:
-                decision = self._core.decide(each.request, now_ms)
+                decision = self._decide(each.request, now_ms)
                 self._propose(decision)
                 offset = self._core.speculative.next_offset
                 self._waiting.append(_Waiting(offset, decision.reply, decision.failure, each.future))
             self._carry_out()
         except DiskFullError as error:
             self._step_down(asked, error)
+
+    def _decide(self, request: Request, now_ms: float) -> Decision:
+        """Deciding changes nothing, so a rule that stumbles over a request costs that request only, not the cluster its
+        controller."""
+        try:
+            return self._core.decide(request, now_ms)
+        except Exception as error:
+            logger.exception("%s could not be decided", type(request).__name__)
+            return Decision(failure=UnknownServerError(f"{type(request).__name__}: {type(error).__name__}: {error}"))
 
     def _tick(self) -> None:
         """Fence who has been silent. After a pause of this very process nobody could be heard: nobody is to blame."""

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from headrace_core.errors import HeadraceError, InvalidRequestError, UnknownTopicOrPartitionError
-from headrace_core.metadata.configs import ConfigDescription, describe_broker, describe_topic
+from headrace_core.metadata.configs import ConfigDescription, describe_broker, describe_topic, parse_broker_id
 from headrace_core.rpc.status import error_to_proto
 from headrace_protos.v1 import admin_pb2, admin_pb2_grpc
 
@@ -84,11 +84,7 @@ class AdminService(admin_pb2_grpc.AdminServicer):
         if resource.type == admin_pb2.CONFIG_RESOURCE_TYPE_BROKER:
             if not resource.name:
                 return describe_broker(image, None)
-            if not resource.name.isdecimal():
-                raise InvalidRequestError(
-                    f"{resource.name!r} is no broker id; the name is an id, or empty for all brokers"
-                )
-            wanted = int(resource.name)
+            wanted = parse_broker_id(resource.name)
             if wanted not in image.brokers:
                 raise InvalidRequestError(f"no broker has the id {wanted}")
             return describe_broker(image, wanted, static=self._given if wanted == broker_id else None)

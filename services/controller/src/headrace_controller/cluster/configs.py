@@ -15,7 +15,7 @@ from headrace_core.errors import (
 )
 from headrace_core.log.config import TOPIC
 from headrace_core.metadata import ConfigRecord, ConfigResource, ConfigResourceType, MetadataImage, MetadataRecord
-from headrace_core.metadata.configs import topic_value
+from headrace_core.metadata.configs import parse_broker_id, topic_value
 from headrace_core.node.keys import SERVER
 
 from .decision import Decision, View
@@ -60,11 +60,8 @@ def check_resource(image: MetadataImage, resource: ConfigResource) -> None:
     if kind is ConfigResourceType.TOPIC:
         if name not in image.topic_ids:
             raise UnknownTopicOrPartitionError(f"topic {name[:249]!r} does not exist")
-    elif name:
-        if not (name.isascii() and name.isdigit()) or str(int(name)) != name:
-            raise InvalidRequestError(f"broker {name[:249]!r}: write a broker's id, or nothing for all brokers")
-        if int(name) not in image.brokers:
-            raise InvalidRequestError(f"broker {name} is not registered")
+    elif name and parse_broker_id(name) not in image.brokers:
+        raise InvalidRequestError(f"broker {name} is not registered")
 
 
 def _alter_one(image: MetadataImage, item: AlterResource) -> list[MetadataRecord]:
