@@ -6,6 +6,7 @@ The writer publishes in an order that keeps this safe without a lock: bytes firs
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -80,14 +81,21 @@ class LogSegment:
         now_ms: int,
         reserve_bytes: int = 0,
     ) -> LogSegment:
-        """A new, empty segment; the names are durable once the caller synced the directory."""
+        """A new, empty segment; the names are durable once the caller synced the directory. OSError leaves none of its
+        files."""
         log = fs.open(f"{directory}/{segment_name(base_offset)}{LOG_SUFFIX}", write=True, create=True)
         assert log.size() == 0, f"{log.path} exists and is not empty"
         segment = cls(
             fs, directory, base_offset, index_bytes_max=index_bytes_max, interval_bytes=interval_bytes, log=log
         )
-        segment.index.start_empty()
-        segment.time_index.start_empty()
+        try:
+            segment.index.start_empty()
+            segment.time_index.start_empty()
+        except OSError:
+            # The owner may go on with the segment before this one: a file that claims its next offset must not stay.
+            with contextlib.suppress(OSError):
+                segment.delete_files()
+            raise
         segment.created_ms = now_ms
         if reserve_bytes:
             log.preallocate(0, reserve_bytes)
