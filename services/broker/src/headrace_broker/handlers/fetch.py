@@ -41,6 +41,8 @@ ANSWER_BYTES_MAX = 1024 * 1024
 QUEUED_BYTES_MAX = 2 * ANSWER_BYTES_MAX
 #: Requests that may wait to be looked at before the stream is read no further.
 QUEUED_REQUESTS_MAX = 64
+#: What an answer, and each partition in it, counts beside its records: an empty answer is not free either.
+_OVERHEAD_BYTES = 64
 _EMPTY = b""
 
 
@@ -210,6 +212,7 @@ class FetchStream(StreamHandler[Any]):
 
     def _answer(self, request: Any, pieces: list[_Piece], size: int) -> None:
         response = fetch_pb2.FetchResponse(correlation_id=request.correlation_id, results=self._refused)
+        size_told = size + response.ByteSize() + _OVERHEAD_BYTES
         self._refused = []
         tell = response.results.add  # in place: a message that is made first and then put in is copied, records and all
         for entry, replica, piece, error in pieces:
@@ -236,7 +239,7 @@ class FetchStream(StreamHandler[Any]):
             self._session.advance(entry, next_offset, exhausted=next_offset >= high_watermark)
         self._current = None
         self._broker.metrics.fetch_bytes.value += size
-        self._stream.send(response, size + 64 * len(response.results))
+        self._stream.send(response, size_told + _OVERHEAD_BYTES * len(response.results))
 
     # -- waiting -----------------------------------------------------------------------------------------------------
 

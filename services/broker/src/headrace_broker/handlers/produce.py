@@ -4,8 +4,8 @@ A request costs no task: the stream's reader calls ``on_request``, the directory
 partition to finish queues the answer. Once handed over, an append happens whatever becomes of the stream, so that
 cancellation never tears a write.
 
-Back-pressure: a stream is not read while more than ``stream_bytes_max`` of its requests are unanswered, or while the
-broker as a whole holds more than its budget.
+Back-pressure: a stream is not read while more than ``stream_bytes_max`` of its requests are unanswered, while the
+broker as a whole holds more than its budget, or while the client leaves its answers unread.
 """
 
 from __future__ import annotations
@@ -40,8 +40,10 @@ _DURABILITY = {
     FlushPolicy.INTERVAL: produce_pb2.DURABILITY_INTERVAL,
     FlushPolicy.OS: produce_pb2.DURABILITY_OS,
 }
-#: Why a stream is not read: its own requests, or the broker's as a whole, hold too many bytes.
-_OWN_LIMIT, _BROKER_LIMIT = 1, 2
+#: Answers that may wait for the client to read them before its stream is read no further.
+UNREAD_BYTES_MAX = 1024 * 1024
+#: Why a stream is not read: its own requests, or the broker's as a whole, hold too many bytes; or its answers do.
+_OWN_LIMIT, _BROKER_LIMIT, _UNREAD_ANSWERS = 1, 2, 4
 _ACKS = (produce_pb2.ACKS_UNSPECIFIED, produce_pb2.ACKS_ALL, produce_pb2.ACKS_LEADER, produce_pb2.ACKS_NONE)
 
 
@@ -154,6 +156,10 @@ class ProduceStream(StreamHandler[Any]):
 
     def is_idle(self) -> bool:
         return self._in_flight == 0
+
+    def on_written(self) -> None:
+        if self._holds & _UNREAD_ANSWERS and self._stream.queued_bytes <= UNREAD_BYTES_MAX // 2:
+            self._release(_UNREAD_ANSWERS)
 
     def on_closed(self) -> None:
         self._broker.budget.forget(self)
@@ -275,8 +281,12 @@ class ProduceStream(StreamHandler[Any]):
 
     def _answer(self, pending: _Pending, results: list[Any]) -> None:
         pending.answered = True
-        if pending.acks != produce_pb2.ACKS_NONE:
-            self._stream.send(produce_pb2.ProduceResponse(correlation_id=pending.correlation_id, results=results))
+        if pending.acks == produce_pb2.ACKS_NONE:
+            return
+        response = produce_pb2.ProduceResponse(correlation_id=pending.correlation_id, results=results)
+        self._stream.send(response, response.ByteSize())
+        if self._stream.queued_bytes > UNREAD_BYTES_MAX:
+            self._hold(_UNREAD_ANSWERS)
 
     def expired(self, pending: _Pending) -> None:
         """The time-out is over: answer now. What was appended stays appended; its bytes stay counted until it ends."""
