@@ -175,8 +175,8 @@ class SoloBroker:
         for root in self.roots:
             if not self.fs.exists(root):
                 format_directory(self.fs, root, cluster_id="test", node_id=BROKER_ID)
-        damaged = await self.storage.open(lambda topic: self.replicas.settings_of(topic, self.image))
-        await self.replicas.apply_all(self.image, damaged)
+        await self.storage.open(lambda topic: self.replicas.settings_of(topic, self.image))
+        await self.replicas.apply_all(self.image)
         self.replicas.refusal = None
         if self.image.next_offset:
             return self
@@ -213,6 +213,17 @@ class SoloBroker:
         assert topic is not None
         await self.change(
             PartitionChangeRecord(topic.topic_id, 0, leader_epoch, leader=leader, leader_epoch=leader_epoch)
+        )
+
+    async def again(self, name: str) -> None:
+        """The controller has changed something about each partition that means nothing to this broker."""
+        topic = self.image.topic(name)
+        assert topic is not None
+        await self.change(
+            *[
+                PartitionChangeRecord(topic.topic_id, number, partition.partition_epoch + 1, isr=partition.isr)
+                for number, partition in enumerate(topic.partitions)
+            ]
         )
 
     async def delete(self, name: str) -> None:

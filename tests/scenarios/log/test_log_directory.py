@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import uuid
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 from log_world import NOW_MS, ORDERS, PAYMENTS, ROOT, TOPIC_ID, batch, formatted, open_directory, values_of
 
 from headrace_core.config import LONG_MAX
-from headrace_core.errors import InconsistentTopicIdError, InvalidConfigError, StorageError
+from headrace_core.errors import DiskFullError, InconsistentTopicIdError, InvalidConfigError, StorageError
 from headrace_core.log import TOPIC, LogConfig, LogDirectory, RealFileSystem, format_directory
 from headrace_core.log.dump import BatchLine, FileLine, OffsetEntryLine, Problem, RecordLine, TimeEntryLine, dump
 from headrace_core.testing.clock import ManualClock
@@ -164,6 +165,80 @@ def test_damaged_log_is_quarantined_and_the_others_are_served() -> None:
     directory = open_directory(fs)
     assert directory.delete(ORDERS)
     assert directory.create(ORDERS, TOPIC_ID, LogConfig()).log_end_offset == 0
+
+
+def test_damaged_log_stays_quarantined_however_often_the_others_are_closed_cleanly() -> None:
+    """Its indexes are whole and its end is the recovery point: a clean stop later on must not make it believed."""
+    fs = formatted()
+    directory = open_directory(fs)
+    log = directory.create(ORDERS, TOPIC_ID, LogConfig())
+    for value in ("a", "b", "c"):
+        log.append(batch(value), 0)
+    directory.close()
+    open_directory(fs)
+    fs.crash()
+    fs.flip(f"{ROOT}/orders-0/00000000000000000000.log", 66)
+    for _ in range(3):
+        directory = open_directory(fs)
+        assert "recovery point 3" in directory.quarantined[ORDERS].message
+        directory.close()
+    fs.flip(f"{ROOT}/orders-0/00000000000000000000.log", 66)  # it is restored
+    for _ in range(2):
+        directory = open_directory(fs)
+        assert values_of(directory.logs[ORDERS]) == ["a", "b", "c"]
+        directory.close()
+
+
+def test_logs_that_go_together_cost_one_round_of_checkpoints() -> None:
+    fs = formatted()
+    directory = open_directory(fs)
+    partitions = [TopicPartition("many", number) for number in range(20)]
+    for partition in partitions:
+        log = directory.create(partition, TOPIC_ID, LogConfig())
+        log.append(batch("a", "b"), 0)
+        log.flush()
+        directory.delete_records(log, 1)
+    directory.write_recovery_points()
+    directory.write_high_watermarks(dict.fromkeys(partitions, 2))
+    fs.trace.clear()
+    assert directory.delete_all([*partitions, ORDERS]) == partitions
+    renamed = [entry.path for entry in fs.trace if entry.operation == "rename" and "checkpoint" in entry.path]
+    assert len(renamed) == 3, renamed
+    fs.crash()
+    assert not [path for path in fs.files() if "/many-" in path and "-delete" not in path]
+
+
+def test_what_a_full_disk_left_of_a_creation_does_not_outlive_the_next_one() -> None:
+    fs = formatted()
+    directory = open_directory(fs)
+    fs.fail("sync_directory", errno.ENOSPC, path_ends=ROOT)
+    with pytest.raises(OSError, match="No space"):
+        directory.create(ORDERS, TOPIC_ID, LogConfig())
+    assert directory.get(ORDERS) is None  # its name may be gone after a power loss
+    log = directory.create(ORDERS, uuid.UUID(int=99), LogConfig())
+    log.append(batch("a"), 0)
+    log.flush()
+    fs.crash()
+    log = open_directory(fs).logs[ORDERS]
+    assert (log.topic_id, values_of(log)) == (uuid.UUID(int=99), ["a"])
+
+
+def test_roll_that_a_full_disk_stops_leaves_a_log_that_goes_on_and_opens_again() -> None:
+    fs = formatted()
+    config = LogConfig(segment_bytes=300)
+    directory = open_directory(fs, config)
+    log = directory.create(ORDERS, TOPIC_ID, config)
+    log.append(batch("a", pad=100), 0)
+    fs.fail("create", errno.ENOSPC, path_ends=".index")
+    with pytest.raises(DiskFullError):
+        log.append(batch("too much for this segment", pad=100), 0)
+    log.append(batch("b"), 0)  # small enough for the old one
+    log.flush()
+    fs.sync_directory(log.directory)
+    fs.crash()
+    directory = open_directory(fs, config)
+    assert not directory.quarantined
+    assert values_of(directory.logs[ORDERS]) == ["a", "b"]
 
 
 def test_torn_checkpoints_never_block_a_start() -> None:

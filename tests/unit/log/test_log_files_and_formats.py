@@ -11,6 +11,7 @@ import pytest
 
 from headrace_core.errors import CorruptLogError, InvalidConfigError
 from headrace_core.log.checkpoints import (
+    CleanShutdown,
     DirectoryMeta,
     decode_id,
     encode_id,
@@ -225,11 +226,13 @@ def test_clean_shutdown_marker_is_kafkas() -> None:
     fs = CrashingFileSystem()
     fs.mkdir("/d")
     assert read_clean_shutdown(fs, "/d") is None
-    write_clean_shutdown(fs, "/d", 77)
+    write_clean_shutdown(fs, "/d", CleanShutdown(77))
     assert fs.files()["/d/.kafka_cleanshutdown"] == b'{"version": 0, "brokerEpoch": 77}'
-    assert read_clean_shutdown(fs, "/d") == 77
+    assert read_clean_shutdown(fs, "/d") == CleanShutdown(77)
+    write_clean_shutdown(fs, "/d", CleanShutdown(78, frozenset({"a-0", "b-1"})))
+    assert read_clean_shutdown(fs, "/d") == CleanShutdown(78, frozenset({"a-0", "b-1"}))
     fs.replace("/d/.kafka_cleanshutdown", b"")
-    assert read_clean_shutdown(fs, "/d") == -1
+    assert read_clean_shutdown(fs, "/d") == CleanShutdown(-1)
 
 
 # ---------------------------------------------------------------------------------------------- leader epochs

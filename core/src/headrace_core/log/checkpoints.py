@@ -155,20 +155,31 @@ def _properties(data: bytes, separator: str) -> dict[str, str]:
 # ---------------------------------------------------------------------------------------------- clean shutdown
 
 
-def write_clean_shutdown(fs: FileSystem, root: str, broker_epoch: int) -> None:
-    """Says that all was flushed and closed by the incarnation of the broker with this epoch (KIP-966)."""
-    write_file_atomically(
-        fs, f"{root}/{CLEAN_SHUTDOWN}", json.dumps({"version": 0, "brokerEpoch": broker_epoch}).encode()
-    )
+@dataclass(frozen=True, slots=True)
+class CleanShutdown:
+    """All was flushed and closed by the incarnation of the broker with this epoch (KIP-966; -1: not told), except for
+    the logs that it had quarantined: those it never opened, so they did not become sound by its leaving."""
+
+    broker_epoch: int = -1
+    quarantined: frozenset[str] = frozenset()
 
 
-def read_clean_shutdown(fs: FileSystem, root: str) -> int | None:
-    """The broker epoch of a clean shutdown (-1: not told); None when the last stop was not a clean one."""
+def write_clean_shutdown(fs: FileSystem, root: str, stop: CleanShutdown) -> None:
+    """Says so, durably. Kafka's file with a field of ours, left out where it would be empty."""
+    content: dict[str, object] = {"version": 0, "brokerEpoch": stop.broker_epoch}
+    if stop.quarantined:
+        content["quarantined"] = sorted(stop.quarantined)
+    write_file_atomically(fs, f"{root}/{CLEAN_SHUTDOWN}", json.dumps(content).encode())
+
+
+def read_clean_shutdown(fs: FileSystem, root: str) -> CleanShutdown | None:
+    """None when the last stop was not a clean one."""
     try:
         data = read_file(fs, f"{root}/{CLEAN_SHUTDOWN}")
     except FileNotFoundError:
         return None
     try:
-        return int(json.loads(data).get("brokerEpoch", -1))
+        content = json.loads(data)
+        return CleanShutdown(int(content.get("brokerEpoch", -1)), frozenset(map(str, content.get("quarantined", ()))))
     except (ValueError, AttributeError, TypeError):
-        return -1
+        return CleanShutdown()

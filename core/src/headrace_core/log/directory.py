@@ -18,7 +18,7 @@ import logging
 import random
 import re
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 from ..clock import Clock
 from ..errors import CorruptLogError, InconsistentTopicIdError, InvalidConfigError, StorageError
@@ -30,6 +30,7 @@ from .checkpoints import (
     LOG_STARTS,
     META_PROPERTIES,
     RECOVERY_POINTS,
+    CleanShutdown,
     DirectoryMeta,
     read_clean_shutdown,
     read_meta,
@@ -89,16 +90,18 @@ class LogDirectory:
         clock: Clock,
         config_of: ConfigOf,
         rng: random.Random,
-        clean_epoch: int | None,
+        last_stop: CleanShutdown | None,
     ) -> None:
         self.fs = fs
         self.root = root
         self.meta = meta
         #: The broker epoch of the clean shutdown before this start; None when the last stop was not clean.
-        self.clean_shutdown_epoch = clean_epoch
+        self.clean_shutdown_epoch = None if last_stop is None else last_stop.broker_epoch
         self.logs: dict[TopicPartition, PartitionLog] = {}
         #: Logs that are damaged, and why: never served.
         self.quarantined: dict[TopicPartition, CorruptLogError] = {}
+        self._quarantined_ids: dict[TopicPartition, uuid.UUID | None] = {}
+        self._last_stop = last_stop
         self._clock = clock
         self._config_of = config_of
         self._rng = rng
@@ -138,7 +141,6 @@ class LogDirectory:
         except BlockingIOError as error:
             raise StorageError(f"{root} is in use: another process holds {LOCK}") from error
         try:
-            clean_epoch = read_clean_shutdown(fs, root)
             directory = cls(
                 fs,
                 root,
@@ -147,7 +149,7 @@ class LogDirectory:
                 clock=clock,
                 config_of=config_of,
                 rng=rng or random.Random(),
-                clean_epoch=clean_epoch,
+                last_stop=read_clean_shutdown(fs, root),
             )
             directory._open_logs()
         except BaseException:
@@ -156,7 +158,6 @@ class LogDirectory:
         return directory
 
     def _open_logs(self) -> None:
-        clean = self.clean_shutdown_epoch is not None
         self._recovery_points = read_offsets(self.fs, self._path(RECOVERY_POINTS))
         self._log_starts = read_offsets(self.fs, self._path(LOG_STARTS))
         self._high_watermarks = read_offsets(self.fs, self._path(HIGH_WATERMARKS))
@@ -170,14 +171,15 @@ class LogDirectory:
             elif match := _PARTITION_DIRECTORY.match(name):
                 partition = TopicPartition(match[1], int(match[2]))
                 found.add(partition)
-                self._open_log(partition, path, clean)
+                self._open_log(partition, path)
         self._forget(lambda partition: partition not in found)
-        if clean:  # from here on files change: the next stop has to prove that it was clean
+        if self._last_stop is not None:  # from here on files change: the next stop has to prove that it was clean
             self.fs.unlink(self._path(CLEAN_SHUTDOWN))
         self.fs.sync_directory(self.root)
         self.write_recovery_points()
 
-    def _open_log(self, partition: TopicPartition, path: str, clean: bool) -> None:
+    def _open_log(self, partition: TopicPartition, path: str) -> None:
+        topic_id = None
         try:
             topic_id = read_partition_metadata(self.fs, path)
             self.logs[partition] = PartitionLog.open(
@@ -190,17 +192,30 @@ class LogDirectory:
                 topic_id=topic_id,
                 recovery_point=self._recovery_points.get(partition, 0),
                 log_start_offset=self._log_starts.get(partition, 0),
-                clean=clean and partition in self._recovery_points,
+                clean=self._was_closed_cleanly(partition),
             )
         except CorruptLogError as error:
             logger.error("%s is quarantined: %s", partition, error.message)
             self.quarantined[partition] = error
+            self._quarantined_ids[partition] = topic_id
+
+    def _was_closed_cleanly(self, partition: TopicPartition) -> bool:
+        stop = self._last_stop
+        return stop is not None and str(partition) not in stop.quarantined and partition in self._recovery_points
 
     # ---------------------------------------------------------------- logs come and go
 
     def get(self, partition: TopicPartition) -> PartitionLog | None:
         """The log of a partition, when this directory has it and it is sound."""
         return self.logs.get(partition)
+
+    def holdings(self) -> list[tuple[TopicPartition, uuid.UUID | None]]:
+        """Every log in here, quarantined ones too, with its topic's id as far as it is known."""
+        return [*((partition, log.topic_id) for partition, log in self.logs.items()), *self._quarantined_ids.items()]
+
+    def holds(self, partition: TopicPartition) -> bool:
+        """Is there a log of this partition in here, sound or quarantined?"""
+        return partition in self.logs or partition in self.quarantined
 
     def create(self, partition: TopicPartition, topic_id: uuid.UUID, config: LogConfig) -> PartitionLog:
         """The log of a partition, made if it is missing; durable when this returns.
@@ -213,13 +228,15 @@ class LogDirectory:
         log = self.logs.get(partition)
         if log is None:
             path = self._path(str(partition))
-            if not self.fs.is_directory(path):
-                self.fs.mkdir(path)
+            if self.fs.is_directory(path):  # what is left of a creation, or a deletion, that a full disk stopped
+                self._remove([partition])
+            self.fs.mkdir(path)
             write_partition_metadata(self.fs, path, topic_id)
-            log = self.logs[partition] = PartitionLog.open(
+            log = PartitionLog.open(
                 self.fs, path, partition, config, clock=self._clock, rng=self._rng, topic_id=topic_id
             )
             self.fs.sync_directory(self.root)
+            self.logs[partition] = log  # not before its name is durable: who asks again must not get it sooner
         elif log.topic_id is None:
             write_partition_metadata(self.fs, log.directory, topic_id)
             log.topic_id = topic_id
@@ -231,22 +248,37 @@ class LogDirectory:
         return log
 
     def delete(self, partition: TopicPartition) -> bool:
-        """Removes a partition's log for good: renamed (durably, so it never comes back), then removed. Readers at work
-        finish on the files they hold. False when there is none."""
-        log = self.logs.pop(partition, None)
-        if log is None and partition not in self.quarantined:
-            return False
-        self.quarantined.pop(partition, None)
-        if log is not None:
-            log.close(flush=False)
-        suffix = f".{self._rng.getrandbits(128):032x}{_DELETED}"
-        name = str(partition)
-        gone = self._path(name[: _NAME_BYTES_MAX - len(suffix)] + suffix)
-        self.fs.rename(self._path(name), gone)
+        """``delete_all`` of one; False when there is none."""
+        return bool(self.delete_all([partition]))
+
+    def delete_all(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
+        """Removes logs for good, quarantined ones too: renamed (durably, so that they never come back), then removed.
+        Readers at work finish on the files they hold. Returns those that were here. The checkpoints are written once
+        for all of them."""
+        found = [partition for partition in dict.fromkeys(partitions) if self.holds(partition)]
+        for partition in found:
+            log = self.logs.pop(partition, None)
+            if log is not None:
+                log.close(flush=False)
+            self.quarantined.pop(partition, None)
+            self._quarantined_ids.pop(partition, None)
+        if found:
+            self._remove(found)
+        return found
+
+    def _remove(self, partitions: Collection[TopicPartition]) -> None:
+        """Takes the files of logs that are not open out of the way."""
+        gone = []
+        for partition in partitions:
+            suffix = f".{self._rng.getrandbits(128):032x}{_DELETED}"
+            name = str(partition)
+            gone.append(self._path(name[: _NAME_BYTES_MAX - len(suffix)] + suffix))
+            self.fs.rename(self._path(name), gone[-1])
         self.fs.sync_directory(self.root)
-        self._forget(lambda known: known == partition)
-        remove_tree(self.fs, gone)
-        return True
+        names = frozenset(partitions)
+        self._forget(names.__contains__)
+        for path in gone:
+            remove_tree(self.fs, path)
 
     def truncate(self, log: PartitionLog, offset: int) -> None:
         """``PartitionLog.truncate_to``, with the recovery point lowered first: a log that ends below its recovery point
@@ -304,7 +336,8 @@ class LogDirectory:
                 self.write_recovery_points()
                 for log in self.logs.values():
                     log.close()
-                write_clean_shutdown(self.fs, self.root, broker_epoch)
+                quarantined = frozenset(map(str, self.quarantined))
+                write_clean_shutdown(self.fs, self.root, CleanShutdown(broker_epoch, quarantined))
         finally:
             self.logs.clear()
             self._lock.release()

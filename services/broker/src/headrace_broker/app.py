@@ -137,9 +137,9 @@ class Broker:
         session.hold_fenced(True)
         self._tasks.append(asyncio.create_task(session.run(), name="heartbeats"))
         image = await self._unless_failed(follower.wait_applied(registered.metadata_offset))
-        damaged = await self.storage.open(lambda topic: self.replicas.settings_of(topic, image))
+        await self.storage.open(lambda topic: self.replicas.settings_of(topic, image))
         image = follower.image
-        await self.replicas.apply_all(image, damaged)
+        await self.replicas.apply_all(image)
         self._ready = True
         self.context.metadata.advance(image, MetadataDelta(0, image.next_offset))
         session.hold_fenced(False)

@@ -118,8 +118,7 @@ class Replicas:
     async def apply(self, image: MetadataImage, delta: MetadataDelta) -> None:
         """Put ``delta``, which led to ``image``, into force."""
         self._image = image
-        for topic in delta.removed_topics.values():
-            await self._remove(topic)
+        await self._remove(delta.removed_topics.values())
         wanted: list[tuple[TopicPartition, TopicImage, PartitionImage]] = []
         for topic_id, numbers in delta.partitions.items():
             topic = image.topics[topic_id]
@@ -131,20 +130,15 @@ class Replicas:
             self._lead_or_not(partition, topic, state)
         await self._reconfigure(image, delta)
 
-    async def apply_all(self, image: MetadataImage, damaged: Mapping[TopicPartition, HeadraceError]) -> None:
-        """The first image: everything is new. Logs of topics that were deleted while this broker was away go; those
-        that were found ``damaged`` stay offline."""
-        for partition, error in damaged.items():
+    async def apply_all(self, image: MetadataImage) -> None:
+        """The first image, once the storage is open: everything is new. Logs of topics that were deleted while this
+        broker was away go; those that are damaged stay offline."""
+        deleted, refused = await self._storage.settle(lambda topic_id: topic_id.bytes in image.topics)
+        for partition in deleted:
+            self._events.emit(PartitionClosed(partition=partition, deleted=True))
+        for partition, error in refused.items():
             self._failed[partition] = error
             self._events.emit(PartitionFailed(partition=partition, reason=error.message))
-        gone = [
-            partition
-            for partition, log in self._storage.logs()
-            if log.topic_id is not None and log.topic_id.bytes not in image.topics
-        ]
-        for partition in gone:
-            await self._storage.delete(partition)
-            self._events.emit(PartitionClosed(partition=partition, deleted=True))
         everything = {topic_id: frozenset(range(len(topic.partitions))) for topic_id, topic in image.topics.items()}
         await self.apply(image, MetadataDelta(0, image.next_offset, partitions=everything))
 
@@ -152,20 +146,24 @@ class Replicas:
         """The settings that hold for a topic's logs on this broker."""
         return self._settings.of(image, self.broker_id, topic)
 
-    async def _remove(self, topic: TopicImage) -> None:
-        for number in range(len(topic.partitions)):
-            partition = TopicPartition(topic.name, number)
-            self._resign(partition, UnknownTopicOrPartitionError(f"topic {topic.name} was deleted"))
-            self._failed.pop(partition, None)
-            if await self._storage.delete(partition):
-                self._events.emit(PartitionClosed(partition=partition, deleted=True))
+    async def _remove(self, topics: Iterable[TopicImage]) -> None:
+        gone: list[TopicPartition] = []
+        for topic in topics:
+            reason = UnknownTopicOrPartitionError(f"topic {topic.name} was deleted")
+            for number in range(len(topic.partitions)):
+                partition = TopicPartition(topic.name, number)
+                self._resign(partition, reason)
+                self._failed.pop(partition, None)
+                gone.append(partition)
+        for partition in await self._storage.delete(gone):
+            self._events.emit(PartitionClosed(partition=partition, deleted=True))
 
     async def _open_logs(self, wanted: Iterable[tuple[TopicPartition, TopicImage, PartitionImage]]) -> None:
         missing = [
             (partition, uuid.UUID(bytes=topic.topic_id), self.settings_of(topic.name, self._image))
             for partition, topic, state in wanted
             if self.broker_id in state.replicas
-            and self._storage.log(partition) is None
+            and not self._is_open(partition)
             and not isinstance(self._failed.get(partition), CorruptLogError)
         ]
         for partition, outcome in await self._storage.create(missing):
@@ -174,6 +172,11 @@ class Replicas:
             else:
                 self._failed[partition] = outcome
                 self._events.emit(PartitionFailed(partition=partition, reason=outcome.message))
+
+    def _is_open(self, partition: TopicPartition) -> bool:
+        """A log without its topic's id (the broker died while it was made) is made again, which gives it one."""
+        log = self._storage.log(partition)
+        return log is not None and log.topic_id is not None
 
     def _lead_or_not(self, partition: TopicPartition, topic: TopicImage, state: PartitionImage) -> None:
         if state.leader != self.broker_id:

@@ -11,10 +11,10 @@ import functools
 import logging
 import random
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 from headrace_core.clock import Clock
-from headrace_core.errors import HeadraceError, StorageError
+from headrace_core.errors import CorruptLogError, HeadraceError, StorageError
 from headrace_core.log import LogConfig, PartitionLog
 from headrace_core.log.checkpoints import LOCK
 from headrace_core.log.directory import LogDirectory
@@ -59,7 +59,9 @@ class Storage:
         self._on_failed = on_failed
         self._threads = WorkThreads(loop)
         self._writers: list[DirectoryWriter] = []
+        #: Where each partition's log is, or is to be made: a creation that fails is tried again in the same place.
         self._at: dict[TopicPartition, DirectoryWriter] = {}
+        self._twice: set[TopicPartition] = set()
 
     def check_free(self) -> None:
         """Fail early when another process has a directory, with StorageError. ``open`` locks for good."""
@@ -69,14 +71,13 @@ class Storage:
             except BlockingIOError:
                 raise StorageError(f"log directory {root} is in use: another process holds {root}/{LOCK}") from None
 
-    async def open(self, settings_of: Callable[[str], LogConfig]) -> dict[TopicPartition, HeadraceError]:
-        """Lock every directory and open every log, recovering those that need it, in threads. Returns the damaged ones.
+    async def open(self, settings_of: Callable[[str], LogConfig]) -> None:
+        """Lock every directory and open every log, recovering those that need it, in threads. ``settle`` comes next.
 
         Raises InvalidConfigError (not formatted), StorageError (another process has the directory), OSError.
         """
         open_one = functools.partial(self._open_directory, settings_of)
         directories = await asyncio.gather(*(asyncio.to_thread(open_one, root) for root in self._roots))
-        damaged: dict[TopicPartition, HeadraceError] = {}
         for directory in directories:
             writer = DirectoryWriter(
                 directory,
@@ -86,8 +87,6 @@ class Storage:
                 flush_threads=FLUSH_THREADS,
             )
             self._writers.append(writer)
-            self._at.update(dict.fromkeys(directory.logs, writer))
-            damaged.update(directory.quarantined)
             self._events.emit(
                 LogDirectoryOpened(
                     path=directory.root,
@@ -96,7 +95,31 @@ class Storage:
                     clean=directory.clean_shutdown_epoch is not None,
                 )
             )
-        return damaged
+
+    async def settle(
+        self, belongs: Callable[[uuid.UUID], bool]
+    ) -> tuple[list[TopicPartition], dict[TopicPartition, HeadraceError]]:
+        """Which of the logs that were found are the partitions'. Those of topics whose id does not ``belong`` to any
+        topic now are deleted, damaged or not: a directory that was offline meanwhile may still have the log of an
+        older topic beside that of its namesake in another directory. Returns (deleted, not to be served and why).
+        """
+        deleted: list[TopicPartition] = []
+        refused: dict[TopicPartition, HeadraceError] = {}
+        for writer in self._writers:
+            directory = writer.directory
+            deleted += await self._delete_in(
+                writer, [item for item, topic_id in directory.holdings() if topic_id and not belongs(topic_id)]
+            )
+            refused.update(directory.quarantined)
+            for partition, _ in directory.holdings():
+                other = self._at.setdefault(partition, writer)
+                if other is not writer:
+                    self._twice.add(partition)
+                    refused[partition] = CorruptLogError(
+                        f"{partition} has a log in {other.directory.root} and another in {directory.root}: stop the "
+                        "broker, move the one that is out of date away, and start it again"
+                    )
+        return deleted, refused
 
     def _open_directory(self, settings_of: Callable[[str], LogConfig], root: str) -> LogDirectory:
         return LogDirectory.open(
@@ -113,7 +136,9 @@ class Storage:
     def log(self, partition: TopicPartition) -> PartitionLog | None:
         """The log of a partition, when there is one and it can be used."""
         writer = self._at.get(partition)
-        return None if writer is None or writer.failure is not None else writer.directory.get(partition)
+        if writer is None or writer.failure is not None or partition in self._twice:
+            return None
+        return writer.directory.get(partition)
 
     def logs(self) -> list[tuple[TopicPartition, PartitionLog]]:
         return [item for writer in self._writers for item in writer.directory.logs.items()]
@@ -124,22 +149,23 @@ class Storage:
 
     async def create(self, wanted: Iterable[NewLog]) -> list[tuple[TopicPartition, HeadraceError | None]]:
         """Create logs, durably, spread over the directories; None for each that is there now, else why it is not."""
-        shares: dict[int, list[NewLog]] = {}
-        counts = {
-            index: len(writer.directory.logs) for index, writer in enumerate(self._writers) if writer.failure is None
-        }
+        shares: dict[DirectoryWriter, list[NewLog]] = {}
+        counts = {writer: len(writer.directory.logs) for writer in self._writers if writer.failure is None}
         outcomes: list[tuple[TopicPartition, HeadraceError | None]] = []
         for item in wanted:
-            if item[0] in self._at and self._at[item[0]].failure is not None:
-                outcomes.append((item[0], self._at[item[0]].failure))
-            elif not counts:
-                outcomes.append((item[0], StorageError("every log directory of this broker has failed")))
+            writer = self._at.get(item[0])
+            if writer is None:
+                if not counts:
+                    outcomes.append((item[0], StorageError("every log directory of this broker has failed")))
+                    continue
+                writer = self._at[item[0]] = min(counts, key=counts.__getitem__)
+                counts[writer] += 1
+            if writer.failure is not None:
+                outcomes.append((item[0], writer.failure))
             else:
-                least = min(counts, key=lambda index: (counts[index], index))
-                counts[least] += 1
-                shares.setdefault(least, []).append(item)
-        for index, share in shares.items():
-            outcomes += await self._create_in(self._writers[index], share)
+                shares.setdefault(writer, []).append(item)
+        for writer, share in shares.items():
+            outcomes += await self._create_in(writer, share)
         return outcomes
 
     async def _create_in(
@@ -156,22 +182,29 @@ class Storage:
             return outcomes
 
         try:
-            outcomes = await writer.run(create_all)
+            return await writer.run(create_all)
         except HeadraceError as error:
             return [(partition, error) for partition, _, _ in share]
-        self._at.update({partition: writer for partition, failed in outcomes if failed is None})
-        return outcomes
 
-    async def delete(self, partition: TopicPartition) -> bool:
-        """Remove a partition's log for good. False when there is none, or its directory has failed."""
-        writer = self._at.pop(partition, None)
-        if writer is None or writer.failure is not None:
-            return False
+    async def delete(self, partitions: Collection[TopicPartition]) -> list[TopicPartition]:
+        """Remove partitions' logs for good, wherever they are; returns those that were there. A directory that has
+        failed keeps its own until it is back (``settle``)."""
+        deleted: list[TopicPartition] = []
+        for partition in partitions:
+            self._at.pop(partition, None)
+            self._twice.discard(partition)
+        for writer in self._writers:
+            deleted += await self._delete_in(writer, [item for item in partitions if writer.directory.holds(item)])
+        return deleted
+
+    async def _delete_in(self, writer: DirectoryWriter, share: list[TopicPartition]) -> list[TopicPartition]:
+        if not share or writer.failure is not None:
+            return []
         try:
-            return await writer.run(functools.partial(writer.directory.delete, partition))
+            return await writer.run(functools.partial(writer.directory.delete_all, share))
         except HeadraceError as error:
-            logger.error("the log of %s could not be deleted: %s", partition, error)
-            return False
+            logger.error("%s: %d log(s) could not be deleted: %s", writer.directory.root, len(share), error)
+            return []
 
     async def reconfigure(self, log: PartitionLog, config: LogConfig) -> None:
         """New settings for a log, in their turn among the appends to it."""
