@@ -34,7 +34,7 @@ from ..engine.client import Engine
 from ..engine.metadata import Snapshot
 from ..metrics import Metrics
 from .inbox import Assigned, Inbox, Slice
-from .offsets import list_offsets, reset_timestamp
+from .positions import find_position, find_together
 
 logger = logging.getLogger("headrace")
 
@@ -178,7 +178,10 @@ class Fetcher:
             now = time.monotonic()
             due = [tp for tp in self._homeless if self.tracked[tp].retry_at <= now]
             if due:
-                await asyncio.gather(*(self._place(self.tracked[tp]) for tp in due))
+                lost = [self.tracked[tp] for tp in due if self.tracked[tp].fetch_at is None]
+                if len(lost) > 1:
+                    await find_together(self, lost)
+                await asyncio.gather(*(self._place(self.tracked[tp]) for tp in due if tp in self.tracked))
                 continue
             later = min((self.tracked[tp].retry_at for tp in self._homeless), default=None)
             self._placing.clear()
@@ -202,7 +205,7 @@ class Fetcher:
                     f"topic {tp.topic!r} has {len(info.partitions)} partitions; no {tp.partition}"
                 )
             if tracked.fetch_at is None:
-                await self._find_position(tracked)
+                await find_position(self, tracked)
         except HeadraceError as error:
             if error.retriable and error.code not in ("BOOTSTRAP_FAILED", "UNKNOWN_TOPIC_OR_PARTITION"):
                 self.send_home(tracked, error)
@@ -226,22 +229,6 @@ class Fetcher:
             return
         tracked.link = link
         link.add(tracked)
-
-    async def _find_position(self, tracked: Tracked) -> None:
-        """Where ``reset`` says; OffsetOutOfRange or NoOffset errors come from the caller's side."""
-        tp = tracked.assigned.tp
-        timestamp = reset_timestamp(tracked.reset, self.config["auto.offset.reset"], tp)
-        found = await list_offsets(
-            self.engine, {tp: timestamp}, self.isolation, self.engine.deadline(self.engine.request_timeout_s)
-        )
-        tracked.fetch_at = found[tp].offset
-        if tracked.generation != tracked.assigned.generation:
-            return
-        if tracked.assigned.position is None:
-            tracked.assigned.position = tracked.fetch_at
-            tracked.assigned.reset = None
-        else:  # its position was out of range: the caller's side learns of the new one in its turn, by an empty slice
-            self.inbox.put(Slice(tracked.assigned, tracked.generation, tracked.fetch_at, tracked.fetch_at, b""))
 
     def tell(self, tracked: Tracked, error: HeadraceError) -> None:
         """Have the caller raise ``error``, after the records before it."""
