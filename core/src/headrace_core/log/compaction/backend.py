@@ -1,0 +1,24 @@
+"""Chooses the compiled code or its plain twin, as the records' own backend was chosen."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ...records import BACKEND
+
+if TYPE_CHECKING:
+    from . import _pure as _backend
+elif BACKEND == "native":
+    try:
+        from . import _cleaning as _backend
+    except ImportError:  # an extension from before there was compaction: not built yet
+        from . import _pure as _backend
+else:
+    from . import _pure as _backend
+
+BatchFilter = _backend.BatchFilter
+KeyIndexer = _backend.KeyIndexer
+OffsetMap = _backend.OffsetMap
+scan_batches = _backend.scan_batches
+
+__all__ = ["BatchFilter", "KeyIndexer", "OffsetMap", "scan_batches"]

@@ -1,0 +1,385 @@
+"""One cleaning of one log, on a thread of its own: read the transactions, map the dirty keys, rewrite, swap.
+
+    1  transactions     headers and markers only: which were aborted, and is any still open
+    2  map              keys of the dirty part -> their latest offsets, until the map is full
+    3  for each group   filter its segments into a new one; have the log's owner swap it in
+
+Only step 3's swaps change the log, each by the owner, in its turn; all the rest runs beside appends and fetches. What
+the owner did to the log meanwhile (truncated it, dropped segments) is seen then: a group that is not there any more as
+it was read is given up. The active segment is never read into the map nor rewritten.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from ...clock import Clock
+from ...errors import DiskFullError, InvalidConfigError, ServerShuttingDownError
+from ...types import TopicPartition
+from ..files import FileSystem, read_file
+from ..partition_log import PartitionLog
+from ..segment import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, LogSegment, segment_name
+from .backend import BatchFilter, KeyIndexer, OffsetMap, scan_batches
+from .horizon import horizon_from
+from .output import CleanedSegment
+from .planning import CleanerConfig, CompactionConfig, SegmentSize, Target, group_segments
+from .swap import TXN_INDEX_SUFFIX, commit_swap, finish_swap
+from .transactions import AbortedTransaction, LastRecord, TransactionHistory, TransactionJudge
+from .windows import Limiter, Unlimited, feed_segment
+
+logger = logging.getLogger(__name__)
+
+#: Has the log's owner run an action in its turn (``DirectoryWriter.run``), and waits for what it returns.
+Execute = Callable[[Callable[[], bool]], bool]
+
+#: One aborted transaction in a .txnindex: version, producer id, first offset, last offset, last stable offset.
+_TXN_ENTRY = struct.Struct(">hqqqq")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CleaningReport:
+    """What a cleaning did."""
+
+    topic_partition: TopicPartition
+    #: Clean up to here now: the next one's first dirty offset.
+    clean_offset: int
+    segments_before: int = 0
+    segments_after: int = 0
+    bytes_read: int = 0
+    bytes_written: int = 0
+    records_read: int = 0
+    records_kept: int = 0
+    records_without_key: int = 0
+    #: The map was full before the end: there is more to clean.
+    is_partial: bool = False
+    #: The log changed under the cleaning, which stopped there; nothing is lost, clean it again.
+    is_interrupted: bool = False
+
+
+class Cleaner:
+    """Cleans one log after the other, with one map for all of them. Belongs to one thread.
+
+    ``secret``: 16 random bytes, the key of the map's hash.
+    """
+
+    def __init__(
+        self, fs: FileSystem, config: CleanerConfig, *, clock: Clock, secret: bytes, limiter: Limiter | None = None
+    ) -> None:
+        self._fs = fs
+        self._config = config
+        self._clock = clock
+        self._limiter = limiter or Unlimited()
+        self._map = OffsetMap(config.dedupe_buffer_bytes, secret, config.load_factor)
+
+    def clean(
+        self,
+        log: PartitionLog,
+        target: Target,
+        config: CompactionConfig,
+        *,
+        execute: Execute,
+        producers: Mapping[int, LastRecord],
+        should_stop: Callable[[], bool] = lambda: False,
+    ) -> CleaningReport:
+        """Cleans ``log`` as ``target`` says. ``producers``: the active ones, from the producer state.
+
+        Raises CorruptLogError (a batch that cannot be read; what was swapped before it stays, and is right),
+        InvalidConfigError (a batch has more records than the map has room for), DiskFullError, ServerShuttingDownError
+        (``should_stop``), OSError, and what ``execute`` raises.
+        """
+        round_ = _Round(self, log, target, config, execute, producers, should_stop)
+        try:
+            return round_.run()
+        finally:
+            self._map.clear()
+
+
+class _Round:
+    """The state of one cleaning."""
+
+    def __init__(
+        self,
+        cleaner: Cleaner,
+        log: PartitionLog,
+        target: Target,
+        config: CompactionConfig,
+        execute: Execute,
+        producers: Mapping[int, LastRecord],
+        should_stop: Callable[[], bool],
+    ) -> None:
+        self._fs = cleaner._fs
+        self._map = cleaner._map
+        self._settings = cleaner._config
+        self._limiter = cleaner._limiter
+        self._now_ms = cleaner._clock.now_ms()
+        self._log = log
+        self._target = target
+        self._config = config
+        self._execute = execute
+        self._should_stop = should_stop
+        self._last_offsets = {
+            producer_id: last.last_data_offset
+            for producer_id, last in producers.items()
+            if last.last_data_offset is not None
+        }
+        self._marker_epochs = {
+            producer_id: last.producer_epoch for producer_id, last in producers.items() if last.last_data_offset is None
+        }
+        self._segments = log.segments
+        self._aborted: list[AbortedTransaction] = []
+        self._bytes_read = self._bytes_written = self._segments_after = 0
+        self._records_read = self._records_kept = self._records_without_key = 0
+
+    def run(self) -> CleaningReport:
+        nothing = CleaningReport(
+            topic_partition=self._log.topic_partition, clean_offset=self._target.first_dirty_offset
+        )
+        if not self._segments:
+            return nothing
+        end = self._read_transactions(min(self._target.end_offset, self._segments[-1].base_offset))
+        if end <= self._target.first_dirty_offset:
+            return nothing
+        clean_offset, is_partial = self._map_dirty(end)
+        judge = TransactionJudge(self._aborted, self._now_ms)
+        segments = [segment for segment in self._segments[:-1] if segment.base_offset < clean_offset]
+        is_interrupted = False
+        for group in self._groups(segments):
+            if not self._clean_group(group, judge, clean_offset - 1):
+                is_interrupted = True
+                break
+        return CleaningReport(
+            topic_partition=self._log.topic_partition,
+            clean_offset=self._target.first_dirty_offset if is_interrupted else clean_offset,
+            segments_before=len(segments),
+            segments_after=self._segments_after,
+            bytes_read=self._bytes_read,
+            bytes_written=self._bytes_written,
+            records_read=self._records_read,
+            records_kept=self._records_kept,
+            records_without_key=self._records_without_key,
+            is_partial=is_partial,
+            is_interrupted=is_interrupted,
+        )
+
+    # ---------------------------------------------------------------- 1 and 2: what is there
+
+    def _read_transactions(self, end: int) -> int:
+        """Learns which transactions were aborted; the end, moved down to before the first one that is still open.
+
+        A transaction with data before the end may have its marker behind it, even in the active segment: reads on until
+        all of these have ended.
+        """
+        history = TransactionHistory()
+        for segment in self._segments:
+            first_open = history.first_open_offset
+            if segment.base_offset >= end and (first_open is None or first_open >= end):
+                break
+            feed_segment(
+                segment,
+                lambda window: scan_batches(window, history.observe),
+                window_bytes=self._settings.io_buffer_bytes,
+                limiter=self._limiter,
+                check=self._check,
+            )
+        self._aborted = history.aborted
+        first_open = history.first_open_offset
+        if first_open is None or first_open >= end:
+            return end
+        logger.warning(
+            "%s: a transaction that began at offset %d is still open, below the stable offset; compaction stops there",
+            self._log.topic_partition,
+            first_open,
+        )
+        return max(segment.base_offset for segment in self._segments if segment.base_offset <= first_open)
+
+    def _map_dirty(self, end: int) -> tuple[int, bool]:
+        """Maps the keys from the first dirty offset on; where the map ends, and whether it was full before ``end``."""
+        dirty = self._target.first_dirty_offset
+        indexer = KeyIndexer(self._map, dirty, TransactionJudge(self._aborted, self._now_ms).judge)
+        for segment, following in pairwise(self._segments):
+            if following.base_offset <= dirty or segment.base_offset >= end:
+                continue
+            start = 0
+            if segment.base_offset < dirty:
+                segment.load_indexes()
+                start = segment.index.lookup(dirty)
+            self._bytes_read += segment.size - start
+            feed_segment(
+                segment,
+                indexer.feed,
+                window_bytes=self._settings.io_buffer_bytes,
+                limiter=self._limiter,
+                check=self._check,
+                start=start,
+            )
+            if indexer.is_full:
+                if indexer.latest < dirty:
+                    raise InvalidConfigError(
+                        f"{segment.path}: the batch after offset {indexer.latest} has more records than the "
+                        f"{self._map.capacity} keys that log.cleaner.dedupe.buffer.size="
+                        f"{self._settings.dedupe_buffer_bytes} has room for; raise it"
+                    )
+                return indexer.latest + 1, True
+            indexer.latest = max(indexer.latest, following.base_offset - 1)
+        return indexer.latest + 1, False
+
+    # ---------------------------------------------------------------- 3: group by group
+
+    def _groups(self, segments: Sequence[LogSegment]) -> list[list[LogSegment]]:
+        following = {segment: after.base_offset for segment, after in pairwise(self._segments)}
+        sizes = [
+            SegmentSize(
+                segment.base_offset,
+                segment.size,
+                self._size_of(segment, INDEX_SUFFIX),
+                self._size_of(segment, TIME_INDEX_SUFFIX),
+                following[segment],
+            )
+            for segment in segments
+        ]
+        return [[segments[place] for place in group] for group in group_segments(sizes, self._config)]
+
+    def _size_of(self, segment: LogSegment, suffix: str) -> int:
+        path = segment.path.removesuffix(LOG_SUFFIX) + suffix
+        if not self._fs.exists(path):
+            return 0
+        file = self._fs.open(path)
+        try:
+            return file.size()
+        finally:
+            file.close()
+
+    def _clean_group(self, group: Sequence[LogSegment], judge: TransactionJudge, latest: int) -> bool:
+        """Filters a group into a new segment and has it swapped in; False when the log was changed meanwhile."""
+        with_records = [segment for segment in group if segment.size]
+        if not with_records:
+            self._segments_after += len(group)
+            return True
+        keep = BatchFilter(
+            self._map,
+            latest=latest,
+            keep_next_offset=_next_offset(with_records[-1]),
+            judge=judge.judge,
+            last_offsets=self._last_offsets,
+            marker_epochs=self._marker_epochs,
+            now_ms=self._now_ms,
+            horizon_ms=horizon_from(self._now_ms, self._config.delete_retention_ms),
+        )
+        cleaned = CleanedSegment(
+            self._fs, self._log.directory, group[0].base_offset, self._log.config, now_ms=self._now_ms
+        )
+        try:
+            self._write(with_records, keep, cleaned)
+            cleaned.finish(self._txn_index(group))
+        except OSError as error:
+            cleaned.discard()
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise DiskFullError(
+                    f"{self._log.directory}: no space left for a compacted segment ({error.strerror}); it needs up to "
+                    f"{sum(segment.size for segment in group)} bytes until the old ones go"
+                ) from error
+            raise
+        except Exception:
+            cleaned.discard()
+            raise
+        if not self._execute(lambda: swap_segments(self._fs, self._log, group, cleaned)):
+            return False
+        self._segments_after += 1
+        return True
+
+    def _write(self, segments: Sequence[LogSegment], keep: BatchFilter, cleaned: CleanedSegment) -> None:
+        def after() -> None:
+            data, batches = keep.take()
+            self._limiter.spend(len(data))
+            cleaned.append(data, batches)
+
+        for segment in segments:
+            feed_segment(
+                segment,
+                keep.feed,
+                window_bytes=self._settings.io_buffer_bytes,
+                limiter=self._limiter,
+                check=self._check,
+                after=after,
+            )
+            self._bytes_read += segment.size
+        self._bytes_written += cleaned.size
+        self._records_read += keep.records_read
+        self._records_kept += keep.records_kept
+        self._records_without_key += keep.records_without_key
+
+    def _txn_index(self, group: Sequence[LogSegment]) -> bytes:
+        """The group's .txnindex files as one, without the transactions that had no data left before this cleaning."""
+        with_data = {(aborted.producer_id, aborted.last_offset) for aborted in self._aborted}
+        entries = []
+        for segment in group:
+            path = segment.path.removesuffix(LOG_SUFFIX) + TXN_INDEX_SUFFIX
+            if self._fs.exists(path):
+                data = read_file(self._fs, path)
+                whole = data[: len(data) // _TXN_ENTRY.size * _TXN_ENTRY.size]
+                entries += [
+                    _TXN_ENTRY.pack(*entry)
+                    for entry in _TXN_ENTRY.iter_unpack(whole)
+                    if (entry[1], entry[3]) in with_data
+                ]
+        return b"".join(entries)
+
+    def _check(self) -> None:
+        if self._should_stop():
+            raise ServerShuttingDownError(f"the compaction of {self._log.topic_partition} was told to stop")
+
+
+def _next_offset(segment: LogSegment) -> int:
+    """The offset after the last batch of a sealed segment that is not empty."""
+    segment.load_indexes()
+    next_offset = segment.base_offset
+    for place in segment.places(segment.index.last_position(), segment.size):
+        next_offset = place.header.next_offset
+    return next_offset
+
+
+def swap_segments(fs: FileSystem, log: PartitionLog, old: Sequence[LogSegment], cleaned: CleanedSegment) -> bool:
+    """By the log's owner: ``cleaned`` for ``old``, durable when this returns. False, and nothing done, when these are
+    not the log's neighbouring sealed segments any more.
+
+    An OSError is final whatever its reason: which names are durable is not known then.
+    """
+    segments = log.segments
+    at = segments.index(old[0]) if old[0] in segments else -1
+    if at < 0 or list(segments[at : at + len(old)]) != list(old) or at + len(old) >= len(segments):
+        cleaned.discard()
+        return False
+    try:
+        for segment in old:
+            _retire(segment)
+        commit_swap(fs, log.directory, cleaned.base_offset)
+        finish_swap(fs, log.directory, cleaned.base_offset, [segment.base_offset for segment in old])
+        new = LogSegment.attach(
+            fs,
+            log.directory,
+            cleaned.base_offset,
+            index_bytes_max=log.config.segment_index_bytes,
+            interval_bytes=log.config.index_interval_bytes,
+            now_ms=old[-1].created_ms,
+        )
+    except OSError as error:
+        raise OSError(
+            errno.EIO,
+            f"a compaction's swap failed: {error.strerror}",
+            f"{log.directory}/{segment_name(cleaned.base_offset)}",
+        ) from error
+    log.replace_segments(old, new)
+    return True
+
+
+def _retire(segment: LogSegment) -> None:
+    """Readers may go on with this segment: its log stays open, but its indexes must not be loaded from files that are
+    another segment's by then. Under names that do not exist they are made anew from the log, in memory."""
+    segment.load_indexes()
+    segment.index.file.path += ".retired"
+    segment.time_index.file.path += ".retired"

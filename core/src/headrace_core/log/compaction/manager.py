@@ -1,0 +1,177 @@
+"""The door to compaction: what to clean next, and how far each log of a directory is clean.
+
+How a broker uses it, one manager for each log directory and a pool of threads with a ``Cleaner`` each:
+
+    manager = CleanerManager(directory.fs, directory.root)
+    for target in manager.plan(directory.logs, config_of=..., stable_offset_of=..., now_ms=clock.now_ms()):
+        manager.clean(cleaner, log, target, config, execute=on_owner, producers=table.last_records())     on a thread
+
+``plan`` and ``clean`` may be called from any thread; ``truncated`` and ``forget`` change files and belong to the
+directory's owner (``DirectoryWriter.run``), as does all that goes through ``execute``.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterable, Mapping
+
+from ...config import LONG_MAX
+from ...errors import DiskFullError, HeadraceError, ServerShuttingDownError
+from ...types import TopicPartition
+from ..checkpoints import read_offsets, write_offsets
+from ..files import FileSystem
+from ..partition_log import PartitionLog
+from .cleaner import Cleaner, CleaningReport, Execute
+from .planning import CompactionConfig, SegmentFacts, Target, in_order, target_of
+from .transactions import LastRecord
+
+logger = logging.getLogger(__name__)
+
+#: Partition -> first offset that no cleaning has read, in the directory's root.
+CLEANER_OFFSETS = "cleaner-offset-checkpoint"
+
+
+class CleanerManager:
+    """See the module."""
+
+    def __init__(self, fs: FileSystem, root: str) -> None:
+        self._fs = fs
+        self._path = f"{root}/{CLEANER_OFFSETS}"
+        self._lock = threading.Lock()
+        self._offsets = read_offsets(fs, self._path)
+        self._in_progress: set[TopicPartition] = set()
+        self._uncleanable: dict[TopicPartition, str] = {}
+
+    @property
+    def uncleanable(self) -> dict[TopicPartition, str]:
+        """Partitions that failed, and why: left alone until ``retry``."""
+        with self._lock:
+            return dict(self._uncleanable)
+
+    def clean_offset(self, partition: TopicPartition) -> int | None:
+        """Up to where a log was cleaned; None when it never was."""
+        with self._lock:
+            return self._offsets.get(partition)
+
+    def plan(
+        self,
+        logs: Mapping[TopicPartition, PartitionLog],
+        *,
+        config_of: Callable[[PartitionLog], CompactionConfig],
+        stable_offset_of: Callable[[PartitionLog], int],
+        now_ms: int,
+    ) -> list[Target]:
+        """What is worth cleaning now, the most urgent first; none that is being cleaned or has failed.
+
+        ``stable_offset_of``: the last stable offset, which is never above the high watermark.
+        """
+        with self._lock:
+            left_out = self._in_progress | self._uncleanable.keys()
+            offsets = dict(self._offsets)
+        found = []
+        for partition, log in list(logs.items()):
+            if partition in left_out or not log.config.cleanup_compact or len(log.segments) < 2:
+                continue
+            config = config_of(log)
+            found.append((_target(log, config, offsets.get(partition), stable_offset_of(log), now_ms), config))
+        return in_order(found)
+
+    def clean(
+        self,
+        cleaner: Cleaner,
+        log: PartitionLog,
+        target: Target,
+        config: CompactionConfig,
+        *,
+        execute: Execute,
+        producers: Mapping[int, LastRecord],
+        should_stop: Callable[[], bool] = lambda: False,
+    ) -> CleaningReport | None:
+        """Cleans a log and remembers how far. None when it is being cleaned already.
+
+        Raises what ``Cleaner.clean`` raises. The partition is then ``uncleanable``, except after
+        ServerShuttingDownError and DiskFullError, which say nothing about it.
+        """
+        partition = target.topic_partition
+        with self._lock:
+            if partition in self._in_progress:
+                return None
+            self._in_progress.add(partition)
+        try:
+            report = cleaner.clean(log, target, config, execute=execute, producers=producers, should_stop=should_stop)
+            if not report.is_interrupted:
+                execute(lambda: self._cleaned(log, report.clean_offset))
+            return report
+        except (ServerShuttingDownError, DiskFullError):
+            raise
+        except (HeadraceError, OSError) as error:
+            logger.error("%s cannot be compacted and is left alone: %s", partition, error)
+            with self._lock:
+                self._uncleanable[partition] = str(error)
+            raise
+        finally:
+            with self._lock:
+                self._in_progress.discard(partition)
+
+    def retry(self, partition: TopicPartition) -> None:
+        """A partition that failed may be planned again."""
+        with self._lock:
+            self._uncleanable.pop(partition, None)
+
+    # ---------------------------------------------------------------- by the directory's owner
+
+    def truncated(self, partition: TopicPartition, offset: int) -> None:
+        """A log ends at ``offset`` now: what comes there next was not cleaned."""
+        with self._lock:
+            if self._offsets.get(partition, 0) <= offset:
+                return
+            self._offsets[partition] = offset
+            self._write()
+
+    def forget(self, partitions: Iterable[TopicPartition]) -> None:
+        """Logs that are gone: one made anew under the same name is not clean."""
+        with self._lock:
+            before = len(self._offsets)
+            for partition in partitions:
+                self._offsets.pop(partition, None)
+                self._uncleanable.pop(partition, None)
+            if len(self._offsets) != before:
+                self._write()
+
+    def _cleaned(self, log: PartitionLog, offset: int) -> bool:
+        offset = min(offset, log.log_end_offset)  # it was cut meanwhile
+        with self._lock:
+            if log.is_closed or self._offsets.get(log.topic_partition) == offset:
+                return False
+            self._offsets[log.topic_partition] = offset
+            self._write()
+        return True
+
+    def _write(self) -> None:
+        write_offsets(self._fs, self._path, self._offsets)
+
+
+def _target(
+    log: PartitionLog, config: CompactionConfig, checkpoint: int | None, stable_offset: int, now_ms: int
+) -> Target:
+    """Timestamps are only looked up (which may read from the disk) where a lag is set."""
+    facts = [
+        SegmentFacts(
+            segment.base_offset,
+            segment.size,
+            segment.largest_timestamp.timestamp_ms if config.min_lag_ms > 0 else -1,
+            segment.first_batch_timestamp() if config.max_lag_ms < LONG_MAX else None,
+        )
+        for segment in log.segments
+    ]
+    return target_of(
+        log.topic_partition,
+        facts,
+        config,
+        checkpoint=checkpoint,
+        log_start_offset=log.log_start_offset,
+        log_end_offset=log.log_end_offset,
+        stable_offset=stable_offset,
+        now_ms=now_ms,
+    )

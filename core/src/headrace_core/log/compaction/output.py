@@ -1,0 +1,72 @@
+"""The segment that a cleaning writes, under names that end in .cleaned until it is complete."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+
+from ..config import LogConfig
+from ..files import Buffer, FileSystem
+from ..index import OffsetIndex, TimeIndex
+from ..segment import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, BatchMeta, LogSegment, segment_name
+from .swap import CLEANED, TXN_INDEX_SUFFIX
+
+
+class CleanedSegment:
+    """Written by one thread; nobody reads it before it was swapped in."""
+
+    def __init__(self, fs: FileSystem, directory: str, base_offset: int, config: LogConfig, *, now_ms: int) -> None:
+        self.base_offset = base_offset
+        self.size = 0
+        self._fs = fs
+        self._stem = stem = f"{directory}/{segment_name(base_offset)}"
+        log = fs.open(stem + LOG_SUFFIX + CLEANED, write=True, create=True)
+        log.truncate(0)  # an earlier attempt may have left something
+        self._segment = segment = LogSegment(
+            fs,
+            directory,
+            base_offset,
+            index_bytes_max=config.segment_index_bytes,
+            interval_bytes=config.index_interval_bytes,
+            log=log,
+        )
+        segment.created_ms = now_ms
+        segment.path = stem + LOG_SUFFIX + CLEANED
+        index_bytes_max = config.segment_index_bytes
+        segment.index = OffsetIndex(fs, stem + INDEX_SUFFIX + CLEANED, base_offset, index_bytes_max)
+        segment.time_index = TimeIndex(fs, stem + TIME_INDEX_SUFFIX + CLEANED, base_offset, index_bytes_max)
+        segment.index.start_empty()
+        segment.time_index.start_empty()
+
+    def append(self, data: Buffer, batches: Sequence[BatchMeta]) -> None:
+        """Whole batches with their sizes, offsets and times. OSError leaves a part: ``discard`` it."""
+        if not batches:
+            return
+        segment = self._segment
+        if segment.size == 0:
+            segment.first_timestamp_ms = batches[0][3]
+        segment.write([data], len(data))
+        segment.publish(batches)
+        self.size = segment.size
+
+    def finish(self, txn_index: bytes = b"") -> None:
+        """Complete and durable, indexes and all; its names are durable with the directory."""
+        if txn_index:
+            file = self._fs.open(self._stem + TXN_INDEX_SUFFIX + CLEANED, write=True, create=True)
+            try:
+                file.truncate(0)
+                file.pwritev([txn_index], 0)
+                file.sync()
+            finally:
+                file.close()
+        self._segment.seal()
+        self._segment.log.close()
+
+    def discard(self) -> None:
+        """Gives it up: its files go, as far as the disk lets them."""
+        with contextlib.suppress(OSError):
+            self._segment.log.close()
+            for suffix in (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX):
+                path = self._stem + suffix + CLEANED
+                if self._fs.exists(path):
+                    self._fs.unlink(path)

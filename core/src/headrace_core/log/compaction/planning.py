@@ -1,0 +1,182 @@
+"""What to clean, how far, in which order. Pure: values in, values out.
+
+    first segment             first dirty offset                  end                    log end
+         |  cleaned before, one     |   dirty: never looked at      |  not yet: active,     |
+         |  record for each key     |   by a cleaning               |  unstable, too young  |
+
+A cleaning reads the dirty part into the offset map, then rewrites everything before the end. Whole segments only: the
+end is where a segment begins, so that what is behind it is never touched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+from ...config import LONG_MAX
+from ...types import TopicPartition
+from ..config import TOPIC
+from ..index import OFFSET_ENTRY, RELATIVE_OFFSET_MAX, TIME_ENTRY
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompactionConfig:
+    """A topic's settings that compaction obeys. Times in ms."""
+
+    min_dirty_ratio: float = 0.5
+    min_lag_ms: int = 0
+    max_lag_ms: int = LONG_MAX
+    delete_retention_ms: int = 86_400_000
+    segment_bytes: int = 1_073_741_824
+    segment_index_bytes: int = 10_485_760
+
+    @classmethod
+    def from_topic(
+        cls, given: Mapping[str, Any], *, broker_defaults: Mapping[str, Any] | None = None
+    ) -> CompactionConfig:
+        """As ``LogConfig.from_topic``. Raises InvalidConfigError."""
+        values = TOPIC.parse(broker_defaults or {}) | TOPIC.parse(given, defaults=False)
+        return cls(
+            min_dirty_ratio=values["min.cleanable.dirty.ratio"],
+            min_lag_ms=values["min.compaction.lag.ms"],
+            max_lag_ms=values["max.compaction.lag.ms"],
+            delete_retention_ms=values["delete.retention.ms"],
+            segment_bytes=values["segment.bytes"],
+            segment_index_bytes=values["segment.index.bytes"],
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CleanerConfig:
+    """The broker's settings: ``log.cleaner.*``."""
+
+    #: log.cleaner.dedupe.buffer.size: one cleaner's map, 24 bytes for each key.
+    dedupe_buffer_bytes: int = 134_217_728
+    #: log.cleaner.io.buffer.load.factor: how full the map may get.
+    load_factor: float = 0.9
+    #: log.cleaner.io.buffer.size: read and filtered at once (a larger batch is read whole).
+    io_buffer_bytes: int = 524_288
+
+
+class SegmentFacts(NamedTuple):
+    """What planning has to know of a segment."""
+
+    base_offset: int
+    size: int
+    largest_timestamp_ms: int
+    #: Of its first batch; None when it is empty.
+    first_timestamp_ms: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A log that can be cleaned: from ``first_dirty_offset`` to below ``end_offset``."""
+
+    topic_partition: TopicPartition
+    first_dirty_offset: int
+    end_offset: int
+    clean_bytes: int
+    cleanable_bytes: int
+    #: Something in it is older than max.compaction.lag.ms.
+    is_overdue: bool
+
+    @property
+    def dirty_ratio(self) -> float:
+        """Of the bytes that a cleaning would read, the share that none has read before."""
+        total = self.clean_bytes + self.cleanable_bytes
+        return self.cleanable_bytes / total if total else 0.0
+
+
+def first_dirty_offset(checkpoint: int | None, log_start_offset: int, log_end_offset: int) -> int:
+    """Where the last cleaning ended. A checkpoint that lies outside of the log (deleted records, a log that was cut or
+    made anew) is worth nothing: everything counts as dirty then."""
+    if checkpoint is None or not log_start_offset <= checkpoint <= log_end_offset:
+        return log_start_offset
+    return checkpoint
+
+
+def target_of(
+    topic_partition: TopicPartition,
+    segments: Sequence[SegmentFacts],
+    config: CompactionConfig,
+    *,
+    checkpoint: int | None,
+    log_start_offset: int,
+    log_end_offset: int,
+    stable_offset: int,
+    now_ms: int,
+) -> Target:
+    """How far this log could be cleaned now. ``segments``: all of them, oldest first, the last one active.
+
+    ``stable_offset``: records at and above it may still change their meaning (the last stable offset, which is never
+    above the high watermark). Never beyond: the active segment; a segment that reaches to the stable offset; one with a
+    record younger than min.compaction.lag.ms.
+    """
+    dirty = first_dirty_offset(checkpoint, log_start_offset, log_end_offset)
+    end = segments[-1].base_offset
+    for segment, following in pairwise(segments):
+        if following.base_offset <= dirty:
+            continue
+        young = config.min_lag_ms > 0 and segment.largest_timestamp_ms > now_ms - config.min_lag_ms
+        if young or following.base_offset > stable_offset:
+            end = segment.base_offset
+            break
+    end = max(end, dirty)
+    clean_bytes = cleanable_bytes = 0
+    oldest_ms = LONG_MAX
+    for segment, following in pairwise(segments):
+        if following.base_offset <= dirty:
+            clean_bytes += segment.size
+            continue
+        if segment.base_offset < end:
+            cleanable_bytes += segment.size
+        if segment.first_timestamp_ms is not None and segment.first_timestamp_ms > 0:
+            oldest_ms = min(oldest_ms, segment.first_timestamp_ms)
+    is_overdue = cleanable_bytes > 0 and oldest_ms < now_ms - config.max_lag_ms
+    return Target(topic_partition, dirty, end, clean_bytes, cleanable_bytes, is_overdue)
+
+
+def in_order(targets: Iterable[tuple[Target, CompactionConfig]]) -> list[Target]:
+    """Those worth a cleaning now, overdue ones first, then the dirtiest."""
+    worth = [
+        target
+        for target, config in targets
+        if target.cleanable_bytes > 0 and (target.is_overdue or target.dirty_ratio > config.min_dirty_ratio)
+    ]
+    return sorted(worth, key=lambda target: (not target.is_overdue, -target.dirty_ratio, target.topic_partition))
+
+
+class SegmentSize(NamedTuple):
+    """What grouping has to know of a segment; ``next_offset``: where the one after it begins."""
+
+    base_offset: int
+    size: int
+    index_bytes: int
+    time_index_bytes: int
+    next_offset: int
+
+
+def group_segments(segments: Sequence[SegmentSize], config: CompactionConfig) -> list[list[int]]:
+    """Runs of neighbours (their places in ``segments``) that become one segment each: together no larger than a segment
+    and its indexes may be, and with every offset within 31 bits of the first one's base (KAFKA-6264)."""
+    groups: list[list[int]] = []
+    size = index_bytes = time_index_bytes = base_offset = 0
+    for place, segment in enumerate(segments):
+        size += segment.size
+        index_bytes += segment.index_bytes
+        time_index_bytes += segment.time_index_bytes
+        if (
+            groups
+            and size <= config.segment_bytes
+            and index_bytes <= config.segment_index_bytes - OFFSET_ENTRY.size
+            and time_index_bytes <= config.segment_index_bytes - TIME_ENTRY.size
+            and segment.next_offset - 1 - base_offset <= RELATIVE_OFFSET_MAX
+        ):
+            groups[-1].append(place)
+        else:
+            groups.append([place])
+            size, index_bytes, time_index_bytes = segment.size, segment.index_bytes, segment.time_index_bytes
+            base_offset = segment.base_offset
+    return groups

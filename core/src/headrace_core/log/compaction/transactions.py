@@ -1,0 +1,100 @@
+"""Which transactions were aborted, and which markers may go. Pure.
+
+A marker must outlive its transaction's data (KAFKA-8351, 13727, 14055): an ABORT marker because without it aborted
+records would look committed, a COMMIT marker because without it they would look open. Hence, as in Kafka:
+
+* Aborted data goes in the first cleaning that knows of the abort; its marker stays for that cleaning at least.
+* A marker before which a cleaning met no more data of its transaction is a marker *of nothing*. It gets a delete
+  horizon then, and goes in a cleaning after that: a reader that has seen some of the data has until then to see how it
+  ended.
+
+Kafka takes the aborted transactions from the segments' .txnindex files. Here they are read from the log itself, by its
+batch headers and markers: the log is the truth from which such an index is made, and an index that is lost or stale can
+then not resurrect an aborted record.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from ...records import BatchHeader
+from .horizon import ABORT, COMMIT, Verdict, delete_horizon_ms
+
+
+class AbortedTransaction(NamedTuple):
+    """``first_offset``: of its first batch that is still there; ``last_offset``: its marker's."""
+
+    producer_id: int
+    first_offset: int
+    last_offset: int
+
+
+class LastRecord(NamedTuple):
+    """Of an active producer: the last offset of its last batch of data (None: only a marker is left), its epoch."""
+
+    last_data_offset: int | None
+    producer_epoch: int
+
+
+class TransactionHistory:
+    """Fed with every control batch and every transactional one, in the log's order: who aborted what, and what is
+    open."""
+
+    def __init__(self) -> None:
+        self.aborted: list[AbortedTransaction] = []
+        #: Producer id -> first offset of its transaction that has not ended yet.
+        self.open: dict[int, int] = {}
+
+    def observe(self, header: BatchHeader, control_type: int) -> None:
+        if not header.is_control:
+            self.open.setdefault(header.producer_id, header.base_offset)
+        elif control_type in (ABORT, COMMIT):
+            first_offset = self.open.pop(header.producer_id, None)
+            if control_type == ABORT and first_offset is not None:
+                self.aborted.append(AbortedTransaction(header.producer_id, first_offset, header.base_offset))
+
+    @property
+    def first_open_offset(self) -> int | None:
+        """Where the first transaction begins whose end was not seen; None when all have ended."""
+        return min(self.open.values(), default=None)
+
+
+class TransactionJudge:
+    """What becomes of transactional batches and markers in one pass over the log, in its order."""
+
+    def __init__(self, aborted: Iterable[AbortedTransaction], now_ms: int) -> None:
+        self._coming = deque(sorted(aborted, key=lambda transaction: transaction.first_offset))
+        self._now_ms = now_ms
+        #: Aborted and under way: producer id -> was a batch of it met?
+        self._aborting: dict[int, bool] = {}
+        self._committing: set[int] = set()
+
+    def judge(self, header: BatchHeader, control_type: int) -> int:
+        """A ``Verdict``, as a plain int for the compiled caller."""
+        while self._coming and self._coming[0].first_offset <= header.last_offset:
+            transaction = self._coming.popleft()
+            if transaction.last_offset >= header.base_offset:  # else the pass began behind its marker
+                self._aborting.setdefault(transaction.producer_id, False)
+        if not header.is_control:
+            if header.producer_id in self._aborting:
+                self._aborting[header.producer_id] = True
+                return int(Verdict.DISCARD)
+            self._committing.add(header.producer_id)
+            return int(Verdict.KEEP)
+        if not self._is_of_nothing(header, control_type):
+            return int(Verdict.KEEP)
+        horizon_ms = delete_horizon_ms(header)
+        if horizon_ms is not None and horizon_ms <= self._now_ms:
+            return int(Verdict.OF_NOTHING | Verdict.DISCARD)
+        return int(Verdict.OF_NOTHING)
+
+    def _is_of_nothing(self, header: BatchHeader, control_type: int) -> bool:
+        if control_type == ABORT:
+            return not self._aborting.pop(header.producer_id, False)
+        if control_type == COMMIT:
+            was_met = header.producer_id in self._committing
+            self._committing.discard(header.producer_id)
+            return not was_met
+        return header.record_count == 0  # emptied by an earlier cleaning; other kinds of markers stay

@@ -1,0 +1,87 @@
+"""A segment's bytes in pieces of whole batches, read no faster than allowed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+from ...clock import Clock
+from ...errors import CorruptLogError, CorruptMessageError, InvalidRecordError
+from ...records import HEADER_BYTES, read_header
+from ..segment import LogSegment
+
+
+class Limiter(Protocol):
+    """Paces reading and writing."""
+
+    def spend(self, size: int) -> None:
+        """Returns when so many bytes more may be read or written."""
+
+
+class Unlimited:
+    """No pace at all."""
+
+    def spend(self, size: int) -> None:
+        return None
+
+
+class RateLimiter:
+    """``log.cleaner.io.max.bytes.per.second`` for one cleaning thread. A second's worth may come at once."""
+
+    def __init__(self, bytes_per_s: float, clock: Clock, *, wait_s: Callable[[float], None] = time.sleep) -> None:
+        if bytes_per_s <= 0:
+            raise ValueError(f"bytes_per_s={bytes_per_s}: must be above 0")
+        self._bytes_per_ms = bytes_per_s / 1000
+        self._clock = clock
+        self._wait_s = wait_s
+        self._free_at_ms = clock.monotonic_ms()
+
+    def spend(self, size: int) -> None:
+        now_ms = self._clock.monotonic_ms()
+        self._free_at_ms = max(self._free_at_ms, now_ms - 1000) + size / self._bytes_per_ms
+        if self._free_at_ms > now_ms:
+            self._wait_s((self._free_at_ms - now_ms) / 1000)
+
+
+def feed_segment(
+    segment: LogSegment,
+    feed: Callable[[bytes], int],
+    *,
+    window_bytes: int,
+    limiter: Limiter,
+    check: Callable[[], None],
+    start: int = 0,
+    after: Callable[[], object] = lambda: None,
+) -> int:
+    """Hands the bytes from position ``start`` (a batch's) to ``feed``, which returns how many it has dealt with (which
+    may be more than it was given: those are stepped over), or 0 for "no more".
+
+    ``check`` is called before each piece and may raise; ``after`` after each. Returns the position reached.
+    CorruptLogError names the file and the position.
+    """
+    position, size = start, segment.size
+    wanted = window_bytes
+    while position < size:
+        check()
+        window = segment.log.pread(min(wanted, size - position), position)
+        limiter.spend(len(window))
+        try:
+            done = feed(window)
+            if done == 0:
+                header = read_header(window)
+                if header.size <= len(window):
+                    return position  # it does not want it
+                if header.size > size - position:
+                    raise CorruptMessageError(f"its batch has {header.size} bytes, {size - position} are there")
+                wanted = header.size
+                continue
+        except (CorruptMessageError, InvalidRecordError) as error:
+            raise CorruptLogError(
+                f"{segment.path}, in the {len(window)} bytes from position {position}: {error.message}. The log is "
+                "left as it is; headrace log dump --deep names the batch"
+            ) from error
+        position += done
+        wanted = max(window_bytes, HEADER_BYTES)
+        after()
+    return position

@@ -1,0 +1,280 @@
+"""What a partition's leader knows of each producer: epoch, last sequences, open transaction; Kafka's .snapshot file.
+
+Pure: values in, verdicts out. A partition's owner asks ``check`` before it appends a batch that has a producer id, and
+tells ``appended`` and ``marker_appended`` what it appended; recovery ``replay``s headers from the last snapshot on, so
+that a table rebuilt from the log equals the one that was lost (KIP-98; ProducerStateManager).
+
+``<offset>.snapshot`` holds the state of all producers before that offset, in Kafka's bytes (version 1), big-endian:
+
+    int16   version, 1
+    uint32  CRC-32C of all that follows
+    int32   number of entries, then for each:
+        int64 producer id       int16 producer epoch        int32 last sequence (-1: none)
+        int64 last offset (-1)  int32 offset delta (of the last batch: last sequence - first one)
+        int64 timestamp, ms     int32 coordinator epoch     int64 first offset of its open transaction (-1: none)
+"""
+
+from __future__ import annotations
+
+import enum
+import struct
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from crc32c import crc32c
+
+from ..errors import CorruptLogError
+from ..records import BatchHeader, Buffer
+from .compaction.transactions import LastRecord
+
+SNAPSHOT_SUFFIX = ".snapshot"
+SNAPSHOT_VERSION = 1
+#: A producer's last batches, by which a resent one is known (Kafka's number; a client has at most 5 in flight).
+BATCHES_KEPT = 5
+SEQUENCE_MAX = 2**31 - 1
+NO_PRODUCER_EPOCH = -1
+
+_HEAD = struct.Struct(">hI")
+_COUNT = struct.Struct(">i")
+_ENTRY = struct.Struct(">qhiqiqiq")
+
+
+def sequence_after(sequence: int, count: int = 1) -> int:
+    """Sequences go from 0 to 2^31 - 1 and begin again."""
+    return (sequence + count) & SEQUENCE_MAX
+
+
+class ProducerBatch(NamedTuple):
+    """A batch that was appended: its last sequence, last offset, last sequence - first sequence, max timestamp."""
+
+    last_sequence: int
+    last_offset: int
+    offset_delta: int
+    timestamp_ms: int
+
+    @property
+    def first_sequence(self) -> int:
+        return (self.last_sequence - self.offset_delta) & SEQUENCE_MAX
+
+    @property
+    def base_offset(self) -> int:
+        return self.last_offset - self.offset_delta
+
+
+class Check(enum.Enum):
+    """What becomes of a producer's batch."""
+
+    #: It comes next: append it.
+    NEXT = "next"
+    #: It was appended before: answer with that batch's offset, append nothing.
+    DUPLICATE = "duplicate"
+    #: A batch before it is missing.
+    OUT_OF_ORDER = "out of order"
+    #: A newer producer with this id has been here: this one is fenced.
+    FENCED = "fenced"
+
+
+class Checked(NamedTuple):
+    """``batch``: of a duplicate, the one that was appended. ``why``: a sentence for an error; empty when there is
+    none."""
+
+    check: Check
+    batch: ProducerBatch | None = None
+    why: str = ""
+
+
+@dataclass(slots=True)
+class ProducerEntry:
+    """One producer. ``batches``: its last ones with this epoch, oldest first."""
+
+    producer_id: int
+    epoch: int
+    batches: deque[ProducerBatch] = field(default_factory=lambda: deque(maxlen=BATCHES_KEPT))
+    coordinator_epoch: int = -1
+    #: Of its last batch or marker.
+    last_timestamp_ms: int = -1
+    #: Where its open transaction begins; None: none is open.
+    transaction_first_offset: int | None = None
+
+    @property
+    def last_batch(self) -> ProducerBatch | None:
+        return self.batches[-1] if self.batches else None
+
+    def move_to_epoch(self, epoch: int) -> None:
+        """Sequences begin anew with an epoch."""
+        if epoch != self.epoch:
+            self.epoch = epoch
+            self.batches.clear()
+
+
+class ProducerTable:
+    """All producers of one partition. Belongs to the partition's owner."""
+
+    def __init__(self, entries: Iterable[ProducerEntry] = (), *, next_offset: int = 0) -> None:
+        self._entries = {entry.producer_id: entry for entry in entries}
+        #: The state is that before this offset.
+        self.next_offset = next_offset
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __iter__(self) -> Iterator[ProducerEntry]:
+        return iter(self._entries.values())
+
+    def get(self, producer_id: int) -> ProducerEntry | None:
+        return self._entries.get(producer_id)
+
+    # ---------------------------------------------------------------- before and after an append
+
+    def check(self, header: BatchHeader) -> Checked:
+        """May this batch (of data, with a producer id) be appended now? Changes nothing.
+
+        A producer that is not known may begin with any sequence: its state may have been deleted with its records. A
+        known one with a new epoch begins with 0.
+        """
+        entry = self._entries.get(header.producer_id)
+        if entry is None:
+            return Checked(Check.NEXT)
+        producer = f"producer {header.producer_id}"
+        if header.producer_epoch < entry.epoch:
+            return Checked(
+                Check.FENCED,
+                why=f"{producer} with epoch {header.producer_epoch} is fenced: epoch {entry.epoch} is here",
+            )
+        if header.producer_epoch > entry.epoch:
+            if header.base_sequence == 0 or entry.epoch == NO_PRODUCER_EPOCH:
+                return Checked(Check.NEXT)
+            return Checked(
+                Check.OUT_OF_ORDER,
+                why=f"{producer} begins epoch {header.producer_epoch} with sequence {header.base_sequence}, not with 0",
+            )
+        last_sequence = sequence_after(header.base_sequence, header.last_offset_delta)
+        for batch in entry.batches:
+            if (batch.first_sequence, batch.last_sequence) == (header.base_sequence, last_sequence):
+                return Checked(Check.DUPLICATE, batch)
+        last = entry.last_batch
+        expected = 0 if last is None else sequence_after(last.last_sequence)
+        if header.base_sequence == expected:
+            return Checked(Check.NEXT)
+        return Checked(
+            Check.OUT_OF_ORDER,
+            why=f"{producer}, epoch {header.producer_epoch}: sequence {header.base_sequence} came, {expected} is next",
+        )
+
+    def appended(self, header: BatchHeader) -> None:
+        """A batch of data is in the log, with the offsets of ``header``."""
+        self.next_offset = max(self.next_offset, header.next_offset)
+        if header.producer_id < 0:
+            return
+        entry = self._entry(header)
+        entry.batches.append(
+            ProducerBatch(
+                sequence_after(header.base_sequence, header.last_offset_delta),
+                header.last_offset,
+                header.last_offset_delta,
+                header.max_timestamp_ms,
+            )
+        )
+        if header.is_transactional and entry.transaction_first_offset is None:
+            entry.transaction_first_offset = header.base_offset
+
+    def marker_appended(self, header: BatchHeader, coordinator_epoch: int) -> int | None:
+        """A COMMIT or ABORT marker is in the log; where the transaction that it ends began, None when it was empty."""
+        self.next_offset = max(self.next_offset, header.next_offset)
+        entry = self._entry(header)
+        entry.coordinator_epoch = coordinator_epoch
+        first_offset, entry.transaction_first_offset = entry.transaction_first_offset, None
+        return first_offset
+
+    def _entry(self, header: BatchHeader) -> ProducerEntry:
+        entry = self._entries.get(header.producer_id)
+        if entry is None:
+            entry = self._entries[header.producer_id] = ProducerEntry(header.producer_id, header.producer_epoch)
+        entry.move_to_epoch(header.producer_epoch)
+        entry.last_timestamp_ms = header.max_timestamp_ms
+        return entry
+
+    # ---------------------------------------------------------------- questions
+
+    @property
+    def first_unstable_offset(self) -> int | None:
+        """Where the first open transaction begins: the last stable offset is not above it. None: none is open."""
+        return min(
+            (entry.transaction_first_offset for entry in self if entry.transaction_first_offset is not None),
+            default=None,
+        )
+
+    def last_records(self) -> dict[int, LastRecord]:
+        """What compaction has to leave of each producer, so that a table made from the log is this one."""
+        return {
+            entry.producer_id: LastRecord(
+                entry.last_batch.last_offset if entry.last_batch is not None else None, entry.epoch
+            )
+            for entry in self
+        }
+
+    def expire(self, now_ms: int, expiration_ms: int) -> list[int]:
+        """Forgets producers without an open transaction that wrote nothing for ``producer.id.expiration.ms``."""
+        gone = [
+            entry.producer_id
+            for entry in self
+            if entry.transaction_first_offset is None and entry.last_timestamp_ms <= now_ms - expiration_ms
+        ]
+        for producer_id in gone:
+            del self._entries[producer_id]
+        return gone
+
+    # ---------------------------------------------------------------- the file
+
+    def snapshot(self) -> bytes:
+        """The bytes of ``<next_offset>.snapshot``."""
+        body = bytearray(_COUNT.pack(len(self._entries)))
+        for entry in self:
+            last = entry.last_batch or ProducerBatch(-1, -1, 0, entry.last_timestamp_ms)
+            first_offset = entry.transaction_first_offset
+            body += _ENTRY.pack(
+                entry.producer_id,
+                entry.epoch,
+                last.last_sequence,
+                last.last_offset,
+                last.offset_delta,
+                entry.last_timestamp_ms,
+                entry.coordinator_epoch,
+                -1 if first_offset is None else first_offset,
+            )
+        return _HEAD.pack(SNAPSHOT_VERSION, crc32c(body)) + bytes(body)
+
+    @classmethod
+    def from_snapshot(cls, data: Buffer, path: str, next_offset: int) -> ProducerTable:
+        """The inverse: of each producer its last batch only, as in Kafka. CorruptLogError names the file: the state can
+        be rebuilt from an older snapshot and the log."""
+        view = memoryview(data)
+        if len(view) < _HEAD.size + _COUNT.size:
+            raise CorruptLogError(f"{path}: {len(view)} bytes are too few for a producer snapshot")
+        version, crc = _HEAD.unpack_from(view)
+        if version != SNAPSHOT_VERSION:
+            raise CorruptLogError(f"{path}: version {version}; only {SNAPSHOT_VERSION} is understood")
+        found = crc32c(view[_HEAD.size :])
+        if found != crc:
+            raise CorruptLogError(f"{path}: CRC-32C is {found:#010x}, the file says {crc:#010x}")
+        (count,) = _COUNT.unpack_from(view, _HEAD.size)
+        body = view[_HEAD.size + _COUNT.size :]
+        if len(body) != count * _ENTRY.size:
+            raise CorruptLogError(f"{path}: {count} entries have {count * _ENTRY.size} bytes, {len(body)} are there")
+        return cls(map(_read_entry, _ENTRY.iter_unpack(body)), next_offset=next_offset)
+
+
+def _read_entry(values: tuple[int, ...]) -> ProducerEntry:
+    producer_id, epoch, sequence, offset, offset_delta, timestamp_ms, coordinator_epoch, first_offset = values
+    entry = ProducerEntry(
+        producer_id,
+        epoch,
+        coordinator_epoch=coordinator_epoch,
+        last_timestamp_ms=timestamp_ms,
+        transaction_first_offset=None if first_offset < 0 else first_offset,
+    )
+    if offset >= 0:
+        entry.batches.append(ProducerBatch(sequence, offset, offset_delta, timestamp_ms))
+    return entry
