@@ -353,7 +353,7 @@ def _check_owner(definition: ConfigDef, name: str) -> None:
         return
     owners = [other.where for other in (PRODUCER, CONSUMER) if dotted in other.keys]
     if owners:
-        raise InvalidConfigError(f"{name!r} is a configuration key of a {owners[0]}, not of a {definition.where}")
+        raise InvalidConfigError(f"{name!r} is a configuration key of the {owners[0]}, not of the {definition.where}")
 
 
 def _addresses(raw: str | Iterable[str]) -> list[str]:

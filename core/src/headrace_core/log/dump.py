@@ -124,6 +124,8 @@ def _dump_directory(fs: FileSystem, path: str, deep: bool) -> Iterator[Line]:
     stems = sorted(name.removesuffix(LOG_SUFFIX) for name in names if name.endswith(LOG_SUFFIX))
     stems = [stem for stem in stems if stem.isdigit()]
     if not stems:
+        if not {LEADER_EPOCH_FILE, PARTITION_METADATA} & set(names):
+            raise ValueError(f"{path}: there is no segment here; name a partition's directory, or a file in it")
         yield Problem(path, -1, -1, "there is no segment in this directory")
         return
     ends: list[int] = []
