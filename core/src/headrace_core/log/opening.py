@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from ..errors import CorruptLogError
+from .compaction.swap import finish_swaps
 from .config import LogConfig
 from .epochs import EpochStart, LeaderEpochs, with_epoch
 from .files import FileSystem
@@ -131,6 +132,7 @@ def open_segments(
 ) -> Opened:
     """See ``PartitionLog.open``."""
     opening = _Opening(fs, directory, config, now_ms)
+    opening.notes += finish_swaps(fs, directory)
     segments = opening.attach_all()
     epochs = LeaderEpochs(fs, directory)
     epochs_known = epochs.load()

@@ -328,6 +328,16 @@ class PartitionLog(LogReader):
         self._roll_jitter_ms = self._draw_jitter()
         return new
 
+    def replace_segments(self, old: Sequence[LogSegment], new: LogSegment) -> None:
+        """``new`` stands for ``old``, sealed neighbours, from now on (compaction; the files were swapped already). Who
+        reads the old ones goes on with them."""
+        at = self._segments.index(old[0])
+        after = at + len(old)
+        assert self._segments[at:after] == tuple(old), f"{self.directory}: not the log's neighbouring segments"
+        assert after < len(self._segments), f"{self.directory}: the active segment is never replaced"
+        self._segments = (*self._segments[:at], new, *self._segments[after:])
+        self._forget_places()
+
     def _create_segment(self, base_offset: int) -> LogSegment:
         segment = LogSegment.create(
             self._fs,
