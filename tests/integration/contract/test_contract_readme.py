@@ -1,0 +1,50 @@
+"""The README's first five minutes, run as they are written (but for the port, and for Spark, which has its own tests)."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from headrace.local import ports
+
+README = Path(__file__).parents[3] / "README.md"
+
+
+def test_the_first_five_minutes_run_as_they_are_written(tmp_path: Path) -> None:
+    text = README.read_text()
+    section = text[text.index("## The first five minutes") : text.index("## What there is")]
+    blocks = [
+        (kind, body)
+        for kind, body in re.findall(r"```(sh|python)\n(.*?)```", section, re.DOTALL)
+        if "headrace_spark" not in body
+    ]
+    assert [kind for kind, _ in blocks] == ["sh", "python", "sh"]
+    address = f"127.0.0.1:{ports.pick(1)[0]}"
+    script = ["set -e"]
+    for kind, body in blocks:
+        lines = [line for line in body.splitlines() if not line.startswith("make setup")]
+        told = "\n".join(lines).replace("headrace up ", f"headrace up --port {address.rpartition(':')[2]} ")
+        script.append(f"python - <<'END'\n{told}\nEND" if kind == "python" else told)
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("HEADRACE_")}
+    environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}"
+    environment["HEADRACE_BOOTSTRAP_SERVERS"] = address
+    done = subprocess.run(
+        ["bash", "-c", "\n".join(script)],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=90,
+        check=False,
+    )
+    subprocess.run(
+        ["headrace", "down", "--data", "data"], cwd=tmp_path, env=environment, capture_output=True, check=False
+    )
+    assert done.returncode == 0, done
+    assert re.search(r"^hello$", done.stdout, re.MULTILINE), done
+    assert "b'customer 7' b'one crate'" in done.stdout
+    assert "the data is deleted" in done.stdout
+    assert not (tmp_path / "data").exists()
