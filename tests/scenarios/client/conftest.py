@@ -51,6 +51,7 @@ class FakeCluster:
         self.on_answer: Callable[[Any], object] = lambda answer: None  # may spoil a produce answer
         self.on_offsets: Callable[[Any], object] = lambda request: None
         self.answers_held = False
+        self.metadata_held = False
         self.produced: list[tuple[int, Any]] = []  # (broker, ProduceRequest) as they came
         self.fetched: list[tuple[int, Any]] = []
         self.metadata_asked: list[Any] = []
@@ -111,6 +112,7 @@ class FakeCluster:
             self.changed.notify_all()
 
     def stop(self) -> None:
+        self.metadata_held = False
         self.hold_answers(False)
         for server in self.servers:
             server.stop(0)
@@ -126,6 +128,8 @@ class _Metadata(metadata_pb2_grpc.MetadataServicer):
         cluster = self.cluster
         with cluster.changed:
             cluster.metadata_asked.append(request)
+            while cluster.metadata_held and context.is_active():
+                cluster.changed.wait(0.05)
             answer = metadata_pb2.MetadataResponse(cluster_id="fake", controller_id=0, metadata_offset=1)
             for broker, port in enumerate(cluster.ports):
                 answer.brokers.add(broker_id=broker, host="127.0.0.1", port=port)

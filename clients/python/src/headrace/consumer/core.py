@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from headrace_core.errors import (
@@ -18,7 +19,7 @@ from headrace_core.errors import (
     SerializationError,
     UnsupportedVersionError,
 )
-from headrace_core.records import Record, RecordIterator
+from headrace_core.records import Record, RecordIterator, iterate_headers
 from headrace_core.types import TopicPartition, check_topic_name
 
 from ..engine.client import Engine
@@ -62,7 +63,8 @@ class ConsumerCore:
         #: What is being handed out: its slice and the iterator over it.
         self.current: tuple[Slice, RecordIterator] | None = None
         self._held: dict[TopicPartition, deque[tuple[Slice, RecordIterator | None]]] = {}  # of paused partitions
-        self._resumed: deque[tuple[Slice, RecordIterator | None]] = deque()
+        self._resumed: deque[tuple[Slice, RecordIterator | None]] = deque()  # before what is in the inbox
+        self._errors: dict[TopicPartition, HeadraceError] = {}  # of partitions that do not go on until they are seeked
         self._generation = 0
         self._dirty = False
         register(self)
@@ -108,6 +110,7 @@ class ConsumerCore:
         self._generation += 1
         assigned.generation = self._generation
         self._held.pop(assigned.tp, None)
+        self._errors.pop(assigned.tp, None)
         if self.current is not None and self.current[0].assigned is assigned:
             self.current = None
         self._resumed = deque(item for item in self._resumed if item[0].assigned is not assigned)
@@ -150,14 +153,16 @@ class ConsumerCore:
     def _hold(self, item: Slice, iterator: RecordIterator | None, *, first: bool = False) -> None:
         queue = self._held.setdefault(item.assigned.tp, deque())
         if first:
-            self._settle(item, iterator)
+            if iterator is not None:
+                item.assigned.position = iterator.position
             queue.appendleft((item, iterator))
         else:
             queue.append((item, iterator))
-
-    def _settle(self, item: Slice, iterator: RecordIterator | None) -> None:
-        if iterator is not None:
-            item.assigned.position = iterator.position
+        kept = sum(len(entry[0].data) for some in (self._resumed, *self._held.values()) for entry in some)
+        if kept > self.inbox.max_bytes:  # pausing again and again must not gather memory: it is fetched anew later
+            position = self.known_position(item.assigned.tp)
+            self._void(item.assigned)
+            item.assigned.position = position
 
     def known_position(self, tp: TopicPartition) -> int | None:
         """The position, None while it has not been found yet."""
@@ -193,14 +198,23 @@ class ConsumerCore:
             else:
                 taken = self.inbox.take()
                 if taken is None:
+                    self._raise_standing()
                     return None
                 item, iterator = taken, None
             if item.assigned.paused:
                 self._hold(item, iterator)
                 continue
             if item.error is not None:
+                if not item.error.retriable:
+                    self._errors[item.assigned.tp] = item.error
                 raise item.error
             return item, iterator
+
+    def _raise_standing(self) -> None:
+        """A partition that cannot go on says so at each poll, behind whatever the others have."""
+        for tp, error in self._errors.items():
+            if not self.partitions[tp].paused:
+                raise error.with_traceback(None)
 
     def next_iterator(self) -> RecordIterator | None:
         """The iterator to hand out from: the one under way, or over the next slice; None when nothing is there."""
@@ -211,17 +225,16 @@ class ConsumerCore:
             return None
         item, iterator = found
         if iterator is None:
-            tp = item.assigned.tp
-            iterator = RecordIterator(
-                [item.data],
-                topic=tp.topic,
-                partition=tp.partition,
-                start_offset=item.fetch_offset,
-                check_crc=self.check_crcs,
-            )
+            iterator = self._iterator(item, item.fetch_offset)
             self.metrics["records-consumed"].record(item.next_offset - item.fetch_offset)
         self.current = (item, iterator)
         return iterator
+
+    def _iterator(self, item: Slice, offset: int) -> RecordIterator:
+        tp = item.assigned.tp
+        return RecordIterator(
+            [item.data], topic=tp.topic, partition=tp.partition, start_offset=offset, check_crc=self.check_crcs
+        )
 
     def finish_slice(self, iterator: RecordIterator) -> None:
         """The iterator is exhausted: the partition's position moves past its slice."""
@@ -231,7 +244,11 @@ class ConsumerCore:
             self.current = None
 
     def drain(self, max_records: int) -> list[Record]:
-        """Up to ``max_records`` of what is there; an error is raised only when nothing comes before it."""
+        """Up to ``max_records`` of what is there; an error is raised only when nothing comes before it.
+
+        One that is not raised is met again: a bad slice stays the current one, what cannot go on is kept in
+        ``_errors``, and what may pass by itself is told anew.
+        """
         out: list[Record] = []
         while len(out) < max_records:
             try:
@@ -244,22 +261,15 @@ class ConsumerCore:
                     continue
                 if not self.plain:
                     taken = self._deserialized(taken)
-            except HeadraceError as error:
+            except HeadraceError:
                 if not out:
                     raise
-                self._postpone(error)
                 break
             if not out:
                 out = taken
             else:
                 out += taken
         return out
-
-    def _postpone(self, error: HeadraceError) -> None:
-        """An error met behind sound records is raised by the next poll; a bad slice raises again by itself."""
-        if self.current is None:
-            some = next(iter(self.partitions.values()))
-            self._resumed.appendleft((Slice(some, some.generation, -1, -1, b"", error), None))
 
     def deserialize(self, record: Record) -> Record:
         """Replace key and value by what the deserializers make of them (SerializationError)."""
@@ -288,14 +298,7 @@ class ConsumerCore:
         """Make ``record``, which was taken from the slice under way, the next one again."""
         assert self.current is not None
         item = self.current[0]
-        again = RecordIterator(
-            [item.data],
-            topic=record.topic,
-            partition=record.partition,
-            start_offset=record.offset,
-            check_crc=self.check_crcs,
-        )
-        self.current = (item, again)
+        self.current = (item, self._iterator(item, record.offset))
 
     def iterate_ready(self, iterator: RecordIterator) -> Iterator[Record]:
         """The records of one slice, until it ends or the slice under way is another (seek, pause, close)."""
@@ -312,9 +315,10 @@ class ConsumerCore:
         self.finish_slice(iterator)
 
     def take_arrow(self, max_bytes: int, columns: list[str] | None, include_headers: bool) -> list[pa.RecordBatch]:
-        """Decode slices, up to about ``max_bytes`` of them, one or more Arrow batches for each run of a partition."""
-        from headrace_core.records.arrow import decode_arrow_split
+        """Decode slices, up to about ``max_bytes`` of them, one or more Arrow batches for each run of a partition.
 
+        Of a partition with a damaged batch, what comes before that; once nothing does, its error, each time.
+        """
         taken: list[tuple[Slice, int]] = []
         size = 0
         if self.current is not None:
@@ -324,10 +328,9 @@ class ConsumerCore:
         while size < max_bytes:
             try:
                 found = self.next_slice()
-            except HeadraceError as error:
+            except HeadraceError:
                 if not taken:
                     raise
-                self._postpone(error)
                 break
             if found is None:
                 break
@@ -338,21 +341,56 @@ class ConsumerCore:
         for entry in taken:
             by_partition.setdefault(entry[0].assigned, []).append(entry)
         batches: list[pa.RecordBatch] = []
+        failure: HeadraceError | None = None
         for assigned, entries in by_partition.items():
-            tp = assigned.tp
-            batches += decode_arrow_split(
-                [item.data for item, _ in entries],
-                topic=tp.topic,
-                partition=tp.partition,
-                start_offset=entries[0][1],
-                end_offset=assigned.end_offset,
-                columns=columns,
-                include_headers=include_headers,
-                check_crc=self.check_crcs,
-            )
-            assigned.position = entries[-1][0].next_offset
-            self.metrics["records-consumed"].record(assigned.position - entries[0][1])
-        return [batch for batch in batches if batch.num_rows]
+            decode = partial(self._decode_arrow, assigned, columns=columns, include_headers=include_headers)
+            start = entries[0][1]
+            try:
+                batches += decode([item.data for item, _ in entries], start)
+                assigned.position = entries[-1][0].next_offset
+            except HeadraceError as error:
+                failure = error
+                batches += self._arrow_before_damage(entries, decode)
+            self.metrics["records-consumed"].record((assigned.position or start) - start)
+        batches = [batch for batch in batches if batch.num_rows]
+        if failure is not None and not batches:
+            raise failure
+        return batches
+
+    def _decode_arrow(
+        self, assigned: Assigned, data: list[bytes], start: int, *, columns: list[str] | None, include_headers: bool
+    ) -> list[pa.RecordBatch]:
+        from headrace_core.records.arrow import decode_arrow_split
+
+        return decode_arrow_split(
+            data,
+            topic=assigned.tp.topic,
+            partition=assigned.tp.partition,
+            start_offset=start,
+            end_offset=assigned.end_offset,
+            columns=columns,
+            include_headers=include_headers,
+            check_crc=self.check_crcs,
+        )
+
+    def _arrow_before_damage(
+        self, entries: list[tuple[Slice, int]], decode: Callable[[list[bytes], int], list[pa.RecordBatch]]
+    ) -> list[pa.RecordBatch]:
+        """One batch at a time until one fails; that and what follows are the next to be handed out."""
+        batches: list[pa.RecordBatch] = []
+        for index, (item, start) in enumerate(entries):
+            position = start
+            try:
+                for at, header in iterate_headers(item.data):
+                    batches += decode([item.data[at : at + header.size]], position)
+                    position = max(position, header.next_offset)
+            except HeadraceError:
+                item.assigned.position = position
+                again = [(item, self._iterator(item, position)), *((later, None) for later, _ in entries[index + 1 :])]
+                self._resumed.extendleft(reversed(again))
+                break
+            item.assigned.position = item.next_offset
+        return batches
 
     # --- questions (on the I/O thread) ------------------------------------------------------------------------------
 

@@ -53,7 +53,7 @@ _ISOLATION = {
 class Tracked:
     """The fetcher's notes on one assigned partition."""
 
-    __slots__ = ("assigned", "attempts", "fetch_at", "generation", "link", "reset", "retry_at", "valid_from")
+    __slots__ = ("assigned", "attempts", "fetch_at", "generation", "link", "paused", "reset", "retry_at", "valid_from")
 
     def __init__(self, assigned: Assigned, fetch_at: int | None, reset: str | None) -> None:
         self.assigned = assigned
@@ -61,6 +61,7 @@ class Tracked:
         self.fetch_at = fetch_at
         self.reset = reset
         self.link: FetchLink | None = None
+        self.paused = False
         self.valid_from = 0  # answers to requests before this one are about an older position
         self.attempts = 0
         self.retry_at = 0.0
@@ -103,10 +104,12 @@ class Fetcher:
                     self._drop(old)
                 elif old is not None:
                     keep.add(tp)
+                    old.paused = True  # also if it is being placed just now
                     self._leave(old)
                 continue
             keep.add(tp)
             if old is not None and old.assigned is assigned and old.generation == generation:
+                old.paused = False
                 if old.link is None:
                     self._homeless[tp] = None
                 continue
@@ -139,9 +142,9 @@ class Fetcher:
     def send_home(self, tracked: Tracked, error: HeadraceError | None = None) -> None:
         """Find the partition a leader (again), after a pause if ``error`` says so."""
         tp = tracked.assigned.tp
-        if self.tracked.get(tp) is not tracked:
-            return
         tracked.link = None
+        if self.tracked.get(tp) is not tracked or tracked.paused:
+            return
         if error is not None:
             tracked.retry_at = time.monotonic() + self.engine.backoff.delay_s(tracked.attempts)
             tracked.attempts += 1
@@ -215,7 +218,7 @@ class Fetcher:
                 if self.tracked.get(tp) is tracked and error.retriable:
                     self._homeless[tp] = None
             return
-        if self.tracked.get(tp) is not tracked:
+        if self.tracked.get(tp) is not tracked or tracked.paused:
             return
         end = tracked.assigned.end_offset
         if end is not None and tracked.fetch_at is not None and tracked.fetch_at >= end:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import Any
 
 from headrace_core.errors import HeadraceError, NoOffsetForPartitionError, from_number
@@ -38,7 +39,7 @@ async def list_offsets(
         for tp, timestamp in timestamps.items():
             if tp in found:
                 continue
-            address, epoch = await engine.at_leader(*tp)
+            address, epoch = await engine.at_leader(*tp, max(deadline - time.monotonic(), 0.01))
             request = by_leader.get(address)
             if request is None:
                 request = by_leader[address] = offsets_pb2.ListOffsetsRequest(isolation_level=isolation)

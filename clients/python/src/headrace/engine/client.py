@@ -66,11 +66,12 @@ class Engine:
             attempt += 1
             await asyncio.sleep(pause)
 
-    async def at_leader(self, topic: str, partition: int) -> tuple[str, int]:
+    async def at_leader(self, topic: str, partition: int, timeout_s: float | None = None) -> tuple[str, int]:
         """Address and epoch of a partition's leader; raises LeaderNotAvailableError (retriable) while there is none."""
-        info = await self.topic(topic)
+        info = await self.topic(topic, timeout_s)
         if partition >= len(info.partitions):
-            await self.metadata.refresh([topic], deadline=self.deadline(self.request_timeout_s))
+            patience_s = self.request_timeout_s if timeout_s is None else timeout_s
+            await self.metadata.refresh([topic], deadline=self.deadline(patience_s))
             info = self.metadata.snapshot.topics.get(topic, info)
         if partition < len(info.partitions):
             part = info.partitions[partition]

@@ -8,10 +8,11 @@ time: callers that come while it is under way share its answer.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import random
 import time
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -111,7 +112,7 @@ class MetadataCache:
         while True:
             error: HeadraceError
             try:
-                errors = await self.refresh([name], create=create, deadline=deadline)
+                errors = await self.refresh([name], create=create, unless_known=True, deadline=deadline)
                 found = self.snapshot.topics.get(name)
                 if found is not None:
                     self._tracked.add(name)
@@ -138,11 +139,22 @@ class MetadataCache:
             await asyncio.sleep(pause)
 
     async def refresh(
-        self, topics: Iterable[str] | None = None, *, create: bool = False, min_offset: int = 0, deadline: float
+        self,
+        topics: Iterable[str] | None = None,
+        *,
+        create: bool = False,
+        min_offset: int = 0,
+        unless_known: bool = False,
+        deadline: float,
     ) -> dict[str, HeadraceError]:
-        """Read ``topics`` (None: all that this client uses) again; returns the errors of single topics."""
+        """Read ``topics`` (None: all that this client uses) again; returns the errors of single topics.
+
+        ``unless_known``: whoever waited for another's request, and finds that it told of these topics, does not ask.
+        """
         seen = self._version
-        async with self._lock:
+        async with self._my_turn(deadline):
+            if unless_known and topics is not None and all(name in self.snapshot.topics for name in topics):
+                return {}
             names = sorted(self._tracked if topics is None else set(topics))
             if topics is None and self._version != seen and min_offset <= self.snapshot.metadata_offset:
                 return {}  # somebody else has just done it
@@ -150,6 +162,21 @@ class MetadataCache:
                 topics=names, allow_auto_topic_creation=create, min_metadata_offset=min_offset
             )
             return self._absorb(await self.ask(request, deadline), names)
+
+    @contextlib.asynccontextmanager
+    async def _my_turn(self, deadline: float) -> AsyncIterator[None]:
+        """One request at a time; whoever waits for another's keeps its own deadline."""
+        try:
+            async with asyncio.timeout(max(deadline - time.monotonic(), 0)):
+                await self._lock.acquire()
+        except TimeoutError:
+            raise RequestTimedOutError(
+                "the cluster's metadata could not be read in time: no node has answered"
+            ) from None
+        try:
+            yield
+        finally:
+            self._lock.release()
 
     async def ask(self, request: Any, deadline: float) -> Any:
         """GetMetadata from whichever node answers: known brokers first, then the bootstrap addresses.
@@ -173,7 +200,7 @@ class MetadataCache:
                     failures[address] = error
             pause = self._backoff.delay_s(attempt)
             if time.monotonic() + pause >= give_up:
-                raise await self._bootstrap_error(failures)
+                raise await self._bootstrap_error(failures, deadline)
             attempt += 1
             await asyncio.sleep(pause)
 
@@ -183,8 +210,11 @@ class MetadataCache:
         random.shuffle(known)
         return list(dict.fromkeys([*known, *self._bootstrap]))
 
-    async def _bootstrap_error(self, failures: dict[str, HeadraceError]) -> BootstrapError:
-        causes = await asyncio.gather(*(why_unreachable(address, error) for address, error in failures.items()))
+    async def _bootstrap_error(self, failures: dict[str, HeadraceError], deadline: float) -> BootstrapError:
+        patience_s = min(max(deadline - time.monotonic(), 0.2), 2.0)
+        causes = await asyncio.gather(
+            *(why_unreachable(address, error, patience_s) for address, error in failures.items())
+        )
         lines = "; ".join(f"{address}: {cause}" for address, cause in zip(failures, causes, strict=True))
         return BootstrapError(f"no node of the cluster could be reached (bootstrap.servers): {lines}")
 

@@ -1,0 +1,152 @@
+"""A consumer in trouble: pauses at the wrong moment, damage, one partition in error, a thousand partitions."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+
+from headrace import Consumer, Producer, TopicPartition
+from headrace.errors import CorruptMessageError, HeadraceError, OffsetOutOfRangeError
+from headrace_core.records import encode_batch
+
+T0 = TopicPartition("t", 0)
+
+
+def consumer(cluster: Any, **settings: Any) -> Consumer:
+    given = {"auto_offset_reset": "earliest", "retry_backoff_ms": 5, "fetch_max_wait_ms": 200, **settings}
+    return Consumer(bootstrap_servers=cluster.bootstrap_servers, **given)
+
+
+def fill(cluster: Any, count: int, *, topic: str = "t", partition: int = 0, value: bytes = b"v") -> None:
+    cluster.append(topic, partition, encode_batch([(n, None, value, None) for n in range(count)]))
+
+
+def read(inp: Consumer, count: int) -> list[Any]:
+    out: list[Any] = []
+    deadline = time.monotonic() + 10
+    while len(out) < count:
+        assert time.monotonic() < deadline, f"only {len(out)} of {count} records came"
+        out += inp.poll(0.5)
+    return out
+
+
+def test_partition_paused_while_it_is_placed_is_not_fetched(fake: Any, until: Any) -> None:
+    fake.create("u")
+    fill(fake, 10)
+    with consumer(fake) as inp:
+        inp.assign([T0, TopicPartition("u", 0)])
+        inp.poll(0)  # placing has begun
+        inp.pause(T0)
+        inp.poll(0)
+        fill(fake, 1, topic="u")
+        assert len(read(inp, 1)) == 1
+        inp.poll(0.2)
+        assert T0 not in {tp for link in inp._core.fetcher.links.values() for tp in link.members}
+        inp.resume(T0)
+        assert len(read(inp, 10)) == 10
+
+
+def test_pausing_and_resuming_over_and_over_keeps_memory_bounded(fake: Any, until: Any) -> None:
+    for _ in range(60):
+        fill(fake, 10, value=b"x" * 10_000)
+    with consumer(fake, fetch_queue_max_bytes=1_000_000, max_partition_fetch_bytes=100_000) as inp:
+        inp.assign([T0])
+        core, seen = inp._core, 0
+        records: list[Any] = []
+        for _ in range(12):
+            records += inp.poll(2, max_records=1)
+            until(
+                lambda: (
+                    core.inbox.fetcher_waits
+                    or core.inbox.queued_bytes > 500_000
+                    or core.fetcher.tracked[T0].fetch_at == 600
+                )
+            )
+            inp.pause(T0)
+            assert inp.poll(0) == []
+            held = sum(len(item[0].data) for queue in core._held.values() for item in queue)
+            seen = max(seen, held + core.inbox.queued_bytes)
+            inp.resume(T0)
+        assert seen < 2_500_000
+        records += read(inp, 600 - len(records))
+    assert [record.offset for record in records] == list(range(600))
+
+
+def test_error_of_one_partition_is_raised_until_it_is_seeked(fake: Any) -> None:
+    fill(fake, 5)
+    fake.starts["t", 0] = 3
+    with consumer(fake, auto_offset_reset="none") as inp:
+        inp.assign([T0])
+        inp.seek(T0, 0)
+        for _ in range(3):
+            with pytest.raises(OffsetOutOfRangeError):
+                inp.poll(5)
+        inp.seek(T0, 0)
+        with pytest.raises(OffsetOutOfRangeError):
+            inp.poll(5)
+
+
+def test_arrow_stops_before_a_damaged_batch_and_skips_nothing(fake_cluster: Any) -> None:
+    cluster = fake_cluster()
+    cluster.create("t", 2)
+    fill(cluster, 5)
+    damaged = bytearray(encode_batch([(1, None, b"damaged", None)] * 5))
+    damaged[-3] ^= 0xFF
+    cluster.append("t", 0, bytes(damaged))
+    fill(cluster, 5)
+    fill(cluster, 7, partition=1)
+    with consumer(cluster) as inp:
+        inp.assign([T0, TopicPartition("t", 1)])
+        got: list[tuple[int, int]] = []
+        failures = 0
+        deadline = time.monotonic() + 5
+        while failures < 3 and time.monotonic() < deadline:
+            try:
+                table = inp.fetch_arrow(0.3)
+            except CorruptMessageError:
+                failures += 1
+                continue
+            got += zip(table["partition"].to_pylist(), table["offset"].to_pylist(), strict=True)
+        assert failures == 3
+        assert sorted(got) == [(0, n) for n in range(5)] + [(1, n) for n in range(7)]
+        assert inp.position(T0) == 5
+        inp.seek(T0, 10)
+        assert inp.fetch_arrow(5)["offset"].to_pylist() == list(range(10, 15))
+
+
+# --- metadata and time-outs -----------------------------------------------------------------------------------------
+
+
+def test_a_thousand_partitions_are_placed_with_a_handful_of_questions(fake: Any, until: Any) -> None:
+    fake.create("wide", 1_000)
+    asked: list[Any] = []
+    fake.on_offsets = asked.append
+    with consumer(fake) as inp:
+        inp.assign([TopicPartition("wide", number) for number in range(1_000)])
+        inp.poll(0)
+        until(lambda: sum(len(link.members) for link in inp._core.fetcher.links.values()) == 1_000)
+    assert len(fake.metadata_asked) <= 3
+    assert len(asked) <= 10
+
+
+def test_time_outs_hold_while_another_request_for_metadata_hangs(fake: Any, until: Any) -> None:
+    with (
+        consumer(fake, metadata_max_age_ms=20) as inp,
+        Producer(bootstrap_servers=fake.bootstrap_servers, metadata_max_age_ms=20, max_block_ms=300) as out,
+    ):
+        out.send("t", b"1").result(10)
+        assert inp.partitions_for("t") == [0]
+        fake.metadata_held = True
+        asked = len(fake.metadata_asked)
+        until(lambda: len(fake.metadata_asked) > asked + 1)  # both refresh theirs by age, and get no answer
+        begun = time.monotonic()
+        with pytest.raises(HeadraceError):
+            out.send("new", b"2")
+        with pytest.raises(HeadraceError):
+            inp.partitions_for("new", timeout=0.3)
+        with pytest.raises(HeadraceError):
+            inp.end_offsets([TopicPartition("new", 0)], timeout=0.3)
+        assert time.monotonic() - begun < 3
+        fake.metadata_held = False
