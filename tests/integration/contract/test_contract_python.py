@@ -24,6 +24,7 @@ from headrace import (
 from headrace.errors import (
     BootstrapError,
     ClosedError,
+    DeliveryTimeoutError,
     HeadraceError,
     IllegalStateError,
     InvalidArgumentError,
@@ -193,6 +194,15 @@ def requests_counted(consumer: Consumer) -> list[int]:
 
     connections.offsets = Counting  # type: ignore[method-assign, assignment]
     return sizes
+
+
+def test_a_topic_that_was_deleted_under_a_producer_is_named_as_the_cause(bootstrap: str, topic: str) -> None:
+    short = {"request.timeout.ms": 500, "delivery.timeout.ms": 1_500, "allow.auto.create.topics": False}
+    with Admin(bootstrap_servers=bootstrap) as admin, Producer({"bootstrap.servers": bootstrap, **short}) as producer:
+        producer.send(topic, b"before").result(10)
+        admin.delete_topics([topic])
+        with pytest.raises(DeliveryTimeoutError, match=f"topic '{topic}' does not exist any more"):
+            producer.send(topic, b"after").result(10)
 
 
 def words(text: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""The README's first five minutes, run as they are written (but for the port, and for Spark, which has its own tests)."""
+"""The README's first five minutes, run as they are written; only the port differs, and Spark has tests of its own."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ def consume(
     ] = None,
     exit_at_end: Annotated[bool, typer.Option("-e", help="End when all that was there at the start is read.")] = False,
     count: Annotated[int | None, typer.Option("-c", min=0, help="End after so many records.")] = None,
-    template: Annotated[str | None, typer.Option("-f", help="What to print for each record; see below.")] = None,
+    template: Annotated[str | None, typer.Option("-f", help="What to print for each record; see above.")] = None,
     json_lines: Annotated[bool, typer.Option("-J", help="A JSON object on a line for each record.")] = False,
     key_delimiter: Annotated[
         str | None, typer.Option("-K", help="Print the key before the value, split by this.")

@@ -276,6 +276,8 @@ class Sender:
                 link.check_request_timeout(now)
 
     def _why(self, queue: Any) -> str:
+        if queue.topic.name not in self.engine.metadata.snapshot.topics:
+            return f"topic {queue.topic.name!r} does not exist any more"
         if self._leader_of(queue) < 0:
             return "the partition has no leader"
         notes = queue.sender
