@@ -1,0 +1,36 @@
+"""Compaction against a plain model: random histories, each cleaning crashed at each of its steps.
+
+40 histories by default; HEADRACE_FULL=1 runs 2,000. A failure prints the history's seed: HEADRACE_HISTORY=seed runs it
+alone.
+"""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from compaction_world import Counts, run_history
+
+IS_FULL = os.environ.get("HEADRACE_FULL", "0") not in ("", "0")
+CHUNKS = 40 if IS_FULL else 4
+HISTORIES_PER_CHUNK = 50 if IS_FULL else 10
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800 if IS_FULL else 120)
+@pytest.mark.parametrize("chunk", range(CHUNKS))
+def test_a_cleaning_leaves_what_the_model_says_whenever_it_crashes(
+    chunk: int, seed: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("ERROR")  # each recovery says what it did
+    counts = Counts()
+    only = os.environ.get("HEADRACE_HISTORY")
+    seeds = [int(only)] if only else [seed + number for number in range(HISTORIES_PER_CHUNK)]
+    for history in seeds:
+        print(f"history: HEADRACE_HISTORY={history}")
+        run_history(history, counts)
+    print(counts)
+    if not only:
+        assert counts.cleanings >= HISTORIES_PER_CHUNK
+        assert counts.crashes > 20 * counts.cleanings
+        assert counts.dropped > 0

@@ -1,0 +1,393 @@
+"""A cleaning of one log: what stays, what readers see meanwhile, what stops it."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import struct
+import uuid
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from cleaning_world import LEDGER, ROOT, Ledger, at_once, read_on
+
+from headrace_core.errors import (
+    CorruptLogError,
+    DiskFullError,
+    InvalidConfigError,
+    ServerShuttingDownError,
+)
+from headrace_core.log import Append, DirectoryWriter, LogDirectory, format_directory
+from headrace_core.log.compaction.manager import CLEANER_OFFSETS, CleanerManager
+from headrace_core.log.compaction.windows import RateLimiter
+from headrace_core.log.dump import Problem, dump
+from headrace_core.records import encode_batch, read_header
+from headrace_core.testing.clock import ManualClock
+from headrace_core.testing.crashing_fs import CrashingFileSystem, Fault
+from headrace_core.types import TopicPartition
+
+
+def leftovers(ledger: Ledger) -> list[str]:
+    return [name for name in ledger.fs.listdir(ledger.directory) if name.endswith((".cleaned", ".swap"))]
+
+
+def test_the_latest_value_of_each_key_stays_at_its_offset() -> None:
+    ledger = Ledger()
+    ledger.fill(100)
+    report = ledger.clean()
+    assert [(record.offset, record.key) for record in ledger.records()] == [
+        (95, b"key-0"),
+        (96, b"key-1"),
+        (97, b"key-2"),
+        (98, b"key-3"),
+        (99, b"key-4"),
+        (100, b"active"),
+    ]
+    assert (report.clean_offset, report.records_read, report.records_kept) == (100, 100, 5)
+    assert report.bytes_written < report.bytes_read
+    assert leftovers(ledger) == []
+
+
+def test_small_segments_become_one_in_a_later_cleaning() -> None:
+    ledger = Ledger()
+    manager = ledger.manager()
+    ledger.fill(100)
+    before = len(ledger.log.segments)
+    ledger.clean(manager)
+    ledger.fill(100)
+    report = ledger.clean(manager)
+    assert before > 8
+    assert report.segments_after < report.segments_before - 6
+    assert len(ledger.log.segments) == report.segments_after + 1
+    assert [record.offset for record in ledger.records()] == [100, 196, 197, 198, 199, 200, 201]
+    reopened = ledger.open(ledger.fs.crash_clone())
+    assert read_on(reopened, 0, 1 << 20) == ledger.records()
+
+
+def test_the_active_segment_is_never_touched() -> None:
+    ledger = Ledger()
+    ledger.fill(100)
+    for _ in range(3):
+        ledger.put(("key-0", "newer, in the active segment"))
+    active = ledger.log.active
+    path, size = active.path, active.size
+    written = ledger.fs.files()[path]
+    ledger.clean()
+    assert ledger.log.active is active
+    assert (ledger.fs.files()[path], active.size) == (written, size)
+    assert 95 in [record.offset for record in ledger.records()], "what only the active segment supersedes stays"
+
+
+def test_readers_at_work_keep_their_files_and_never_see_a_gap_or_a_record_twice() -> None:
+    ledger = Ledger()
+    ledger.fill(100)
+    before = {record.offset: record for record in ledger.records()}
+    old = ledger.log.segments
+    seen = read_on(ledger.log, 0, 300)[:20]
+    offset = seen[-1].offset + 1
+
+    def execute(action: Callable[[], bool]) -> bool:
+        nonlocal offset
+        done = action()
+        if offset < ledger.log.log_end_offset:  # a consumer goes on in the middle of it all
+            result = ledger.log.read(offset, 300)
+            assert result is not None
+            assert result.next_offset > offset
+            offset = result.next_offset
+        return done
+
+    ledger.clean(execute=execute)
+    assert ledger.log.segments[0] is not old[0]
+    for segment, following in pairwise(old):
+        segment.unload_indexes()  # they are made anew from its own log, not loaded from another's file
+        for wanted in range(segment.base_offset, following.base_offset):
+            assert segment.find(wanted).header.base_offset == before[wanted].offset
+        assert segment.log.pread(segment.size, 0), "its file is open as long as somebody has it"
+
+
+def test_a_tombstone_stays_for_its_retention_and_then_goes() -> None:
+    ledger = Ledger()
+    manager = ledger.manager()
+    ledger.put(("gone", "value"), ("kept", "value"))
+    ledger.put(("gone", None))
+    ledger.fill(20, keys=1)
+    ledger.clean(manager)
+    assert [(record.key, record.value) for record in ledger.records()][:2] == [(b"kept", b"value"), (b"gone", None)]
+    ledger.clock.advance(999)
+    ledger.fill(40, keys=1)
+    ledger.clean(manager)
+    assert b"gone" in {record.key for record in ledger.records()}
+    ledger.clock.advance(1)
+    ledger.fill(80, keys=1)
+    ledger.clean(manager)
+    assert b"gone" not in {record.key for record in ledger.records()}
+
+
+def test_a_map_that_is_too_small_takes_several_cleanings() -> None:
+    ledger = Ledger()
+    manager = ledger.manager()
+    for number in range(200):
+        ledger.put((f"key-{number % 50}", f"value {number}" + "." * 50))
+    ledger.log.roll()
+    small = ledger.cleaner(dedupe_buffer_bytes=24 * 30)
+    report = ledger.clean(manager, cleaner=small)
+    assert report.is_partial
+    assert 0 < report.clean_offset < 200
+    rounds = 1
+    ledger.compaction = replace(ledger.compaction, min_dirty_ratio=0.0)
+    while manager.clean_offset(LEDGER) != 200:
+        ledger.clean(manager, cleaner=small)
+        rounds += 1
+    assert rounds > 3
+    assert [record.offset for record in ledger.records()] == list(range(150, 200))
+
+
+def test_a_batch_that_no_map_holds_is_named_with_the_setting() -> None:
+    ledger = Ledger(segment_bytes=100_000)
+    ledger.put(*((f"key-{number}", "v") for number in range(50)))
+    ledger.log.roll()
+    manager = ledger.manager()
+    with pytest.raises(InvalidConfigError, match=r"more records than the 27 keys.*dedupe\.buffer\.size=720"):
+        ledger.clean(manager, cleaner=ledger.cleaner(dedupe_buffer_bytes=720))
+    assert LEDGER in manager.uncleanable
+    assert len(ledger.records()) == 50
+
+
+def test_a_damaged_segment_is_left_alone_and_the_others_go_on() -> None:
+    bad = Ledger()
+    good = Ledger(partition=TopicPartition("sound", 0), fs=bad.fs)
+    bad.fill(100)
+    good.fill(100)
+    manager = bad.manager()
+    path = bad.log.segments[3].path
+    bad.fs.flip(path, 200)
+    before = {name: data for name, data in bad.fs.files().items() if name.startswith(bad.directory)}
+    with pytest.raises(CorruptLogError, match=r"\.log, in the \d+ bytes from position"):
+        bad.clean(manager)
+    assert list(manager.uncleanable) == [LEDGER]
+    assert {name: data for name, data in bad.fs.files().items() if name.startswith(bad.directory)} == before
+    targets = manager.plan(
+        {bad.partition: bad.log, good.partition: good.log},
+        config_of=lambda log: good.compaction,
+        stable_offset_of=lambda log: log.log_end_offset,
+        now_ms=good.clock.now_ms(),
+    )
+    assert [target.topic_partition for target in targets] == [good.partition]
+    good.clean(manager)
+    assert len(good.records()) == 6
+    manager.retry(LEDGER)
+    assert bad.target(manager).topic_partition == LEDGER
+
+
+def test_a_full_disk_leaves_the_log_as_it_was_and_is_tried_again() -> None:
+    ledger = Ledger()
+    ledger.fill(100)
+    manager = ledger.manager()
+    ledger.fs.faults.append(Fault("write", errno.ENOSPC, path_ends=".log.cleaned", partial_bytes=10))
+    with pytest.raises(DiskFullError, match="no space left for a compacted segment"):
+        ledger.clean(manager)
+    assert leftovers(ledger) == []
+    assert manager.uncleanable == {}
+    assert len(ledger.records()) == 101
+    ledger.clean(manager)
+    assert len(ledger.records()) == 6
+
+
+def test_a_failed_swap_is_final_whatever_the_disk_gives_as_its_reason() -> None:
+    ledger = Ledger()
+    ledger.fill(100)
+    ledger.fs.faults.append(Fault("rename", errno.ENOSPC, path_ends=".log.swap"))
+    with pytest.raises(OSError, match="swap failed") as failed:
+        ledger.clean()
+    assert failed.value.errno == errno.EIO
+
+
+def test_a_cleaning_can_be_told_to_stop() -> None:
+    ledger = Ledger()
+    ledger.fill(100)
+    manager = ledger.manager()
+    swaps = 0
+
+    def execute(action: Callable[[], bool]) -> bool:
+        nonlocal swaps
+        swaps += 1
+        return action()
+
+    with pytest.raises(ServerShuttingDownError):
+        ledger.clean(manager, execute=execute, should_stop=lambda: swaps == 3)
+    assert manager.uncleanable == {}
+    assert manager.clean_offset(LEDGER) is None
+    assert ledger.values()["key-4"] == "value 99"
+    assert leftovers(ledger) == []
+
+
+@pytest.mark.parametrize("what", ["truncated", "dropped", "closed"])
+def test_a_log_that_changed_under_a_cleaning_is_not_swapped(what: str) -> None:
+    ledger = Ledger()
+    ledger.fill(100)
+    manager = ledger.manager()
+
+    def execute(action: Callable[[], bool]) -> bool:
+        if what == "truncated":
+            ledger.log.truncate_to(2)
+        elif what == "dropped":
+            ledger.log.delete_records(60)
+            ledger.log.drop_segments_below_start()
+        else:
+            ledger.log.close()
+        return action()
+
+    report = ledger.clean(manager, execute=execute)
+    assert report.is_interrupted
+    assert manager.clean_offset(LEDGER) is None
+    assert leftovers(ledger) == []
+    if what != "closed":
+        expected = [0, 1] if what == "truncated" else list(range(60, 101))
+        assert [record.offset for record in ledger.records()] == expected
+
+
+def test_a_transaction_that_is_still_open_ends_the_cleaning_even_if_the_caller_does_not_know() -> None:
+    ledger = Ledger()
+    ledger.fill(30)
+    open_at = ledger.log.log_end_offset
+    data = encode_batch([(1, b"key-0", b"never", None)], producer_id=5, producer_epoch=0, transactional=True)
+    ledger.log.append_many([Append(data=data, leader_epoch=0, headers=[read_header(data)])])
+    ledger.fill(30)
+    report = ledger.clean()
+    assert 0 < report.clean_offset <= open_at
+    assert open_at in [record.offset for record in ledger.records()]
+    marker = encode_batch(
+        [(1, struct.pack(">hh", 0, 0), b"\0" * 6, None)],
+        producer_id=5, producer_epoch=0, transactional=True, control=True,
+    )  # fmt: skip
+    ledger.log.append_many([Append(data=marker, leader_epoch=0, headers=[read_header(marker)])])
+    ledger.clean()
+    assert open_at not in [record.offset for record in ledger.records()], "its marker is in the active segment"
+
+
+def test_a_txn_index_keeps_the_transactions_that_had_data() -> None:
+    ledger = Ledger()
+    for offset, producer_id in enumerate((5, 6)):
+        data = encode_batch([(1, b"k", b"v", None)], producer_id=producer_id, producer_epoch=0, transactional=True)
+        assert ledger.log.append_many([Append(data=data, leader_epoch=0, headers=[read_header(data)])])
+        assert ledger.log.log_end_offset == offset + 1
+    for producer_id in (5, 6):
+        marker = encode_batch(
+            [(1, struct.pack(">hh", 0, 0), b"\0" * 6, None)],
+            producer_id=producer_id, producer_epoch=0, transactional=True, control=True,
+        )  # fmt: skip
+        ledger.log.append_many([Append(data=marker, leader_epoch=0, headers=[read_header(marker)])])
+    ledger.fill(1)
+    path = f"{ledger.directory}/{0:020d}.txnindex"
+    entries = [struct.pack(">hqqqq", 0, producer, first, last, 4) for producer, first, last in
+               ((9, 0, 0), (5, 0, 2), (6, 1, 3))]  # fmt: skip
+    ledger.fs.replace(path, b"".join(entries))
+    ledger.clean()
+    assert ledger.fs.files()[path] == b"".join(entries[1:])
+
+
+def test_reading_and_writing_are_paced() -> None:
+    ledger = Ledger()
+    ledger.fill(100)
+    clock = ManualClock()
+    waits: list[float] = []
+
+    def wait_s(seconds: float) -> None:
+        waits.append(seconds)
+        clock.advance(seconds * 1000)
+
+    report = ledger.clean(cleaner=ledger.cleaner(RateLimiter(2_000, clock, wait_s=wait_s)))
+    spent = report.bytes_read + report.bytes_written
+    assert sum(waits) >= spent / 2_000 - 1
+    assert max(waits) < 1.0, "in small steps"
+
+
+def test_how_far_a_log_is_clean_survives_a_restart_and_is_forgotten_with_it() -> None:
+    ledger = Ledger()
+    ledger.fill(100)
+    ledger.clean()
+    again = ledger.manager()
+    assert again.clean_offset(LEDGER) == 100
+    assert ledger.fs.files()[f"{ROOT}/{CLEANER_OFFSETS}"].startswith(b"0\n1\nledger 0 100\n")
+    again.truncated(LEDGER, 200)
+    assert again.clean_offset(LEDGER) == 100
+    again.truncated(LEDGER, 40)
+    assert CleanerManager(ledger.fs, ROOT).clean_offset(LEDGER) == 40
+    again.forget([LEDGER, TopicPartition("never", 1)])
+    assert CleanerManager(ledger.fs, ROOT).clean_offset(LEDGER) is None
+
+
+def test_one_log_is_cleaned_by_one_thread_at_a_time() -> None:
+    ledger = Ledger()
+    ledger.fill(100)
+    manager = ledger.manager()
+    target = ledger.target(manager)
+    second: list[Any] = []
+
+    def execute(action: Callable[[], bool]) -> bool:
+        second.append(
+            manager.clean(ledger.cleaner(), ledger.log, target, ledger.compaction, execute=at_once, producers={})
+        )
+        return action()
+
+    ledger.clean(manager, execute=execute)
+    assert set(second) == {None}
+
+
+def test_a_directory_s_writer_runs_the_swaps_while_producers_append() -> None:
+    fs, clock, topic_id = CrashingFileSystem(), ManualClock(1_700_000_000_000), uuid.UUID(int=3)
+    format_directory(fs, ROOT, cluster_id="c", node_id=1)
+    template = Ledger(fs=None)
+
+    async def run() -> None:
+        directory = LogDirectory.open(fs, ROOT, clock=clock, config_of=lambda topic, topic_id: template.config)
+        writer = DirectoryWriter(directory, clock=clock)
+        log = await writer.run(lambda: directory.create(LEDGER, topic_id, template.config))
+        loop = asyncio.get_running_loop()
+
+        async def append(number: int) -> None:
+            data = encode_batch([(clock.now_ms(), b"key-%d" % (number % 7), b"%d" % number + b"." * 60, None)])
+            await writer.append(log, data, leader_epoch=0)
+
+        for number in range(200):
+            await append(number)
+        manager = CleanerManager(fs, ROOT)
+        (target,) = manager.plan(
+            directory.logs,
+            config_of=lambda log: template.compaction,
+            stable_offset_of=lambda log: log.flushed_offset,
+            now_ms=clock.now_ms(),
+        )
+
+        def execute(action: Callable[[], bool]) -> bool:
+            async def turn() -> bool:
+                return await writer.run(action, log=log)
+
+            return asyncio.run_coroutine_threadsafe(turn(), loop).result(30)
+
+        template.fs = fs
+        cleaner = template.cleaner()
+        cleaning = asyncio.create_task(
+            asyncio.to_thread(manager.clean, cleaner, log, target, template.compaction, execute=execute, producers={})
+        )
+        number = 200
+        while not cleaning.done():
+            await append(number)
+            number += 1
+        report = await cleaning
+        assert report is not None
+        assert report.records_kept == 7
+        found = read_on(log, 0, 500)
+        assert [record.offset for record in found if record.offset >= report.clean_offset] == list(
+            range(report.clean_offset, number)
+        )
+        latest = {record.key: record.offset for record in found}
+        assert latest == {b"key-%d" % (n % 7): n for n in range(number)}
+        await writer.close()
+        directory.close()
+
+    asyncio.run(run())
+    assert not [line for line in dump(f"{ROOT}/{LEDGER}", fs=fs, deep=True) if isinstance(line, Problem)]
