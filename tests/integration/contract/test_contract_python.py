@@ -205,6 +205,25 @@ def test_a_topic_that_was_deleted_under_a_producer_is_named_as_the_cause(bootstr
             producer.send(topic, b"after").result(10)
 
 
+def test_a_call_on_a_client_that_is_closed_meanwhile_says_so(bootstrap: str, topic: str) -> None:
+    with pytest.raises(ClosedError, match="closed"):  # nothing holds this producer but the call itself
+        Producer(bootstrap_servers=bootstrap).send(topic, b"v").result(10)
+
+
+def test_cancelling_an_awaited_call_cancels_it(bootstrap: str, topic: str) -> None:
+    async def main() -> None:
+        async with AsyncConsumer(bootstrap_servers=bootstrap) as consumer:
+            await consumer.assign(all_of(topic))
+            for call in (consumer.poll(timeout=60), consumer.partitions_for(f"{topic}-unknown")):
+                task = asyncio.ensure_future(call)
+                await asyncio.sleep(0)
+                task.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await task
+
+    asyncio.run(main())
+
+
 def words(text: str) -> list[str]:
     return text.split()
 

@@ -70,7 +70,8 @@ class IoThread:
     def run(self, work: Coroutine[Any, Any, T], timeout: float | None = None) -> T:
         """Run a coroutine on the thread and wait for it (seconds). Ctrl-C cancels it.
 
-        IllegalStateError in a delivery callback, which runs on this thread and would wait for itself.
+        IllegalStateError in a delivery callback, which runs on this thread and would wait for itself; ClosedError when
+        the client is closed meanwhile.
         """
         if self.is_current:
             work.close()
@@ -80,13 +81,21 @@ class IoThread:
         future = self.submit(work)
         try:
             return future.result(timeout)
+        except concurrent.futures.CancelledError:  # never by us: whatever the call needed was closed
+            raise interrupted_error() from None
         except BaseException:
             future.cancel()
             raise
 
     async def run_async(self, work: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine on the thread and await it from another loop; cancelling the caller cancels it."""
-        return await asyncio.wrap_future(self.submit(work))
+        try:
+            return await asyncio.wrap_future(self.submit(work))
+        except asyncio.CancelledError:
+            caller = asyncio.current_task()
+            if caller is not None and caller.cancelling():
+                raise
+            raise interrupted_error() from None
 
     def call(self, function: Callable[..., object], *arguments: Any) -> None:
         """Have the thread call ``function`` soon, from any thread; nothing once the process ends."""
@@ -157,6 +166,13 @@ def forked_error(what: str) -> IllegalStateError:
 
 def closed_error(what: str) -> ClosedError:
     return ClosedError(f"this {what} is closed")
+
+
+def interrupted_error() -> ClosedError:
+    return ClosedError(
+        "the client was closed while this call was under way; a client that is in no variable is closed at once, so "
+        "keep it in one (with Producer(...) as producer: ...)"
+    )
 
 
 def _grpc_is_alive() -> bool:
