@@ -391,3 +391,17 @@ def test_a_directory_s_writer_runs_the_swaps_while_producers_append() -> None:
 
     asyncio.run(run())
     assert not [line for line in dump(f"{ROOT}/{LEDGER}", fs=fs, deep=True) if isinstance(line, Problem)]
+
+
+def test_a_log_that_was_cut_back_into_a_compacted_segment_opens_after_a_crash() -> None:
+    ledger = Ledger()
+    for number in range(5):
+        ledger.put(("rare" if number == 3 else "key-0", str(number)))
+    ledger.fill(100)
+    ledger.clean()
+    ledger.log.truncate_to(5)
+    assert ledger.log.active.header_at(0).base_offset == 3, "the segment that is appended to has a gap now"
+    ledger.put(("key-0", "other"))
+    ledger.log.flush()
+    log = ledger.open(ledger.fs.crash_clone())
+    assert [record.offset for record in read_on(log, 0, 1 << 20)] == [3, 5]

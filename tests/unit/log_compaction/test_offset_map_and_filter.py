@@ -239,3 +239,12 @@ def test_an_abort_marker_outlives_its_data_and_goes_after_its_horizon() -> None:
     assert decode_batch(second) == decode_batch(marker)
     assert clean(second, 2099) == second
     assert clean(second, 2100) == b""
+
+
+@pytest.mark.parametrize("backend", [native, _pure], ids=["native", "pure"])
+def test_a_map_that_may_be_filled_to_the_brim_still_knows_what_it_does_not_hold(backend) -> None:  # type: ignore[no-untyped-def]
+    offsets = backend.OffsetMap(24 * 8, SECRET, 1.0)
+    assert offsets.capacity == 7
+    for number in range(7):
+        offsets.put(b"%d" % number, number)
+    assert offsets.get(b"not there") == -1

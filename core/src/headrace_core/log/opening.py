@@ -189,8 +189,9 @@ def _scan_unflushed(opening: _Opening, segments: list[LogSegment], recovery_poin
     for number, segment in enumerate(segments):
         if number < last and segments[number + 1].base_offset <= recovery_point:
             continue
-        # The active segment is never compacted.
-        found = scans[number] = scan(segment.log, segment.base_offset, contiguous=number == last)
+        # The active segment is never compacted, but truncation may have made a compacted one the active one.
+        contiguous = number == last and not opening.config.cleanup_compact
+        found = scans[number] = scan(segment.log, segment.base_offset, contiguous=contiguous)
         judgement = judge(segment.log, found, recovery_point=recovery_point, is_last=number == last)
         if judgement.verdict is Verdict.CORRUPT:
             raise opening.corrupt(segment, judgement.why)

@@ -131,7 +131,8 @@ cdef class OffsetMap:
         if len(secret) != 16:
             raise ValueError("the secret has 16 bytes")
         self._slot_count = max(memory_bytes // SLOT_BYTES, 2)
-        self.capacity = max(<Py_ssize_t>(self._slot_count * load_factor), 1)
+        # One slot stays free, always: the search for a key that is not there ends at it.
+        self.capacity = max(min(<Py_ssize_t>(self._slot_count * load_factor), <Py_ssize_t>self._slot_count - 1), 1)
         self._k0 = le64(key)
         self._k1 = le64(key + 8)
         self._slots = <Slot*>calloc(self._slot_count, sizeof(Slot))

@@ -42,7 +42,8 @@ class OffsetMap:
     def __init__(self, memory_bytes: int, secret: bytes, load_factor: float = 0.9) -> None:
         if len(secret) != 16:
             raise ValueError("the secret has 16 bytes")
-        self.capacity = max(int(max(memory_bytes // SLOT_BYTES, 2) * load_factor), 1)
+        slots = max(memory_bytes // SLOT_BYTES, 2)
+        self.capacity = max(min(int(slots * load_factor), slots - 1), 1)
         self._offsets: dict[bytes, int] = {}
 
     @property

@@ -270,27 +270,34 @@ class _Round:
             now_ms=self._now_ms,
             horizon_ms=horizon_from(self._now_ms, self._config.delete_retention_ms),
         )
-        cleaned = CleanedSegment(
-            self._fs, self._log.directory, group[0].base_offset, self._log.config, now_ms=self._now_ms
-        )
         try:
-            self._write(with_records, keep, cleaned)
-            cleaned.finish(self._txn_index(group))
+            cleaned = self._rewrite(group, with_records, keep)
         except OSError as error:
-            cleaned.discard()
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
                 raise DiskFullError(
                     f"{self._log.directory}: no space left for a compacted segment ({error.strerror}); it needs up to "
                     f"{sum(segment.size for segment in group)} bytes until the old ones go"
                 ) from error
             raise
-        except Exception:
-            cleaned.discard()
-            raise
         if not self._execute(lambda: swap_segments(self._fs, self._log, group, cleaned)):
             return False
         self._segments_after += 1
         return True
+
+    def _rewrite(
+        self, group: Sequence[LogSegment], with_records: Sequence[LogSegment], keep: BatchFilter
+    ) -> CleanedSegment:
+        """The new segment, durable; nothing is left of it when this raises."""
+        cleaned = CleanedSegment(
+            self._fs, self._log.directory, group[0].base_offset, self._log.config, now_ms=self._now_ms
+        )
+        try:
+            self._write(with_records, keep, cleaned)
+            cleaned.finish(self._txn_index(group))
+        except Exception:
+            cleaned.discard()
+            raise
+        return cleaned
 
     def _write(self, segments: Sequence[LogSegment], keep: BatchFilter, cleaned: CleanedSegment) -> None:
         def after() -> None:
