@@ -70,9 +70,6 @@ def _fed(how: str, stream: list[tuple[int, int]], rng: random.Random) -> _Ledger
     for poll in _polls(stream, rng):
         if how == "records":
             ledger.take_records([_record(*each) for each in poll])
-        elif how == "one":
-            for each in poll:
-                ledger.take_one(_record(*each))
         else:
             columns = {
                 "partition": pa.array([partition for partition, _ in poll], pa.int32()),
@@ -83,7 +80,7 @@ def _fed(how: str, stream: list[tuple[int, int]], rng: random.Random) -> _Ledger
     return ledger
 
 
-@pytest.mark.parametrize("how", ["records", "one", "table"])
+@pytest.mark.parametrize("how", ["records", "table"])
 def test_a_sound_stream_is_sound_and_counted(how: str, rng: random.Random) -> None:
     for _ in range(20):
         stream = _stream(rng)
@@ -93,7 +90,7 @@ def test_a_sound_stream_is_sound_and_counted(how: str, rng: random.Random) -> No
         assert ledger.value_bytes == 5 * len(stream)
 
 
-@pytest.mark.parametrize("how", ["records", "one", "table"])
+@pytest.mark.parametrize("how", ["records", "table"])
 @pytest.mark.parametrize("kind", ["gap", "lost", "twice", "swapped", "late start"])
 def test_a_planted_fault_is_found(how: str, kind: str, rng: random.Random) -> None:
     for _ in range(20):

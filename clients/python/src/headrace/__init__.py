@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from .fetch import OffsetRange as OffsetRange
     from .fetch import RangeReader as RangeReader
     from .local import LocalCluster as LocalCluster
+    from .memory import tune_memory as tune_memory
     from .models import BrokerInfo as BrokerInfo
     from .models import ClusterDescription as ClusterDescription
     from .models import ConfigEntry as ConfigEntry
@@ -77,6 +78,7 @@ _HOMES = {
     "RecordRange": ".models",
     "TopicDescription": ".models",
     "TopicPartition": "headrace_core.types",
+    "tune_memory": ".memory",
 }
 
 __all__ = [
@@ -109,6 +111,7 @@ __all__ = [
     "RecordRange",
     "TopicDescription",
     "TopicPartition",
+    "tune_memory",
 ]
 
 logging.getLogger(__name__).addHandler(logging.NullHandler())

@@ -91,9 +91,9 @@ class BenchOptions:
 
 def warm_memory() -> None:
     """Have the kernel hand over memory, and glibc keep it, before any clock runs. For our own processes only."""
-    from headrace_core.rpc.environment import tune_malloc
+    from .. import tune_memory
 
-    tune_malloc()
+    tune_memory()
     pieces = [b"\x01" * _WARM_PIECE_BYTES for _ in range(_WARM_BYTES // _WARM_PIECE_BYTES)]
     del pieces
 
