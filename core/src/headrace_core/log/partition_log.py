@@ -35,7 +35,7 @@ from .epochs import EpochEnd, LeaderEpochs
 from .files import Buffer, FileSystem
 from .opening import open_segments
 from .reading import LogReader
-from .segment import BatchMeta, LogSegment
+from .segment import BatchMeta, LogSegment, Place
 
 logger = logging.getLogger(__name__)
 
@@ -380,7 +380,7 @@ class PartitionLog(LogReader):
         keep = [segment for segment in self._segments if segment.base_offset < offset]
         last = keep[-1]
         place = last.find_or_end(offset)
-        end_offset = offset if place is None else place.header.base_offset
+        end_offset = _end_before(place, offset)
         self.log_end_offset = end_offset
         self.flushed_offset = min(self.flushed_offset, end_offset)
         self._forget_places()
@@ -404,7 +404,7 @@ class PartitionLog(LogReader):
             return offset
         segment = next(segment for segment in reversed(self._segments) if segment.base_offset < offset)
         place = segment.find_or_end(offset)
-        return offset if place is None else place.header.base_offset
+        return _end_before(place, offset)
 
     def _restart_at(self, offset: int) -> None:
         """Empties the log; its next record gets ``offset``."""
@@ -460,6 +460,12 @@ class PartitionLog(LogReader):
         segments, self._segments = self._segments, ()
         self._forget_places()
         segments[-1].close()
+
+
+def _end_before(place: Place | None, offset: int) -> int:
+    """The end of a log that is cut at ``offset``, where ``place`` is the first batch that reaches to it: the batch's
+    start if it straddles the cut, else the cut itself (after a gap that compaction left)."""
+    return offset if place is None else min(offset, place.header.base_offset)
 
 
 @contextlib.contextmanager
