@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 import time
 from typing import Any
 
 import pytest
 
-from headrace import Consumer, Producer, TopicPartition
+from headrace import AsyncConsumer, Consumer, Producer, TopicPartition
+from headrace.engine import metadata
 from headrace.errors import CorruptMessageError, HeadraceError, OffsetOutOfRangeError
 from headrace_core.records import encode_batch
 
@@ -150,3 +153,46 @@ def test_time_outs_hold_while_another_request_for_metadata_hangs(fake: Any, unti
             inp.end_offsets([TopicPartition("new", 0)], timeout=0.3)
         assert time.monotonic() - begun < 3
         fake.metadata_held = False
+
+
+def test_seek_does_not_wait_for_a_topic_that_is_not_there(
+    fake: Any, until: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(metadata, "UNKNOWN_TOPIC_GRACE_S", 60.0)
+    fill(fake, 10)
+    with consumer(fake) as inp:
+        inp.assign([T0, TopicPartition("nowhere", 0), TopicPartition("nor-here", 0)])
+        assert len(read(inp, 10)) == 10
+        until(lambda: sum("nowhere" in request.topics for request in fake.metadata_asked) > 3)  # it is being looked for
+        inp.seek(T0, 4)
+        assert len(read(inp, 6)) == 6
+
+
+def test_async_fetch_arrow_that_is_cancelled_loses_nothing(fake: Any, until: Any) -> None:
+    fill(fake, 10)
+
+    async def scenario() -> list[int]:
+        async with AsyncConsumer(bootstrap_servers=fake.bootstrap_servers, auto_offset_reset="earliest") as inp:
+            inp.assign([T0])
+            core: Any = inp._core
+            assert await inp.poll(5, max_records=3)
+            inside, go_on, take = threading.Event(), threading.Event(), core.take_arrow
+
+            def slow(*arguments: Any) -> Any:
+                taken = take(*arguments)
+                inside.set()
+                go_on.wait(10)
+                return taken
+
+            core.take_arrow = slow
+            task = asyncio.create_task(inp.fetch_arrow(5))
+            await asyncio.to_thread(inside.wait, 10)
+            task.cancel()
+            await asyncio.sleep(0)
+            go_on.set()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            core.take_arrow = take
+            return list((await inp.fetch_arrow(5))["offset"].to_pylist())
+
+    assert asyncio.run(scenario()) == list(range(3, 10))

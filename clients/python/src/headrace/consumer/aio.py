@@ -142,7 +142,13 @@ class AsyncConsumer:
         core.begin_poll()
         deadline = deadline_after(timeout)
         while True:
-            batches = await asyncio.to_thread(core.take_arrow, max_bytes, columns, include_headers)
+            work = asyncio.ensure_future(asyncio.to_thread(core.take_arrow, max_bytes, columns, include_headers))
+            try:
+                batches = await asyncio.shield(work)
+            except asyncio.CancelledError:
+                await asyncio.wait([work])  # a thread cannot be cancelled, but what it took can go back
+                core.give_back()
+                raise
             if batches or not await core.inbox.wait_async(deadline):
                 break
             core.check_open()

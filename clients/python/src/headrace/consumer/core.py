@@ -65,6 +65,7 @@ class ConsumerCore:
         self._held: dict[TopicPartition, deque[tuple[Slice, RecordIterator | None]]] = {}  # of paused partitions
         self._resumed: deque[tuple[Slice, RecordIterator | None]] = deque()  # before what is in the inbox
         self._errors: dict[TopicPartition, HeadraceError] = {}  # of partitions that do not go on until they are seeked
+        self._taken: list[tuple[Slice, int]] = []  # by the last take_arrow: the first slice of each partition
         self._generation = 0
         self._dirty = False
         register(self)
@@ -340,6 +341,7 @@ class ConsumerCore:
         by_partition: dict[Assigned, list[tuple[Slice, int]]] = {}
         for entry in taken:
             by_partition.setdefault(entry[0].assigned, []).append(entry)
+        self._taken = [(entries[0][0], entries[0][1]) for entries in by_partition.values()]
         batches: list[pa.RecordBatch] = []
         failure: HeadraceError | None = None
         for assigned, entries in by_partition.items():
@@ -356,6 +358,13 @@ class ConsumerCore:
         if failure is not None and not batches:
             raise failure
         return batches
+
+    def give_back(self) -> None:
+        """What the last take_arrow took was handed to nobody: it is fetched again."""
+        for item, start in self._taken:
+            if item.generation == item.assigned.generation and self.state == "open":
+                self._void(item.assigned)
+                item.assigned.position = start
 
     def _decode_arrow(
         self, assigned: Assigned, data: list[bytes], start: int, *, columns: list[str] | None, include_headers: bool

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from headrace_core.errors import HeadraceError, LeaderNotAvailableError, RequestTimedOutError
@@ -47,6 +48,12 @@ class Engine:
         return await self.metadata.topic(
             name, create=self.create_topics if create is None else create, deadline=self.deadline(timeout_s)
         )
+
+    async def learn(self, topics: Iterable[str]) -> None:
+        """Read many topics with one request. Those that this does not bring, ``topic`` gives or says why not."""
+        with contextlib.suppress(HeadraceError):
+            deadline = self.deadline(self.request_timeout_s)
+            await self.metadata.refresh(topics, create=self.create_topics, unless_known=True, deadline=deadline)
 
     async def retrying(self, attempt_once: Callable[[float], Any], deadline: float, what: str) -> Any:
         """Await ``attempt_once(timeout_s)`` until it succeeds, fails for good, or ``deadline`` passes."""

@@ -106,6 +106,7 @@ class MetadataCache:
         """
         found = self.snapshot.topics.get(name)
         if found is not None:
+            self._tracked.add(name)
             return found
         check_topic_name(name)
         begun, attempt = time.monotonic(), 0

@@ -1,0 +1,291 @@
+"""The fetch session at one broker. Runs on the I/O thread.
+
+One stream holds one session (see fetch.proto): partitions are named once, then requests say "go on". The next request
+leaves before the answer before it has been consumed; while the consumer is catching up several are in flight, so that
+the broker reads while we receive. At the end of the log one long poll waits: a second would end the first one's wait.
+
+What is asked for is bounded: nothing more is requested while the inbox, and what is on its way to it, would pass
+``fetch.queue.max.bytes``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from typing import TYPE_CHECKING, Any
+
+import grpc.aio
+
+import headrace_core.rpc as rpc
+from headrace_core.errors import (
+    HeadraceError,
+    NetworkError,
+    OffsetOutOfRangeError,
+    RequestTimedOutError,
+    from_number,
+)
+from headrace_core.types import TopicPartition
+from headrace_protos.v1 import fetch_pb2
+
+from .inbox import Slice
+
+if TYPE_CHECKING:
+    from .fetcher import Fetcher, Tracked
+
+logger = logging.getLogger("headrace")
+
+#: An answer of so many bytes means that the consumer is catching up.
+CATCHING_UP_BYTES = 65_536
+
+#: So many requests are in flight then (a broker keeps its answers to about 1 MiB, the best size of a message).
+CATCHING_UP_REQUESTS = 4
+
+
+class FetchLink:
+    """The fetch session at one broker."""
+
+    def __init__(self, fetcher: Fetcher, broker_id: int, address: str) -> None:
+        self.fetcher = fetcher
+        self.broker_id = broker_id
+        self.address = address
+        self.members: dict[TopicPartition, Tracked] = {}
+        self._named: set[TopicPartition] = set()  # those that the session at the broker knows
+        self._to_name: dict[TopicPartition, None] = {}
+        self._to_forget: dict[TopicPartition, None] = {}
+        self._correlation = 0
+        self._in_flight: dict[int, float] = {}
+        self._catching_up = False
+        self._last_bytes = 0  # of the last answer that had any
+        self._event = asyncio.Event()
+        self._stream: Any = None
+        self._task: asyncio.Task[None] | None = fetcher.engine.io.spawn(self._run(), f"headrace-fetch-{broker_id}")
+
+    def nudge(self) -> None:
+        self._event.set()
+
+    def add(self, tracked: Tracked) -> None:
+        tp = tracked.assigned.tp
+        self.members[tp] = tracked
+        self._to_name[tp] = None
+        self._to_forget.pop(tp, None)
+        self._event.set()
+
+    def remove(self, tracked: Tracked) -> None:
+        tp = tracked.assigned.tp
+        if self.members.get(tp) is tracked:
+            del self.members[tp]
+            self._to_name.pop(tp, None)
+            if tp in self._named:
+                self._to_forget[tp] = None
+            self._event.set()
+
+    def retire(self) -> None:
+        """The broker has another address: all members look for their leader again."""
+        if self._task is not None:
+            self._task.cancel()
+        self._everyone_home(None)
+
+    async def close(self) -> None:
+        task, self._task = self._task, None
+        if self._stream is not None:
+            self._stream.cancel()
+        if task is not None:  # not kept: its traceback would keep gRPC's objects alive (see engine.io_thread, fork)
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    async def _run(self) -> None:
+        failures = 0
+        while True:
+            while not self.members:
+                self._event.clear()
+                await self._event.wait()
+            before = self._correlation
+            try:
+                await self._session()
+            except asyncio.CancelledError:
+                raise
+            except HeadraceError as error:
+                failures = 0 if self._correlation > before + 1 else failures + 1
+                logger.info("fetch stream to %s broke: %s", self.address, error)
+                self._everyone_home(error)
+            except Exception as error:  # a bug, here or in the broker: reading goes on all the same
+                failures += 1
+                logger.exception("fetch stream to %s broke", self.address)
+                self._everyone_home(NetworkError(f"{self.address}: {type(error).__name__}: {error}"))
+            await asyncio.sleep(self.fetcher.engine.backoff.delay_s(max(failures - 1, 0)))
+
+    def _everyone_home(self, error: HeadraceError | None) -> None:
+        members, self.members = self.members, {}
+        self._named.clear()
+        self._to_name.clear()
+        self._to_forget.clear()
+        self._in_flight.clear()
+        for tracked in members.values():
+            self.fetcher.send_home(tracked, error)
+
+    async def _session(self) -> None:
+        """One stream, until it breaks (HeadraceError)."""
+        stream = self._stream = self.fetcher.engine.connections.fetch_stream(self.address)
+        reader = asyncio.create_task(self._read(stream))
+        reader.add_done_callback(lambda _: self._event.set())
+        watchdog = asyncio.create_task(self._watch(stream))
+        try:
+            while not reader.done():
+                self._event.clear()
+                if self._may_ask():
+                    await stream.write(self._request())
+                else:
+                    await self._event.wait()
+            await reader
+        except grpc.aio.AioRpcError as failure:
+            raise rpc.error_from_rpc(failure, self.address) from None
+        except asyncio.InvalidStateError:
+            await asyncio.wait([reader])
+            if (error := reader.exception()) is not None:
+                raise error from None
+            raise NetworkError(f"{self.address}: the fetch stream ended") from None
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            raise NetworkError(f"{self.address}: the fetch stream was cancelled") from None
+        finally:
+            self._stream = None
+            stream.cancel()
+            reader.cancel()
+            watchdog.cancel()
+            await asyncio.gather(reader, watchdog, return_exceptions=True)
+
+    async def _read(self, stream: Any) -> None:
+        try:
+            while (response := await stream.read()) is not grpc.aio.EOF:
+                self._answered(response)
+            code = await stream.code()
+            raise NetworkError(f"{self.address}: the broker ended the fetch stream ({code.name})")
+        except grpc.aio.AioRpcError as failure:
+            raise rpc.error_from_rpc(failure, self.address) from None
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            raise RequestTimedOutError(f"{self.address}: no answer in time") from None
+
+    async def _watch(self, stream: Any) -> None:
+        """Break a stream whose broker is silent for longer than any answer may take."""
+        fetcher = self.fetcher
+        limit = fetcher.max_wait_ms / 1000 + fetcher.engine.request_timeout_s
+        while True:
+            await asyncio.sleep(min(limit / 4, 1.0))
+            oldest = next(iter(self._in_flight.values()), None)
+            if oldest is not None and time.monotonic() - oldest > limit:
+                stream.cancel()
+
+    def _may_ask(self) -> bool:
+        if self._to_name or self._to_forget:
+            return len(self._in_flight) <= CATCHING_UP_REQUESTS  # a change ends a long poll's wait
+        if not self.members:
+            return False
+        flying = len(self._in_flight)
+        if flying >= (CATCHING_UP_REQUESTS if self._catching_up else 1):
+            return False
+        fetcher = self.fetcher
+        inbox = fetcher.inbox
+        # A batch is never split, so an answer may pass what it was asked for: expect such a one again.
+        expected = inbox.queued_bytes + (flying + 1) * max(fetcher.answer_bytes, self._last_bytes)
+        if expected > inbox.max_bytes and (flying or inbox.slices):
+            inbox.fetcher_waits = True
+            return not inbox.slices and not flying  # it may have been emptied just now
+        return True
+
+    def _request(self) -> Any:
+        fetcher = self.fetcher
+        self._correlation += 1
+        self._in_flight[self._correlation] = time.monotonic()
+        request = fetch_pb2.FetchRequest(
+            correlation_id=self._correlation,
+            max_wait_ms=fetcher.max_wait_ms,
+            min_bytes=fetcher.min_bytes,
+            max_bytes=fetcher.answer_bytes,
+            isolation_level=fetcher.isolation,
+            rack=fetcher.config["client.rack"],
+        )
+        topics = fetcher.engine.metadata.snapshot.topics
+        for tp in self._to_name:
+            tracked = self.members[tp]
+            tracked.valid_from = self._correlation
+            info = topics.get(tp.topic)
+            known = info is not None and tp.partition < len(info.partitions)
+            request.partitions.add(
+                topic=tp.topic,
+                partition=tp.partition,
+                fetch_offset=tracked.fetch_at or 0,
+                max_bytes=fetcher.partition_bytes,
+                current_leader_epoch=info.partitions[tp.partition].leader_epoch if info and known else -1,
+                last_fetched_epoch=-1,
+            )
+            self._named.add(tp)
+        for tp in self._to_forget:
+            request.forgotten.add(topic=tp.topic, partition=tp.partition)
+            self._named.discard(tp)
+        self._to_name.clear()
+        self._to_forget.clear()
+        fetcher.metrics["fetch"].record(1)
+        return request
+
+    def _answered(self, response: Any) -> None:
+        sent_at = self._in_flight.pop(response.correlation_id, None)
+        fetcher, total = self.fetcher, 0
+        for result in response.results:
+            tp = TopicPartition(result.topic, result.partition)
+            tracked = self.members.get(tp)
+            if tracked is None or response.correlation_id < tracked.valid_from or tp in self._to_name:
+                continue
+            if result.error.code:
+                self._failed(tp, tracked, result)
+                continue
+            assigned = tracked.assigned
+            assigned.high_watermark = result.high_watermark
+            assigned.last_stable_offset = result.last_stable_offset
+            assigned.log_start_offset = result.log_start_offset
+            if result.next_offset > (tracked.fetch_at or 0):
+                data = result.records
+                total += len(data)
+                fetcher.inbox.put(Slice(assigned, tracked.generation, tracked.fetch_at or 0, result.next_offset, data))
+                tracked.fetch_at = result.next_offset
+                tracked.attempts = 0
+                if assigned.end_offset is not None and tracked.fetch_at >= assigned.end_offset:
+                    self.remove(tracked)
+                    tracked.link = None
+        self._catching_up = total >= CATCHING_UP_BYTES
+        if sent_at is not None:
+            fetcher.metrics["fetch-latency"].record((time.monotonic() - sent_at) * 1000)
+        if total:
+            self._last_bytes = total
+            fetcher.metrics["bytes-consumed"].record(total)
+            fetcher.metrics["fetch-size"].record(total)
+        self._event.set()
+
+    def _failed(self, tp: TopicPartition, tracked: Tracked, result: Any) -> None:
+        """The partition has left the session; find out where it goes on, or tell the caller."""
+        fetcher = self.fetcher
+        told = result.error.message
+        error = from_number(result.error.code, told if told.startswith(str(tp)) else f"{tp}: {told}")
+        del self.members[tp]
+        self._named.discard(tp)
+        tracked.link = None
+        if isinstance(error, OffsetOutOfRangeError):
+            if fetcher.config["auto.offset.reset"] == "none" or tracked.assigned.end_offset is not None:
+                fetcher.tell(tracked, error)
+                return
+            logger.info("%s: offset %s is out of range; auto.offset.reset applies", tp, tracked.fetch_at)
+            tracked.fetch_at, tracked.reset = None, None
+            fetcher.send_home(tracked)
+            return
+        if result.HasField("current_leader"):
+            hint = result.current_leader
+            fetcher.engine.metadata.follow_hint(tp.topic, tp.partition, hint.leader_id, hint.leader_epoch)
+        if error.retriable:
+            fetcher.send_home(tracked, error)
+        else:
+            fetcher.tell(tracked, error)
