@@ -101,6 +101,12 @@ def test_a_document_has_no_notes_beside_it(cli: Cli, topic: str) -> None:
     assert "Reached end" in cli("consume", "-t", topic, "-e").err
 
 
+def test_an_offset_whose_record_is_gone_leaves_nothing_out(cli: Cli, topic: str) -> None:
+    assert cli("produce", "-t", topic, "-p", "0", stdin="one\ntwo\nthree\n").code == 0
+    assert cli("records", "delete", "-t", topic, "-p", "0", "--before", "1").code == 0
+    assert cli("consume", "-t", topic, "-p", "0", "-o", "0", "-e").out == "two\nthree\n"
+
+
 def test_bench_prints_exactly_the_fields_of_the_contract(cli: Cli, topic: str) -> None:
     wanted = {"workload", "api", "records", "seconds", "records_per_s", "mib_per_s", "latency_ms", "verified"}
     for workload, more in (("produce", ["--api", "many"]), ("consume", ["--api", "arrow"]), ("latency", [])):
@@ -152,6 +158,8 @@ def test_up_ps_kill_restart_down_as_a_script_sees_them(bare_cli: Cli, tmp_path: 
         (["consume", "-t", "nobody", "-e"], 1, r"create it first.*\[UNKNOWN_TOPIC_OR_PARTITION\]"),
         (["groups", "list", "-o", "json"], 1, r"come with the coordinator.*\[UNSUPPORTED_VERSION\]"),
         (["groups", "reset-offsets", "--group", "g", "--to-earliest"], 1, r"coordinator.*\[UNSUPPORTED_VERSION\]"),
+        (["configs", "alter", "--broker", "1", "--set", "num.io.thread=5"], 1, r": broker 1: .*did you mean 'num.io"),
+        (["configs", "alter", "--topic", "{topic}", "--set", "retention.ms=soon"], 1, r"must be a whole number"),
         (["partitions", "reassign"], 1, r"come with replication.*\[UNSUPPORTED_VERSION\]"),
         (["ps", "--data", "/nowhere"], 1, r"headrace up --data /nowhere"),
         (["log", "dump", "/nowhere"], 1, r"/nowhere: no such file or directory"),

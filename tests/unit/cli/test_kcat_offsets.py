@@ -17,7 +17,7 @@ from headrace_core.errors import InvalidArgumentError, UnsupportedVersionError
         (["end"], None, 500),
         (["latest"], None, 500),
         (["150"], None, 150),
-        (["0"], None, 0),  # below the log start: kept, the consumer answers it
+        (["0"], None, 100),  # those below 100 are gone: nothing that can be read is left out
         (["-10"], None, 490),
         (["-1000"], None, 100),  # more than there are
         (["s@1700000000000"], 321, 321),

@@ -107,7 +107,7 @@ class AdminCalls:
         await self._see_own_writes(timeout)
         request = admin_pb2.DescribeConfigsRequest(resources=[_resource(item) for item in resources])
         answer = await self._call("DescribeConfigs", request, timeout)
-        _raise_failures((item.resource.name, item.error) for item in answer.results)
+        _raise_failures((_shown(item.resource), item.error) for item in answer.results)
         return {
             ConfigResource(_RESOURCE_NAMES.get(item.resource.type, "unknown"), item.resource.name): {
                 entry.name: ConfigEntry(
@@ -132,7 +132,7 @@ class AdminCalls:
                 kind = admin_pb2.AlterConfigOp.KIND_DELETE if value is None else admin_pb2.AlterConfigOp.KIND_SET
                 item.ops.add(kind=kind, name=name, value="" if value is None else str(value))
         answer = await self._change("AlterConfigs", request, timeout)
-        _raise_failures((item.resource.name, item.error) for item in answer.results)
+        _raise_failures((_shown(item.resource), item.error) for item in answer.results)
 
     async def delete_records(
         self, before: dict[TopicPartition, int], timeout: float | None
@@ -253,6 +253,12 @@ def _resource(resource: ConfigResource) -> Any:
     if kind is None:
         raise InvalidArgumentError(f"configuration resource type {resource[0]!r}: must be 'topic' or 'broker'")
     return admin_pb2.ConfigResource(type=kind, name=str(resource[1]))
+
+
+def _shown(resource: Any) -> str:
+    """A resource in an error's text: ``topic orders``, ``broker 1``, ``all brokers``."""
+    kind = _RESOURCE_NAMES.get(resource.type, "resource")
+    return f"{kind} {resource.name}" if resource.name or kind != "broker" else "all brokers"
 
 
 def _int32(value: int, what: str) -> int:

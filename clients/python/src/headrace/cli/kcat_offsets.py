@@ -25,15 +25,15 @@ class OffsetRange:
 
     def start(self, beginning: int, end: int, by_time: int | None) -> int:
         """The first offset to read of a partition that holds [beginning, end). ``by_time``: the offset found for
-        ``start_ms``, None when no record is that late. An absolute offset outside of the partition is kept: the
-        consumer answers it as it answers any such seek."""
+        ``start_ms``, None when no record is that late. An offset whose record is gone means the first there is, so
+        that nothing that can be read is left out; one beyond the end is kept: auto.offset.reset decides there."""
         if self.from_end:
             return end
         if self.start_ms is not None:
             return end if by_time is None else by_time
         if self.at is None:
             return beginning
-        return max(beginning, end + self.at) if self.at < 0 else self.at
+        return max(beginning, end + self.at if self.at < 0 else self.at)
 
 
 def parse_offsets(given: Iterable[str]) -> OffsetRange:
