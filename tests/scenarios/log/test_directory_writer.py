@@ -298,6 +298,28 @@ def test_interval_policy_flushes_by_time() -> None:
     run(scenario)
 
 
+def test_log_that_is_deleted_before_its_flush_is_due_keeps_no_timer_alive(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario() -> None:
+        async with writing(LogConfig(flush=FlushPolicy.INTERVAL, flush_ms=0)) as (_, writer, log):
+            loop = asyncio.get_running_loop()
+            call_later, delays = loop.call_later, []
+
+            def counted(delay: float, *rest: object) -> asyncio.TimerHandle:
+                delays.append(delay)
+                return call_later(delay, *rest)  # type: ignore[arg-type]
+
+            monkeypatch.setattr(loop, "call_later", counted)
+            appended = writer.append(log, batch("a"), leader_epoch=0)
+            deleted = writer.run(lambda: writer.directory.delete(ORDERS))
+            assert (await appended).base_offset == 0
+            assert await deleted
+            for _ in range(100):
+                await asyncio.sleep(0)
+            assert len(delays) <= 1, "the event loop spins"
+
+    run(scenario)
+
+
 def test_on_turn_tells_once_for_each_log_before_the_waiters_hear() -> None:
     heard: list[tuple[str, int]] = []
 

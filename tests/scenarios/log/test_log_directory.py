@@ -10,7 +10,13 @@ import pytest
 from log_world import NOW_MS, ORDERS, PAYMENTS, ROOT, TOPIC_ID, batch, formatted, open_directory, values_of
 
 from headrace_core.config import LONG_MAX
-from headrace_core.errors import DiskFullError, InconsistentTopicIdError, InvalidConfigError, StorageError
+from headrace_core.errors import (
+    DiskFullError,
+    InconsistentTopicIdError,
+    InvalidConfigError,
+    StorageError,
+    UnknownTopicOrPartitionError,
+)
 from headrace_core.log import TOPIC, LogConfig, LogDirectory, RealFileSystem, format_directory
 from headrace_core.log.dump import BatchLine, FileLine, OffsetEntryLine, Problem, RecordLine, TimeEntryLine, dump
 from headrace_core.testing.clock import ManualClock
@@ -125,6 +131,28 @@ def test_deleted_log_stays_away_and_its_successor_starts_afresh() -> None:
     assert directory.high_watermark(ORDERS) == 0
     fs.crash()
     assert open_directory(fs).logs[ORDERS].log_end_offset == 0
+
+
+def test_what_was_asked_of_a_deleted_log_does_not_befall_its_successor() -> None:
+    fs = formatted()
+    directory = open_directory(fs)
+    old = directory.create(ORDERS, TOPIC_ID, LogConfig())
+    for i in range(5):
+        old.append(batch(str(i)), 0)
+    old.flush()
+    directory.delete(ORDERS)
+    log = directory.create(ORDERS, uuid.UUID(int=99), LogConfig())
+    for ask in (lambda: directory.delete_records(old, 4), lambda: directory.truncate(old, 4)):
+        with pytest.raises(UnknownTopicOrPartitionError):
+            ask()
+    directory.write_high_watermarks({PAYMENTS: 3})
+    log.append(batch("a", "b"), 0)
+    log.flush()
+    fs.crash()
+    directory = open_directory(fs)
+    assert values_of(directory.logs[ORDERS]) == ["a", "b"]
+    directory.create(PAYMENTS, TOPIC_ID, LogConfig()).append(batch("a", "b", "c"), 0)
+    assert directory.high_watermark(PAYMENTS) == 0
 
 
 def test_longest_topic_name_can_be_deleted() -> None:

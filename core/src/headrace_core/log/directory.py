@@ -283,6 +283,7 @@ class LogDirectory:
     def truncate(self, log: PartitionLog, offset: int) -> None:
         """``PartitionLog.truncate_to``, with the recovery point lowered first: a log that ends below its recovery point
         counts as corrupt."""
+        self._check_held(log)
         end_offset = log.end_after_truncating(offset)
         if self._recovery_points.get(log.topic_partition, 0) > end_offset:
             self._recovery_points[log.topic_partition] = end_offset
@@ -294,12 +295,19 @@ class LogDirectory:
 
     def delete_records(self, log: PartitionLog, before_offset: int) -> int:
         """Moves the log start, durably, and drops the whole segments below it; returns the new log start."""
+        self._check_held(log)
         start = log.delete_records(before_offset)
         if self._log_starts.get(log.topic_partition, 0) < start:
             self._log_starts[log.topic_partition] = start
             self._write(LOG_STARTS, self._log_starts)
         log.drop_segments_below_start()
         return start
+
+    def _check_held(self, log: PartitionLog) -> None:
+        """What was asked of a log that has been deleted since must not reach the checkpoints: a log of the same name
+        would inherit it."""
+        if self.logs.get(log.topic_partition) is not log:
+            raise log.closed_error()
 
     # ---------------------------------------------------------------- checkpoints
 
@@ -310,8 +318,10 @@ class LogDirectory:
         return offset if log is None else min(offset, log.log_end_offset)
 
     def write_high_watermarks(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Checkpoints high watermarks; partitions that are not named keep theirs."""
-        merged = {**self._high_watermarks, **offsets}
+        """Checkpoints high watermarks; partitions that are not named keep theirs, those whose log has gone meanwhile
+        have none."""
+        held = {partition: offset for partition, offset in offsets.items() if partition in self.logs}
+        merged = {**self._high_watermarks, **held}
         if merged != self._high_watermarks:
             self._high_watermarks = merged
             self._write(HIGH_WATERMARKS, merged)

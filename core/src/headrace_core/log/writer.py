@@ -258,7 +258,7 @@ class DirectoryWriter:
         deadline_ms: float | None = None
         for log in list(self._dirty):
             due_ms = flush_deadline_ms(log.config, log.unflushed_since_ms)
-            if due_ms is None:
+            if due_ms is None or log.is_closed:  # closed: it was deleted with records that nobody will force
                 self._dirty.discard(log)
             elif deadline_ms is None or due_ms < deadline_ms:
                 deadline_ms = due_ms
@@ -273,7 +273,7 @@ class DirectoryWriter:
         now_ms = self._clock.monotonic_ms()
         for log in list(self._dirty):
             due_ms = flush_deadline_ms(log.config, log.unflushed_since_ms)
-            if due_ms is not None and due_ms <= now_ms and not log.is_closed:
+            if due_ms is not None and due_ms <= now_ms:
                 self._dirty.discard(log)
                 self._enqueue(ActionEntry(log, log.flush, _ignore))
         self._schedule_flush()
