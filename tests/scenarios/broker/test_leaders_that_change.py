@@ -8,6 +8,7 @@ from solo_broker import SoloBroker, batch, fetch, produce
 
 from headrace_broker.context import BrokerLimits
 from headrace_core import errors
+from headrace_core.log import PartitionLog
 from headrace_core.testing.crashing_fs import CrashingFileSystem
 from headrace_core.types import TopicPartition
 
@@ -47,6 +48,41 @@ def test_a_new_epoch_of_the_same_leader_fences_readers_and_keeps_the_records():
             assert replica.epoch_end(0) == (0, 1)
             assert replica.epoch_end(7) == (7, 2)
             consumer.on_closed()
+
+    asyncio.run(scenario())
+
+
+def test_a_leader_that_begins_in_the_midst_of_a_turn_sees_offsets_that_fit():
+    """The writer's thread goes on while the loop looks at a log: each look may find it further than the one before."""
+
+    class Moving(PartitionLog):
+        moves = False
+
+        @property
+        def log_end_offset(self) -> int:
+            end = self.__dict__["end"]
+            if Moving.moves:
+                Moving.moves = False
+                self.append(batch(b"b"), 0)
+                self.flush()
+            return end
+
+        @log_end_offset.setter
+        def log_end_offset(self, end: int) -> None:
+            self.__dict__["end"] = end
+
+    async def scenario() -> None:
+        async with SoloBroker(CrashingFileSystem()) as broker:
+            await broker.topic("orders")
+            log = broker.storage.log(TopicPartition("orders", 0))
+            end = log.__dict__.pop("log_end_offset")
+            log.__class__, log.log_end_offset = Moving, end
+            assert (await broker.append("orders", batch(b"a"))).base_offset == 0
+            Moving.moves = True
+            await broker.new_leader("orders", 1, 7)
+            assert not Moving.moves
+            assert (await broker.append("orders", batch(b"c"))).base_offset == 2
+            assert broker.values("orders") == [b"a", b"b", b"c"]
 
     asyncio.run(scenario())
 

@@ -118,6 +118,20 @@ def test_a_log_that_was_cut_short_in_the_making_is_made_whole() -> None:
     asyncio.run(scenario())
 
 
+def test_no_topic_is_ever_served_from_the_log_of_another() -> None:
+    async def scenario() -> None:
+        async with SoloBroker(CrashingFileSystem()) as broker:
+            before = broker.image
+            await broker.topic("orders", topic_id=OLD)
+            assert not (await broker.append("orders", batch(b"old"))).error.code
+            broker.image = before  # as if this broker had missed that the first one was deleted
+            await broker.topic("orders", topic_id=NEW)
+            refused = await broker.append("orders", batch(b"new"))
+            assert refused.error.code == errors.InconsistentTopicIdError.number
+
+    asyncio.run(scenario())
+
+
 def test_a_creation_that_a_full_disk_stopped_is_repeated_in_the_same_directory() -> None:
     async def scenario() -> None:
         fs = CrashingFileSystem()

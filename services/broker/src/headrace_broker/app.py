@@ -122,7 +122,9 @@ class Broker:
         self._follower: MetadataFollower | None = None
         self._tasks: list[asyncio.Task[Any]] = []
         self._stopping = False
-        self._ready = False  # the logs are open: changes of the metadata are acted upon as they come
+        self._acting = False  # the logs are open: every change from here on is acted upon, in its turn
+        self._in_force = asyncio.Event()  # the first image is
+        self._ready = False
 
     # -- start -------------------------------------------------------------------------------------------------------
 
@@ -138,10 +140,12 @@ class Broker:
         self._tasks.append(asyncio.create_task(session.run(), name="heartbeats"))
         image = await self._unless_failed(follower.wait_applied(registered.metadata_offset))
         await self.storage.open(lambda topic: self.replicas.settings_of(topic, image))
+        self._acting = True
         image = follower.image
         await self.replicas.apply_all(image)
         self._ready = True
         self.context.metadata.advance(image, MetadataDelta(0, image.next_offset))
+        self._in_force.set()
         session.hold_fenced(False)
         session.applied(image.next_offset)
         await self._unless_failed(session.wait_unfenced())
@@ -256,8 +260,9 @@ class Broker:
             waiting.cancel()
 
     async def _metadata_changed(self, image: MetadataImage, delta: MetadataDelta) -> None:
-        if not self._ready:
-            return
+        if not self._acting:
+            return  # the first image that is acted upon will hold it
+        await self._in_force.wait()
         await self.replicas.apply(image, delta)
         assert self._follower is not None
         assert self._session is not None

@@ -163,7 +163,7 @@ class Replicas:
             (partition, uuid.UUID(bytes=topic.topic_id), self.settings_of(topic.name, self._image))
             for partition, topic, state in wanted
             if self.broker_id in state.replicas
-            and not self._is_open(partition)
+            and not self._is_open(partition, topic)
             and not isinstance(self._failed.get(partition), CorruptLogError)
         ]
         for partition, outcome in await self._storage.create(missing):
@@ -173,10 +173,11 @@ class Replicas:
                 self._failed[partition] = outcome
                 self._events.emit(PartitionFailed(partition=partition, reason=outcome.message))
 
-    def _is_open(self, partition: TopicPartition) -> bool:
-        """A log without its topic's id (the broker died while it was made) is made again, which gives it one."""
+    def _is_open(self, partition: TopicPartition, topic: TopicImage) -> bool:
+        """A log without its topic's id (the broker died while it was made) is made again, which gives it one; one of
+        another topic is refused there."""
         log = self._storage.log(partition)
-        return log is not None and log.topic_id is not None
+        return log is not None and log.topic_id is not None and log.topic_id.bytes == topic.topic_id
 
     def _lead_or_not(self, partition: TopicPartition, topic: TopicImage, state: PartitionImage) -> None:
         if state.leader != self.broker_id:
@@ -186,18 +187,20 @@ class Replicas:
             )
             return
         before = self._led.get(partition)
-        if before is not None and before.leader.leader_epoch == state.leader_epoch:
+        wanted = (topic.topic_id, state.leader_epoch)
+        if before is not None and (before.leader.topic_id, before.leader.leader_epoch) == wanted:
             return
-        log = self._storage.log(partition)
-        if log is None:
-            return  # it failed, and says so
         self._resign(
             partition,
             FencedLeaderEpochError(f"{partition}: the leader epoch is {state.leader_epoch} now; refresh the metadata"),
         )
-        self._lead(partition, topic, state, log)
+        log = self._storage.log(partition)
+        if log is not None and self._is_open(partition, topic):  # else it failed, and says so
+            self._lead(partition, topic, state, log)
 
     def _lead(self, partition: TopicPartition, topic: TopicImage, state: PartitionImage, log: PartitionLog) -> None:
+        # Read first: a turn may be under way on the writer's thread, and no flush is beyond what was written.
+        flushed_end = log.flushed_offset
         leader = PartitionLeader(
             partition,
             topic_id=topic.topic_id,
@@ -205,7 +208,7 @@ class Replicas:
             leader_epoch=state.leader_epoch,
             log_start=log.log_start_offset,
             log_end=log.log_end_offset,
-            flushed_end=log.flushed_offset,
+            flushed_end=flushed_end,
             flush_policy=log.config.flush,
         )
         self._led[partition] = self._storage.replica(log, leader)
