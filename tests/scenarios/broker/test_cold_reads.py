@@ -86,6 +86,24 @@ def test_cold_partitions_are_read_and_the_session_goes_on():
     asyncio.run(scenario())
 
 
+def test_a_poll_that_wants_more_than_one_cold_partition_has_does_not_wait_for_what_is_on_the_disk():
+    async def scenario() -> None:
+        fs = ColdFileSystem()
+        broker = await filled(fs)
+        consumer, answers = broker.consumer()
+        of_both = 4 * len(batch(b"a"))
+        consumer.on_request(fetch(1, "orders", "payments", min_bytes=of_both, max_wait_ms=60_000))
+        await answers.wait_sent(1)
+        consumer.on_request(fetch(2, min_bytes=of_both, max_wait_ms=60_000))
+        consumer.on_request(fetch(3, max_wait_ms=0))
+        await answers.wait_sent(2)
+        assert [offsets(answer) for answer in answers.sent[:2]] == [[("orders", 0, 2)], [("payments", 0, 2)]]
+        consumer.on_closed()
+        await broker.__aexit__()
+
+    asyncio.run(scenario())
+
+
 def test_records_that_arrive_during_a_cold_read_are_not_forgotten():
     async def scenario() -> None:
         fs = ColdFileSystem()

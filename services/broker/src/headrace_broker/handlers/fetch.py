@@ -155,13 +155,14 @@ class FetchStream(StreamHandler[Any]):
         request = self._current
         most = min(request.max_bytes or DEFAULT_MAX_BYTES, ANSWER_BYTES_MAX)
         pieces, size, cold = self._collect(most)
-        if cold is not None:
+        if cold is not None and not size:
             self._stop_waiting()
             self._start_cold_read(*cold)
             return
         wanted = min(request.min_bytes, most)
         failed = bool(self._refused) or any(piece.error is not None for piece in pieces)
-        if size >= wanted or failed or give_up or self._requests:
+        # What lies on the disk is no reason to wait for producers: hand out what is at hand, and read it for the next.
+        if size >= wanted or cold is not None or failed or give_up or self._requests:
             self._stop_waiting()
             self._answer(request, pieces, size)
             return
@@ -171,7 +172,7 @@ class FetchStream(StreamHandler[Any]):
 
     def _collect(self, most: int) -> tuple[list[_Piece], int, tuple[SessionPartition, Replica, int] | None]:
         """What the ready partitions have to say, up to ``most`` bytes, without moving anything. The third item is a
-        read that would have to wait for the disk."""
+        read that would have to wait for the disk, behind which nobody has been asked."""
         pieces: list[_Piece] = []
         size = 0
         for entry in self._session.ready():
@@ -197,8 +198,6 @@ class FetchStream(StreamHandler[Any]):
                 else:
                     warm = replica.read(entry.position, room)
                     if warm is None:
-                        if size:
-                            break  # first hand out what is at hand
                         return pieces, size, (entry, replica, room)
                     piece = warm
             except HeadraceError as error:
