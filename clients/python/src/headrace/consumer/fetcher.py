@@ -1,8 +1,8 @@
 """The fetcher: keeps the inbox full. Runs on the I/O thread.
 
-It knows which partitions are wanted, finds each a position and a leader, and puts it on the fetch session at that broker
-(``fetch_session.py``). Partitions that become homeless together are placed together, with few requests; nobody waits
-for those of another time.
+It knows which partitions are wanted, finds each a position and a leader, and puts it on the fetch session at that
+broker (``fetch_session.py``). Partitions that become homeless together are placed together, with few requests; nobody
+waits for those of another time.
 """
 
 from __future__ import annotations
