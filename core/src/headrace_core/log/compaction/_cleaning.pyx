@@ -528,9 +528,8 @@ cdef class BatchFilter:
     # ---------------------------------------------------------------- output
 
     cdef int _note(self, const BatchFields* batch, Py_ssize_t size) except -1:
-        self._metas.append(
-            (size, batch.base_offset, batch.base_offset + batch.last_offset_delta, batch.max_timestamp)
-        )
+        cdef long long timestamp_ms = batch.max_timestamp if batch.record_count else -1
+        self._metas.append((size, batch.base_offset, batch.base_offset + batch.last_offset_delta, timestamp_ms))
         return 0
 
     cdef unsigned char* _room(self, Py_ssize_t size) except NULL:

@@ -154,6 +154,9 @@ class BatchFilter:
       (``last_offsets``: producer id -> last offset) or its last epoch (``marker_epochs``: producer id -> epoch, for
       producers that have only a marker left): then its header stays.
     * Base offset, last offset, sequence, leader epoch and the offsets of records never change.
+
+    The max timestamp that is told of a batch without records is -1, so that no time index points to it; its header
+    keeps the true one, by which an idle producer is known.
     """
 
     def __init__(
@@ -274,7 +277,8 @@ class BatchFilter:
 
     def _append(self, raw: Buffer, header: BatchHeader) -> None:
         self._out += raw
-        self._metas.append(BatchMeta(len(raw), header.base_offset, header.last_offset, header.max_timestamp_ms))
+        timestamp_ms = header.max_timestamp_ms if header.record_count else -1
+        self._metas.append(BatchMeta(len(raw), header.base_offset, header.last_offset, timestamp_ms))
 
     def _append_empty(self, header: BatchHeader) -> None:
         attributes = header.attributes & ~(COMPRESSION_MASK | HORIZON_BIT)

@@ -44,7 +44,7 @@ class CleanedSegment:
             return
         segment = self._segment
         if segment.size == 0:
-            segment.first_timestamp_ms = batches[0][3]
+            segment.first_timestamp_ms = batches[0][3]  # only so that publish does not look for it
         segment.write([data], len(data))
         segment.publish(batches)
         self.size = segment.size
@@ -59,7 +59,11 @@ class CleanedSegment:
                 file.sync()
             finally:
                 file.close()
-        self._segment.seal()
+        segment = self._segment
+        if segment.largest_timestamp.timestamp_ms < 0:  # headers only; but every sealed segment has a time entry
+            for place in segment.places(0, segment.size):
+                segment.time_index.maybe_append(place.header.max_timestamp_ms, place.header.last_offset, sealing=True)
+        segment.seal()
         self._segment.log.close()
 
     def discard(self) -> None:
