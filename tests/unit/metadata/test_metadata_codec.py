@@ -96,6 +96,13 @@ def test_random_bytes_are_a_record_or_a_typed_error(value: bytes) -> None:
         return
 
 
+def test_a_decision_is_not_skipped_because_a_flipped_bit_calls_it_control() -> None:
+    data = bytearray(encode_decision(ONE_OF_EACH, timestamp_ms=5, base_offset=0, epoch=6))
+    data[22] ^= 0x20  # the control bit of the attributes
+    with pytest.raises(CorruptMessageError, match="CRC"):
+        list(decode_batches(bytes(data)))
+
+
 @given(st.integers(min_value=8), st.integers(0, 255))
 def test_a_damaged_batch_is_never_taken_for_another_decision(position: int, value: int) -> None:
     """From the CRC on, everything is covered; before it, base offset and epoch are checked by who reads in sequence."""

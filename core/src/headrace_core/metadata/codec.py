@@ -75,8 +75,7 @@ def decode_batches(data: bytes | memoryview) -> Iterator[MetadataBatch]:
     position = 0
     while position < len(data):
         header = read_header(data, position)
-        records: tuple[MetadataRecord, ...] = ()
-        if not header.is_control:
-            records = tuple(decode_record(record.value) for record in decode_batch(data, position))
+        decoded = decode_batch(data, position)  # control batches too: their CRC vouches for the bit that says so
+        records = () if header.is_control else tuple(decode_record(record.value) for record in decoded)
         yield MetadataBatch(header.base_offset, header.next_offset, header.leader_epoch, records)
         position += header.size
