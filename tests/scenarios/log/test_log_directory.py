@@ -155,6 +155,29 @@ def test_what_was_asked_of_a_deleted_log_does_not_befall_its_successor() -> None
     assert directory.high_watermark(PAYMENTS) == 0
 
 
+def test_deletion_that_a_full_disk_stops_is_finished_before_a_successor_is_made() -> None:
+    """Else the old recovery point would tell the next start that the new log has lost records."""
+    fs = formatted()
+    directory = open_directory(fs)
+    old = directory.create(ORDERS, TOPIC_ID, LogConfig())
+    for i in range(5):
+        old.append(batch(str(i)), 0)
+    old.flush()
+    directory.write_recovery_points()
+    fs.fail("create", errno.ENOSPC, path_contains="checkpoint", times=2)
+    with pytest.raises(OSError, match="No space"):
+        directory.delete(ORDERS)
+    with pytest.raises(OSError, match="No space"):
+        directory.create(ORDERS, uuid.UUID(int=99), LogConfig())
+    log = directory.create(ORDERS, uuid.UUID(int=99), LogConfig())
+    log.append(batch("a"), 0)
+    log.flush()
+    fs.crash()
+    directory = open_directory(fs)
+    assert not directory.quarantined
+    assert values_of(directory.logs[ORDERS]) == ["a"]
+
+
 def test_longest_topic_name_can_be_deleted() -> None:
     directory = open_directory(formatted())
     longest = TopicPartition("t" * 249, 12345)

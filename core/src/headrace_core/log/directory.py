@@ -109,6 +109,8 @@ class LogDirectory:
         self._recovery_points: dict[TopicPartition, int] = {}
         self._log_starts: dict[TopicPartition, int] = {}
         self._high_watermarks: dict[TopicPartition, int] = {}
+        #: Checkpoints whose file does not say what we know: the disk was full when they were to be written.
+        self._unwritten: set[str] = set()
 
     @classmethod
     def open(
@@ -227,6 +229,8 @@ class LogDirectory:
             raise self.quarantined[partition]
         log = self.logs.get(partition)
         if log is None:
+            for name in tuple(self._unwritten):  # what they say of an earlier log of this name must not outlive it
+                self._write(name, self._checkpoints()[name])
             path = self._path(str(partition))
             if self.fs.is_directory(path):  # what is left of a creation, or a deletion, that a full disk stopped
                 self._remove([partition])
@@ -322,7 +326,7 @@ class LogDirectory:
         have none."""
         held = {partition: offset for partition, offset in offsets.items() if partition in self.logs}
         merged = {**self._high_watermarks, **held}
-        if merged != self._high_watermarks:
+        if merged != self._high_watermarks or HIGH_WATERMARKS in self._unwritten:
             self._high_watermarks = merged
             self._write(HIGH_WATERMARKS, merged)
 
@@ -332,7 +336,7 @@ class LogDirectory:
         for partition in self.quarantined:
             if partition in self._recovery_points:
                 points[partition] = self._recovery_points[partition]
-        if points != self._recovery_points:
+        if points != self._recovery_points or RECOVERY_POINTS in self._unwritten:
             self._recovery_points = points
             self._write(RECOVERY_POINTS, points)
 
@@ -354,19 +358,28 @@ class LogDirectory:
 
     def _forget(self, gone: Callable[[TopicPartition], bool]) -> None:
         """Drops partitions from the checkpoints: a log made anew under the same name must not inherit their offsets."""
-        for name, offsets in (
-            (RECOVERY_POINTS, self._recovery_points),
-            (LOG_STARTS, self._log_starts),
-            (HIGH_WATERMARKS, self._high_watermarks),
-        ):
+        checkpoints = self._checkpoints()
+        for name, offsets in checkpoints.items():
             dropped = [partition for partition in offsets if gone(partition)]
             for partition in dropped:
                 del offsets[partition]
             if dropped:
+                self._unwritten.add(name)
+        for name, offsets in checkpoints.items():
+            if name in self._unwritten:
                 self._write(name, offsets)
 
+    def _checkpoints(self) -> dict[str, dict[TopicPartition, int]]:
+        return {
+            RECOVERY_POINTS: self._recovery_points,
+            LOG_STARTS: self._log_starts,
+            HIGH_WATERMARKS: self._high_watermarks,
+        }
+
     def _write(self, name: str, offsets: Mapping[TopicPartition, int]) -> None:
+        self._unwritten.add(name)
         write_offsets(self.fs, self._path(name), offsets)
+        self._unwritten.discard(name)
 
     def _path(self, name: str) -> str:
         return f"{self.root}/{name}"
