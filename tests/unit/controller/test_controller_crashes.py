@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import random
 from dataclasses import dataclass, field
 
 import pytest
 from controller_world import LOG, QUORUM_STATE, ROOT, formatted, live_broker, new_driver, open_storage, running
 
+from headrace_controller import storage
 from headrace_controller.cluster.requests import CreateTopics, DeleteTopics, NewTopic
 from headrace_controller.raft import HardState
 from headrace_core.errors import CorruptLogError, DiskFullError, HeadraceError, InvalidConfigError, StorageError
@@ -219,6 +221,24 @@ def test_a_full_disk_refuses_changes_and_the_next_ones_succeed() -> None:
     asyncio.run(work())
     image, _ = _recover(fs)
     assert sorted(image.topic_ids) == ["before", "lost"]
+
+
+def test_a_disk_too_full_for_a_checkpoint_ends_no_controller(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(storage, "_RECOVERY_POINT_EVERY", 1)
+    fs = formatted()
+
+    async def work() -> None:
+        async with running(fs) as driver:
+            await live_broker(driver)
+            full = fs.fail("create", errno.ENOSPC, path_contains="recovery-point")
+            await driver.ask(CreateTopics((NewTopic(name="a"),)))
+            assert full.seen == 1
+            await driver.ask(CreateTopics((NewTopic(name="b"),)))
+            assert full.seen == 2
+
+    asyncio.run(work())
+    image, _ = _recover(fs)
+    assert sorted(image.topic_ids) == ["a", "b"]
 
 
 def test_a_failed_fsync_ends_the_controller_and_answers_nobody() -> None:

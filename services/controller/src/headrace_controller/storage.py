@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import errno
 import json
+import logging
 import struct
 import uuid
 import zlib
@@ -36,6 +37,9 @@ METADATA_PARTITION = TopicPartition("__cluster_metadata", 0)
 METADATA_TOPIC_ID = uuid.UUID(int=1)
 QUORUM_STATE = "quorum-state"
 
+logger = logging.getLogger("headrace.controller")
+
+_NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 _READ_BYTES = 1 << 20
 #: Records between two checkpoints of how far the log is known to be sound: what a start after a crash scans at most.
 _RECOVERY_POINT_EVERY = 10_000
@@ -102,7 +106,7 @@ class MetadataStorage:
         try:
             write_file_atomically(self._fs, self._state_path, content.encode())
         except OSError as error:
-            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            if error.errno not in _NO_SPACE:
                 raise
             raise DiskFullError(f"{self._state_path}: no space left on the disk ({error.strerror})") from None
         self.hard_state = state
@@ -144,9 +148,18 @@ class MetadataStorage:
         assert outcome.next_offset == entries[-1].next_offset, f"appended up to {outcome.next_offset}"
         flushed = self._log.flush()
         if flushed - self._recovery_point >= _RECOVERY_POINT_EVERY:
-            self._directory.write_recovery_points()
-            self._recovery_point = flushed
+            self._write_recovery_point(flushed)
         return flushed
+
+    def _write_recovery_point(self, flushed: int) -> None:
+        """It only spares the next start some work: a full disk puts it off, and ends no controller."""
+        try:
+            self._directory.write_recovery_points()
+        except OSError as error:
+            if error.errno not in _NO_SPACE:
+                raise
+            logger.warning("%s: the recovery point was not written: %s", self._directory.root, error.strerror)
+        self._recovery_point = flushed
 
     def read(self, offset: int, up_to: int, max_bytes: int = _READ_BYTES) -> tuple[bytes, int]:
         """Whole batches from ``offset`` on, below ``up_to``, and where to go on. OffsetOutOfRangeError."""
