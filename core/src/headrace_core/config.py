@@ -35,7 +35,7 @@ class Kind(enum.Enum):
 class ConfigKey:
     """One key. ``low`` and ``high`` are inclusive; ``choices`` are the legal strings (of each item, for a LIST).
 
-    ``supported`` says what Headrace does with it: None when the key is honoured, else the note that is logged when a
+    ``note`` says what Headrace does with it: None when the key is honoured, else the note that is logged when a
     user sets it (Kafka keys that are accepted because something else stands in their place).
     """
 

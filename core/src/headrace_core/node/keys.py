@@ -213,6 +213,7 @@ _BROKER = [
         default=500,
         doc="How many requests may wait before clients are held back.",
         low=1,
+        note="streams are held back by the bytes they have under way",
     ),
     ConfigKey(
         name="max.incremental.fetch.session.cache.slots",
@@ -220,6 +221,7 @@ _BROKER = [
         default=1_000,
         doc="How many incremental fetch sessions are kept.",
         low=0,
+        note="a session is a stream, and lives as long",
     ),
 ]
 

@@ -103,7 +103,9 @@ class Broker:
         )
         self.replicas.tie(self.storage)
         limits = BrokerLimits(
-            request_bytes_max=values["socket.request.max.bytes"], request_timeout_ms=values["request.timeout.ms"]
+            request_bytes_max=values["socket.request.max.bytes"],
+            fetch_bytes_max=values["fetch.max.bytes"],
+            request_timeout_ms=values["request.timeout.ms"],
         )
         self.context = BrokerContext(
             clock=self.clock,

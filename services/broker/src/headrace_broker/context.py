@@ -23,6 +23,8 @@ class BrokerLimits:
 
     #: Of one request (socket.request.max.bytes).
     request_bytes_max: int = 100 * 1024 * 1024
+    #: Of one fetch's answer (fetch.max.bytes); answers are cut earlier anyway.
+    fetch_bytes_max: int = 55 * 1024 * 1024
     #: Of one produce stream's unanswered requests; above it the stream is not read.
     stream_bytes_max: int = 16 * 1024 * 1024
     #: Of all produce streams together.

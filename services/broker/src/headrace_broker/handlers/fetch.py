@@ -153,7 +153,7 @@ class FetchStream(StreamHandler[Any]):
     def _look(self, *, give_up: bool) -> None:
         """Answer the current request if that can be; ``give_up``: with what there is."""
         request = self._current
-        most = min(request.max_bytes or DEFAULT_MAX_BYTES, ANSWER_BYTES_MAX)
+        most = min(request.max_bytes or DEFAULT_MAX_BYTES, ANSWER_BYTES_MAX, self._broker.limits.fetch_bytes_max)
         pieces, size, cold = self._collect(most)
         if cold is not None and not size:
             self._stop_waiting()
