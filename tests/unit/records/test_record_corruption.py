@@ -117,3 +117,28 @@ def test_header_numbers_at_their_extremes_are_typed_errors_or_harmless():
             damaged = bytearray(BATCH)
             struct.pack_into(">" + kind, damaged, position, value)
             _assert_codecs_agree(bytes(damaged) if position == 8 else resealed(damaged))
+
+
+@pytest.mark.parametrize("start_offset", [0, 6])
+def test_no_flipped_bit_makes_a_consumer_pass_over_a_batch(codec, start_offset):
+    """Control batches, and batches below the position, are left out: what says that they are such is checked first."""
+    for position in range(16, len(BATCH)):
+        for bit in range(8):
+            damaged = bytearray(BATCH)
+            damaged[position] ^= 1 << bit
+            with pytest.raises(CorruptMessageError):
+                list(codec.RecordIterator(bytes(damaged), limits=LIMITS, start_offset=start_offset))
+
+
+@pytest.mark.parametrize("start_offset", [0, 6])
+@pytest.mark.parametrize("decoder", ["native", "pure"])
+def test_no_flipped_bit_makes_an_arrow_reader_pass_over_a_batch(decoder, start_offset):
+    from headrace_core.records import _arrow_decode, _arrow_pure
+
+    make = {"native": _arrow_decode, "pure": _arrow_pure}[decoder].Decoder
+    for position in range(16, len(BATCH)):
+        for bit in range(8):
+            damaged = bytearray(BATCH)
+            damaged[position] ^= 1 << bit
+            with pytest.raises(CorruptMessageError):
+                make(start_offset, 1 << 62, LIMITS, True).add(bytes(damaged), 0, 1 << 30)

@@ -280,15 +280,14 @@ cdef class Decoder:
                 p = <bytes_t>view.buf
                 parse_whole(kept, p, view.len, position, True, &batch)
                 last = batch.base_offset + batch.last_offset_delta
-                if (
-                    batch.attributes & CONTROL_FLAG
-                    or last < self._start_offset
-                    or batch.base_offset >= self._end_offset
-                ):
+                if batch.base_offset >= self._end_offset:
                     position += batch.size
                     continue
-                if self._check_crc:
+                if self._check_crc:  # of those that are left out too: a flipped bit must not make one look like them
                     check_crc_of(kept, p, position, &batch)
+                if batch.attributes & CONTROL_FLAG or last < self._start_offset:
+                    position += batch.size
+                    continue
                 if not self._take(kept, p + position, &batch, max_bytes):
                     break
                 position += batch.size

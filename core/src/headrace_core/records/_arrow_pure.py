@@ -89,9 +89,9 @@ class Decoder:
         start_offset, end_offset = self._range
         while position < len(data):
             header = read_whole_header(data, position)
+            if self._check_crc and header.base_offset < end_offset:  # a flipped bit must not make one be left out
+                check_batch(data, position)
             if not (header.is_control or header.last_offset < start_offset or header.base_offset >= end_offset):
-                if self._check_crc:
-                    check_batch(data, position)
                 records = decode_batch(data, position, limits=self._limits, check_crc=False)
                 size = len(batch_body(data, position, header, self._limits))
                 if self._records and self._bytes + size > max_bytes:

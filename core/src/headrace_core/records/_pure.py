@@ -298,9 +298,9 @@ class RecordIterator:
                 self._slice, self._at = self._slice + 1, 0
                 continue
             header = read_whole_header(data, self._at)
+            if check_crc:  # of those that are left out too: a flipped bit must not make one look like them
+                check_batch(data, self._at)
             if header.last_offset >= self.position and (include_control or not header.is_control):
-                if check_crc:
-                    check_batch(data, self._at)
                 self._records = _records_of(data, self._at, header, self.topic, self.partition, limits)
                 self._header = header
                 return True

@@ -253,14 +253,14 @@ cdef class RecordIterator:
             p = <bytes_t>self._view.buf
             data = self._slices[self._slice]
             parse_whole(data, p, self._view.len, self._at, True, batch)
+            if self._check_crc:  # of those that are left out too: a flipped bit must not make one look like them
+                check_crc_of(data, p, self._at, batch)
             if batch.base_offset + batch.last_offset_delta >= self.position and (
                 self._include_control or not batch.attributes & CONTROL_FLAG
             ):
                 break
             self.position = max(self.position, batch.base_offset + batch.last_offset_delta + 1)
             self._at += batch.size
-        if self._check_crc:
-            check_crc_of(data, p, self._at, batch)
         p += self._at + HEADER_SIZE
         size = batch.size - HEADER_SIZE
         if batch.attributes & COMPRESSION_BITS:
