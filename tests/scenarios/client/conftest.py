@@ -42,6 +42,7 @@ class FakeCluster:
         self.logs: dict[tuple[str, int], list[bytes]] = defaultdict(list)
         self.ends: dict[tuple[str, int], int] = defaultdict(int)
         self.starts: dict[tuple[str, int], int] = defaultdict(int)
+        self.topic_ids: dict[str, bytes] = defaultdict(lambda: b"t" * 16)
         self.max_message_bytes = 1_048_588
         self.auto_create = 0  # partitions of a topic that is created by being named; 0 refuses
         #: (broker, ProducePartition) -> error number, 0 to append, "silent" to append without an answer,
@@ -136,7 +137,9 @@ class _Metadata(metadata_pb2_grpc.MetadataServicer):
             for name in request.topics:
                 if name not in cluster.partitions and cluster.auto_create and request.allow_auto_topic_creation:
                     cluster.create(name, cluster.auto_create)
-                item = answer.topics.add(name=name, topic_id=b"t" * 16, max_message_bytes=cluster.max_message_bytes)
+                item = answer.topics.add(
+                    name=name, topic_id=cluster.topic_ids[name], max_message_bytes=cluster.max_message_bytes
+                )
                 if name not in cluster.partitions:
                     item.error.code = 3  # type: ignore[assignment]
                     continue

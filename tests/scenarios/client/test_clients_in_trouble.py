@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from headrace import AsyncConsumer, AsyncProducer, Consumer, Producer, TopicPartition
-from headrace.errors import ClosedError, HeadraceError
+from headrace.errors import ClosedError, HeadraceError, InvalidArgumentError
 from headrace_core.records import encode_batch
 
 T0 = TopicPartition("t", 0)
@@ -150,6 +150,21 @@ def test_answer_that_makes_no_sense_fails_nobody(fake: Any) -> None:
         fake.on_answer = lambda answer: next(wrong, False) and answer.results.add(topic="t", partition=7)
         assert out.send("t", b"1").result(10).offset in (1, 2)
         assert out.send("t", b"2").result(10).offset in (2, 3)
+
+
+def test_topic_made_anew_with_fewer_partitions_gets_no_records_beyond_them(fake: Any, until: Any) -> None:
+    fake.create("t", 8)
+    with producer(fake, metadata_max_age_ms=50, linger_ms=1) as out:
+        for n in range(50):
+            out.send("t", b"old", key=b"%d" % n).result(10)
+        with fake.changed:
+            fake.topic_ids["t"] = b"u" * 16
+            fake.partitions["t"] = 2
+        until(lambda: out.partitions_for("t") == [0, 1])
+        new = [out.send("t", b"new", key=b"%d" % n) for n in range(50)] + [out.send("t", b"new") for _ in range(50)]
+        assert {future.result(10).partition for future in new} == {0, 1}
+        with pytest.raises(InvalidArgumentError, match="has 2 partitions"):
+            out.send("t", b"new", partition=5)
 
 
 # --- the end --------------------------------------------------------------------------------------------------------

@@ -136,6 +136,12 @@ cdef class TopicQueues:
     def grow(self, int partitions):
         self.queues = self.queues + [PartitionQueue(self, number) for number in range(len(self.queues), partitions)]
 
+    def shrink(self, int partitions):
+        cdef list fewer = self.queues[:partitions]
+        if self.sticky >= partitions:  # from here on one step: nothing that could run Python code
+            self.sticky = self._below(partitions)
+        self.queues = fewer
+
     cdef Py_ssize_t _below(self, Py_ssize_t limit) noexcept:
         # xorshift64*: chance without Python's random, which would run Python code inside a step
         self._chance ^= self._chance >> 12

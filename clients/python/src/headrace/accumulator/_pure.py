@@ -163,6 +163,13 @@ class TopicQueues:
         """Partitions were added."""
         self.queues += [PartitionQueue(self, number) for number in range(len(self.queues), partitions)]
 
+    def shrink(self, partitions: int) -> None:
+        """The topic was made anew with fewer. The queues that go keep what they have, and get nothing more."""
+        with self.accumulator.lock:
+            if self.sticky >= partitions:
+                self.sticky = random.randrange(partitions)
+            self.queues = self.queues[:partitions]
+
     def choose_sticky(self) -> None:
         """Another partition for records without a key: of two picked by chance the one with less waiting (KIP-794)."""
         self.sticky_bytes = 0

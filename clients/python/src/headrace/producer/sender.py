@@ -99,6 +99,7 @@ class Sender:
         self._orphans: dict[Any, None] = {}  # queues whose partition has no leader that we know
         self._sweeper: asyncio.Task[None] | None = None
         self._compressing: dict[Any, asyncio.Future[None]] = {}
+        self._topic_ids: dict[str, bytes] = {}
         self._closed = False
         engine.metadata.listeners.append(self._on_snapshot)
 
@@ -153,9 +154,14 @@ class Sender:
             info = snapshot.topics.get(name)
             if info is None:
                 continue
+            known = self._topic_ids.setdefault(name, info.topic_id)
             if len(info.partitions) > len(queues.queues):
                 queues.grow(len(info.partitions))
             queues.available = [part.partition for part in info.partitions if part.leader >= 0]
+            if known != info.topic_id:  # deleted and made anew; otherwise fewer partitions are a node that lags
+                self._topic_ids[name] = info.topic_id
+                if len(info.partitions) < len(queues.queues):
+                    queues.shrink(len(info.partitions))
         for link in list(self.links.values()):
             for queue in [queue for queue in link.pending if self._leader_of(queue) != link.broker_id]:
                 del link.pending[queue]
