@@ -97,7 +97,7 @@ def clean(root: Path, map_bytes: int) -> dict[str, float]:
 
 def main() -> None:
     root = Path(sys.argv[1])
-    records = int(sys.argv[2]) if len(sys.argv) > 2 else 10_300_000
+    records = int(sys.argv[2]) if len(sys.argv) > 2 else 10_600_000
     map_bytes = int(sys.argv[3]) if len(sys.argv) > 3 else 128 << 20
     keys = int(sys.argv[4]) if len(sys.argv) > 4 else 10_000_000
     if len(sys.argv) > 5:

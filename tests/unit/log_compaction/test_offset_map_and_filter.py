@@ -58,6 +58,16 @@ def test_map_holds_the_last_offset_of_each_key_until_it_is_full(backend, rng: ra
     assert offsets.get(next(iter(expected))) == -1
 
 
+def test_a_large_map_is_empty_after_clear_and_fit_for_use() -> None:
+    offsets = native.OffsetMap(16 << 20, SECRET)
+    for turn in range(2):
+        for number in range(50_000):
+            assert offsets.get(b"%d" % number) == -1
+            offsets.put(b"%d" % number, number + turn)
+        assert all(offsets.get(b"%d" % number) == number + turn for number in range(50_000))
+        offsets.clear()
+
+
 def _log(rng: random.Random) -> bytes:
     """Batches of every kind, back to back."""
     data = bytearray()

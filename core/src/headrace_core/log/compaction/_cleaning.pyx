@@ -9,8 +9,8 @@ a secret key: equal hashes would drop a living record, and without the key nobod
 from cpython.buffer cimport PyBUF_SIMPLE, Py_buffer, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_GET_SIZE, PyByteArray_Resize
 from cpython.memoryview cimport PyMemoryView_FromMemory
-from libc.stdlib cimport calloc, free, realloc
-from libc.string cimport memcpy, memset
+from libc.stdlib cimport free, realloc
+from libc.string cimport memcpy
 
 from headrace_core.records._batches cimport check_crc_of, decompressed, header_of, parse_whole
 from headrace_core.records._wire cimport (
@@ -56,6 +56,11 @@ cdef enum:
 
 cdef extern from *:
     """
+    #include <stdlib.h>
+    #include <string.h>
+    #ifdef __linux__
+    #include <sys/mman.h>
+    #endif
     #define HEADRACE_ROTL(x, b) (((x) << (b)) | ((x) >> (64 - (b))))
     #define HEADRACE_SIPROUND do { \
         v0 += v1; v1 = HEADRACE_ROTL(v1, 13); v1 ^= v0; v0 = HEADRACE_ROTL(v0, 32); \
@@ -90,6 +95,32 @@ cdef extern from *:
         HEADRACE_SIPROUND; HEADRACE_SIPROUND; HEADRACE_SIPROUND; HEADRACE_SIPROUND;
         out[1] = v0 ^ v1 ^ v2 ^ v3;
     }
+    /* A large table comes from the kernel in huge pages where there are such: keys are looked up all over it. Clearing
+       one gives its memory back, so that an idle cleaner has none. */
+    #define HEADRACE_LARGE ((size_t)4 << 20)
+    static void *headrace_table_new(size_t size) {
+    #ifdef __linux__
+        if (size >= HEADRACE_LARGE) {
+            void *table = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+            if (table == MAP_FAILED) return NULL;
+            madvise(table, size, MADV_HUGEPAGE);
+            return table;
+        }
+    #endif
+        return calloc(size, 1);
+    }
+    static void headrace_table_clear(void *table, size_t size) {
+    #ifdef __linux__
+        if (size >= HEADRACE_LARGE && madvise(table, size, MADV_DONTNEED) == 0) return;
+    #endif
+        memset(table, 0, size);
+    }
+    static void headrace_table_free(void *table, size_t size) {
+    #ifdef __linux__
+        if (size >= HEADRACE_LARGE) { if (table) munmap(table, size); return; }
+    #endif
+        free(table);
+    }
     /* The upper half of a product: uniform over any number of slots, without a division. */
     static inline size_t headrace_slot_of(unsigned long long hashed, size_t slots) {
         return (size_t)(((unsigned __int128)hashed * slots) >> 64);
@@ -99,6 +130,9 @@ cdef extern from *:
         bytes_t data, size_t size, unsigned long long k0, unsigned long long k1, unsigned long long* out
     ) noexcept nogil
     unsigned long long le64 "headrace_le64"(bytes_t p) noexcept nogil
+    void* new_table "headrace_table_new"(size_t size) noexcept nogil
+    void clear_table "headrace_table_clear"(void* table, size_t size) noexcept nogil
+    void free_table "headrace_table_free"(void* table, size_t size) noexcept nogil
     size_t slot_of "headrace_slot_of"(unsigned long long hashed, size_t slots) noexcept nogil
 
 
@@ -135,15 +169,15 @@ cdef class OffsetMap:
         self.capacity = max(min(<Py_ssize_t>(self._slot_count * load_factor), <Py_ssize_t>self._slot_count - 1), 1)
         self._k0 = le64(key)
         self._k1 = le64(key + 8)
-        self._slots = <Slot*>calloc(self._slot_count, sizeof(Slot))
+        self._slots = <Slot*>new_table(self._slot_count * sizeof(Slot))
         if self._slots is NULL:
             raise MemoryError(f"no {memory_bytes} bytes for the cleaner's map (log.cleaner.dedupe.buffer.size)")
 
     def __dealloc__(self):
-        free(self._slots)
+        free_table(self._slots, self._slot_count * sizeof(Slot))
 
     def clear(self):
-        memset(self._slots, 0, self._slot_count * sizeof(Slot))
+        clear_table(self._slots, self._slot_count * sizeof(Slot))
         self.size = 0
 
     cdef Slot* _find(self, bytes_t key, size_t size) noexcept nogil:
