@@ -27,7 +27,7 @@ from headrace_core.types import TopicPartition
 
 PARTITION = TopicPartition("gigabyte", 0)
 CONFIG = LogConfig(segment_bytes=256 << 20, cleanup_compact=True)
-VALUE_BYTES = 84
+VALUE_BYTES = 90
 BATCH_BYTES = 64 * 1024
 
 
@@ -97,7 +97,7 @@ def clean(root: Path, map_bytes: int) -> dict[str, float]:
 
 def main() -> None:
     root = Path(sys.argv[1])
-    records = int(sys.argv[2]) if len(sys.argv) > 2 else 10_600_000
+    records = int(sys.argv[2]) if len(sys.argv) > 2 else 10_050_000
     map_bytes = int(sys.argv[3]) if len(sys.argv) > 3 else 128 << 20
     keys = int(sys.argv[4]) if len(sys.argv) > 4 else 10_000_000
     if len(sys.argv) > 5:

@@ -11,6 +11,8 @@ from ..index import OffsetIndex, TimeIndex
 from ..segment import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, BatchMeta, LogSegment, segment_name
 from .swap import CLEANED, TXN_INDEX_SUFFIX
 
+_WRITEBACK_BYTES = 8 * 1024 * 1024
+
 
 class CleanedSegment:
     """Written by one thread; nobody reads it before it was swapped in."""
@@ -18,6 +20,7 @@ class CleanedSegment:
     def __init__(self, fs: FileSystem, directory: str, base_offset: int, config: LogConfig, *, now_ms: int) -> None:
         self.base_offset = base_offset
         self.size = 0
+        self._handed_over = 0
         self._fs = fs
         self._stem = stem = f"{directory}/{segment_name(base_offset)}"
         log = fs.open(stem + LOG_SUFFIX + CLEANED, write=True, create=True)
@@ -48,6 +51,9 @@ class CleanedSegment:
         segment.write([data], len(data))
         segment.publish(batches)
         self.size = segment.size
+        if self.size - self._handed_over >= _WRITEBACK_BYTES:  # the disk works while the next records are filtered
+            segment.log.start_writeback(self._handed_over, self.size - self._handed_over)
+            self._handed_over = self.size
 
     def finish(self, txn_index: bytes = b"") -> None:
         """Complete and durable, indexes and all; its names are durable with the directory."""
