@@ -360,13 +360,13 @@ class PartitionLog(LogReader):
 
     def flush(self) -> int:
         """Forces everything appended so far to the disk; returns the flushed offset. A failure (OSError) is final."""
-        end = self.log_end_offset
-        if end > self.flushed_offset:
-            with _final_failures():
-                self.active.log.sync()  # older segments were flushed when they were rolled
-            self.flushed_offset = end
-            self.unflushed_since_ms = None
-        return end
+        flush_together(self._fs, (self,))
+        return self.flushed_offset
+
+    def flushed_to(self, end: int) -> None:
+        """Everything below ``end`` has become durable."""
+        self.flushed_offset = end
+        self.unflushed_since_ms = None
 
     def truncate_to(self, offset: int) -> None:
         """Removes records at and above ``offset``, durably; a batch that straddles it goes as a whole. No change when
@@ -466,6 +466,15 @@ def _end_before(place: Place | None, offset: int) -> int:
     """The end of a log that is cut at ``offset``, where ``place`` is the first batch that reaches to it: the batch's
     start if it straddles the cut, else the cut itself (after a gap that compaction left)."""
     return offset if place is None else min(offset, place.header.base_offset)
+
+
+def flush_together(fs: FileSystem, logs: Sequence[PartitionLog]) -> None:
+    """``flush`` of several logs of one file system, at the same time. A failure (OSError) is final for all of them."""
+    unflushed = [(log, log.log_end_offset) for log in logs if log.log_end_offset > log.flushed_offset]
+    with _final_failures():
+        fs.sync_files([log.active.log for log, _ in unflushed])  # older segments were flushed when they were rolled
+    for log, end in unflushed:
+        log.flushed_to(end)
 
 
 @contextlib.contextmanager

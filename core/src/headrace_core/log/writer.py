@@ -22,7 +22,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
 from queue import SimpleQueue
 from typing import Any, NamedTuple, TypeVar
 
@@ -33,7 +32,7 @@ from ..types import FlushPolicy
 from .appending import Append, AppendInfo
 from .directory import LogDirectory
 from .files import Buffer
-from .partition_log import PartitionLog
+from .partition_log import PartitionLog, flush_together
 from .turns import (
     ActionEntry,
     AppendEntry,
@@ -86,9 +85,7 @@ class DirectoryWriter:
         inline_bytes_max: int = INLINE_BYTES_MAX,
         turn_bytes_max: int = TURN_BYTES_MAX,
         inline_sync_ms_max: float = INLINE_SYNC_MS_MAX,
-        flush_threads: int = 0,
     ) -> None:
-        """``flush_threads``: so many files are forced at the same time (0: one after the other, in a fixed order)."""
         self.directory = directory
         #: Why the directory is offline; None while it works.
         self.failure: StorageError | None = None
@@ -111,9 +108,6 @@ class DirectoryWriter:
         self._flush_timer: asyncio.TimerHandle | None = None
         self._turns: SimpleQueue[Turn | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
-        self._flushers: ThreadPoolExecutor | None = None
-        if flush_threads:
-            self._flushers = ThreadPoolExecutor(flush_threads, thread_name_prefix="log-flush")
 
     # ---------------------------------------------------------------- asking for work
 
@@ -166,8 +160,6 @@ class DirectoryWriter:
             self._turns.put(None)
             self._thread.join()
             self._thread = None
-        if self._flushers is not None:
-            self._flushers.shutdown()
 
     def _check_open(self) -> None:
         if self.failure is not None:
@@ -195,7 +187,7 @@ class DirectoryWriter:
         if turn.is_heavy or self._sync_gauge.value_ms > self._inline_sync_ms_max or _will_roll(turn):
             self._hand_over(turn)
         else:
-            self._end_turn(turn, self._execute(turn, self._flush_in_order))
+            self._end_turn(turn, self._execute(turn))
 
     def _hand_over(self, turn: Turn) -> None:
         if self._thread is None:
@@ -282,14 +274,14 @@ class DirectoryWriter:
 
     def _serve_turns(self) -> None:
         while (turn := self._turns.get()) is not None:
-            result = self._execute(turn, self._flush_together)
+            result = self._execute(turn)
             try:
                 self._loop.call_soon_threadsafe(self._end_turn, turn, result)
             except RuntimeError:  # the loop is closed: nobody is left to be told
                 return
             turn = result = None  # type: ignore[assignment] # the buffers are not kept while waiting
 
-    def _execute(self, turn: Turn, flush: Callable[[list[PartitionLog]], None]) -> TurnResult:
+    def _execute(self, turn: Turn) -> TurnResult:
         outcomes: list[tuple[Done, Any]] = []
         touched: dict[PartitionLog, None] = {}
         several = len(turn.steps) > 1
@@ -309,12 +301,13 @@ class DirectoryWriter:
                         touched[step.log] = None
                     outcomes.append((step.done, self._act(step)))
             started = time.perf_counter()
-            flush(
+            flush_together(
+                self.directory.fs,
                 [
                     log
                     for log in touched
                     if not log.is_closed and must_flush_now(log.config, log.log_end_offset - log.flushed_offset)
-                ]
+                ],
             )
             return TurnResult(outcomes, list(touched), None, (time.perf_counter() - started) * 1000)
         except Exception as error:  # noqa: BLE001 - a disk error, or a bug in the middle of a change: both are final
@@ -324,25 +317,6 @@ class DirectoryWriter:
             )
             failure.__cause__ = error
             return TurnResult([(done, failure) for done in _waiters(turn)], [], failure, 0.0)
-
-    def _flush_in_order(self, logs: list[PartitionLog]) -> None:
-        for log in logs:
-            log.flush()
-
-    def _flush_together(self, logs: list[PartitionLog]) -> None:
-        """Several files are forced at the same time: the file system's journal then commits once for all of them. With
-        six files that takes a third to a tenth of the time, the more so the busier the disk. Not for turns in the
-        event loop: their flushes are short (else they would be on the thread), and waking threads costs more."""
-        if self._flushers is None or len(logs) < 2:
-            self._flush_in_order(logs)
-            return
-        others = [self._flushers.submit(log.flush) for log in logs[1:]]
-        try:
-            logs[0].flush()
-        finally:
-            wait(others)
-        for other in others:
-            other.result()
 
     def _act(self, step: ActionEntry) -> object:
         try:

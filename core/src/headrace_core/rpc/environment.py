@@ -6,12 +6,16 @@
 ``tune_malloc``: record batches are large buffers that come and go. By default glibc maps and unmaps each, and the
 kernel zeroes its pages every time. Only our own processes call it; a library must not change its host's allocator
 unasked.
+
+``tune_interpreter``: a thread that comes back from a flush waits for the GIL until the event loop lets go of it, which
+a busy loop does every switch interval: 5 ms by default, many times what the flush took.
 """
 
 from __future__ import annotations
 
 import ctypes
 import os
+import sys
 
 os.environ.setdefault("GRPC_EXPERIMENTS", "-event_engine_client,-event_engine_listener")
 os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
@@ -32,3 +36,8 @@ def tune_malloc(*, mmap_threshold: int = 32 << 20, trim_threshold: int = 1 << 30
         mallopt(_M_TOP_PAD, top_pad),
     ]
     return all(done)
+
+
+def tune_interpreter(*, switch_interval_s: float = 0.0005) -> None:
+    """Have threads that return from the disk soon get the interpreter. For a server's process."""
+    sys.setswitchinterval(switch_interval_s)

@@ -26,7 +26,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
-from ..log.files import Buffer, Lock
+from ..log.files import Buffer, File, Lock
 from .memory_disk import (
     BLOCK_BYTES,
     Change,
@@ -255,6 +255,10 @@ class CrashingFileSystem:
             self._change_names(directory, NameChange((name,), ((new_name, entry),)))
 
         self._do("rename", f"{old} -> {new}", effect)
+
+    def sync_files(self, files: Sequence[File]) -> None:
+        for file in files:
+            file.sync()
 
     def sync_directory(self, path: str) -> None:
         def effect() -> None:

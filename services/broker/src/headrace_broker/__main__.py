@@ -11,6 +11,7 @@ def _load() -> Serve:
     from headrace_core.rpc import environment
 
     environment.tune_malloc()
+    environment.tune_interpreter()
     from .app import serve
 
     return serve

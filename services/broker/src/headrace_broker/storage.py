@@ -29,8 +29,6 @@ from .threads import WorkThreads
 
 logger = logging.getLogger(__name__)
 
-#: How many of a directory's files are forced at the same time, one by the directory's own thread among them.
-FLUSH_THREADS = 5
 #: A partition to create: its topic's id, and its log's settings.
 NewLog = tuple[TopicPartition, uuid.UUID, LogConfig]
 
@@ -84,7 +82,6 @@ class Storage:
                 clock=self._clock,
                 on_turn=self._on_turn,
                 on_failure=functools.partial(self._failed, directory),
-                flush_threads=FLUSH_THREADS,
             )
             self._writers.append(writer)
             self._events.emit(

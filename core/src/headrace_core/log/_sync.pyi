@@ -1,0 +1,3 @@
+from collections.abc import Iterable
+
+def sync_descriptors(descriptors: Iterable[int]) -> list[int]: ...
