@@ -509,8 +509,10 @@ cdef class BatchFilter:
                 PyBuffer_Release(&body_view)
 
     cdef int _walk(self, Walk* walk, const BatchFields* batch, bytes_t body, Py_ssize_t size, bint keep_all) except -1:
-        cdef int fault
+        cdef int fault = begin_walk(walk, batch, body, size, self._max_records, self._max_headers)
         cdef Span* spans
+        if fault:  # before there is room for as many records as the header claims
+            return fault
         if batch.record_count > self._span_room:
             spans = <Span*>realloc(self._spans, batch.record_count * sizeof(Span))
             if spans is NULL:
@@ -520,9 +522,6 @@ cdef class BatchFilter:
         self._span_count = 0
         self._largest = -1
         self._has_tombstone = False
-        fault = begin_walk(walk, batch, body, size, self._max_records, self._max_headers)
-        if fault:
-            return fault
         cdef bint drops_tombstones = (batch.attributes & HORIZON_FLAG) != 0 and self._now >= batch.base_timestamp
         if size < NOGIL_BYTES_MIN:
             return self._walk_records(walk, keep_all, drops_tombstones)
