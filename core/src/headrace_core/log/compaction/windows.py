@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 from typing import Protocol
@@ -27,7 +28,8 @@ class Unlimited:
 
 
 class RateLimiter:
-    """``log.cleaner.io.max.bytes.per.second`` for one cleaning thread. A second's worth may come at once."""
+    """``log.cleaner.io.max.bytes.per.second``, reading and writing together; one for all cleaning threads. A second's
+    worth may come at once."""
 
     def __init__(self, bytes_per_s: float, clock: Clock, *, wait_s: Callable[[float], None] = time.sleep) -> None:
         if bytes_per_s <= 0:
@@ -36,12 +38,15 @@ class RateLimiter:
         self._clock = clock
         self._wait_s = wait_s
         self._free_at_ms = clock.monotonic_ms()
+        self._lock = threading.Lock()
 
     def spend(self, size: int) -> None:
-        now_ms = self._clock.monotonic_ms()
-        self._free_at_ms = max(self._free_at_ms, now_ms - 1000) + size / self._bytes_per_ms
-        if self._free_at_ms > now_ms:
-            self._wait_s((self._free_at_ms - now_ms) / 1000)
+        with self._lock:
+            now_ms = self._clock.monotonic_ms()
+            self._free_at_ms = max(self._free_at_ms, now_ms - 1000) + size / self._bytes_per_ms
+            wait_ms = self._free_at_ms - now_ms
+        if wait_ms > 0:
+            self._wait_s(wait_ms / 1000)
 
 
 def feed_segment(
