@@ -50,6 +50,7 @@ class FakeCluster:
         self.on_produce: Callable[[int, Any], Any] = lambda broker, item: 0
         self.on_fetch: Callable[[int, Any], int] = lambda broker, item: 0
         self.on_answer: Callable[[Any], object] = lambda answer: None  # may spoil a produce answer
+        self.offsets_error = 0
         self.on_offsets: Callable[[Any], object] = lambda request: None
         self.answers_held = False
         self.metadata_held = False
@@ -279,7 +280,8 @@ class _Offsets(offsets_pb2_grpc.OffsetsServicer):
             for item in request.partitions:
                 key = (item.topic, item.partition)
                 offset = cluster.starts[key] if item.timestamp_ms == -2 else cluster.ends[key]
-                answer.results.add(topic=item.topic, partition=item.partition, offset=offset, timestamp_ms=-1)
+                result = answer.results.add(topic=item.topic, partition=item.partition, offset=offset, timestamp_ms=-1)
+                result.error.code = cluster.offsets_error  # type: ignore[assignment]
         return answer
 
 

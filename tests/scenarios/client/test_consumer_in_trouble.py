@@ -11,7 +11,12 @@ import pytest
 
 from headrace import AsyncConsumer, Consumer, Producer, TopicPartition
 from headrace.engine import metadata
-from headrace.errors import CorruptMessageError, HeadraceError, OffsetOutOfRangeError
+from headrace.errors import (
+    CorruptMessageError,
+    HeadraceError,
+    OffsetOutOfRangeError,
+    UnknownTopicOrPartitionError,
+)
 from headrace_core.records import encode_batch
 
 T0 = TopicPartition("t", 0)
@@ -196,3 +201,22 @@ def test_async_fetch_arrow_that_is_cancelled_loses_nothing(fake: Any, until: Any
             return list((await inp.fetch_arrow(5))["offset"].to_pylist())
 
     assert asyncio.run(scenario()) == list(range(3, 10))
+
+
+def test_offsets_of_a_topic_that_is_not_there_say_so_soon(
+    fake: Any, until: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(metadata, "UNKNOWN_TOPIC_GRACE_S", 0.2)
+    fake.create("gone")
+    gone = TopicPartition("gone", 0)
+    with consumer(fake, default_api_timeout_ms=15_000) as inp:
+        begun = time.monotonic()
+        with pytest.raises(UnknownTopicOrPartitionError, match="'nowhere' does not exist"):
+            inp.end_offsets([TopicPartition("nowhere", 0)])
+        assert inp.end_offsets([gone]) == {gone: 0}
+        with fake.changed:
+            del fake.partitions["gone"]
+        fake.offsets_error = 3
+        with pytest.raises(UnknownTopicOrPartitionError, match="'gone' does not exist"):
+            inp.beginning_offsets([gone])
+        assert time.monotonic() - begun < 10

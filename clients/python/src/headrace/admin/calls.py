@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -141,7 +142,7 @@ class AdminCalls:
 
         async def one(partition: TopicPartition, offset: int) -> int:
             async def attempt(timeout_s: float) -> int:
-                address, _ = await self.engine.at_leader(*partition)
+                address, _ = await self.engine.at_leader(*partition, max(deadline - time.monotonic(), 0.01))
                 request = offsets_pb2.DeleteRecordsRequest(timeout_ms=int(timeout_s * 1000))
                 request.partitions.add(topic=partition.topic, partition=partition.partition, before_offset=offset)
                 method = self.engine.connections.offsets(address).DeleteRecords

@@ -8,11 +8,25 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from headrace_core.errors import HeadraceError, LeaderNotAvailableError, RequestTimedOutError
+from headrace_core.errors import (
+    HeadraceError,
+    InvalidArgumentError,
+    LeaderNotAvailableError,
+    RequestTimedOutError,
+    UnknownTopicOrPartitionError,
+)
 
 from .connections import Connections, call
 from .io_thread import IoThread, io_thread
 from .metadata import Backoff, MetadataCache, TopicInfo
+
+
+class NoSuchTopicError(Exception):
+    """Within ``retrying``: the topic was looked for long enough, so its error (a retriable one) is final."""
+
+    def __init__(self, error: UnknownTopicOrPartitionError) -> None:
+        super().__init__(error.message)
+        self.error = error
 
 
 class Engine:
@@ -62,6 +76,8 @@ class Engine:
             left = deadline - time.monotonic()
             try:
                 return await attempt_once(max(min(self.request_timeout_s, left), 0.01))
+            except NoSuchTopicError as found:
+                raise found.error from None
             except HeadraceError as error:
                 pause = self.backoff.delay_s(attempt)
                 if not error.retriable or error.code == "BOOTSTRAP_FAILED":
@@ -74,8 +90,15 @@ class Engine:
             await asyncio.sleep(pause)
 
     async def at_leader(self, topic: str, partition: int, timeout_s: float | None = None) -> tuple[str, int]:
-        """Address and epoch of a partition's leader; raises LeaderNotAvailableError (retriable) while there is none."""
-        info = await self.topic(topic, timeout_s)
+        """Address and epoch of a partition's leader; to be called within ``retrying``.
+
+        Raises LeaderNotAvailableError (retriable) while there is none, InvalidArgumentError for a partition that does
+        not exist; ``retrying`` gives UnknownTopicOrPartitionError for a topic that does not.
+        """
+        try:
+            info = await self.topic(topic, timeout_s)
+        except UnknownTopicOrPartitionError as error:
+            raise NoSuchTopicError(error) from None
         if partition >= len(info.partitions):
             patience_s = self.request_timeout_s if timeout_s is None else timeout_s
             await self.metadata.refresh([topic], deadline=self.deadline(patience_s))
@@ -87,8 +110,6 @@ class Engine:
                 return broker.address, part.leader_epoch
             self.metadata.invalidate()
             raise LeaderNotAvailableError(f"{topic}-{partition} has no leader now")
-        from headrace_core.errors import InvalidArgumentError
-
         raise InvalidArgumentError(f"topic {topic!r} has {len(info.partitions)} partitions; there is no {partition}")
 
     async def anywhere(self, stub_of: Callable[[str], Callable[..., Any]], request: Any, timeout_s: float) -> Any:
