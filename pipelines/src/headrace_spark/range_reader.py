@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from headrace_core.errors import OffsetOutOfRangeError, RequestTimedOutError
+from headrace_core.errors import OffsetOutOfRangeError, RequestTimedOutError, UnknownTopicOrPartitionError
 from headrace_core.types import TopicPartition
 
 from .cluster import Cluster
@@ -44,9 +44,18 @@ def read_range(
                 position = batch.column("offset")[-1].as_py() + 1
                 yield batch if with_offset is asked else batch.select(asked)
             return
-        except (OffsetOutOfRangeError, RequestTimedOutError) as error:
-            earliest = cluster.list_offsets({where: EARLIEST})[where]
-            latest = cluster.list_offsets({where: LATEST})[where]
+        except (OffsetOutOfRangeError, RequestTimedOutError, UnknownTopicOrPartitionError) as error:
+            try:
+                earliest = cluster.list_offsets({where: EARLIEST})[where]
+                latest = cluster.list_offsets({where: LATEST})[where]
+            except UnknownTopicOrPartitionError:  # deleted since the batch was planned
+                told = f"{where}: offsets {position} to {end} are wanted, but it does not exist any more"
+                if fail_on_data_loss:
+                    raise DataLossError(f"{told}. {FAIL_ON_DATA_LOSS_TRUE}") from error
+                logger.warning("%s. %s", told, FAIL_ON_DATA_LOSS_FALSE)
+                return
+            if isinstance(error, UnknownTopicOrPartitionError) and earliest <= position and end <= latest:
+                raise  # it is there after all: a node that lags, no loss
             if isinstance(error, RequestTimedOutError) and latest >= end:
                 raise  # the records are there: a slow cluster, no loss
             told = f"{where}: offsets {position} to {end} are wanted, {earliest} to {latest} are there"

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from spark_fakes import FakeCluster, partition
 
-from headrace_core.errors import RequestTimedOutError
+from headrace_core.errors import RequestTimedOutError, UnknownTopicOrPartitionError
 from headrace_spark.errors import DataLossError
 from headrace_spark.planning import OffsetRange
 from headrace_spark.range_reader import next_available, read_range
@@ -78,6 +78,28 @@ class SilentCluster(FakeCluster):
 def test_a_slow_cluster_is_no_loss() -> None:
     with pytest.raises(RequestTimedOutError):
         read(SilentCluster({T0: (0, 100)}), 10, 21, fail=False)
+
+
+class DeletedTopicCluster(FakeCluster):
+    """The topic goes after two batches."""
+
+    def read(self, wanted: OffsetRange, **asked: Any) -> Iterator[Any]:
+        for index, batch in enumerate(super().read(wanted, **asked)):
+            if index == 2:
+                self.logs.clear()
+                raise UnknownTopicOrPartitionError("topic 't' does not exist")
+            yield batch
+
+    def list_offsets(self, wanted: Any) -> dict[Any, int]:
+        if not self.logs:
+            raise UnknownTopicOrPartitionError("topic 't' does not exist")
+        return super().list_offsets(wanted)
+
+
+def test_a_topic_deleted_in_the_middle_is_a_loss_like_any_other() -> None:
+    with pytest.raises(DataLossError, match=r"offsets 8 to 40 are wanted, but it does not exist any more.*deleted"):
+        read(DeletedTopicCluster({T0: (0, 100)}), 0, 40)
+    assert read(DeletedTopicCluster({T0: (0, 100)}), 0, 40, fail=False) == list(range(8))
 
 
 @pytest.mark.parametrize(
