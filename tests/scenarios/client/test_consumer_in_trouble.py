@@ -220,3 +220,19 @@ def test_offsets_of_a_topic_that_is_not_there_say_so_soon(
         with pytest.raises(UnknownTopicOrPartitionError, match="'gone' does not exist"):
             inp.beginning_offsets([gone])
         assert time.monotonic() - begun < 10
+
+
+def test_what_the_io_thread_finds_never_writes_the_callers_position(fake: Any, until: Any) -> None:
+    fill(fake, 10)
+    with consumer(fake) as inp:
+        inp.assign([T0])
+        assigned = inp._core.partitions[T0]
+        inp.poll(0)
+        until(lambda: assigned.found)
+        assert assigned.position is None  # a seek may be writing it just now
+        assert inp.position(T0) == 0
+        inp.seek_to_end(T0)
+        assert inp._core.known_position(T0) is None  # what was found is of the time before
+        inp.seek(T0, 7)
+        assert inp.position(T0) == 7
+        assert [record.offset for record in read(inp, 3)] == [7, 8, 9]

@@ -170,6 +170,8 @@ class ConsumerCore:
         assigned = self.assigned(tp)
         if self.current is not None and self.current[0].assigned is assigned:
             return int(self.current[1].position)
+        if assigned.position is None and assigned.found is not None and assigned.found[0] == assigned.generation:
+            return assigned.found[1]
         return assigned.position
 
     def sync(self) -> None:

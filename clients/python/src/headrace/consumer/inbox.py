@@ -19,12 +19,14 @@ class Assigned:
     """One assigned partition.
 
     The caller's side owns ``position`` and ``generation`` (raised by every assign and seek, so that what was fetched
-    for the old position is known as stale); the I/O thread fills in the rest. ``position`` is None until it is found by
-    ``reset`` ("earliest", "latest", or None for auto.offset.reset).
+    for the old position is known as stale); the I/O thread fills in the rest. While ``position`` is None the I/O thread
+    finds one by ``reset`` ("earliest", "latest", or None for auto.offset.reset) and says so in ``found``, for the
+    generation it was asked for: were it to write the position, it could overwrite that of a seek.
     """
 
     __slots__ = (
         "end_offset",
+        "found",
         "generation",
         "high_watermark",
         "last_stable_offset",
@@ -39,6 +41,7 @@ class Assigned:
         self.tp = tp
         self.generation = generation
         self.position: int | None = None
+        self.found: tuple[int, int] | None = None  # (generation, offset)
         self.reset: str | None = None
         self.paused = False
         self.end_offset: int | None = None  # of a bounded read: fetch nothing from here on

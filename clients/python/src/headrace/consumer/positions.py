@@ -61,7 +61,6 @@ def _note(fetcher: Fetcher, tracked: Tracked, offset: int) -> None:
     if tracked.generation != tracked.assigned.generation:
         return
     if tracked.assigned.position is None:
-        tracked.assigned.position = offset
-        tracked.assigned.reset = None
+        tracked.assigned.found = (tracked.generation, offset)
     else:  # the position was out of range: the caller's side learns of the new one in its turn, by an empty slice
         fetcher.inbox.put(Slice(tracked.assigned, tracked.generation, offset, offset, b""))
