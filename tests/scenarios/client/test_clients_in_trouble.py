@@ -95,6 +95,22 @@ def test_loop_that_ended_while_a_poll_waited_harms_nobody(fake: Any, until: Any)
     asyncio.run(inp.close())
 
 
+def test_ctrl_c_between_append_and_wake_stalls_nobody(fake: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    with producer(fake) as out:
+        out.send("t", b"0").result(10)
+        io = out._core.engine.io
+        call = io.call
+
+        def interrupted(*arguments: Any) -> None:
+            monkeypatch.setattr(io, "call", call)
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(io, "call", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            out.send("t", b"1")
+        assert out.send("t", b"2").result(10).offset == 2
+
+
 # --- brokers that move ----------------------------------------------------------------------------------------------
 
 

@@ -259,10 +259,12 @@ class Sender:
         )
 
     async def _sweep(self) -> None:
-        """Fail what is older than delivery.timeout.ms, wherever it waits."""
+        """Fail what is older than delivery.timeout.ms, wherever it waits; wake up when the call to do so was lost."""
         pause = min(max(self.delivery_timeout_s / 10, 0.02), 0.5)
         while True:
             await asyncio.sleep(pause)
+            if self.accumulator.awake:  # announced, and nobody came: Ctrl-C struck the caller in between
+                self.wake()
             now = time.monotonic()
             for batch in self.accumulator.snapshot_unfinished():
                 if now < batch.created_s + self.delivery_timeout_s:
