@@ -41,6 +41,11 @@ SHARDS = (
     Shard("scenarios", ("tools/test.sh", "tests/scenarios"), 1800),
     Shard("integration", ("tools/test.sh", "tests/integration"), 2400),
     Shard("leaks", ("env", "HEADRACE_FULL=1", "tools/test.sh", "tests/integration", "-k", "leaks"), 1200),
+    Shard(
+        "compaction",
+        ("env", "HEADRACE_FULL_COMPACTION=1", "tools/test.sh", "tests/property/log_compaction"),
+        5400,
+    ),
     Shard("kafka", ("tools/test_kafka.sh",), 1200),
     Shard("bench-smoke", (sys.executable, "bench/run.py", "--smoke"), 900),
     Shard("demo", (sys.executable, "-m", "headrace_spark.demo"), 1200),

@@ -1,5 +1,5 @@
-"""1 GiB with ten million keys, in bounded memory. Takes a minute and 3 GiB of disk, so only with HEADRACE_FULL=1; by
-default a fiftieth of it."""
+"""1 GiB with ten million keys, in bounded memory. Takes a minute and 3 GiB of disk, so only with
+HEADRACE_FULL_COMPACTION=1; by default a fiftieth of it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-IS_FULL = os.environ.get("HEADRACE_FULL", "0") not in ("", "0")
+IS_FULL = os.environ.get("HEADRACE_FULL_COMPACTION", "0") not in ("", "0")
 SCRIPT = Path(__file__).parent / "gigabyte.py"
 
 
