@@ -172,6 +172,21 @@ def test_value_that_is_not_bytes_is_a_type_error_and_leaves_no_trace(backend: An
     assert h.values(h.take()) == [b"before", None, b"v", b"w", b"x"]
 
 
+@pytest.mark.parametrize("headers", [["h"], "headers", [("h", "text")], [(b"h", b"1")], [("h", b"1", 2)], [7]])
+def test_headers_of_another_shape_are_a_type_error_that_shows_them(backend: Any, headers: Any) -> None:
+    h = Harness(backend)
+    with pytest.raises(TypeError, match="header 0 must be a pair of a str and bytes"):
+        h.acc.send("t", b"value", headers=headers)
+    assert h.acc.buffered_bytes == 0
+
+
+def test_headers_may_be_a_dict(backend: Any) -> None:
+    h = Harness(backend)
+    h.acc.send("t", b"value", headers={"a": b"1", "b": None})
+    (record,) = decode_batch(h.take().data)
+    assert record.headers == [("a", b"1"), ("b", None)]
+
+
 def test_keys_choose_the_partition_and_ignore_keys_does_not(backend: Any) -> None:
     h = Harness(backend, partitions=6)
     for n in range(100):

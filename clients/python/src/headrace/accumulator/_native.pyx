@@ -20,7 +20,7 @@ from ._murmur cimport hash_key
 
 from . import _batches, _futures, _metadata, _murmur
 from ._murmur import murmur2
-from ._pure import too_large, wrong_type
+from ._pure import header_list, too_large, wrong_type
 
 cdef extern from "Python.h":
     int PyGC_Disable()
@@ -178,7 +178,7 @@ cdef class Accumulator(Ledger):
                 key = parts[0]
                 value = parts[1]
                 if fields == 3 and parts[2] is not None:
-                    headers = list(parts[2])
+                    headers = header_list(parts[2])
             chosen = partition
             if self._custom:
                 if self.key_serializer is not None:
@@ -252,7 +252,7 @@ cdef class Accumulator(Ledger):
         if self.state != OPEN_STATE or self.buffered_bytes >= self.buffer_bytes:
             return None
         if headers is not None:
-            headers = list(headers)
+            headers = header_list(headers)
         if self._custom:
             if self.key_serializer is not None:
                 key = self.key_serializer(topic, key)
@@ -347,8 +347,8 @@ cdef class Accumulator(Ledger):
                 else:
                     try:
                         at = builder._append(timestamp_ms, key, value, headers)
-                    except TypeError as error:
-                        raise wrong_type(key, value, error) from None
+                    except (TypeError, ValueError) as error:
+                        raise wrong_type(key, value, error, headers) from None
                 if at >= 0:
                     break
                 self._seal(queue)

@@ -288,7 +288,7 @@ class Accumulator:
         if self.value_serializer is not None:
             value = self.value_serializer(topic, value)
         if headers is not None:
-            headers = list(headers)
+            headers = header_list(headers)
         if partition is None and self.partitioner is not None:
             partition = self.partitioner(topic, key, value, len(known.queues))
         if timestamp_ms is None:
@@ -315,7 +315,7 @@ class Accumulator:
             key, value, headers = None, item, None
             if isinstance(item, tuple):
                 key, value = item[0], item[1]
-                headers = item[2] if len(item) > 2 else None
+                headers = header_list(item[2]) if len(item) > 2 and item[2] is not None else None
             if self.key_serializer is not None:
                 key = self.key_serializer(topic, key)
             if self.value_serializer is not None:
@@ -379,8 +379,8 @@ class Accumulator:
                 batch = SendBatch(queue, BatchBuilder(min(self.batch_bytes, topic.max_batch_bytes)))
             try:
                 index: int = batch.builder.append(timestamp_ms, key, value, headers)
-            except TypeError as error:
-                raise wrong_type(key, value, error) from None
+            except (TypeError, ValueError) as error:
+                raise wrong_type(key, value, error, headers) from None
             if index >= 0:
                 break
             self._seal(queue)
@@ -475,11 +475,21 @@ class Accumulator:
                 waiter()
 
 
-def wrong_type(key: Any, value: Any, error: TypeError) -> TypeError:
-    """The error for a key or value that is not bytes, saying which and what to do."""
+def header_list(headers: Any) -> list[Any]:
+    """The headers of a call, a dict or pairs, as a list that nobody else changes."""
+    return list(headers.items() if isinstance(headers, dict) else headers)
+
+
+def wrong_type(key: Any, value: Any, error: Exception, headers: list[Any] | None = None) -> Exception:
+    """The error for a key, value or header of the wrong type, saying which and what to do."""
     for name, given in (("value", value), ("key", key)):
         if given is not None and not isinstance(given, bytes | bytearray | memoryview):
             return TypeError(f"a {name} must be bytes or None, not {type(given).__name__}: set {name}.serializer")
+    for index, pair in enumerate(headers or ()):
+        match pair:
+            case [str(), None | bytes() | bytearray() | memoryview()]:
+                continue
+        return TypeError(f"header {index} must be a pair of a str and bytes (or None), not {pair!r:.80}")
     return error
 
 
