@@ -68,6 +68,14 @@ def test_partial_batch_waits_five_milliseconds_at_most_behind_a_slow_answer(fake
         fake.hold_answers(False)
 
 
+@pytest.mark.parametrize("headers", [{"h": b"1", "n": None}, [("h", b"1"), ("n", None)]])
+def test_headers_are_those_given_also_for_the_first_record_of_a_topic(fake: Any, headers: Any) -> None:
+    with producer(fake) as out:
+        for _ in range(2):  # the first waits for the topic's metadata, the second does not
+            out.send("t", b"v", headers=headers).result(10)
+    assert [record.headers for record in fake.records("t")] == [[("h", b"1"), ("n", None)]] * 2
+
+
 def test_linger_holds_a_record_back_and_flush_overrules_it(fake: Any) -> None:
     with producer(fake, linger_ms=60_000, delivery_timeout_ms=120_000) as out:
         future = out.send("t", b"v")

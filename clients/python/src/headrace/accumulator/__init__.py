@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from ._pure import PartitionQueue as PartitionQueue
     from ._pure import SendBatch as SendBatch
     from ._pure import TopicQueues as TopicQueues
+    from ._pure import header_list as header_list
     from ._pure import key_partitions as key_partitions
     from ._pure import murmur2 as murmur2
     from ._pure_metadata import RecordMetadata as RecordMetadata
@@ -44,5 +45,6 @@ else:
     RecordMetadata = _chosen.RecordMetadata
     SendBatch = _chosen.SendBatch
     TopicQueues = _chosen.TopicQueues
+    header_list = _chosen.header_list
     key_partitions = _chosen.key_partitions
     murmur2 = _chosen.murmur2

@@ -8,7 +8,7 @@ import weakref
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
-from ..accumulator import AsyncRecordFuture
+from ..accumulator import AsyncRecordFuture, header_list
 from ..awaitable import AwaitableDict
 from ..settings import PRODUCER, resolve
 from .blocking import Headers, OnDelivery
@@ -142,7 +142,7 @@ class _Slow:
     ) -> AsyncRecordFuture:
         core = self.core
         if headers is not None:
-            headers = list(headers)
+            headers = header_list(headers)
         if timestamp_ms is None:
             timestamp_ms = time.time_ns() // 1_000_000
         deadline = time.monotonic() + core.max_block_s

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from headrace_core.errors import HeadraceError
 
-from ..accumulator import RecordFuture, RecordMetadata
+from ..accumulator import RecordFuture, RecordMetadata, header_list
 from ..settings import PRODUCER, resolve
 from .core import ProducerCore, deadline_error
 from .futures import ManyFuture
@@ -17,7 +17,7 @@ from .futures import ManyFuture
 if TYPE_CHECKING:
     import pyarrow as pa
 
-Headers = Iterable[tuple[str, bytes | None]]
+Headers = Mapping[str, bytes | None] | Iterable[tuple[str, bytes | None]]
 OnDelivery = Callable[[RecordMetadata | None, HeadraceError | None], object]
 
 
@@ -152,7 +152,7 @@ class _Slow:
     ) -> RecordFuture:
         core = self.core
         if headers is not None:
-            headers = list(headers)
+            headers = header_list(headers)
         if timestamp_ms is None:
             timestamp_ms = time.time_ns() // 1_000_000
         deadline = time.monotonic() + core.max_block_s
