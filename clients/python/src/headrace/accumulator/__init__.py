@@ -8,6 +8,8 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+from ._pure import Headers as Headers
+
 BACKEND: str
 
 if TYPE_CHECKING:

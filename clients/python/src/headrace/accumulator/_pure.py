@@ -18,7 +18,7 @@ import random
 import struct
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from headrace_core.errors import HeadraceError, RecordTooLargeError
@@ -26,6 +26,9 @@ from headrace_core.records import BatchBuilder
 
 from ._pure_futures import AsyncRecordFuture, RecordFuture, Sent
 from ._pure_metadata import RecordMetadata as RecordMetadata
+
+#: What a caller may give as a record's headers.
+Headers = Mapping[str, bytes | None] | Iterable[tuple[str, bytes | None]]
 
 OPEN, CLOSED, FORKED = 0, 1, 2
 
@@ -230,7 +233,7 @@ class Accumulator:
         topic: str,
         value: Any = None,
         key: Any = None,
-        headers: Iterable[tuple[str, bytes | None]] | None = None,
+        headers: Headers | None = None,
         partition: int | None = None,
         timestamp_ms: int | None = None,
         on_delivery: Any = None,
@@ -250,7 +253,7 @@ class Accumulator:
         topic: str,
         value: Any = None,
         key: Any = None,
-        headers: Iterable[tuple[str, bytes | None]] | None = None,
+        headers: Headers | None = None,
         partition: int | None = None,
         timestamp_ms: int | None = None,
     ) -> Any:
@@ -272,7 +275,7 @@ class Accumulator:
         topic: str,
         value: Any,
         key: Any,
-        headers: Iterable[tuple[str, bytes | None]] | None,
+        headers: Headers | None,
         partition: int | None,
         timestamp_ms: int | None,
     ) -> Any:
@@ -475,9 +478,9 @@ class Accumulator:
                 waiter()
 
 
-def header_list(headers: Any) -> list[Any]:
+def header_list(headers: Headers) -> list[Any]:
     """The headers of a call, a dict or pairs, as a list that nobody else changes."""
-    return list(headers.items() if isinstance(headers, dict) else headers)
+    return list(headers.items() if isinstance(headers, Mapping) else headers)
 
 
 def wrong_type(key: Any, value: Any, error: Exception, headers: list[Any] | None = None) -> Exception:

@@ -8,10 +8,10 @@ import weakref
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
-from ..accumulator import AsyncRecordFuture, header_list
+from ..accumulator import AsyncRecordFuture, Headers, header_list
 from ..awaitable import AwaitableDict
 from ..settings import PRODUCER, resolve
-from .blocking import Headers, OnDelivery
+from .blocking import OnDelivery
 from .core import ProducerCore, deadline_error
 from .futures import ManyFuture
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import time
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
 from headrace_core.errors import HeadraceError
 
-from ..accumulator import RecordFuture, RecordMetadata, header_list
+from ..accumulator import Headers, RecordFuture, RecordMetadata, header_list
 from ..settings import PRODUCER, resolve
 from .core import ProducerCore, deadline_error
 from .futures import ManyFuture
@@ -17,7 +17,6 @@ from .futures import ManyFuture
 if TYPE_CHECKING:
     import pyarrow as pa
 
-Headers = Mapping[str, bytes | None] | Iterable[tuple[str, bytes | None]]
 OnDelivery = Callable[[RecordMetadata | None, HeadraceError | None], object]
 
 
