@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 import signal
-import sys
 import time
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,7 +12,7 @@ import typer
 
 from ..local.directory import ClusterDirectory, Started, Topology
 from ..local.state import ROLES, ClusterState
-from .output import Output, OutputFormat, key_values, note, print_json, print_table
+from .output import Output, OutputFormat, key_values, note, print_json, print_table, say
 
 _Data = Annotated[
     Path, typer.Option("--data", envvar="HEADRACE_DATA", help="The cluster's directory: data, logs, configuration.")
@@ -91,21 +90,20 @@ def _print_up(cluster: ClusterDirectory, started: Started, seconds: float, detac
         )
         return
     if started.nodes:
-        print(f"headrace is up ({_counted(state)}, {seconds:.2f} s)")
+        say(f"headrace is up ({_counted(state)}, {seconds:.2f} s)")
     else:
-        print(f"headrace is already running in {cluster.directory} ({_counted(state)})")
+        say(f"headrace is already running in {cluster.directory} ({_counted(state)})")
     for node in state.nodes:
-        print(f"  {node.role} {node.id:<3} {node.address:<21} pid {node.pid()}")
+        say(f"  {node.role} {node.id:<3} {node.address:<21} pid {node.pid()}")
     flag = "" if state.bootstrap_servers == f"127.0.0.1:{_DEFAULT_PORT}" else f" -b {state.bootstrap_servers}"
-    print("\nTo paste:")
+    say("\nTo paste:")
     if flag:
-        print(f"  export HEADRACE_BOOTSTRAP_SERVERS={state.bootstrap_servers}")
-    print(f"  headrace topics create orders -p 6{flag}")
-    print(f"  echo hello | headrace produce -t orders{flag}")
-    print(f"  headrace consume -t orders -e{flag}")
-    print(f"  headrace ps --data {data}")
-    print(f"  headrace down --data {data}" if detach or not started.nodes else "Ctrl-C stops the cluster.")
-    sys.stdout.flush()
+        say(f"  export HEADRACE_BOOTSTRAP_SERVERS={state.bootstrap_servers}")
+    say(f"  headrace topics create orders -p 6{flag}")
+    say(f"  echo hello | headrace produce -t orders{flag}")
+    say(f"  headrace consume -t orders -e{flag}")
+    say(f"  headrace ps --data {data}")
+    say(f"  headrace down --data {data}" if detach or not started.nodes else "Ctrl-C stops the cluster.")
 
 
 def _counted(state: ClusterState) -> str:

@@ -8,9 +8,10 @@ from __future__ import annotations
 import contextlib
 import enum
 import json
+import os
 import sys
 from collections.abc import Iterable, Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, TextIO
 
 import typer
 
@@ -26,8 +27,21 @@ Output = Annotated[OutputFormat, typer.Option("--output", "-o", help="json: one 
 
 def note(message: str) -> None:
     """A line for people, on stderr; when the terminal has gone there is nobody to tell, and the work goes on."""
-    with contextlib.suppress(OSError):
-        print(message, file=sys.stderr, flush=True)
+    _tell(message, sys.stderr)
+
+
+def say(message: str) -> None:
+    """The same on stdout, for a command that has begun what it must also end."""
+    _tell(message, sys.stdout)
+
+
+def _tell(message: str, to: TextIO) -> None:
+    try:
+        print(message, file=to, flush=True)
+    except OSError:
+        for stream in (sys.stdout, sys.stderr):  # what is still buffered goes nowhere, and not into the exit code
+            with contextlib.suppress(OSError, ValueError):
+                os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def print_json(document: Any) -> None:
