@@ -28,7 +28,9 @@ class Terminal:
     def __init__(self, *command: str) -> None:
         self.pid, self.fd = pty.fork()
         if self.pid == 0:
-            os.execv(command[0], list(command))
+            # Buffered, as for most people: what a dead terminal does not take is tried again at the end.
+            environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+            os.execve(command[0], list(command), environment)
         self.shown = b""
         self.code: int | None = None
 
