@@ -66,7 +66,7 @@ def _polls(stream: list[tuple[int, int]], rng: random.Random) -> list[list[tuple
 
 
 def _fed(how: str, stream: list[tuple[int, int]], rng: random.Random) -> _Ledger:
-    ledger = _Ledger(STARTS, strict_every=1)
+    ledger = _Ledger(STARTS)
     for poll in _polls(stream, rng):
         if how == "records":
             ledger.take_records([_record(*each) for each in poll])
