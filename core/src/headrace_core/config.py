@@ -31,6 +31,15 @@ class Kind(enum.Enum):
     CLASS = "class"  # any Python object: serializers, partitioners; never comes from text
 
 
+class Scope(enum.Enum):
+    """How a key can be changed. A broker key goes by Kafka's "update mode", a topic key by the topic."""
+
+    READ_ONLY = "read-only"  # in the properties file (or when a client is made), and a restart
+    PER_BROKER = "per-broker"  # while it runs, for one broker; not for all of them at once
+    CLUSTER_WIDE = "cluster-wide"  # while they run, for all brokers, or for one that is to differ
+    PER_TOPIC = "per-topic"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigKey:
     """One key. ``low`` and ``high`` are inclusive; ``choices`` are the legal strings (of each item, for a LIST).
@@ -48,7 +57,12 @@ class ConfigKey:
     choices: tuple[str, ...] | None = None
     check: Callable[[Any], str | None] | None = None  # returns what is wrong, or None
     note: str | None = None
-    dynamic: bool = False
+    scope: Scope = Scope.READ_ONLY
+
+    @property
+    def dynamic(self) -> bool:
+        """Can it be changed while brokers run (``headrace configs alter``)?"""
+        return self.scope is not Scope.READ_ONLY
 
     def parse(self, raw: Any) -> Any:
         """The typed value of ``raw``; raises InvalidConfigError naming the key, the value and what would fit."""

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ..config import INT_MAX, LONG_MAX, ConfigDef, ConfigKey, Kind
+from ..config import INT_MAX, LONG_MAX, ConfigDef, ConfigKey, Kind, Scope
 from ..types import FlushPolicy, TimestampType
 
 #: How often an ``interval`` topic is flushed when neither ``flush.ms`` nor the broker's log.flush.interval.ms says.
@@ -22,7 +22,7 @@ _COMPRESSION = ("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer")
 
 
 def _key(name: str, kind: Kind, default: Any, doc: str, **more: Any) -> ConfigKey:
-    return ConfigKey(name=name, kind=kind, default=default, doc=doc, dynamic=True, **more)
+    return ConfigKey(name=name, kind=kind, default=default, doc=doc, scope=Scope.PER_TOPIC, **more)
 
 
 def _retention_note(what: str) -> str:

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import dataclasses
 
-from ..config import INT_MAX, ConfigDef, ConfigKey, Kind
+from ..config import INT_MAX, ConfigDef, ConfigKey, Kind, Scope
 from ..log.config import TOPIC
 from .pasted_keys import PASTED
+from .upkeep_keys import UPKEEP
 
 ROLES = ("controller", "broker", "coordinator")
 
@@ -57,7 +58,8 @@ COARSE_DEFAULT_KEYS: dict[str, tuple[str, int]] = {
 
 def _topic_default(topic_key: str, name: str) -> ConfigKey:
     key = TOPIC.keys[topic_key]
-    return dataclasses.replace(key, name=name, doc=f"Default of {topic_key} for topics that do not set it. {key.doc}")
+    doc = f"Default of {topic_key} for topics that do not set it. {key.doc}"
+    return dataclasses.replace(key, name=name, scope=Scope.CLUSTER_WIDE, doc=doc)
 
 
 _NODE = [
@@ -233,7 +235,7 @@ _COARSE = [
 _TOPIC_DEFAULTS = [_topic_default(topic_key, name) for topic_key, name in TOPIC_DEFAULT_KEYS.items()]
 
 #: Every key of a server's properties file.
-SERVER = ConfigDef([*_NODE, *_CLUSTER, *_BROKER, *_COARSE, *_TOPIC_DEFAULTS, *PASTED], where="server")
+SERVER = ConfigDef([*_NODE, *_CLUSTER, *_BROKER, *UPKEEP, *_COARSE, *_TOPIC_DEFAULTS, *PASTED], where="server")
 
 
 def topic_defaults(given: dict[str, object]) -> dict[str, object]:

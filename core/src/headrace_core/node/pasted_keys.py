@@ -13,7 +13,6 @@ from ..config import INT_MAX, LONG_MAX, ConfigKey, Kind
 _LISTENERS = "nodes call each other, and the controllers, at the listener called internal"
 _ONE_LOOP = "has no effect: a broker is one event loop, with a thread for each log directory; run more brokers instead"
 _SOCKETS = "has no effect: gRPC and the operating system size the buffers of connections"
-_RETENTION = "has no effect yet: retention by time and size is not built"
 _REPLICATION = "has no effect yet: replication is not built"
 _GROUPS = "has no effect yet: it comes with the coordinator, which is not built"
 _TRANSACTIONS = "has no effect yet: transactions are not built"
@@ -63,13 +62,9 @@ PASTED = (
     _number("num.network.threads", 3, _ONE_LOOP, "Threads that read requests and write answers."),
     _number("num.io.threads", 8, _ONE_LOOP, "Threads that carry requests out."),
     _number("background.threads", 10, _ONE_LOOP, "Threads for work in the background."),
-    _number("num.recovery.threads.per.data.dir", 2, _ONE_LOOP, "Threads for recovery at start."),
     _number("socket.send.buffer.bytes", 102_400, _SOCKETS, "SO_SNDBUF; -1: the system's.", low=-1),
     _number("socket.receive.buffer.bytes", 102_400, _SOCKETS, "SO_RCVBUF; -1: the system's.", low=-1),
     _number("socket.listen.backlog.size", 50, _SOCKETS, "Connections that may wait to be accepted."),
-    _number(
-        "log.retention.check.interval.ms", 300_000, _RETENTION, "How often old segments are looked for.", kind=Kind.LONG
-    ),
     _number("num.replica.fetchers", 1, _REPLICATION, "Streams to each leader broker."),
     _number("replica.fetch.max.bytes", 1_048_576, _REPLICATION, "Bytes of one partition in one fetch.", low=0),
     _number("replica.socket.timeout.ms", 30_000, _REPLICATION, "When a silent leader counts as gone."),
