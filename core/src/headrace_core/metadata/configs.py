@@ -12,16 +12,19 @@ For a topic's key, the first of these that is set (Kafka's order):
 from __future__ import annotations
 
 import enum
+import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from ..config import ConfigKey
-from ..errors import InvalidRequestError
+from ..errors import InvalidConfigError, InvalidRequestError
 from ..log.config import TOPIC
 from ..node.keys import SERVER, TOPIC_DEFAULT_KEYS
 from .image import MetadataImage
 from .records import ConfigResourceType
+
+logger = logging.getLogger("headrace.config")
 
 #: Ids are 32-bit numbers. Python refuses to convert thousands of digits with a ValueError.
 _BROKER_ID_DIGITS_MAX = 10
@@ -65,6 +68,25 @@ def broker_topic_defaults(image: MetadataImage, broker_id: int, static: Mapping[
         dynamic = image.config(ConfigResourceType.BROKER, name)
         if dynamic:
             values.update({topic: dynamic[key] for topic, key in TOPIC_DEFAULT_KEYS.items() if key in dynamic})
+    return values
+
+
+def broker_values(image: MetadataImage, broker_id: int, static: Mapping[str, Any]) -> dict[str, Any]:
+    """Every server key with the typed value that holds on a broker (-1: one that is set on none by itself).
+
+    ``static``: what its properties file sets (NodeConfig.given). A dynamic value that is not legal (it was written when
+    other bounds held) counts as not set, and is logged: it must not stop a broker.
+    """
+    values = {name: key.default for name, key in SERVER.keys.items()}
+    values.update(static)
+    for name in ("", str(broker_id)) if broker_id >= 0 else ("",):
+        for key_name, text in image.config(ConfigResourceType.BROKER, name).items():
+            try:
+                key = SERVER.key(key_name)
+                if key.dynamic:
+                    values[key.name] = key.parse(text)
+            except InvalidConfigError as error:
+                logger.warning("a dynamic value of broker %r is left out: %s", name, error)
     return values
 
 

@@ -12,8 +12,9 @@ UPKEEP = (
         name="log.retention.check.interval.ms",
         kind=Kind.LONG,
         default=300_000,
-        doc="How often the broker looks for segments that retention lets go.",
+        doc="How often the broker looks for segments that retention lets go. (Kafka: only by a restart.)",
         low=1,
+        scope=Scope.CLUSTER_WIDE,
     ),
     ConfigKey(
         name="log.initial.task.delay.ms",

@@ -4,6 +4,7 @@ from .emitter import Emitter
 from .events import (
     BrokerFenced,
     BrokerRegistered,
+    BrokerSettingsChanged,
     BrokerUnfenced,
     Event,
     LogDirectoryFailed,
@@ -22,6 +23,7 @@ from .metrics import Counter, Metrics
 __all__ = [
     "BrokerFenced",
     "BrokerRegistered",
+    "BrokerSettingsChanged",
     "BrokerUnfenced",
     "Counter",
     "Emitter",

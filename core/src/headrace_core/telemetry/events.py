@@ -7,6 +7,7 @@ should repeat it.
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -61,6 +62,13 @@ class BrokerUnfenced(Event):
     """This broker serves again."""
 
     broker_id: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerSettingsChanged(Event):
+    """Broker keys were altered while the broker runs. ``changed``: {key: "old -> new"}."""
+
+    changed: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -55,6 +55,7 @@ from .handlers.offsets import OffsetsService
 from .handlers.produce import ProduceService
 from .metadata_state import MetadataState
 from .replicas import LogSettings, Replicas
+from .settings import LiveSettings
 from .storage import Storage
 
 logger = logging.getLogger("headrace.broker")
@@ -89,6 +90,8 @@ class Broker:
         self._started_monotonic_ms = self.clock.monotonic_ms()
         loop = asyncio.get_running_loop()
         values = config.values
+        #: The broker keys that may change while it runs; see settings.py.
+        self.settings = LiveSettings(config.given, self.events)
         settings = LogSettings(static=config.topic_defaults(), flush_interval_ms=_flush_interval_ms(values))
         self.replicas = Replicas(settings, self.events)
         self.storage = Storage(
@@ -141,10 +144,12 @@ class Broker:
         session.hold_fenced(True)
         self._tasks.append(asyncio.create_task(session.run(), name="heartbeats"))
         image = await self._unless_failed(follower.wait_applied(registered.metadata_offset))
+        self.settings.apply(image, registered.broker_id)
         await self.storage.open(lambda topic: self.replicas.settings_of(topic, image))
         self._acting = True
         image = follower.image
         await self.replicas.apply_all(image)
+        self.settings.apply(image, registered.broker_id)
         self._ready = True
         self.context.metadata.advance(image, MetadataDelta(0, image.next_offset))
         self._in_force.set()
@@ -266,6 +271,7 @@ class Broker:
             return  # the first image that is acted upon will hold it
         await self._in_force.wait()
         await self.replicas.apply(image, delta)
+        self.settings.apply(image, self.replicas.broker_id, delta)
         assert self._follower is not None
         assert self._session is not None
         self.context.metadata.controller_id = self._follower.leader_id

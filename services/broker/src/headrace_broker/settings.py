@@ -1,0 +1,119 @@
+"""The broker's own settings that may change while it runs, and who is told when they do.
+
+``BrokerSettings`` is what holds now: this broker's dynamic values over those of all brokers over its properties file
+over the defaults. ``LiveSettings.current`` is the value in force; who cannot look at it each time (a thread that waits,
+a limit that was handed on) subscribes:
+
+    live.subscribe(lambda old, new: cache.resize(new.open_files_max))
+
+Subscribers are called in the event loop, after the topics' settings are in force (``Replicas.apply``) and before the
+change counts as applied: so whoever altered a key through this broker finds it in force when the answer comes. A key
+is added here by a field in ``BrokerSettings`` and a line in ``_KEYS``. Topic keys reach the logs another way
+(``LogSettings``).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from headrace_core.metadata import MetadataDelta, MetadataImage
+from headrace_core.metadata.configs import broker_values
+from headrace_core.metadata.records import ConfigResourceType
+from headrace_core.telemetry import BrokerSettingsChanged, Emitter
+
+logger = logging.getLogger("headrace.broker")
+
+#: Field of BrokerSettings -> the key that it comes from.
+_KEYS = {
+    "retention_check_interval_ms": "log.retention.check.interval.ms",
+    "initial_task_delay_ms": "log.initial.task.delay.ms",
+    "recovery_threads_per_dir": "num.recovery.threads.per.data.dir",
+    "cleaner_enable": "log.cleaner.enable",
+    "cleaner_threads": "log.cleaner.threads",
+    "cleaner_dedupe_buffer_bytes": "log.cleaner.dedupe.buffer.size",
+    "cleaner_io_buffer_bytes": "log.cleaner.io.buffer.size",
+    "cleaner_load_factor": "log.cleaner.io.buffer.load.factor",
+    "cleaner_io_bytes_per_second": "log.cleaner.io.max.bytes.per.second",
+    "cleaner_backoff_ms": "log.cleaner.backoff.ms",
+    "dir_reserve_bytes": "log.dir.reserve.bytes",
+    "scrub_bytes_per_second": "log.scrub.bytes.per.second",
+    "open_files_max": "log.open.files.max",
+}
+
+#: Called in the event loop with what held and what holds now; never with two that are equal.
+Changed = Callable[["BrokerSettings", "BrokerSettings"], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerSettings:
+    """What the upkeep of the logs obeys. Derived, never set field by field; buffers are those of all threads together.
+
+    The meaning of each field is its key's (``_KEYS``, docs/configuration.md).
+    """
+
+    retention_check_interval_ms: int
+    initial_task_delay_ms: int
+    recovery_threads_per_dir: int
+    cleaner_enable: bool
+    cleaner_threads: int
+    cleaner_dedupe_buffer_bytes: int
+    cleaner_io_buffer_bytes: int
+    cleaner_load_factor: float
+    #: inf: no limit.
+    cleaner_io_bytes_per_second: float
+    cleaner_backoff_ms: int
+    dir_reserve_bytes: int
+    #: 0: no scrubbing.
+    scrub_bytes_per_second: int
+    open_files_max: int
+
+    @classmethod
+    def of(cls, static: Mapping[str, Any], image: MetadataImage | None = None, broker_id: int = -1) -> BrokerSettings:
+        """``static``: the typed values that the properties file sets (NodeConfig.given)."""
+        values = broker_values(image or MetadataImage(), broker_id, static)
+        return cls(**{field: values[key] for field, key in _KEYS.items()})
+
+    def changed_keys(self, new: BrokerSettings) -> dict[str, tuple[Any, Any]]:
+        """{key: (value here, value in ``new``)} of those that differ."""
+        return {
+            _KEYS[field.name]: (before, after)
+            for field in dataclasses.fields(self)
+            if (before := getattr(self, field.name)) != (after := getattr(new, field.name))
+        }
+
+
+class LiveSettings:
+    """Owned by the event loop; ``current`` may be read from any thread (it is replaced whole)."""
+
+    def __init__(self, static: Mapping[str, Any], events: Emitter) -> None:
+        self.current = BrokerSettings.of(static)
+        self._static = static
+        self._events = events
+        self._subscribers: dict[Changed, None] = {}
+
+    def subscribe(self, changed: Changed) -> Callable[[], None]:
+        """Call ``changed(old, new)`` after each change; returns what ends that."""
+        self._subscribers[changed] = None
+        return lambda: self._subscribers.pop(changed, None) and None
+
+    def apply(self, image: MetadataImage, broker_id: int, delta: MetadataDelta | None = None) -> None:
+        """Put the broker keys of ``image`` into force; with a ``delta``, only if it changed any."""
+        if delta is not None and not any(
+            kind is ConfigResourceType.BROKER and name in ("", str(broker_id)) for kind, name in delta.configs
+        ):
+            return
+        old, new = self.current, BrokerSettings.of(self._static, image, broker_id)
+        if new == old:
+            return
+        self.current = new
+        changed = {key: f"{before} -> {after}" for key, (before, after) in old.changed_keys(new).items()}
+        self._events.emit(BrokerSettingsChanged(changed=changed))
+        for subscriber in list(self._subscribers):
+            try:
+                subscriber(old, new)
+            except Exception:  # one room's failure keeps no other from the change, nor the broker from its metadata
+                logger.exception("a part of this broker could not put changed settings into force: %s", changed)
