@@ -73,6 +73,12 @@ class RequestTimedOutError(RetriableError):
     code, number = "REQUEST_TIMED_OUT", 7
 
 
+class ReplicaNotAvailableError(RetriableError):
+    """This broker has no replica of the partition, or none that can do what was asked."""
+
+    code, number = "REPLICA_NOT_AVAILABLE", 9
+
+
 class RecordTooLargeError(HeadraceError):
     """The record, or its batch, is larger than the limit allows."""
 
@@ -215,6 +221,12 @@ class StorageError(RetriableError):
     """A log directory failed on the server (disk error); the partition is offline there."""
 
     code, number = "KAFKA_STORAGE_ERROR", 56
+
+
+class LogDirNotFoundError(HeadraceError):
+    """The broker has no log directory with this path or id."""
+
+    code, number = "LOG_DIR_NOT_FOUND", 57
 
 
 class UnknownProducerIdError(HeadraceError):

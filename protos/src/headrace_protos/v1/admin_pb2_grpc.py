@@ -59,6 +59,16 @@ class AdminStub:
                 request_serializer=headrace__protos_dot_v1_dot_admin__pb2.AlterConfigsRequest.SerializeToString,
                 response_deserializer=headrace__protos_dot_v1_dot_admin__pb2.AlterConfigsResponse.FromString,
                 _registered_method=True)
+        self.DescribeLogDirs = channel.unary_unary(
+                '/headrace.v1.Admin/DescribeLogDirs',
+                request_serializer=headrace__protos_dot_v1_dot_admin__pb2.DescribeLogDirsRequest.SerializeToString,
+                response_deserializer=headrace__protos_dot_v1_dot_admin__pb2.DescribeLogDirsResponse.FromString,
+                _registered_method=True)
+        self.AlterReplicaLogDirs = channel.unary_unary(
+                '/headrace.v1.Admin/AlterReplicaLogDirs',
+                request_serializer=headrace__protos_dot_v1_dot_admin__pb2.AlterReplicaLogDirsRequest.SerializeToString,
+                response_deserializer=headrace__protos_dot_v1_dot_admin__pb2.AlterReplicaLogDirsResponse.FromString,
+                _registered_method=True)
 
 
 class AdminServicer:
@@ -99,6 +109,21 @@ class AdminServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def DescribeLogDirs(self, request, context):
+        """The log directories of the broker that is asked, and what is in them (KIP-113, KIP-827). Only brokers serve it.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def AlterReplicaLogDirs(self, request, context):
+        """Move replicas of the broker that is asked to other directories of it (KIP-113). Answered when the moves have begun;
+        DescribeLogDirs shows the copy in the new directory as is_future until it takes over. Only brokers serve it.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AdminServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -126,6 +151,16 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.AlterConfigs,
                     request_deserializer=headrace__protos_dot_v1_dot_admin__pb2.AlterConfigsRequest.FromString,
                     response_serializer=headrace__protos_dot_v1_dot_admin__pb2.AlterConfigsResponse.SerializeToString,
+            ),
+            'DescribeLogDirs': grpc.unary_unary_rpc_method_handler(
+                    servicer.DescribeLogDirs,
+                    request_deserializer=headrace__protos_dot_v1_dot_admin__pb2.DescribeLogDirsRequest.FromString,
+                    response_serializer=headrace__protos_dot_v1_dot_admin__pb2.DescribeLogDirsResponse.SerializeToString,
+            ),
+            'AlterReplicaLogDirs': grpc.unary_unary_rpc_method_handler(
+                    servicer.AlterReplicaLogDirs,
+                    request_deserializer=headrace__protos_dot_v1_dot_admin__pb2.AlterReplicaLogDirsRequest.FromString,
+                    response_serializer=headrace__protos_dot_v1_dot_admin__pb2.AlterReplicaLogDirsResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -263,6 +298,60 @@ class Admin:
             '/headrace.v1.Admin/AlterConfigs',
             headrace__protos_dot_v1_dot_admin__pb2.AlterConfigsRequest.SerializeToString,
             headrace__protos_dot_v1_dot_admin__pb2.AlterConfigsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DescribeLogDirs(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/headrace.v1.Admin/DescribeLogDirs',
+            headrace__protos_dot_v1_dot_admin__pb2.DescribeLogDirsRequest.SerializeToString,
+            headrace__protos_dot_v1_dot_admin__pb2.DescribeLogDirsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def AlterReplicaLogDirs(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/headrace.v1.Admin/AlterReplicaLogDirs',
+            headrace__protos_dot_v1_dot_admin__pb2.AlterReplicaLogDirsRequest.SerializeToString,
+            headrace__protos_dot_v1_dot_admin__pb2.AlterReplicaLogDirsResponse.FromString,
             options,
             channel_credentials,
             insecure,

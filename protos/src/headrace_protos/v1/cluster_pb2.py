@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from headrace_protos.v1 import common_pb2 as headrace__protos_dot_v1_dot_common__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n headrace_protos/v1/cluster.proto\x12\x0bheadrace.v1\x1a\x1fheadrace_protos/v1/common.proto\"\xac\x01\n\x15RegisterBrokerRequest\x12\x12\n\ncluster_id\x18\x01 \x01(\t\x12\x16\n\x0eincarnation_id\x18\x02 \x01(\x0c\x12\x15\n\rdirectory_ids\x18\x03 \x03(\x0c\x12(\n\tendpoints\x18\x04 \x03(\x0b\x32\x15.headrace.v1.Endpoint\x12\x0c\n\x04rack\x18\x05 \x01(\t\x12\x18\n\x10wanted_broker_id\x18\x06 \x01(\x05\"Z\n\x16RegisterBrokerResponse\x12\x11\n\tbroker_id\x18\x01 \x01(\x05\x12\x14\n\x0c\x62roker_epoch\x18\x02 \x01(\x03\x12\x17\n\x0fmetadata_offset\x18\x03 \x01(\x03\"\x9d\x01\n\x16\x42rokerHeartbeatRequest\x12\x16\n\x0e\x63orrelation_id\x18\x01 \x01(\x04\x12\x11\n\tbroker_id\x18\x02 \x01(\x05\x12\x14\n\x0c\x62roker_epoch\x18\x03 \x01(\x03\x12\x17\n\x0fmetadata_offset\x18\x04 \x01(\x03\x12\x15\n\rwant_shutdown\x18\x05 \x01(\x08\x12\x12\n\nwant_fence\x18\x06 \x01(\x08\"Z\n\x17\x42rokerHeartbeatResponse\x12\x16\n\x0e\x63orrelation_id\x18\x01 \x01(\x04\x12\x0e\n\x06\x66\x65nced\x18\x02 \x01(\x08\x12\x17\n\x0fshould_shutdown\x18\x03 \x01(\x08\"@\n\x15\x46ollowMetadataRequest\x12\x12\n\ncluster_id\x18\x01 \x01(\t\x12\x13\n\x0b\x66rom_offset\x18\x02 \x01(\x03\"l\n\x16\x46ollowMetadataResponse\x12\x0f\n\x07records\x18\x01 \x01(\x0c\x12\x18\n\x10\x63ommitted_offset\x18\x02 \x01(\x03\x12\x11\n\tleader_id\x18\x03 \x01(\x05\x12\x14\n\x0cleader_epoch\x18\x04 \x01(\x05\x32\xa3\x02\n\x07\x43luster\x12Y\n\x0eRegisterBroker\x12\".headrace.v1.RegisterBrokerRequest\x1a#.headrace.v1.RegisterBrokerResponse\x12`\n\x0f\x42rokerHeartbeat\x12#.headrace.v1.BrokerHeartbeatRequest\x1a$.headrace.v1.BrokerHeartbeatResponse(\x01\x30\x01\x12[\n\x0e\x46ollowMetadata\x12\".headrace.v1.FollowMetadataRequest\x1a#.headrace.v1.FollowMetadataResponse0\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n headrace_protos/v1/cluster.proto\x12\x0bheadrace.v1\x1a\x1fheadrace_protos/v1/common.proto\"\xac\x01\n\x15RegisterBrokerRequest\x12\x12\n\ncluster_id\x18\x01 \x01(\t\x12\x16\n\x0eincarnation_id\x18\x02 \x01(\x0c\x12\x15\n\rdirectory_ids\x18\x03 \x03(\x0c\x12(\n\tendpoints\x18\x04 \x03(\x0b\x32\x15.headrace.v1.Endpoint\x12\x0c\n\x04rack\x18\x05 \x01(\t\x12\x18\n\x10wanted_broker_id\x18\x06 \x01(\x05\"Z\n\x16RegisterBrokerResponse\x12\x11\n\tbroker_id\x18\x01 \x01(\x05\x12\x14\n\x0c\x62roker_epoch\x18\x02 \x01(\x03\x12\x17\n\x0fmetadata_offset\x18\x03 \x01(\x03\"\xb7\x01\n\x16\x42rokerHeartbeatRequest\x12\x16\n\x0e\x63orrelation_id\x18\x01 \x01(\x04\x12\x11\n\tbroker_id\x18\x02 \x01(\x05\x12\x14\n\x0c\x62roker_epoch\x18\x03 \x01(\x03\x12\x17\n\x0fmetadata_offset\x18\x04 \x01(\x03\x12\x15\n\rwant_shutdown\x18\x05 \x01(\x08\x12\x12\n\nwant_fence\x18\x06 \x01(\x08\x12\x18\n\x10offline_log_dirs\x18\x07 \x03(\x0c\"Z\n\x17\x42rokerHeartbeatResponse\x12\x16\n\x0e\x63orrelation_id\x18\x01 \x01(\x04\x12\x0e\n\x06\x66\x65nced\x18\x02 \x01(\x08\x12\x17\n\x0fshould_shutdown\x18\x03 \x01(\x08\"}\n\x1b\x41ssignReplicasToDirsRequest\x12\x11\n\tbroker_id\x18\x01 \x01(\x05\x12\x14\n\x0c\x62roker_epoch\x18\x02 \x01(\x03\x12\x35\n\x0b\x64irectories\x18\x03 \x03(\x0b\x32 .headrace.v1.DirectoryAssignment\"W\n\x13\x44irectoryAssignment\x12\x14\n\x0c\x64irectory_id\x18\x01 \x01(\x0c\x12*\n\x06topics\x18\x02 \x03(\x0b\x32\x1a.headrace.v1.AssignedTopic\"5\n\rAssignedTopic\x12\x10\n\x08topic_id\x18\x01 \x01(\x0c\x12\x12\n\npartitions\x18\x02 \x03(\x05\"h\n\x1c\x41ssignReplicasToDirsResponse\x12/\n\x07refused\x18\x01 \x03(\x0b\x32\x1e.headrace.v1.RefusedAssignment\x12\x17\n\x0fmetadata_offset\x18\x02 \x01(\x03\"[\n\x11RefusedAssignment\x12\x10\n\x08topic_id\x18\x01 \x01(\x0c\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12!\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x12.headrace.v1.Error\"@\n\x15\x46ollowMetadataRequest\x12\x12\n\ncluster_id\x18\x01 \x01(\t\x12\x13\n\x0b\x66rom_offset\x18\x02 \x01(\x03\"l\n\x16\x46ollowMetadataResponse\x12\x0f\n\x07records\x18\x01 \x01(\x0c\x12\x18\n\x10\x63ommitted_offset\x18\x02 \x01(\x03\x12\x11\n\tleader_id\x18\x03 \x01(\x05\x12\x14\n\x0cleader_epoch\x18\x04 \x01(\x05\x32\x90\x03\n\x07\x43luster\x12Y\n\x0eRegisterBroker\x12\".headrace.v1.RegisterBrokerRequest\x1a#.headrace.v1.RegisterBrokerResponse\x12`\n\x0f\x42rokerHeartbeat\x12#.headrace.v1.BrokerHeartbeatRequest\x1a$.headrace.v1.BrokerHeartbeatResponse(\x01\x30\x01\x12k\n\x14\x41ssignReplicasToDirs\x12(.headrace.v1.AssignReplicasToDirsRequest\x1a).headrace.v1.AssignReplicasToDirsResponse\x12[\n\x0e\x46ollowMetadata\x12\".headrace.v1.FollowMetadataRequest\x1a#.headrace.v1.FollowMetadataResponse0\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -37,13 +37,23 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_REGISTERBROKERRESPONSE']._serialized_start=257
   _globals['_REGISTERBROKERRESPONSE']._serialized_end=347
   _globals['_BROKERHEARTBEATREQUEST']._serialized_start=350
-  _globals['_BROKERHEARTBEATREQUEST']._serialized_end=507
-  _globals['_BROKERHEARTBEATRESPONSE']._serialized_start=509
-  _globals['_BROKERHEARTBEATRESPONSE']._serialized_end=599
-  _globals['_FOLLOWMETADATAREQUEST']._serialized_start=601
-  _globals['_FOLLOWMETADATAREQUEST']._serialized_end=665
-  _globals['_FOLLOWMETADATARESPONSE']._serialized_start=667
-  _globals['_FOLLOWMETADATARESPONSE']._serialized_end=775
-  _globals['_CLUSTER']._serialized_start=778
-  _globals['_CLUSTER']._serialized_end=1069
+  _globals['_BROKERHEARTBEATREQUEST']._serialized_end=533
+  _globals['_BROKERHEARTBEATRESPONSE']._serialized_start=535
+  _globals['_BROKERHEARTBEATRESPONSE']._serialized_end=625
+  _globals['_ASSIGNREPLICASTODIRSREQUEST']._serialized_start=627
+  _globals['_ASSIGNREPLICASTODIRSREQUEST']._serialized_end=752
+  _globals['_DIRECTORYASSIGNMENT']._serialized_start=754
+  _globals['_DIRECTORYASSIGNMENT']._serialized_end=841
+  _globals['_ASSIGNEDTOPIC']._serialized_start=843
+  _globals['_ASSIGNEDTOPIC']._serialized_end=896
+  _globals['_ASSIGNREPLICASTODIRSRESPONSE']._serialized_start=898
+  _globals['_ASSIGNREPLICASTODIRSRESPONSE']._serialized_end=1002
+  _globals['_REFUSEDASSIGNMENT']._serialized_start=1004
+  _globals['_REFUSEDASSIGNMENT']._serialized_end=1095
+  _globals['_FOLLOWMETADATAREQUEST']._serialized_start=1097
+  _globals['_FOLLOWMETADATAREQUEST']._serialized_end=1161
+  _globals['_FOLLOWMETADATARESPONSE']._serialized_start=1163
+  _globals['_FOLLOWMETADATARESPONSE']._serialized_end=1271
+  _globals['_CLUSTER']._serialized_start=1274
+  _globals['_CLUSTER']._serialized_end=1674
 # @@protoc_insertion_point(module_scope)

@@ -44,6 +44,11 @@ class ClusterStub:
                 request_serializer=headrace__protos_dot_v1_dot_cluster__pb2.BrokerHeartbeatRequest.SerializeToString,
                 response_deserializer=headrace__protos_dot_v1_dot_cluster__pb2.BrokerHeartbeatResponse.FromString,
                 _registered_method=True)
+        self.AssignReplicasToDirs = channel.unary_unary(
+                '/headrace.v1.Cluster/AssignReplicasToDirs',
+                request_serializer=headrace__protos_dot_v1_dot_cluster__pb2.AssignReplicasToDirsRequest.SerializeToString,
+                response_deserializer=headrace__protos_dot_v1_dot_cluster__pb2.AssignReplicasToDirsResponse.FromString,
+                _registered_method=True)
         self.FollowMetadata = channel.unary_stream(
                 '/headrace.v1.Cluster/FollowMetadata',
                 request_serializer=headrace__protos_dot_v1_dot_cluster__pb2.FollowMetadataRequest.SerializeToString,
@@ -69,6 +74,14 @@ class ClusterServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def AssignReplicasToDirs(self, request, context):
+        """Where replicas of the calling broker are, by directory id (KIP-858). What the controller knows already changes
+        nothing, so a call may be repeated. STALE_BROKER_EPOCH refuses the whole call, all else one partition.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def FollowMetadata(self, request, context):
         """The metadata log from an offset on: everything committed, then what follows as it is committed. An offset beyond
         the committed end is OFFSET_OUT_OF_RANGE: the follower has seen another history.
@@ -89,6 +102,11 @@ def add_ClusterServicer_to_server(servicer, server):
                     servicer.BrokerHeartbeat,
                     request_deserializer=headrace__protos_dot_v1_dot_cluster__pb2.BrokerHeartbeatRequest.FromString,
                     response_serializer=headrace__protos_dot_v1_dot_cluster__pb2.BrokerHeartbeatResponse.SerializeToString,
+            ),
+            'AssignReplicasToDirs': grpc.unary_unary_rpc_method_handler(
+                    servicer.AssignReplicasToDirs,
+                    request_deserializer=headrace__protos_dot_v1_dot_cluster__pb2.AssignReplicasToDirsRequest.FromString,
+                    response_serializer=headrace__protos_dot_v1_dot_cluster__pb2.AssignReplicasToDirsResponse.SerializeToString,
             ),
             'FollowMetadata': grpc.unary_stream_rpc_method_handler(
                     servicer.FollowMetadata,
@@ -150,6 +168,33 @@ class Cluster:
             '/headrace.v1.Cluster/BrokerHeartbeat',
             headrace__protos_dot_v1_dot_cluster__pb2.BrokerHeartbeatRequest.SerializeToString,
             headrace__protos_dot_v1_dot_cluster__pb2.BrokerHeartbeatResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def AssignReplicasToDirs(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/headrace.v1.Cluster/AssignReplicasToDirs',
+            headrace__protos_dot_v1_dot_cluster__pb2.AssignReplicasToDirsRequest.SerializeToString,
+            headrace__protos_dot_v1_dot_cluster__pb2.AssignReplicasToDirsResponse.FromString,
             options,
             channel_credentials,
             insecure,
