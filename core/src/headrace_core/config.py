@@ -1,15 +1,21 @@
-"""Declared configuration: each key once, with type, range, default and documentation.
+"""Declared configuration: each key once, with type, range, default, documentation, source and what becomes of it.
 
 A component declares a frozen ``ConfigDef`` of ``ConfigKey``s; users hand in strings (files, command lines, the wire) or
 Python values (keyword arguments), with Kafka's dotted names or their snake_case twins; what comes out is a dict of
 typed values with every default filled in. Anything unknown is InvalidConfigError with a "did you mean".
+
+A key is *honoured*; or *accepted*, with a note of what stands in its place (whoever sets it is told); or *refused*,
+with the reason, unless it says what holds anyway (its default). docs/configuration.md is generated from here.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 import enum
-from collections.abc import Callable, Iterable, Mapping
+import math
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +25,10 @@ LONG_MAX = 2**63 - 1
 INT_MAX = 2**31 - 1
 #: No key's name is near this long.
 NAME_CHARACTERS_MAX = 255
+#: So much of a wrong value is repeated in an error.
+VALUE_CHARACTERS_SHOWN = 100
+#: ConfigKey.source of the keys that are not Kafka's.
+HEADRACE = "Headrace"
 
 
 class Kind(enum.Enum):
@@ -28,6 +38,7 @@ class Kind(enum.Enum):
     DOUBLE = "double"
     STRING = "string"
     LIST = "list"
+    PASSWORD = "password"  # a string that is never shown: not in errors, descriptions or logs
     CLASS = "class"  # any Python object: serializers, partitioners; never comes from text
 
 
@@ -40,12 +51,19 @@ class Scope(enum.Enum):
     PER_TOPIC = "per-topic"
 
 
+class Status(enum.Enum):
+    HONOURED = "honoured"
+    ACCEPTED = "accepted"  # something else stands in its place: see the note
+    REFUSED = "refused"  # see the refusal
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigKey:
     """One key. ``low`` and ``high`` are inclusive; ``choices`` are the legal strings (of each item, for a LIST).
 
-    ``note`` says what Headrace does with it: None when the key is honoured, else the note that is logged when a
-    user sets it (Kafka keys that are accepted because something else stands in their place).
+    ``note``: what stands in its place (it is accepted, and the note is logged when somebody sets it). ``refusal``: why
+    no value but the default is taken. ``source``: where the key comes from: "Kafka", the KIP that made it, or
+    "Headrace". A name that ends in ``.*`` declares a family: every key that begins so and is not declared by itself.
     """
 
     name: str
@@ -57,39 +75,116 @@ class ConfigKey:
     choices: tuple[str, ...] | None = None
     check: Callable[[Any], str | None] | None = None  # returns what is wrong, or None
     note: str | None = None
+    refusal: str | None = None
     scope: Scope = Scope.READ_ONLY
+    source: str = "Kafka"
 
     @property
     def dynamic(self) -> bool:
         """Can it be changed while brokers run (``headrace configs alter``)?"""
         return self.scope is not Scope.READ_ONLY
 
+    @property
+    def sensitive(self) -> bool:
+        """Its value must not be shown."""
+        return self.kind is Kind.PASSWORD
+
+    @property
+    def status(self) -> Status:
+        if self.refusal is not None:
+            return Status.REFUSED
+        return Status.HONOURED if self.note is None else Status.ACCEPTED
+
+    @property
+    def documentation(self) -> str:
+        """All there is to say about it, in one text."""
+        parts = [self.doc]
+        if self.source == HEADRACE:
+            parts.append("Headrace's own key.")
+        if self.note is not None:
+            parts.append(f"({self.note})")
+        if self.refusal is not None:
+            parts.append(f"(refused: {self.refusal})")
+        return " ".join(parts)
+
+    @property
+    def allowed(self) -> str:
+        """The legal values in words; empty when any value of the type will do."""
+        if self.choices is not None:
+            return ("any of " if self.kind is Kind.LIST else "one of ") + ", ".join(self.choices)
+        if self.kind is Kind.BOOLEAN:
+            return "true or false"
+        if self.low is not None and self.high is not None:
+            return f"{_number(self.low)} to {_number(self.high)}"
+        if self.low is not None:
+            return f"{_number(self.low)} or more"
+        return "" if self.high is None else f"{_number(self.high)} or less"
+
     def parse(self, raw: Any) -> Any:
         """The typed value of ``raw``; raises InvalidConfigError naming the key, the value and what would fit."""
-        value = _CONVERT[self.kind](self, raw)
-        if self.kind in (Kind.INT, Kind.LONG, Kind.DOUBLE):
-            low, high = self._bounds()
-            if not low <= value <= high:
-                raise InvalidConfigError(f"{self.name}={raw!r}: must be between {low:g} and {high:g}")
-        if self.choices is not None:
-            for item in value if self.kind is Kind.LIST else (value,):
-                if item not in self.choices:
-                    raise InvalidConfigError(f"{self.name}={raw!r}: must be one of {', '.join(self.choices)}")
-        if self.check is not None and (wrong := self.check(value)):
-            raise InvalidConfigError(f"{self.name}={raw!r}: {wrong}")
-        return value
+        if self.refusal is not None:
+            return self._parse_refused(raw)
+        return self._parse(raw)
 
     def format(self, value: Any) -> str:
-        """``value`` as text, the way Kafka's tools print it; the inverse of parse."""
+        """``value`` as text, the way Kafka's tools print it; the inverse of parse (of CLASS: a name)."""
         if isinstance(value, bool):
             return "true" if value else "false"
         if isinstance(value, list | tuple):
             return ",".join(map(str, value))
         return "" if value is None else str(value)
 
+    def shown(self, raw: Any) -> str:
+        """``key=value`` for an error: never a password, and no more of a long value than helps."""
+        if self.sensitive:
+            return f"{self.name}=[hidden]"
+        text = repr(raw)
+        if len(text) > VALUE_CHARACTERS_SHOWN:
+            text = f"{text[:VALUE_CHARACTERS_SHOWN]}... ({len(text)} characters)"
+        return f"{self.name}={text}"
+
+    def _parse(self, raw: Any) -> Any:
+        value = _CONVERT[self.kind](self, raw)
+        if self.kind in (Kind.INT, Kind.LONG, Kind.DOUBLE):
+            low, high = self._bounds()
+            if not low <= value <= high:
+                raise InvalidConfigError(
+                    f"{self.shown(raw)}: must be between {_number(low)} and {_number(high)}{_unit_hint(self, raw)}"
+                )
+        if self.choices is not None and value is not None:
+            for item in value if self.kind is Kind.LIST else (value,):
+                if item not in self.choices:
+                    raise InvalidConfigError(f"{self.shown(raw)}: must be {self.allowed}{_near(item, self.choices)}")
+        if self.check is not None and (wrong := self.check(value)):
+            raise InvalidConfigError(f"{self.shown(raw)}: {wrong}")
+        return value
+
+    def _parse_refused(self, raw: Any) -> Any:
+        """What holds anyway may be said; the value is not repeated: it may be a secret."""
+        try:
+            value = self._parse(raw)
+        except InvalidConfigError:
+            value = object()
+        empty = self.default is None and (raw is None or str(raw).strip() == "")
+        if not empty and (self.default is None or value != self.default):
+            raise InvalidConfigError(f"{self.name} is refused: {self.refusal}")
+        return self.default
+
     def _bounds(self) -> tuple[float, float]:
-        widest = {Kind.INT: float(INT_MAX), Kind.LONG: float(LONG_MAX), Kind.DOUBLE: float("inf")}[self.kind]
+        widest = {Kind.INT: INT_MAX, Kind.LONG: LONG_MAX, Kind.DOUBLE: math.inf}[self.kind]
         return (-widest if self.low is None else self.low, widest if self.high is None else self.high)
+
+
+def _number(value: float) -> str:
+    return str(int(value)) if isinstance(value, int) or value.is_integer() else f"{value:g}"
+
+
+def _near(name: str, names: Iterable[str]) -> str:
+    near = difflib.get_close_matches(str(name)[:NAME_CHARACTERS_MAX], list(names), n=1, cutoff=0.6)
+    return f"; did you mean {near[0]!r}?" if near else ""
+
+
+# -- text to values ----------------------------------------------------------------------------------------------------
 
 
 def _boolean(key: ConfigKey, raw: Any) -> bool:
@@ -98,7 +193,7 @@ def _boolean(key: ConfigKey, raw: Any) -> bool:
     text = str(raw).strip().lower()
     if text in ("true", "false"):
         return text == "true"
-    raise InvalidConfigError(f"{key.name}={raw!r}: must be true or false")
+    raise InvalidConfigError(f"{key.shown(raw)}: must be true or false")
 
 
 def _integer(key: ConfigKey, raw: Any) -> int:
@@ -112,7 +207,7 @@ def _integer(key: ConfigKey, raw: Any) -> int:
                 return int(raw)
         except ValueError:
             pass
-    raise InvalidConfigError(f"{key.name}={raw!r}: must be a whole number")
+    raise InvalidConfigError(f"{key.shown(raw)}: must be a whole number{_unit_hint(key, raw)}")
 
 
 def _double(key: ConfigKey, raw: Any) -> float:
@@ -120,8 +215,8 @@ def _double(key: ConfigKey, raw: Any) -> float:
         if isinstance(raw, bool):
             raise ValueError
         return float(raw)
-    except (TypeError, ValueError):
-        raise InvalidConfigError(f"{key.name}={raw!r}: must be a number") from None
+    except (TypeError, ValueError, OverflowError):
+        raise InvalidConfigError(f"{key.shown(raw)}: must be a number{_unit_hint(key, raw)}") from None
 
 
 def _string(key: ConfigKey, raw: Any) -> str | None:
@@ -129,7 +224,7 @@ def _string(key: ConfigKey, raw: Any) -> str | None:
         return raw
     if isinstance(raw, int | float) and not isinstance(raw, bool):
         return str(raw)
-    raise InvalidConfigError(f"{key.name}={raw!r}: must be a string")
+    raise InvalidConfigError(f"{key.shown(raw)}: must be a string")
 
 
 def _list(key: ConfigKey, raw: Any) -> list[str]:
@@ -137,7 +232,7 @@ def _list(key: ConfigKey, raw: Any) -> list[str]:
         return [item.strip() for item in raw.split(",") if item.strip()]
     if isinstance(raw, Iterable):
         return [str(item) for item in raw]
-    raise InvalidConfigError(f"{key.name}={raw!r}: must be a list, or a string with commas")
+    raise InvalidConfigError(f"{key.shown(raw)}: must be a list, or a string with commas")
 
 
 _CONVERT: dict[Kind, Callable[[ConfigKey, Any], Any]] = {
@@ -147,45 +242,159 @@ _CONVERT: dict[Kind, Callable[[ConfigKey, Any], Any]] = {
     Kind.DOUBLE: _double,
     Kind.STRING: _string,
     Kind.LIST: _list,
+    Kind.PASSWORD: _string,
     Kind.CLASS: lambda key, raw: raw,
 }
 
+_WITH_UNIT = re.compile(r"\s*(\d{1,12}(?:\.\d{1,6})?)\s*([a-z]{1,7})\s*", re.IGNORECASE)
+_MILLISECONDS = {
+    **dict.fromkeys(("ms", "millis"), 1),
+    **dict.fromkeys(("s", "sec", "secs", "second", "seconds"), 1_000),
+    **dict.fromkeys(("m", "min", "mins", "minute", "minutes"), 60_000),
+    **dict.fromkeys(("h", "hour", "hours"), 3_600_000),
+    **dict.fromkeys(("d", "day", "days"), 86_400_000),
+    **dict.fromkeys(("w", "week", "weeks"), 604_800_000),
+}
+_BYTES = {"b": 1} | {
+    unit: 1024**power for power, letter in enumerate("kmgt", start=1) for unit in (letter, f"{letter}b", f"{letter}ib")
+}
+#: What a key's name ends in -> milliseconds in one of its units.
+_TIME_UNITS = {".ms": 1, ".seconds": 1_000, ".secs": 1_000, ".minutes": 60_000, ".hours": 3_600_000}
+
+
+def _unit_hint(key: ConfigKey, raw: Any) -> str:
+    """``; 7d is 604800000``: Kafka's numbers have no units, but people do."""
+    match = _WITH_UNIT.fullmatch(raw) if isinstance(raw, str) else None
+    if match is None:
+        return ""
+    number, unit = float(match[1]), match[2].lower()
+    per_unit = next((factor for suffix, factor in _TIME_UNITS.items() if key.name.endswith(suffix)), None)
+    if per_unit is not None and unit in _MILLISECONDS:
+        return f"; {raw.strip()} is {number * _MILLISECONDS[unit] / per_unit:.15g}"
+    if per_unit is None and unit in _BYTES and any(word in key.name for word in ("bytes", "size", "memory")):
+        return f"; {raw.strip()} is {number * _BYTES[unit]:.15g}"
+    return ""
+
+
+# -- all the keys of a component ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Conflict:
+    """Values that are legal each by itself and contradict each other."""
+
+    keys: tuple[str, ...]
+    message: str
+
+
+#: Looks at all values of a component; a key may be missing.
+CrossCheck = Callable[[Mapping[str, Any]], Iterable[Conflict]]
+
+
+def at_most(smaller: str, larger: str, why: str) -> CrossCheck:
+    """The value of ``smaller`` must not be above that of ``larger``."""
+
+    def check(values: Mapping[str, Any]) -> Iterator[Conflict]:
+        low, high = values.get(smaller), values.get(larger)
+        if low is not None and high is not None and low > high:
+            yield Conflict((smaller, larger), f"{smaller}={low} is above {larger}={high}: {why}")
+
+    return check
+
 
 class ConfigDef:
-    """The keys that one component understands."""
+    """The keys that one component understands. ``where`` names it in errors.
 
-    def __init__(self, keys: Iterable[ConfigKey], *, where: str) -> None:
+    ``checks``: what several keys together must fulfil. ``hints``: {name: what to say} of names that are unknown here
+    but have a meaning elsewhere.
+    """
+
+    def __init__(
+        self,
+        keys: Iterable[ConfigKey],
+        *,
+        where: str,
+        checks: Iterable[CrossCheck] = (),
+        hints: Mapping[str, str] | None = None,
+    ) -> None:
         self.keys: dict[str, ConfigKey] = {}
+        #: By prefix ("ssl."), the longest first.
+        self.families: dict[str, ConfigKey] = {}
         self.where = where
+        self.checks = tuple(checks)
+        self.hints = dict(hints or {})
         for key in keys:
-            if key.name in self.keys:
+            declared, name = (self.families, key.name[:-1]) if key.name.endswith(".*") else (self.keys, key.name)
+            if name in declared:
                 raise ValueError(f"config key {key.name} is declared twice in {where}")
-            self.keys[key.name] = key
+            declared[name] = key
+        self.families = dict(sorted(self.families.items(), key=lambda item: -len(item[0])))
         self._snake = {name.replace(".", "_"): name for name in self.keys}
 
     def key(self, name: str) -> ConfigKey:
         """The key of a dotted or snake_case name; raises InvalidConfigError with a "did you mean"."""
-        found = self.keys.get(name) or self.keys.get(self._snake.get(name, ""))
+        found = self.keys.get(name) or self.keys.get(self._snake.get(name, "")) or self._of_family(name)
         if found is None:
             shown = name[:NAME_CHARACTERS_MAX]  # a name may come from anybody: comparing a long one takes long
-            near = difflib.get_close_matches(shown.replace("_", "."), self.keys, n=1, cutoff=0.6)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
+            dotted = shown.replace("_", ".")
+            hint = f"; {self.hints[dotted]}" if dotted in self.hints else _near(dotted, self.keys)
             raise InvalidConfigError(f"unknown {self.where} configuration key {shown!r}{hint}")
         return found
 
-    def parse(self, given: Mapping[str, Any], *, defaults: bool = True) -> dict[str, Any]:
-        """Typed values by dotted name: those given and, unless ``defaults`` is False, the default of each other key."""
+    def parse(
+        self, given: Mapping[str, Any], *, defaults: bool = True, set_in: Mapping[str, str] | None = None
+    ) -> dict[str, Any]:
+        """Typed values by dotted name: those given and, unless ``defaults`` is False, the default of each other key.
+
+        ``set_in``: {name as given: where it was set}, for the error, which names everything that is wrong at once.
+        """
         values: dict[str, Any] = {}
+        wrong = []
         for name, raw in given.items():
-            key = self.key(name)
-            if key.name in values:
-                raise InvalidConfigError(f"{self.where} configuration key {key.name!r} is given twice")
-            values[key.name] = key.parse(raw)
+            try:
+                key = self.key(name)
+                if key.name in values:
+                    raise InvalidConfigError(f"{self.where} configuration key {key.name!r} is given twice")
+                values[key.name] = key.default  # given, even if it is wrong
+                values[key.name] = key.parse(raw)
+            except InvalidConfigError as error:
+                where = (set_in or {}).get(name)
+                wrong.append(error.message if where is None else f"{error.message} ({where})")
+        if wrong:
+            raise InvalidConfigError("; ".join(wrong))
         if defaults:
             for key in self.keys.values():
                 values.setdefault(key.name, key.default)
         return values
 
+    def conflicts(self, values: Mapping[str, Any]) -> list[Conflict]:
+        """What contradicts itself among typed values."""
+        return [conflict for check in self.checks for conflict in check(values)]
+
+    def check_together(self, values: Mapping[str, Any], *, touched: Iterable[str] | None = None) -> None:
+        """InvalidConfigError if values contradict each other; with ``touched``, only about those keys."""
+        concerned = None if touched is None else set(touched)
+        found = [
+            conflict.message
+            for conflict in self.conflicts(values)
+            if concerned is None or not concerned.isdisjoint(conflict.keys)
+        ]
+        if found:
+            raise InvalidConfigError("; ".join(found))
+
     def notes(self, given: Mapping[str, Any]) -> list[str]:
-        """One line for each given key that is accepted but that something else stands in for."""
-        return [f"{key.name}: {key.note}" for key in map(self.key, given) if key.note]
+        """One line for each given key that is not honoured: what stands in its place, or why it does nothing."""
+        lines = []
+        for key in map(self.key, given):
+            if key.note is not None:
+                lines.append(f"{key.name}: {key.note}")
+            elif key.refusal is not None:
+                lines.append(f"{key.name}: has no effect: {key.refusal}")
+        return lines
+
+    def _of_family(self, name: str) -> ConfigKey | None:
+        dotted = name.replace("_", ".") if "." not in name else name
+        for prefix, family in self.families.items():
+            if dotted.startswith(prefix) and len(dotted) > len(prefix) and len(dotted) <= NAME_CHARACTERS_MAX:
+                return dataclasses.replace(family, name=dotted)
+        return None
