@@ -15,7 +15,7 @@ from typing import NamedTuple
 from headrace_core.log import Append, LogConfig, PartitionLog
 from headrace_core.log.compaction.cleaner import Cleaner, CleaningReport
 from headrace_core.log.compaction.manager import CleanerManager
-from headrace_core.log.compaction.planning import CleanerConfig, CompactionConfig
+from headrace_core.log.compaction.planning import CleanerConfig
 from headrace_core.log.dump import Problem, dump
 from headrace_core.log.producer_state import ProducerTable
 from headrace_core.records import BatchHeader, Compression, decode_batch, encode_batch, iterate_headers, read_header
@@ -264,12 +264,8 @@ class World:
             cleanup_delete=False,
             timestamp_type=TimestampType.LOG_APPEND_TIME if by_log else TimestampType.CREATE_TIME,
             flush=FlushPolicy.COMMIT,
-        )
-        self.compaction = CompactionConfig(
             min_dirty_ratio=0.0,
             delete_retention_ms=rng.choice([0, 500, 5_000]),
-            segment_bytes=self.config.segment_bytes,
-            segment_index_bytes=self.config.segment_index_bytes,
         )
         self.cleaner_config = CleanerConfig(
             dedupe_buffer_bytes=rng.choice([24 * 24, 1 << 12]), io_buffer_bytes=rng.choice([64, 300, 4096])
@@ -388,7 +384,6 @@ class World:
             self.table.expire(self.clock.now_ms(), 1_500)
         targets = self.manager.plan(
             {PARTITION: self.log},
-            config_of=lambda log: self.compaction,
             stable_offset_of=lambda log: self.stable_offset,
             now_ms=self.clock.now_ms(),
         )
@@ -413,9 +408,7 @@ class World:
 
         self.fs.on_operation = crash
         cleaner = Cleaner(self.fs, self.cleaner_config, clock=self.clock, secret=self.rng.randbytes(16))
-        report = self.manager.clean(
-            cleaner, self.log, target, self.compaction, execute=execute, producers=self.table.last_records()
-        )
+        report = self.manager.clean(cleaner, self.log, target, execute=execute, producers=self.table.last_records())
         self.fs.on_operation = None
         assert report is not None
         self.check_cleaned(before, report)
@@ -437,7 +430,7 @@ class World:
         """The log is what the model says, but for headers that a segment keeps of its last batch."""
         after = batches_of(self.log)
         expected = model_clean(
-            before, report.clean_offset, self.clock.now_ms(), self.compaction.delete_retention_ms, self.table
+            before, report.clean_offset, self.clock.now_ms(), self.config.delete_retention_ms, self.table
         )
         last_in_segment = {batch.segment: batch.header.base_offset for batch in after}
         may_be_kept = {

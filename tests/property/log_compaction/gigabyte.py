@@ -20,12 +20,12 @@ from headrace_core.clock import SystemClock
 from headrace_core.log import LogConfig, PartitionLog, RealFileSystem
 from headrace_core.log.compaction.cleaner import Cleaner
 from headrace_core.log.compaction.manager import CleanerManager
-from headrace_core.log.compaction.planning import CleanerConfig, CompactionConfig
+from headrace_core.log.compaction.planning import CleanerConfig
 from headrace_core.records import BatchBuilder
 from headrace_core.types import TopicPartition
 
 PARTITION = TopicPartition("gigabyte", 0)
-CONFIG = LogConfig(segment_bytes=256 << 20, cleanup_compact=True)
+CONFIG = LogConfig(segment_bytes=256 << 20, cleanup_compact=True, min_dirty_ratio=0.0)
 VALUE_BYTES = 90
 BATCH_BYTES = 64 * 1024
 
@@ -69,17 +69,15 @@ def clean(root: Path, map_bytes: int) -> dict[str, float]:
     fs = RealFileSystem()
     size = log.size_bytes
     manager = CleanerManager(fs, str(root))
-    config = CompactionConfig(min_dirty_ratio=0.0, segment_bytes=CONFIG.segment_bytes)
     cleaner = Cleaner(fs, CleanerConfig(dedupe_buffer_bytes=map_bytes), clock=SystemClock(), secret=os.urandom(16))
     rounds, read, written, kept = 0, 0, 0, 0
     cpu, started = time.process_time(), time.perf_counter()
     while targets := manager.plan(
         {PARTITION: log},
-        config_of=lambda log: config,
         stable_offset_of=lambda log: log.log_end_offset,
         now_ms=SystemClock().now_ms(),
     ):
-        report = manager.clean(cleaner, log, targets[0], config, execute=lambda action: action(), producers={})
+        report = manager.clean(cleaner, log, targets[0], execute=lambda action: action(), producers={})
         assert report is not None
         rounds += 1
         read += report.bytes_read

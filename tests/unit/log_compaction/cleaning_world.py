@@ -9,7 +9,7 @@ from typing import Any
 from headrace_core.log import LogConfig, PartitionLog
 from headrace_core.log.compaction.cleaner import Cleaner, CleaningReport, Execute
 from headrace_core.log.compaction.manager import CleanerManager
-from headrace_core.log.compaction.planning import CleanerConfig, CompactionConfig, Target
+from headrace_core.log.compaction.planning import CleanerConfig, Target
 from headrace_core.log.compaction.windows import Limiter
 from headrace_core.records import Record, decode_batch, encode_batch, split_batches
 from headrace_core.testing.clock import ManualClock
@@ -39,9 +39,13 @@ class Ledger:
         self.fs.mkdir(self.directory)
         self.fs.sync_directory("/")
         self.fs.sync_directory(ROOT)
-        settings = {"segment_bytes": 1000, "index_interval_bytes": 100, "cleanup_compact": True}
+        settings = {
+            "segment_bytes": 1000,
+            "index_interval_bytes": 100,
+            "cleanup_compact": True,
+            "delete_retention_ms": 1000,
+        }
         self.config = LogConfig(**(settings | config))
-        self.compaction = CompactionConfig(segment_bytes=self.config.segment_bytes, delete_retention_ms=1000)
         self.log = self.open()
 
     def open(self, fs: CrashingFileSystem | None = None, recovery_point: int = 0) -> PartitionLog:
@@ -75,7 +79,6 @@ class Ledger:
     def target(self, manager: CleanerManager | None = None) -> Target:
         (found,) = (manager or self.manager()).plan(
             {self.partition: self.log},
-            config_of=lambda log: self.compaction,
             stable_offset_of=lambda log: log.log_end_offset,
             now_ms=self.clock.now_ms(),
         )
@@ -99,7 +102,6 @@ class Ledger:
             cleaner or self.cleaner(),
             self.log,
             self.target(manager),
-            self.compaction,
             execute=execute,
             producers={},
             **more,

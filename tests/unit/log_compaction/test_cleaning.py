@@ -140,7 +140,7 @@ def test_a_map_that_is_too_small_takes_several_cleanings() -> None:
     assert report.is_partial
     assert 0 < report.clean_offset < 200
     rounds = 1
-    ledger.compaction = replace(ledger.compaction, min_dirty_ratio=0.0)
+    ledger.log.reconfigure(replace(ledger.config, min_dirty_ratio=0.0))
     while manager.clean_offset(LEDGER) != 200:
         ledger.clean(manager, cleaner=small)
         rounds += 1
@@ -174,7 +174,6 @@ def test_a_damaged_segment_is_left_alone_and_the_others_go_on() -> None:
     assert {name: data for name, data in bad.fs.files().items() if name.startswith(bad.directory)} == before
     targets = manager.plan(
         {bad.partition: bad.log, good.partition: good.log},
-        config_of=lambda log: good.compaction,
         stable_offset_of=lambda log: log.log_end_offset,
         now_ms=good.clock.now_ms(),
     )
@@ -314,7 +313,7 @@ def test_how_far_a_log_is_clean_survives_a_restart_and_is_forgotten_with_it() ->
     ledger.clean()
     again = ledger.manager()
     assert again.clean_offset(LEDGER) == 100
-    assert ledger.fs.files()[f"{ROOT}/{CLEANER_OFFSETS}"].startswith(b"0\n1\nledger 0 100\n")
+    assert ledger.fs.files()[f"{ROOT}/{CLEANER_OFFSETS}"].startswith(b"0\n1\nledger 0 100")
     again.truncated(LEDGER, 200)
     assert again.clean_offset(LEDGER) == 100
     again.truncated(LEDGER, 40)
@@ -331,9 +330,7 @@ def test_one_log_is_cleaned_by_one_thread_at_a_time() -> None:
     second: list[Any] = []
 
     def execute(action: Callable[[], bool]) -> bool:
-        second.append(
-            manager.clean(ledger.cleaner(), ledger.log, target, ledger.compaction, execute=at_once, producers={})
-        )
+        second.append(manager.clean(ledger.cleaner(), ledger.log, target, execute=at_once, producers={}))
         return action()
 
     ledger.clean(manager, execute=execute)
@@ -360,7 +357,6 @@ def test_a_directory_s_writer_runs_the_swaps_while_producers_append_and_consumer
         manager = CleanerManager(fs, root)
         (target,) = manager.plan(
             directory.logs,
-            config_of=lambda log: template.compaction,
             stable_offset_of=lambda log: log.flushed_offset,
             now_ms=clock.now_ms(),
         )
@@ -373,7 +369,7 @@ def test_a_directory_s_writer_runs_the_swaps_while_producers_append_and_consumer
 
         cleaner = Cleaner(fs, CleanerConfig(dedupe_buffer_bytes=1 << 14), clock=clock, secret=bytes(16))
         cleaning = asyncio.create_task(
-            asyncio.to_thread(manager.clean, cleaner, log, target, template.compaction, execute=execute, producers={})
+            asyncio.to_thread(manager.clean, cleaner, log, target, execute=execute, producers={})
         )
 
         def read_it_all_until_it_is_clean() -> int:

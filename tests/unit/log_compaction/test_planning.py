@@ -9,7 +9,6 @@ import pytest
 from headrace_core.config import LONG_MAX
 from headrace_core.errors import InvalidConfigError
 from headrace_core.log.compaction.planning import (
-    CompactionConfig,
     SegmentFacts,
     SegmentSize,
     Target,
@@ -18,11 +17,12 @@ from headrace_core.log.compaction.planning import (
     in_order,
     target_of,
 )
+from headrace_core.log.config import LogConfig
 from headrace_core.types import TopicPartition
 
 LEDGER = TopicPartition("ledger", 0)
 NOW_MS = 1_000_000
-CONFIG = CompactionConfig()
+CONFIG = LogConfig()
 
 
 def facts(*rows: tuple[int, int, int]) -> list[SegmentFacts]:
@@ -33,7 +33,7 @@ def facts(*rows: tuple[int, int, int]) -> list[SegmentFacts]:
 FOUR = facts((0, 100, 1_000), (100, 100, 2_000), (200, 100, 999_000), (300, 50, 999_500))
 
 
-def target(segments: list[SegmentFacts] = FOUR, config: CompactionConfig = CONFIG, **changed: int | None) -> Target:
+def target(segments: list[SegmentFacts] = FOUR, config: LogConfig = CONFIG, **changed: int | None) -> Target:
     given = {
         "checkpoint": None,
         "log_start_offset": 0,
@@ -63,14 +63,14 @@ def test_a_segment_that_reaches_to_the_stable_offset_is_left_alone() -> None:
 
 
 def test_records_younger_than_the_min_lag_are_left_alone() -> None:
-    config = replace(CONFIG, min_lag_ms=10_000)
+    config = replace(CONFIG, min_compaction_lag_ms=10_000)
     assert target(config=config).end_offset == 200
     assert target(config=config, now_ms=NOW_MS + 10_000).end_offset == 300
 
 
 def test_a_log_with_a_record_older_than_the_max_lag_is_overdue() -> None:
     assert not target().is_overdue
-    config = replace(CONFIG, max_lag_ms=900_000)
+    config = replace(CONFIG, max_compaction_lag_ms=900_000)
     assert target(config=config).is_overdue
     assert not target(config=config, checkpoint=200).is_overdue
     assert not target(config=config, stable_offset=50).is_overdue, "nothing can be cleaned yet"
@@ -84,7 +84,7 @@ def test_a_checkpoint_outside_of_the_log_is_worth_nothing() -> None:
 
 
 def test_overdue_logs_come_first_then_the_dirtiest_and_others_not_at_all() -> None:
-    def made(name: str, clean: int, dirty: int, is_overdue: bool = False) -> tuple[Target, CompactionConfig]:
+    def made(name: str, clean: int, dirty: int, is_overdue: bool = False) -> tuple[Target, LogConfig]:
         return Target(TopicPartition(name, 0), 0, 1, clean, dirty, is_overdue), CONFIG
 
     found = in_order(
@@ -101,19 +101,19 @@ def test_overdue_logs_come_first_then_the_dirtiest_and_others_not_at_all() -> No
 
 
 def test_settings_come_from_the_topic_then_the_broker() -> None:
-    found = CompactionConfig.from_topic(
+    found = LogConfig.from_topic(
         {"min.cleanable.dirty.ratio": "0.2", "delete.retention.ms": 5},
         broker_defaults={"min.cleanable.dirty.ratio": "0.9", "max.compaction.lag.ms": 7},
     )
-    assert found == CompactionConfig(min_dirty_ratio=0.2, delete_retention_ms=5, max_lag_ms=7)
-    assert CompactionConfig.from_topic({}) == CompactionConfig(max_lag_ms=LONG_MAX)
+    assert found == LogConfig(min_dirty_ratio=0.2, delete_retention_ms=5, max_compaction_lag_ms=7)
+    assert LogConfig.from_topic({}) == LogConfig(max_compaction_lag_ms=LONG_MAX)
     with pytest.raises(InvalidConfigError, match="did you mean"):
-        CompactionConfig.from_topic({"delete.retention": 5})
+        LogConfig.from_topic({"delete.retention": 5})
 
 
 # ---------------------------------------------------------------------------------------------- groups
 
-SMALL = CompactionConfig(segment_bytes=100, segment_index_bytes=100)
+SMALL = LogConfig(segment_bytes=100, segment_index_bytes=100)
 
 
 def sizes(*rows: tuple[int, int], index_bytes: int = 8, end: int | None = None) -> list[SegmentSize]:

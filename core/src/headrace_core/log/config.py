@@ -25,16 +25,10 @@ def _key(name: str, kind: Kind, default: Any, doc: str, **more: Any) -> ConfigKe
     return ConfigKey(name=name, kind=kind, default=default, doc=doc, scope=Scope.PER_TOPIC, **more)
 
 
-def _retention_note(what: str) -> str:
-    return f"{_NOT_YET}: {what} is not built; records go only by headrace records delete"
-
-
 def _check_cleanup_policy(policies: list[str]) -> str | None:
     return "must name at least one of delete, compact" if not policies else None
 
 
-_RETENTION = _retention_note("retention by time and size")
-_COMPACTION = f"{_NOT_YET}: compaction is not built"
 _REPLICATION = f"{_NOT_YET}: replication is not built"
 
 TOPIC = ConfigDef(
@@ -47,7 +41,6 @@ TOPIC = ConfigDef(
             "or both.",
             choices=("delete", "compact"),
             check=_check_cleanup_policy,
-            note=_RETENTION,
         ),
         _key(
             "compression.type",
@@ -68,15 +61,13 @@ TOPIC = ConfigDef(
             86_400_000,
             "How long a compacted topic keeps tombstones.",
             low=0,
-            note=_COMPACTION,
         ),
         _key(
             "file.delete.delay.ms",
             Kind.LONG,
             60_000,
-            "How long a removed file stays on the disk.",
+            "How long a removed file stays on the disk (a full disk empties it at once).",
             low=0,
-            note=_NOT_YET,
         ),
         _key(
             "flush.messages",
@@ -113,7 +104,6 @@ TOPIC = ConfigDef(
             LONG_MAX,
             "The longest time that a record stays uncompacted.",
             low=1,
-            note=_COMPACTION,
         ),
         _key(
             "max.message.bytes",
@@ -150,7 +140,6 @@ TOPIC = ConfigDef(
             "Share of uncompacted bytes at which compaction starts.",
             low=0,
             high=1,
-            note=_COMPACTION,
         ),
         _key(
             "min.compaction.lag.ms",
@@ -158,7 +147,6 @@ TOPIC = ConfigDef(
             0,
             "The shortest time that a record stays uncompacted.",
             low=0,
-            note=_COMPACTION,
         ),
         _key(
             "min.insync.replicas",
@@ -173,9 +161,8 @@ TOPIC = ConfigDef(
             "retention.bytes",
             Kind.LONG,
             -1,
-            "Old segments go when the partition is larger than this; -1 is no limit.",
+            "The oldest segments go as long as those after them hold this many bytes; -1 is no limit.",
             low=-1,
-            note=_RETENTION,
         ),
         _key(
             "retention.ms",
@@ -183,7 +170,6 @@ TOPIC = ConfigDef(
             604_800_000,
             "Segments go when all of their records are older than this; -1 is no limit.",
             low=-1,
-            note=_RETENTION,
         ),
         _key("segment.bytes", Kind.INT, 1_073_741_824, "Size at which a new segment file is begun.", low=14),
         _key(
@@ -281,10 +267,22 @@ class LogConfig:
     retention_bytes: int | None = None
     cleanup_delete: bool = True
     cleanup_compact: bool = False
+    #: How long a removed file stays on the disk, under a name that ends in .deleted.
+    file_delete_delay_ms: int = 60_000
+    min_dirty_ratio: float = 0.5
+    min_compaction_lag_ms: int = 0
+    max_compaction_lag_ms: int = LONG_MAX
+    #: Of tombstones in a compacted log.
+    delete_retention_ms: int = 86_400_000
 
     def __post_init__(self) -> None:
         if self.segment_bytes > INT_MAX or self.segment_index_bytes < 12:
             raise ValueError(f"no log can be kept with {self}")
+
+    @property
+    def roll_after_ms(self) -> int:
+        """How much time a segment may span. Only sealed segments are compacted, so the lag bounds it too (KIP-354)."""
+        return min(self.segment_ms, self.max_compaction_lag_ms) if self.cleanup_compact else self.segment_ms
 
     @classmethod
     def from_topic(
@@ -327,4 +325,9 @@ class LogConfig:
             retention_bytes=None if values["retention.bytes"] < 0 else values["retention.bytes"],
             cleanup_delete="delete" in values["cleanup.policy"],
             cleanup_compact="compact" in values["cleanup.policy"],
+            file_delete_delay_ms=values["file.delete.delay.ms"],
+            min_dirty_ratio=values["min.cleanable.dirty.ratio"],
+            min_compaction_lag_ms=values["min.compaction.lag.ms"],
+            max_compaction_lag_ms=values["max.compaction.lag.ms"],
+            delete_retention_ms=values["delete.retention.ms"],
         )

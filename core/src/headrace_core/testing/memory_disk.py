@@ -39,6 +39,7 @@ class Inode:
     live: bytearray = field(default_factory=bytearray)
     durable: bytearray = field(default_factory=bytearray)
     pending: list[Change] = field(default_factory=list)
+    modified_ms: int = 0
 
     def make_durable(self) -> None:
         for change in self.pending:
@@ -118,14 +119,14 @@ class Survivors:
 
     def _inode(self, old: Inode) -> Inode:
         if self._loss is Loss.NONE:
-            return Inode(bytearray(old.live), bytearray(old.durable), list(old.pending))
+            return Inode(bytearray(old.live), bytearray(old.durable), list(old.pending), old.modified_ms)
         if self._loss is Loss.PREFIX:
             data = self._prefix(old)
         elif self._loss is Loss.BLOCKS:
             data = self._blocks(old)
         else:
             data = bytearray(old.durable)
-        return Inode(data, bytearray(data))
+        return Inode(data, bytearray(data), modified_ms=old.modified_ms)
 
     def _prefix(self, old: Inode) -> bytearray:
         data = bytearray(old.durable)

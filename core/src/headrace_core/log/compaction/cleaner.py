@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from ...clock import Clock
-from ...errors import DiskFullError, InvalidConfigError, ServerShuttingDownError
+from ...errors import CorruptLogError, DiskFullError, InvalidConfigError, ServerShuttingDownError
 from ...types import TopicPartition
 from ..files import FileSystem, read_file
 from ..partition_log import PartitionLog
@@ -27,7 +27,7 @@ from ..segment import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, LogSegment, s
 from .backend import BatchFilter, KeyIndexer, OffsetMap, scan_batches
 from .horizon import horizon_from
 from .output import CleanedSegment
-from .planning import CleanerConfig, CompactionConfig, SegmentSize, Target, group_segments
+from .planning import CleanerConfig, SegmentSize, Target, group_segments
 from .swap import TXN_INDEX_SUFFIX, commit_swap, finish_swap
 from .transactions import AbortedTransaction, LastRecord, TransactionHistory, TransactionJudge
 from .windows import Limiter, Unlimited, feed_segment
@@ -80,7 +80,6 @@ class Cleaner:
         self,
         log: PartitionLog,
         target: Target,
-        config: CompactionConfig,
         *,
         execute: Execute,
         producers: Mapping[int, LastRecord],
@@ -92,7 +91,7 @@ class Cleaner:
         InvalidConfigError (a batch has more records than the map has room for), DiskFullError, ServerShuttingDownError
         (``should_stop``), OSError, and what ``execute`` raises.
         """
-        round_ = _Round(self, log, target, config, execute, producers, should_stop)
+        round_ = _Round(self, log, target, execute, producers, should_stop)
         try:
             return round_.run()
         finally:
@@ -107,7 +106,6 @@ class _Round:
         cleaner: Cleaner,
         log: PartitionLog,
         target: Target,
-        config: CompactionConfig,
         execute: Execute,
         producers: Mapping[int, LastRecord],
         should_stop: Callable[[], bool],
@@ -119,7 +117,7 @@ class _Round:
         self._now_ms = cleaner._clock.now_ms()
         self._log = log
         self._target = target
-        self._config = config
+        self._config = log.config  # a change takes hold with the next cleaning
         self._execute = execute
         self._should_stop = should_stop
         self._last_offsets = {
@@ -131,14 +129,29 @@ class _Round:
             producer_id: last.producer_epoch for producer_id, last in producers.items() if last.last_data_offset is None
         }
         self._segments = log.segments
+        #: Sealed segments that the log must still have as they are; those that were swapped are not among them.
+        self._expected = set(self._segments[:-1])
         self._aborted: list[AbortedTransaction] = []
         self._bytes_read = self._bytes_written = self._segments_after = 0
         self._records_read = self._records_kept = self._records_without_key = 0
 
     def run(self) -> CleaningReport:
-        nothing = CleaningReport(
-            topic_partition=self._log.topic_partition, clean_offset=self._target.first_dirty_offset
-        )
+        try:
+            return self._run()
+        except (CorruptLogError, FileNotFoundError) as error:
+            # Whole segments were taken away or cut while they were read: that is no damage.
+            if not self._is_overtaken():
+                raise
+            logger.info("%s changed while it was compacted (%s): left for the next time", self._log.directory, error)
+            return self._report(self._target.first_dirty_offset, is_interrupted=True)
+
+    def _is_overtaken(self) -> bool:
+        """Did the owner cut, delete or close what this cleaning reads?"""
+        present = self._log.segments[:-1]
+        return not self._expected.issubset(present)
+
+    def _run(self) -> CleaningReport:
+        nothing = self._report(self._target.first_dirty_offset)
         if not self._segments:
             return nothing
         end = self._read_transactions(min(self._target.end_offset, self._segments[-1].base_offset))
@@ -152,10 +165,20 @@ class _Round:
             if not self._clean_group(group, judge, clean_offset - 1):
                 is_interrupted = True
                 break
+        return self._report(
+            self._target.first_dirty_offset if is_interrupted else clean_offset,
+            segments_before=len(segments),
+            is_partial=is_partial,
+            is_interrupted=is_interrupted,
+        )
+
+    def _report(
+        self, clean_offset: int, *, segments_before: int = 0, is_partial: bool = False, is_interrupted: bool = False
+    ) -> CleaningReport:
         return CleaningReport(
             topic_partition=self._log.topic_partition,
-            clean_offset=self._target.first_dirty_offset if is_interrupted else clean_offset,
-            segments_before=len(segments),
+            clean_offset=clean_offset,
+            segments_before=segments_before,
             segments_after=self._segments_after,
             bytes_read=self._bytes_read,
             bytes_written=self._bytes_written,
@@ -281,6 +304,7 @@ class _Round:
             raise
         if not self._execute(lambda: swap_segments(self._fs, self._log, group, cleaned)):
             return False
+        self._expected.difference_update(group)
         self._segments_after += 1
         return True
 
@@ -294,6 +318,8 @@ class _Round:
         try:
             self._write(with_records, keep, cleaned)
             cleaned.finish(self._txn_index(group))
+            # Where no record has a time, retention goes by the file's.
+            cleaned.set_modified_ms(self._fs.modified_ms(group[-1].path))
         except Exception:
             cleaned.discard()
             raise

@@ -1,29 +1,29 @@
 """The door to compaction: what to clean next, and how far each log of a directory is clean.
 
-How a broker uses it, one manager for each log directory and a pool of threads with a ``Cleaner`` each:
+How a broker uses it: one manager for each log directory, which owns it, and a pool of threads with a ``Cleaner`` each:
 
-    manager = CleanerManager(directory.fs, directory.root)
-    for target in manager.plan(directory.logs, config_of=..., stable_offset_of=..., now_ms=clock.now_ms()):
-        manager.clean(cleaner, log, target, config, execute=on_owner, producers=table.last_records())     on a thread
+    manager = directory.compaction
+    for target in manager.plan(directory.logs, stable_offset_of=..., now_ms=clock.now_ms()):
+        manager.clean(cleaner, log, target, execute=on_owner, producers=table.last_records())     on a thread
 
-``plan`` and ``clean`` may be called from any thread; ``truncated`` and ``forget`` change files and belong to the
-directory's owner (``DirectoryWriter.run``), as does all that goes through ``execute``.
+``plan`` and ``clean`` may be called from any thread; ``truncated`` and ``forget`` change files: ``LogDirectory`` calls
+them when a log is cut or gone, in its owner's turn (``DirectoryWriter.run``), as is all that goes through ``execute``.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 from ...config import LONG_MAX
-from ...errors import DiskFullError, HeadraceError, ServerShuttingDownError
+from ...errors import DiskFullError, HeadraceError, ServerShuttingDownError, StorageError
 from ...types import TopicPartition
 from ..checkpoints import read_offsets, write_offsets
 from ..files import FileSystem
 from ..partition_log import PartitionLog
 from .cleaner import Cleaner, CleaningReport, Execute
-from .planning import CompactionConfig, SegmentFacts, Target, in_order, target_of
+from .planning import SegmentFacts, Target, in_order, target_of
 from .transactions import LastRecord
 
 logger = logging.getLogger(__name__)
@@ -41,6 +41,10 @@ class CleanerManager:
         self._lock = threading.Lock()
         self._offsets = read_offsets(fs, self._path)
         self._in_progress: set[TopicPartition] = set()
+        #: Being cleaned, and cut or deleted meanwhile: how far that cleaning came means nothing.
+        self._changed: set[TopicPartition] = set()
+        #: Does the file lack something that we know? The disk was full.
+        self._is_unwritten = False
         self._uncleanable: dict[TopicPartition, str] = {}
 
     @property
@@ -58,7 +62,6 @@ class CleanerManager:
         self,
         logs: Mapping[TopicPartition, PartitionLog],
         *,
-        config_of: Callable[[PartitionLog], CompactionConfig],
         stable_offset_of: Callable[[PartitionLog], int],
         now_ms: int,
     ) -> list[Target]:
@@ -73,8 +76,14 @@ class CleanerManager:
         for partition, log in list(logs.items()):
             if partition in left_out or not log.config.cleanup_compact or len(log.segments) < 2:
                 continue
-            config = config_of(log)
-            found.append((_target(log, config, offsets.get(partition), stable_offset_of(log), now_ms), config))
+            try:
+                target = _target(log, offsets.get(partition), stable_offset_of(log), now_ms)
+            except (HeadraceError, OSError) as error:
+                if not log.is_closed:
+                    self._leave_alone(partition, error)
+                continue
+            if target is not None:
+                found.append((target, log.config))
         return in_order(found)
 
     def clean(
@@ -82,7 +91,6 @@ class CleanerManager:
         cleaner: Cleaner,
         log: PartitionLog,
         target: Target,
-        config: CompactionConfig,
         *,
         execute: Execute,
         producers: Mapping[int, LastRecord],
@@ -91,7 +99,7 @@ class CleanerManager:
         """Cleans a log and remembers how far. None when it is being cleaned already.
 
         Raises what ``Cleaner.clean`` raises. The partition is then ``uncleanable``, except after
-        ServerShuttingDownError and DiskFullError, which say nothing about it.
+        ServerShuttingDownError, DiskFullError and StorageError (its directory failed), which say nothing about it.
         """
         partition = target.topic_partition
         with self._lock:
@@ -99,31 +107,39 @@ class CleanerManager:
                 return None
             self._in_progress.add(partition)
         try:
-            report = cleaner.clean(log, target, config, execute=execute, producers=producers, should_stop=should_stop)
+            report = cleaner.clean(log, target, execute=execute, producers=producers, should_stop=should_stop)
             if not report.is_interrupted:
                 execute(lambda: self._cleaned(log, report.clean_offset))
             return report
-        except (ServerShuttingDownError, DiskFullError):
+        except (ServerShuttingDownError, DiskFullError, StorageError):
             raise
         except (HeadraceError, OSError) as error:
-            logger.error("%s cannot be compacted and is left alone: %s", partition, error)
-            with self._lock:
-                self._uncleanable[partition] = str(error)
+            self._leave_alone(partition, error)
             raise
         finally:
             with self._lock:
                 self._in_progress.discard(partition)
+                self._changed.discard(partition)
 
-    def retry(self, partition: TopicPartition) -> None:
-        """A partition that failed may be planned again."""
+    def _leave_alone(self, partition: TopicPartition, error: Exception) -> None:
+        logger.error("%s cannot be compacted and is left alone: %s", partition, error)
         with self._lock:
-            self._uncleanable.pop(partition, None)
+            self._uncleanable[partition] = str(error)
+
+    def retry(self, partition: TopicPartition | None = None) -> None:
+        """A partition that failed may be planned again; None: all of them."""
+        with self._lock:
+            if partition is None:
+                self._uncleanable.clear()
+            else:
+                self._uncleanable.pop(partition, None)
 
     # ---------------------------------------------------------------- by the directory's owner
 
     def truncated(self, partition: TopicPartition, offset: int) -> None:
-        """A log ends at ``offset`` now: what comes there next was not cleaned."""
+        """A log is about to end at ``offset``: what comes there next was not cleaned. Durable when this returns."""
         with self._lock:
+            self._changed.update(self._in_progress & {partition})
             if self._offsets.get(partition, 0) <= offset:
                 return
             self._offsets[partition] = offset
@@ -134,36 +150,53 @@ class CleanerManager:
         with self._lock:
             before = len(self._offsets)
             for partition in partitions:
+                self._changed.update(self._in_progress & {partition})
                 self._offsets.pop(partition, None)
                 self._uncleanable.pop(partition, None)
             if len(self._offsets) != before:
                 self._write()
 
-    def _cleaned(self, log: PartitionLog, offset: int) -> bool:
-        offset = min(offset, log.log_end_offset)  # it was cut meanwhile
+    def keep_only(self, partitions: Collection[TopicPartition]) -> None:
+        """``forget`` all but these."""
         with self._lock:
-            if log.is_closed or self._offsets.get(log.topic_partition) == offset:
+            gone = [partition for partition in self._offsets if partition not in partitions]
+        self.forget(gone)
+
+    def write_pending(self) -> None:
+        """Writes what a full disk kept out of the checkpoint; OSError when it still does."""
+        with self._lock:
+            if self._is_unwritten:
+                self._write()
+
+    def _cleaned(self, log: PartitionLog, offset: int) -> bool:
+        partition = log.topic_partition
+        with self._lock:
+            if log.is_closed or partition in self._changed or self._offsets.get(partition) == offset:
                 return False
-            self._offsets[log.topic_partition] = offset
+            self._offsets[partition] = offset
             self._write()
         return True
 
     def _write(self) -> None:
+        self._is_unwritten = True
         write_offsets(self._fs, self._path, self._offsets)
+        self._is_unwritten = False
 
 
-def _target(
-    log: PartitionLog, config: CompactionConfig, checkpoint: int | None, stable_offset: int, now_ms: int
-) -> Target:
-    """Timestamps are only looked up (which may read from the disk) where a lag is set."""
+def _target(log: PartitionLog, checkpoint: int | None, stable_offset: int, now_ms: int) -> Target | None:
+    """None for a log that was closed meanwhile. Timestamps are only looked up (which may read from the disk) where a
+    lag is set."""
+    config, segments = log.config, log.segments
+    if not segments:
+        return None
     facts = [
         SegmentFacts(
             segment.base_offset,
             segment.size,
-            segment.largest_timestamp.timestamp_ms if config.min_lag_ms > 0 else -1,
-            segment.first_batch_timestamp() if config.max_lag_ms < LONG_MAX else None,
+            segment.largest_timestamp.timestamp_ms if config.min_compaction_lag_ms > 0 else -1,
+            segment.first_batch_timestamp() if config.max_compaction_lag_ms < LONG_MAX else None,
         )
-        for segment in log.segments
+        for segment in segments
     ]
     return target_of(
         log.topic_partition,

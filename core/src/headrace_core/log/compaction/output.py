@@ -72,6 +72,10 @@ class CleanedSegment:
         segment.seal()
         self._segment.log.close()
 
+    def set_modified_ms(self, time_ms: int) -> None:
+        """Says when it counts as written: when the segments were that it was made from."""
+        self._fs.set_modified_ms(self._stem + LOG_SUFFIX + CLEANED, time_ms)
+
     def discard(self) -> None:
         """Gives it up: its files go, as far as the disk lets them."""
         with contextlib.suppress(OSError):

@@ -10,42 +10,15 @@ end is where a segment begins, so that what is behind it is never touched.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ...config import LONG_MAX
 from ...types import TopicPartition
-from ..config import TOPIC
+from ..config import LogConfig
 from ..index import OFFSET_ENTRY, RELATIVE_OFFSET_MAX, TIME_ENTRY
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CompactionConfig:
-    """A topic's settings that compaction obeys. Times in ms."""
-
-    min_dirty_ratio: float = 0.5
-    min_lag_ms: int = 0
-    max_lag_ms: int = LONG_MAX
-    delete_retention_ms: int = 86_400_000
-    segment_bytes: int = 1_073_741_824
-    segment_index_bytes: int = 10_485_760
-
-    @classmethod
-    def from_topic(
-        cls, given: Mapping[str, Any], *, broker_defaults: Mapping[str, Any] | None = None
-    ) -> CompactionConfig:
-        """As ``LogConfig.from_topic``. Raises InvalidConfigError."""
-        values = TOPIC.parse(broker_defaults or {}) | TOPIC.parse(given, defaults=False)
-        return cls(
-            min_dirty_ratio=values["min.cleanable.dirty.ratio"],
-            min_lag_ms=values["min.compaction.lag.ms"],
-            max_lag_ms=values["max.compaction.lag.ms"],
-            delete_retention_ms=values["delete.retention.ms"],
-            segment_bytes=values["segment.bytes"],
-            segment_index_bytes=values["segment.index.bytes"],
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,7 +73,7 @@ def first_dirty_offset(checkpoint: int | None, log_start_offset: int, log_end_of
 def target_of(
     topic_partition: TopicPartition,
     segments: Sequence[SegmentFacts],
-    config: CompactionConfig,
+    config: LogConfig,
     *,
     checkpoint: int | None,
     log_start_offset: int,
@@ -119,7 +92,9 @@ def target_of(
     for segment, following in pairwise(segments):
         if following.base_offset <= dirty:
             continue
-        young = config.min_lag_ms > 0 and segment.largest_timestamp_ms > now_ms - config.min_lag_ms
+        young = (
+            config.min_compaction_lag_ms > 0 and segment.largest_timestamp_ms > now_ms - config.min_compaction_lag_ms
+        )
         if young or following.base_offset > stable_offset:
             end = segment.base_offset
             break
@@ -134,11 +109,11 @@ def target_of(
             cleanable_bytes += segment.size
         if segment.first_timestamp_ms is not None and segment.first_timestamp_ms > 0:
             oldest_ms = min(oldest_ms, segment.first_timestamp_ms)
-    is_overdue = cleanable_bytes > 0 and oldest_ms < now_ms - config.max_lag_ms
+    is_overdue = cleanable_bytes > 0 and oldest_ms < now_ms - config.max_compaction_lag_ms
     return Target(topic_partition, dirty, end, clean_bytes, cleanable_bytes, is_overdue)
 
 
-def in_order(targets: Iterable[tuple[Target, CompactionConfig]]) -> list[Target]:
+def in_order(targets: Iterable[tuple[Target, LogConfig]]) -> list[Target]:
     """Those worth a cleaning now, overdue ones first, then the dirtiest."""
     worth = [
         target
@@ -158,7 +133,7 @@ class SegmentSize(NamedTuple):
     next_offset: int
 
 
-def group_segments(segments: Sequence[SegmentSize], config: CompactionConfig) -> list[list[int]]:
+def group_segments(segments: Sequence[SegmentSize], config: LogConfig) -> list[list[int]]:
     """Runs of neighbours (their places in ``segments``) that become one segment each: together no larger than a segment
     and its indexes may be, and with every offset within 31 bits of the first one's base (KAFKA-6264)."""
     groups: list[list[int]] = []
