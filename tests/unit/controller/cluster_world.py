@@ -8,11 +8,13 @@ from typing import Any
 from headrace_controller.cluster.core import ClusterCore
 from headrace_controller.cluster.decision import ClusterSettings, Decision
 from headrace_controller.cluster.requests import (
+    AssignDirectories,
     Bootstrap,
     CreateTopics,
     FenceSilentBrokers,
     Heartbeat,
     NewTopic,
+    Placement,
     RegisterBroker,
     Registered,
     Request,
@@ -61,13 +63,21 @@ class World:
 
     # -- brokers ------------------------------------------------------------------------------------------------------
 
-    def register(self, number: int, *, life: int = 0, rack: str | None = None, wanted: int = -1) -> Registered:
-        """The broker with directory ``number``, in its ``life``-th incarnation."""
+    def register(
+        self,
+        number: int,
+        *,
+        life: int = 0,
+        rack: str | None = None,
+        wanted: int = -1,
+        directories: tuple[bytes, ...] = (),
+    ) -> Registered:
+        """The broker with directory ``number`` (or several), in its ``life``-th incarnation."""
         reply = self.ask(
             RegisterBroker(
                 cluster_id=CLUSTER,
                 incarnation_id=id16(1_000 * number + life),
-                directory_ids=(id16(number),),
+                directory_ids=directories or (id16(number),),
                 endpoints=(BrokerEndpoint("client", "127.0.0.1", 9_000 + number),),
                 rack=rack,
                 wanted_broker_id=wanted,
@@ -76,7 +86,7 @@ class World:
         assert isinstance(reply, Registered)
         return reply
 
-    def beat(self, broker: Registered, *, applied: int | None = None, **wants: bool) -> Any:
+    def beat(self, broker: Registered, *, applied: int | None = None, **wants: Any) -> Any:
         """A heartbeat of a broker that has applied everything, unless told otherwise."""
         return self.ask(
             Heartbeat(
@@ -96,6 +106,13 @@ class World:
         while self.decide(FenceSilentBrokers()).records:
             pass
         self.commit()
+
+    def assign(self, broker: Registered, topic: TopicImage, directory: bytes, *partitions: int) -> Any:
+        """The broker says that these of its replicas are in ``directory``; what was refused."""
+        placements = tuple(Placement(topic.topic_id, number, directory) for number in partitions)
+        return self.ask(
+            AssignDirectories(broker_id=broker.broker_id, broker_epoch=broker.broker_epoch, placements=placements)
+        )
 
     # -- topics -------------------------------------------------------------------------------------------------------
 

@@ -29,9 +29,12 @@ ONE_OF_EACH: list[MetadataRecord] = [
     RegisterBrokerRecord(1, 7, A, (A, b"b" * 16), (BrokerEndpoint("client", "h", 1),), None),
     BrokerChangeRecord(1, 7, fenced=False),
     BrokerChangeRecord(1, 7, in_controlled_shutdown=True),
+    BrokerChangeRecord(1, 7, offline_directories=(A, b"b" * 16)),
     TopicRecord("t", A),
     PartitionRecord(A, 0, (1, 2), (1,), 1, 3, 4),
+    PartitionRecord(A, 1, (1, 2), (1,), 1, 3, 4, (A, bytes(16))),
     PartitionChangeRecord(A, 0, 5, leader=-1, leader_epoch=9),
+    PartitionChangeRecord(A, 0, 6, directories=(bytes(16), A)),
     RemoveTopicRecord(A),
     ConfigRecord(1, "t", "k", None),
 ]
@@ -46,7 +49,10 @@ def test_the_bytes_of_version_1_stay_as_they_are() -> None:
     """Old logs are read for ever: if this fails, the format has changed, and needs another framing version or tag."""
     assert encode_record(TopicRecord("t", b"\x01" * 16)).hex() == "019304a174c410" + "01" * 16
     assert encode_record(ConfigRecord(1, "t", "k", "v")).hex() == "01950801a174a16ba176"
-    assert encode_record(BrokerChangeRecord(3, 300, fenced=True)).hex() == "01950303cd012cc3c0"
+    assert encode_record(RemoveTopicRecord(b"\x01" * 16)).hex() == "019207c410" + "01" * 16
+    old = bytes.fromhex("01950303cd012cc3c0")  # of before directories
+    assert decode_record(old) == BrokerChangeRecord(3, 300, fenced=True)
+    assert encode_record(BrokerChangeRecord(3, 300, fenced=True)).hex() == "01960303cd012cc3c0c0"
 
 
 def test_one_decision_is_one_batch_with_its_offsets_and_epoch() -> None:

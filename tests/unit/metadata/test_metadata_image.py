@@ -10,6 +10,7 @@ import pytest
 from headrace_core.errors import CorruptLogError
 from headrace_core.metadata import (
     EMPTY_IMAGE,
+    UNASSIGNED_DIRECTORY,
     BrokerChangeRecord,
     BrokerEndpoint,
     BrokerLoad,
@@ -215,3 +216,35 @@ def _random_history(rng: random.Random, count: int) -> list[MetadataRecord]:
             name = names[rng.choice(list(topics))]
             records.append(ConfigRecord(1, name, rng.choice("xyz"), rng.choice(["1", "2", None])))
     return records
+
+
+def test_replicas_of_before_there_were_directories_are_unassigned() -> None:
+    """A log that an older version wrote, and what it goes on with in this one."""
+    old = image_of(TopicRecord("t", A), partition(A, 0, 1, 2))
+    assert old.topics[A].partitions[0].directories == (UNASSIGNED_DIRECTORY,) * 2
+    new = old.apply([PartitionChangeRecord(A, 0, 1, directories=(b"x" * 16, UNASSIGNED_DIRECTORY))], 3)
+    assert new.topics[A].partitions[0].directories == (b"x" * 16, UNASSIGNED_DIRECTORY)
+
+
+def test_replicas_that_stay_keep_their_directories() -> None:
+    image = image_of(TopicRecord("t", A), PartitionRecord(A, 0, (1, 2), (1, 2), 1, 0, 0, (b"x" * 16, b"y" * 16)))
+    changed = image.apply([PartitionChangeRecord(A, 0, 1, replicas=(2, 3))], 3).topics[A].partitions[0]
+    assert changed.directories == (b"y" * 16, UNASSIGNED_DIRECTORY)
+    assert (changed.directory_of(2), changed.directory_of(1)) == (b"y" * 16, UNASSIGNED_DIRECTORY)
+
+
+def test_directories_that_do_not_fit_the_replicas_are_damage() -> None:
+    with pytest.raises(CorruptLogError, match="2 replicas are in 1 directories"):
+        image_of(TopicRecord("t", A), PartitionRecord(A, 0, (1, 2), (1, 2), 1, 0, 0, (b"x" * 16,)))
+
+
+def test_a_broker_whose_directory_failed_has_the_others() -> None:
+    both = (b"x" * 16, b"y" * 16)
+    registered = RegisterBrokerRecord(
+        1, 0, b"i" * 16, both, (BrokerEndpoint("client", "h", 1),), offline_directories=(A,)
+    )
+    image = image_of(registered, BrokerChangeRecord(1, 0, fenced=False, offline_directories=(A, both[0])))
+    found = image.brokers[1]
+    assert found.online_directories == both[1:]
+    assert [found.has_online(each) for each in (*both, A, B, UNASSIGNED_DIRECTORY)] == [False, True, False, False, True]
+    assert image.apply([BrokerChangeRecord(1, 0, fenced=True)], 3).brokers[1].offline_directories == (A, both[0])

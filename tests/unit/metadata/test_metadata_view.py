@@ -95,9 +95,22 @@ def test_a_fenced_broker_is_offline_and_a_leaderless_partition_says_so() -> None
     assert (partition.leader_id, partition.error.code) == (-1, common_pb2.ERROR_CODE_LEADER_NOT_AVAILABLE)
 
 
+def test_a_replica_in_an_offline_directory_is_offline_although_its_broker_serves() -> None:
+    view, image = MetadataView(), some_image()
+    image = then(image, PartitionChangeRecord(A, 0, 1, directories=(b"\1" * 16, b"\2" * 16)))
+    assert [list(topic.partitions[0].offline_replicas) for topic in answer(view, image).topics] == [[], []]
+    image = then(image, BrokerChangeRecord(2, image.brokers[2].broker_epoch, offline_directories=(b"\2" * 16,)))
+    response = answer(view, image)
+    assert [broker.broker_id for broker in response.brokers] == [1, 2]
+    internal, topic = response.topics
+    assert list(topic.partitions[0].offline_replicas) == [2]
+    assert list(internal.partitions[0].offline_replicas) == [], "nobody has said that this one is there"
+
+
 @pytest.mark.parametrize(
     "record",
     [
+        BrokerChangeRecord(2, 3, offline_directories=(b"\2" * 16,)),
         PartitionChangeRecord(A, 0, 1, leader=2, leader_epoch=4),
         ConfigRecord(1, "t", "max.message.bytes", "5"),
         ConfigRecord(2, "", "message.max.bytes", "5"),

@@ -16,6 +16,7 @@ from .image import (
 )
 from .records import (
     METADATA_VERSION,
+    UNASSIGNED_DIRECTORY,
     BrokerChangeRecord,
     BrokerEndpoint,
     ClusterRecord,
@@ -32,6 +33,7 @@ from .records import (
 __all__ = [
     "EMPTY_IMAGE",
     "METADATA_VERSION",
+    "UNASSIGNED_DIRECTORY",
     "BrokerChangeRecord",
     "BrokerEndpoint",
     "BrokerImage",

@@ -19,6 +19,7 @@ import msgspec
 
 from ..errors import CorruptLogError
 from .records import (
+    UNASSIGNED_DIRECTORY,
     BrokerChangeRecord,
     BrokerEndpoint,
     ClusterRecord,
@@ -39,7 +40,10 @@ _NO_CONFIG: Mapping[str, str] = {}
 
 
 class BrokerImage(msgspec.Struct, frozen=True):
-    """A registered broker. It is *active*, may lead and take new replicas, when neither fenced nor shutting down."""
+    """A registered broker. It is *active*, may lead and take new replicas, when neither fenced nor shutting down.
+
+    ``directory_ids``: what it registered with; ``offline_directories``: those of them, and of earlier lives, that have
+    failed or are gone."""
 
     broker_id: int
     broker_epoch: int
@@ -49,10 +53,21 @@ class BrokerImage(msgspec.Struct, frozen=True):
     rack: str | None
     fenced: bool
     in_controlled_shutdown: bool
+    offline_directories: tuple[bytes, ...] = ()
 
     @property
     def active(self) -> bool:
         return not (self.fenced or self.in_controlled_shutdown)
+
+    @property
+    def online_directories(self) -> tuple[bytes, ...]:
+        return tuple(each for each in self.directory_ids if each not in self.offline_directories)
+
+    def has_online(self, directory: bytes) -> bool:
+        """Can a replica in ``directory`` be used? One that is not assigned yet is believed to be well (KIP-858)."""
+        if directory == UNASSIGNED_DIRECTORY:
+            return True
+        return directory in self.directory_ids and directory not in self.offline_directories
 
     def endpoint(self, listener: str) -> BrokerEndpoint | None:
         """Where the broker listens under this name, or None."""
@@ -60,13 +75,22 @@ class BrokerImage(msgspec.Struct, frozen=True):
 
 
 class PartitionImage(msgspec.Struct, frozen=True, gc=False):
-    """A partition's state. ``replicas[0]`` is the preferred leader; ``leader`` is -1 while there is none."""
+    """A partition's state. ``replicas[0]`` is the preferred leader; ``leader`` is -1 while there is none.
+
+    ``directories`` is parallel to ``replicas``: each one's directory id, or UNASSIGNED_DIRECTORY."""
 
     replicas: tuple[int, ...]
     isr: tuple[int, ...]
     leader: int
     leader_epoch: int
     partition_epoch: int
+    directories: tuple[bytes, ...]
+
+    def directory_of(self, broker_id: int) -> bytes:
+        """The directory of a broker's replica; UNASSIGNED_DIRECTORY also when it has none of this partition."""
+        if broker_id not in self.replicas:
+            return UNASSIGNED_DIRECTORY
+        return self.directories[self.replicas.index(broker_id)]
 
 
 class TopicImage(msgspec.Struct, frozen=True):
@@ -142,6 +166,11 @@ class MetadataImage:
         """Brokers that may lead and take new replicas, by id."""
         return [self.brokers[broker_id] for broker_id in sorted(self.brokers) if self.brokers[broker_id].active]
 
+    def is_available(self, partition: PartitionImage, broker_id: int) -> bool:
+        """Does this broker's replica of ``partition`` work: is the broker active, the replica's directory online?"""
+        broker = self.brokers.get(broker_id)
+        return broker is not None and broker.active and broker.has_online(partition.directory_of(broker_id))
+
     def partition_count(self) -> int:
         return sum(len(topic.partitions) for topic in self.topics.values())
 
@@ -179,6 +208,7 @@ class ImageBuilder:
         self._created: set[bytes] = set()
         self._removed: dict[bytes, TopicImage] = {}
         self._changed_configs: set[ConfigResource] = set()
+        self._same: dict[tuple[bytes, ...], tuple[bytes, ...]] = {}  # thousands of partitions have equal directories
 
     def replay(self, record: MetadataRecord) -> None:
         """Take one record in. CorruptLogError when it speaks of something that does not exist: the log has a hole."""
@@ -278,6 +308,7 @@ class ImageBuilder:
             rack=record.rack,
             fenced=True,
             in_controlled_shutdown=False,
+            offline_directories=record.offline_directories,
         )
         self._changed_brokers.add(record.broker_id)
 
@@ -293,6 +324,9 @@ class ImageBuilder:
             in_controlled_shutdown=broker.in_controlled_shutdown
             if record.in_controlled_shutdown is None
             else record.in_controlled_shutdown,
+            offline_directories=broker.offline_directories
+            if record.offline_directories is None
+            else record.offline_directories,
         )
         self._changed_brokers.add(record.broker_id)
 
@@ -310,7 +344,14 @@ class ImageBuilder:
         number = record.partition
         if number > len(partitions) or number < 0:
             raise _impossible(record, f"the topic has {len(partitions)} partitions, so the next one is not {number}")
-        new = PartitionImage(record.replicas, record.isr, record.leader, record.leader_epoch, record.partition_epoch)
+        new = PartitionImage(
+            replicas=record.replicas,
+            isr=record.isr,
+            leader=record.leader,
+            leader_epoch=record.leader_epoch,
+            partition_epoch=record.partition_epoch,
+            directories=self._directories(record, record.directories, record.replicas),
+        )
         if number == len(partitions):
             partitions.append(new)
         else:
@@ -333,8 +374,25 @@ class ImageBuilder:
             leader=old.leader if record.leader is None else record.leader,
             leader_epoch=old.leader_epoch if record.leader_epoch is None else record.leader_epoch,
             partition_epoch=record.partition_epoch,
+            directories=self._changed_directories(record, old),
         )
         self._changed_partitions.setdefault(record.topic_id, set()).add(record.partition)
+
+    def _changed_directories(self, record: PartitionChangeRecord, old: PartitionImage) -> tuple[bytes, ...]:
+        if record.directories is None and record.replicas is None:
+            return old.directories
+        replicas = old.replicas if record.replicas is None else record.replicas
+        kept = tuple(old.directory_of(broker_id) for broker_id in replicas)
+        return self._directories(record, kept if record.directories is None else record.directories, replicas)
+
+    def _directories(
+        self, record: MetadataRecord, directories: tuple[bytes, ...], replicas: tuple[int, ...]
+    ) -> tuple[bytes, ...]:
+        """One for each replica; equal ones are one object. A record of before there were any has none."""
+        directories = directories or (UNASSIGNED_DIRECTORY,) * len(replicas)
+        if len(directories) != len(replicas):
+            raise _impossible(record, f"{len(replicas)} replicas are in {len(directories)} directories")
+        return self._same.setdefault(directories, directories)
 
     def _remove_topic(self, record: RemoveTopicRecord) -> None:
         partitions = self._open(record.topic_id, record)

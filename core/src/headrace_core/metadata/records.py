@@ -20,6 +20,9 @@ import msgspec
 #: What this version of Headrace writes and reads; the cluster's own level is in ClusterRecord.
 METADATA_VERSION = 1
 
+#: The directory of a replica whose broker has not said yet where it is (KIP-858's reserved id, as all small ones are).
+UNASSIGNED_DIRECTORY = bytes(16)
+
 
 class ConfigResourceType(enum.IntEnum):
     """What a configuration entry belongs to (the numbers of headrace.v1.ConfigResourceType)."""
@@ -47,7 +50,7 @@ class RegisterBrokerRecord(msgspec.Struct, frozen=True, array_like=True, tag=2):
     """A broker process came up. It replaces the broker's earlier registration, and the broker starts out fenced.
 
     ``broker_epoch`` is the offset of this record: it grows with each registration. ``directory_ids`` (16 bytes each)
-    are what the broker's id belongs to.
+    are what the broker's id belongs to. ``offline_directories``: those that it had before and did not name this time.
     """
 
     broker_id: int
@@ -56,15 +59,18 @@ class RegisterBrokerRecord(msgspec.Struct, frozen=True, array_like=True, tag=2):
     directory_ids: tuple[bytes, ...]
     endpoints: tuple[BrokerEndpoint, ...]
     rack: str | None = None
+    offline_directories: tuple[bytes, ...] = ()
 
 
 class BrokerChangeRecord(msgspec.Struct, frozen=True, array_like=True, tag=3):
-    """A broker was fenced, unfenced, or began its controlled shutdown. None leaves a field as it is."""
+    """A broker was fenced, unfenced, began its controlled shutdown, or lost directories (all that are offline from here
+    on). None leaves a field as it is."""
 
     broker_id: int
     broker_epoch: int
     fenced: bool | None = None
     in_controlled_shutdown: bool | None = None
+    offline_directories: tuple[bytes, ...] | None = None
 
 
 class TopicRecord(msgspec.Struct, frozen=True, array_like=True, tag=4):
@@ -75,7 +81,10 @@ class TopicRecord(msgspec.Struct, frozen=True, array_like=True, tag=4):
 
 
 class PartitionRecord(msgspec.Struct, frozen=True, array_like=True, tag=5):
-    """A new partition, or a partition's whole state. ``replicas[0]`` is the preferred leader; leader -1 means none."""
+    """A new partition, or a partition's whole state. ``replicas[0]`` is the preferred leader; leader -1 means none.
+
+    ``directories``: the id of each replica's directory, parallel to ``replicas``; none: all UNASSIGNED_DIRECTORY.
+    """
 
     topic_id: bytes
     partition: int
@@ -84,10 +93,12 @@ class PartitionRecord(msgspec.Struct, frozen=True, array_like=True, tag=5):
     leader: int
     leader_epoch: int
     partition_epoch: int
+    directories: tuple[bytes, ...] = ()
 
 
 class PartitionChangeRecord(msgspec.Struct, frozen=True, array_like=True, tag=6):
-    """A partition's leader, in-sync replicas or replicas changed. None leaves a field as it is.
+    """A partition's leader, in-sync replicas, replicas or directories changed. None leaves a field as it is; replicas
+    without directories keep the directory of each replica that stays.
 
     ``partition_epoch`` is the epoch after the change; ``leader_epoch`` is given whenever the leader is.
     """
@@ -99,6 +110,7 @@ class PartitionChangeRecord(msgspec.Struct, frozen=True, array_like=True, tag=6)
     leader_epoch: int | None = None
     isr: tuple[int, ...] | None = None
     replicas: tuple[int, ...] | None = None
+    directories: tuple[bytes, ...] | None = None
 
 
 class RemoveTopicRecord(msgspec.Struct, frozen=True, array_like=True, tag=7):

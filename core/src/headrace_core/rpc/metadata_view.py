@@ -38,7 +38,7 @@ class MetadataView:
         self._topic_defaults = topic_defaults or {}
         self._image: MetadataImage | None = None
         self._brokers: list[metadata_pb2.BrokerMetadata] = []
-        self._offline: frozenset[int] = frozenset()
+        self._offline: list[tuple[int, bool, tuple[bytes, ...]]] = []  # brokers, of whom some replicas do not work
         self._topics: dict[bytes, tuple[TopicImage, metadata_pb2.TopicMetadata]] = {}
 
     def response(
@@ -62,7 +62,11 @@ class MetadataView:
             return
         if old is None or old.brokers is not image.brokers:
             self._brokers = self._broker_messages(image)
-            offline = frozenset(broker.broker_id for broker in image.brokers.values() if broker.fenced)
+            offline = sorted(
+                (each.broker_id, each.fenced, each.online_directories)
+                for each in image.brokers.values()
+                if each.fenced or each.offline_directories
+            )
             if offline != self._offline:
                 self._topics.clear()
             self._offline = offline
@@ -103,7 +107,7 @@ class MetadataView:
             topic_id=topic.topic_id,
             internal=topic.name in INTERNAL_TOPICS,
             partitions=[
-                _partition_message(number, partition, self._offline)
+                _partition_message(number, partition, image if self._offline else None)
                 for number, partition in enumerate(topic.partitions)
             ],
             max_message_bytes=max_message_bytes,
@@ -131,11 +135,12 @@ def endpoints_to_proto(endpoints: Iterable[tuple[str, str, int]]) -> list[common
 
 
 def _partition_message(
-    number: int, partition: PartitionImage, offline: frozenset[int]
+    number: int, partition: PartitionImage, image: MetadataImage | None
 ) -> metadata_pb2.PartitionMetadata:
+    """``image`` None: every replica works."""
     error = None
     if partition.leader == NO_LEADER:
-        error = LeaderNotAvailableError(f"partition {number} has no leader: no in-sync replica is alive")
+        error = LeaderNotAvailableError(f"partition {number} has no leader: no in-sync replica works")
     message = metadata_pb2.PartitionMetadata(
         error=error_to_proto(error),
         partition=number,
@@ -144,9 +149,15 @@ def _partition_message(
         replicas=partition.replicas,
         isr=partition.isr,
     )
-    if offline and not offline.isdisjoint(partition.replicas):
-        message.offline_replicas.extend(replica for replica in partition.replicas if replica in offline)
+    if image is not None:
+        message.offline_replicas.extend(each for each in partition.replicas if _is_offline(image, partition, each))
     return message
+
+
+def _is_offline(image: MetadataImage, partition: PartitionImage, broker_id: int) -> bool:
+    """Kafka's rule: the broker is fenced, or the replica's directory is offline. One that shuts down still serves."""
+    broker = image.brokers.get(broker_id)
+    return broker is None or broker.fenced or not broker.has_online(partition.directory_of(broker_id))
 
 
 def _unknown(name: str) -> HeadraceError:

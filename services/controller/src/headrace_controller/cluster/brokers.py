@@ -6,6 +6,10 @@
 
 A broker's id belongs to its directories: whoever comes with the same directories gets the same id. Each registration
 has a larger epoch, so what an earlier life of the broker says is refused.
+
+A directory is offline from the heartbeat that says so, or the registration that does not name it, until a later
+registration names it again (directories.py has where replicas are). A broker without any online directory is fenced:
+it heartbeats, but it can serve nothing.
 """
 
 from __future__ import annotations
@@ -42,13 +46,13 @@ def register(view: View, request: RegisterBroker) -> Decision:
     image = view.image
     _check_registration(image, request)
     broker_id = _choose_id(image, request)
-    known = image.brokers.get(broker_id)
-    if known is not None:
-        if known.incarnation_id == request.incarnation_id:  # the same process asks again: the answer was lost
-            contact = Contact(broker_id, known.broker_epoch, view.now_ms)
-            return Decision(reply=Registered(broker_id, known.broker_epoch), contact=contact)
-        alive = view.sessions.lives(broker_id, known.broker_epoch, view.now_ms)
-        if alive and not known.in_controlled_shutdown:
+    before = image.brokers.get(broker_id)
+    if before is not None:
+        if before.incarnation_id == request.incarnation_id:  # the same process asks again: the answer was lost
+            contact = Contact(broker_id, before.broker_epoch, view.now_ms)
+            return Decision(reply=Registered(broker_id, before.broker_epoch), contact=contact)
+        alive = view.sessions.lives(broker_id, before.broker_epoch, view.now_ms)
+        if alive and not before.in_controlled_shutdown:
             raise DuplicateBrokerRegistrationError(
                 f"broker {broker_id} is registered and alive; if it was restarted just now, its earlier registration "
                 f"ends {view.sessions.timeout_ms:.0f} ms after its last heartbeat, and then this one will be accepted"
@@ -62,23 +66,28 @@ def register(view: View, request: RegisterBroker) -> Decision:
             directory_ids=request.directory_ids,
             endpoints=request.endpoints,
             rack=request.rack or None,
+            offline_directories=_missing(before, request.directory_ids),
         )
     ]
-    if known is not None and known.active:  # it restarted faster than its session ended: it is fenced by this
+    if before is not None and before.active:  # it restarted faster than its session ended: it is fenced by this
         records += elections.after_broker_left(image, broker_id)
     return Decision(tuple(records), Registered(broker_id, epoch), Contact(broker_id, epoch, view.now_ms))
 
 
 def heartbeat(view: View, request: Heartbeat) -> Decision:
     """Raises BrokerIdNotRegisteredError, StaleBrokerEpochError."""
-    broker = _known(view.image, request.broker_id, request.broker_epoch)
+    broker = known(view.image, request.broker_id, request.broker_epoch)
     contact = Contact(broker.broker_id, broker.broker_epoch, view.now_ms, request.metadata_offset)
+    lost = _directories_lost(view.image, broker, request.offline_directories)
+    if lost:  # what else the heartbeat asks for is decided on what is left
+        image = view.image.apply(lost, view.image.next_offset + len(lost))
+        view, broker = dataclasses.replace(view, image=image), image.brokers[broker.broker_id]
     records: list[MetadataRecord] = []
     if request.want_shutdown:
         records, reply, offset = _shut_down(view, broker)
         # A process that may stop is about to end: its successor need not wait for its session.
         contact = dataclasses.replace(contact, shutdown_offset=offset, connected=not reply.should_shutdown)
-    elif request.want_fence:
+    elif request.want_fence or not broker.online_directories:
         records = records if broker.fenced else _fence(view.image, broker)
         reply = HeartbeatReply(fenced=True, should_shutdown=False)
     elif broker.fenced and request.metadata_offset > broker.broker_epoch:
@@ -86,7 +95,7 @@ def heartbeat(view: View, request: Heartbeat) -> Decision:
         reply = HeartbeatReply(fenced=False, should_shutdown=False)
     else:
         reply = HeartbeatReply(fenced=broker.fenced, should_shutdown=False)
-    return Decision(tuple(records), reply, contact)
+    return Decision((*lost, *records), reply, contact)
 
 
 def heartbeats_ended(view: View, request: HeartbeatsEnded) -> Decision:
@@ -137,6 +146,8 @@ def _check_registration(image: MetadataImage, request: RegisterBroker) -> None:
 def _choose_id(image: MetadataImage, request: RegisterBroker) -> int:
     asked = set(request.directory_ids)
     owners = sorted(broker.broker_id for broker in image.brokers.values() if asked.intersection(broker.directory_ids))
+    if not owners:  # they failed, and the broker went on without them
+        owners = [each.broker_id for each in image.brokers.values() if asked.intersection(each.offline_directories)]
     if len(owners) > 1:
         raise InvalidRequestError(f"the directories belong to different brokers: {', '.join(map(str, owners))}")
     wanted = request.wanted_broker_id
@@ -150,7 +161,8 @@ def _choose_id(image: MetadataImage, request: RegisterBroker) -> int:
     return wanted if wanted >= 0 else max(image.brokers, default=0) + 1
 
 
-def _known(image: MetadataImage, broker_id: int, broker_epoch: int) -> BrokerImage:
+def known(image: MetadataImage, broker_id: int, broker_epoch: int) -> BrokerImage:
+    """The broker, in the life that ``broker_epoch`` names. BrokerIdNotRegisteredError, StaleBrokerEpochError."""
     broker = image.brokers.get(broker_id)
     if broker is None:
         raise BrokerIdNotRegisteredError(f"broker {broker_id} is not registered")
@@ -159,6 +171,25 @@ def _known(image: MetadataImage, broker_id: int, broker_epoch: int) -> BrokerIma
             f"broker {broker_id} has registered anew with epoch {broker.broker_epoch}; {broker_epoch} is a former life"
         )
     return broker
+
+
+def _missing(before: BrokerImage | None, named: tuple[bytes, ...]) -> tuple[bytes, ...]:
+    """The directories that a broker had and does not name any more, oldest first and not without bound."""
+    if before is None:
+        return ()
+    had = dict.fromkeys((*before.offline_directories, *before.directory_ids))
+    return tuple(each for each in had if each not in named)[-DIRECTORIES_MAX:]
+
+
+def _directories_lost(image: MetadataImage, broker: BrokerImage, offline: tuple[bytes, ...]) -> list[MetadataRecord]:
+    """What follows when the broker says that these of its directories have failed; nothing when that is known."""
+    failed = [each for each in dict.fromkeys(offline) if each in broker.online_directories]
+    if not failed:
+        return []
+    change = BrokerChangeRecord(
+        broker.broker_id, broker.broker_epoch, offline_directories=(*broker.offline_directories, *failed)
+    )
+    return [change, *elections.after_directories_failed(image, broker.broker_id, failed)]
 
 
 def _fence(image: MetadataImage, broker: BrokerImage) -> list[MetadataRecord]:

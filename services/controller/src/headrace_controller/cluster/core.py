@@ -25,10 +25,11 @@ from headrace_core.errors import HeadraceError, InconsistentClusterIdError, Unsu
 from headrace_core.metadata import EMPTY_IMAGE, METADATA_VERSION, ClusterRecord, MetadataDelta, MetadataImage
 from headrace_core.metadata.codec import MetadataBatch
 
-from . import brokers, configs, topics
+from . import brokers, configs, directories, topics
 from .decision import ClusterSettings, Decision, View
 from .requests import (
     AlterConfigs,
+    AssignDirectories,
     Bootstrap,
     CreatePartitions,
     CreateTopics,
@@ -64,6 +65,7 @@ _RULES: dict[type, Callable[[View, Any], Decision]] = {
     Heartbeat: brokers.heartbeat,
     HeartbeatsEnded: brokers.heartbeats_ended,
     FenceSilentBrokers: brokers.fence_silent,
+    AssignDirectories: directories.assign,
     CreateTopics: topics.create,
     DeleteTopics: topics.delete,
     CreatePartitions: topics.create_partitions,

@@ -41,13 +41,15 @@ class Registered:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heartbeat:
-    """``metadata_offset``: how far the broker has applied the metadata log (exclusive)."""
+    """``metadata_offset``: how far the broker has applied the metadata log (exclusive). ``offline_directories``: those
+    that have failed in this life of it."""
 
     broker_id: int
     broker_epoch: int
     metadata_offset: int
     want_fence: bool = False
     want_shutdown: bool = False
+    offline_directories: tuple[bytes, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +69,28 @@ class HeartbeatsEnded:
 @dataclass(frozen=True, slots=True)
 class FenceSilentBrokers:
     """Time has passed: fence who has been silent for too long."""
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """A replica of the broker that says so is in ``directory``."""
+
+    topic_id: bytes
+    partition: int
+    directory: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AssignDirectories:
+    broker_id: int
+    broker_epoch: int
+    placements: tuple[Placement, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RefusedPlacement:
+    placement: Placement
+    error: HeadraceError
 
 
 # -- topics -----------------------------------------------------------------------------------------------------------
@@ -164,10 +188,18 @@ Request = (
     | Heartbeat
     | HeartbeatsEnded
     | FenceSilentBrokers
+    | AssignDirectories
     | CreateTopics
     | DeleteTopics
     | CreatePartitions
     | AlterConfigs
 )
 
-Reply = Registered | HeartbeatReply | tuple[TopicResult, ...] | tuple[ConfigResult, ...] | None
+Reply = (
+    Registered
+    | HeartbeatReply
+    | tuple[RefusedPlacement, ...]
+    | tuple[TopicResult, ...]
+    | tuple[ConfigResult, ...]
+    | None
+)

@@ -33,6 +33,7 @@ from headrace_core.types import check_topic_name
 
 from . import configs
 from .decision import Decision, View
+from .directories import first_directories
 from .placement import Placer
 from .requests import CreatePartitions, CreateTopics, DeleteTopics, MorePartitions, NewTopic, TopicResult
 
@@ -193,6 +194,7 @@ def _partition_records(
                 leader=isr[0],
                 leader_epoch=0,
                 partition_epoch=0,
+                directories=first_directories(image, assigned),
             )
         )
     return records

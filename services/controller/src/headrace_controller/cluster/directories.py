@@ -1,0 +1,73 @@
+"""Where replicas are: in which of its directories a broker has each of them (KIP-858).
+
+A broker with one directory is not asked: its replicas get that one with their creation. A broker with several chooses
+by load, and says so afterwards; until then the replica is UNASSIGNED, and believed to be well. What it says later is a
+move between its directories (KIP-113), or that a replica was in a directory that failed before it could be said.
+"""
+
+from __future__ import annotations
+
+from headrace_core.errors import (
+    HeadraceError,
+    InvalidRequestError,
+    LogDirNotFoundError,
+    NotLeaderOrFollowerError,
+    PolicyViolationError,
+    UnknownTopicIdError,
+    UnknownTopicOrPartitionError,
+)
+from headrace_core.metadata import UNASSIGNED_DIRECTORY, BrokerImage, MetadataImage, MetadataRecord
+
+from . import brokers, elections
+from .decision import Decision, View
+from .requests import AssignDirectories, Placement, RefusedPlacement
+
+
+def assign(view: View, request: AssignDirectories) -> Decision:
+    """What was refused, and why; everything else is done, or was so before.
+
+    Raises BrokerIdNotRegisteredError, StaleBrokerEpochError, InvalidRequestError (a replica in two places),
+    PolicyViolationError (more than metadata.max.records.per.request).
+    """
+    image = view.image
+    broker = brokers.known(image, request.broker_id, request.broker_epoch)
+    if len(request.placements) > view.settings.metadata_max_records_per_request:
+        raise PolicyViolationError(
+            f"{len(request.placements)} replicas are assigned in one request, more than "
+            f"metadata.max.records.per.request={view.settings.metadata_max_records_per_request}; split it"
+        )
+    told: dict[tuple[bytes, int], bytes] = {}
+    records: list[MetadataRecord] = []
+    refused = []
+    for placement in request.placements:
+        where = (placement.topic_id, placement.partition)
+        if told.setdefault(where, placement.directory) != placement.directory:
+            raise InvalidRequestError(f"partition {placement.partition} is said to be in two directories")
+    for (topic_id, partition), directory in told.items():
+        try:
+            _check(image, broker, topic_id, partition, directory)
+        except HeadraceError as error:
+            refused.append(RefusedPlacement(Placement(topic_id, partition, directory), error))
+            continue
+        change = elections.assigned(image, topic_id, partition, broker.broker_id, directory)
+        if change is not None:
+            records.append(change)
+    return Decision(tuple(records), tuple(refused))
+
+
+def _check(image: MetadataImage, broker: BrokerImage, topic_id: bytes, number: int, directory: bytes) -> None:
+    topic = image.topics.get(topic_id)
+    if topic is None:
+        raise UnknownTopicIdError(f"no topic has the id {topic_id.hex()}: it was deleted")
+    if not 0 <= number < len(topic.partitions):
+        raise UnknownTopicOrPartitionError(f"topic {topic.name} has no partition {number}")
+    if broker.broker_id not in topic.partitions[number].replicas:
+        raise NotLeaderOrFollowerError(f"broker {broker.broker_id} has no replica of {topic.name}-{number}")
+    if directory not in broker.directory_ids and directory not in broker.offline_directories:
+        raise LogDirNotFoundError(f"broker {broker.broker_id} has no directory {directory.hex()}")
+
+
+def first_directories(image: MetadataImage, replicas: tuple[int, ...]) -> tuple[bytes, ...]:
+    """Of a new partition: known where a broker has one directory to choose from, else UNASSIGNED_DIRECTORY."""
+    online = (image.brokers[replica].online_directories for replica in replicas)
+    return tuple(each[0] if len(each) == 1 else UNASSIGNED_DIRECTORY for each in online)
