@@ -10,7 +10,9 @@ those with an action such as a roll, on the directory's one thread. A disk whose
 for them too.
 
 A failed write or flush is final: what is on the disk is not known any more. Everything queued and everything later gets
-StorageError, and the owner is told. A full disk is not final: that append is taken back, and gets DiskFullError.
+StorageError, and the owner is told. A full disk is not final: appends that would go below the directory's reserve are
+refused with DiskFullError before anything is written (``space``), and one that meets the end of the disk all the same
+is taken back. Actions go on: they are what makes room.
 """
 
 from __future__ import annotations
@@ -26,13 +28,17 @@ from queue import SimpleQueue
 from typing import Any, NamedTuple, TypeVar
 
 from ..clock import Clock
+from ..config import LONG_MAX
 from ..errors import DiskFullError, HeadraceError, ServerShuttingDownError, StorageError
 from ..records import BatchHeader
-from ..types import FlushPolicy
-from .appending import Append, AppendInfo
+from ..types import FlushPolicy, TimestampType
+from .appending import Append, AppendInfo, AppendOutcome
+from .config import LogConfig
 from .directory import LogDirectory
 from .files import Buffer
 from .partition_log import PartitionLog, flush_together
+from .segment import LogSegment
+from .space import SpaceGauge
 from .turns import (
     ActionEntry,
     AppendEntry,
@@ -72,7 +78,8 @@ class DirectoryWriter:
 
     ``on_turn`` is called in the loop after each turn, before its waiters, with the logs that moved: the place to
     advance high watermarks and to wake fetches, once for each log. ``on_failure`` is called once, when the directory
-    has failed.
+    has failed. ``on_full`` is called in the loop when the directory begins to refuse appends for want of space (True),
+    and when it takes them again (False), which it finds out by trying.
     """
 
     def __init__(
@@ -82,6 +89,8 @@ class DirectoryWriter:
         clock: Clock,
         on_turn: Callable[[list[PartitionLog]], None] | None = None,
         on_failure: Callable[[StorageError], None] | None = None,
+        space: SpaceGauge | None = None,
+        on_full: Callable[[bool], None] | None = None,
         inline_bytes_max: int = INLINE_BYTES_MAX,
         turn_bytes_max: int = TURN_BYTES_MAX,
         inline_sync_ms_max: float = INLINE_SYNC_MS_MAX,
@@ -94,6 +103,10 @@ class DirectoryWriter:
         self._clock = clock
         self._on_turn = on_turn
         self._on_failure = on_failure
+        #: How much room there is; None: nobody looks, and only ENOSPC tells.
+        self.space = space
+        self._on_full = on_full
+        self._was_full = False
         self._inline_bytes_max = inline_bytes_max
         self._turn_bytes_max = turn_bytes_max
         self._inline_sync_ms_max = inline_sync_ms_max
@@ -144,6 +157,11 @@ class DirectoryWriter:
         self._enqueue(ActionEntry(log, action, _resolver(future)))
         return future
 
+    def fail(self, error: BaseException) -> None:
+        """The disk has failed under somebody else's hands (a read, a check): the directory is offline from now on, and
+        what is queued gets StorageError. Call in the loop. Idempotent."""
+        self._fail(self._failure_of(error))
+
     def flush(self, log: PartitionLog) -> asyncio.Future[int]:
         """Forces what was appended before to the disk, whatever the topic's policy; the flushed offset."""
         return self.run(log.flush, log=log)
@@ -184,10 +202,32 @@ class DirectoryWriter:
             return
         turn = plan_turn(self._queue, bytes_max=self._turn_bytes_max, inline_bytes_max=self._inline_bytes_max)
         self._is_running = True
-        if turn.is_heavy or self._sync_gauge.value_ms > self._inline_sync_ms_max or _will_roll(turn):
+        if turn.is_heavy or self._sync_gauge.value_ms > self._inline_sync_ms_max or self._will_roll(turn):
             self._hand_over(turn)
         else:
             self._end_turn(turn, self._execute(turn))
+
+    def _will_roll(self, turn: Turn) -> bool:
+        """Sealing a segment flushes all that its topic's policy left unflushed: not in the event loop. May say yes too
+        often (the jitter of segment.ms is not known here), never no too often."""
+        now_ms = -1
+        for step in turn.steps:
+            if not isinstance(step, WriteStep) or step.log.is_closed:
+                continue
+            active, config, size = step.log.active, step.log.config, 0
+            for entry in step.entries:
+                size += entry.size
+            if active.size + size > config.segment_bytes:
+                return True
+            if not active.size:
+                continue
+            if active.index.is_full or active.time_index.is_full:
+                return True
+            if now_ms < 0:
+                now_ms = self._clock.now_ms()
+            if _waited_ms(active, config, step.entries, now_ms) > config.segment_ms - config.segment_jitter_ms:
+                return True
+        return False
 
     def _hand_over(self, turn: Turn) -> None:
         if self._thread is None:
@@ -204,6 +244,10 @@ class DirectoryWriter:
             self._sync_gauge.add(result.sync_ms)
         if result.failure is not None:
             self._fail(result.failure)
+        if self.space is not None and self.space.is_full is not self._was_full:
+            self._was_full = self.space.is_full
+            if self._on_full is not None:
+                self._call(self._on_full, self._was_full)
         if self._queue:
             self._is_scheduled = True
             self._loop.call_soon(self._start_turn)
@@ -288,14 +332,8 @@ class DirectoryWriter:
         try:
             for step in turn.steps:
                 if isinstance(step, WriteStep):
+                    outcomes += zip([entry.done for entry in step.entries], self._write(step, several), strict=True)
                     touched[step.log] = None
-                    # With several files, the disk works on one while the next is written, and the file system's
-                    # journal takes their new sizes together: the flushes below take half the time.
-                    found = step.log.append_many(
-                        [entry.append for entry in step.entries],
-                        start_writeback=several and step.log.config.flush is FlushPolicy.COMMIT,
-                    )
-                    outcomes += zip([entry.done for entry in step.entries], found, strict=True)
                 else:
                     if step.log is not None:
                         touched[step.log] = None
@@ -311,12 +349,35 @@ class DirectoryWriter:
             )
             return TurnResult(outcomes, list(touched), None, (time.perf_counter() - started) * 1000)
         except Exception as error:  # noqa: BLE001 - a disk error, or a bug in the middle of a change: both are final
-            failure = StorageError(
-                f"log directory {self.directory.root} failed and is offline: {type(error).__name__}: {error}. Check "
-                "the disk, then restart the broker"
-            )
-            failure.__cause__ = error
+            failure = self._failure_of(error)
             return TurnResult([(done, failure) for done in _waiters(turn)], [], failure, 0.0)
+
+    def _failure_of(self, error: BaseException) -> StorageError:
+        failure = StorageError(
+            f"log directory {self.directory.root} failed and is offline: {type(error).__name__}: {error}. Check "
+            "the disk, then restart the broker"
+        )
+        failure.__cause__ = error
+        return failure
+
+    def _write(self, step: WriteStep, several: bool) -> Sequence[AppendOutcome]:
+        """``several``: other files are written in the same turn."""
+        space, entries = self.space, step.entries
+        if space is not None:
+            refusal = space.refusal(sum(entry.size for entry in entries))
+            if refusal is not None:
+                return [refusal] * len(entries)
+            if not step.log.is_closed:
+                step.log.active.reserves_ahead = not space.is_near
+        # With several files, the disk works on one while the next is written, and the file system's journal takes
+        # their new sizes together: the flushes of the turn take half the time.
+        outcomes = step.log.append_many(
+            [entry.append for entry in entries],
+            start_writeback=several and step.log.config.flush is FlushPolicy.COMMIT,
+        )
+        if space is not None and any(isinstance(outcome, DiskFullError) for outcome in outcomes):
+            space.ran_out()
+        return outcomes
 
     def _act(self, step: ActionEntry) -> object:
         try:
@@ -329,14 +390,23 @@ class DirectoryWriter:
             raise
 
 
-def _will_roll(turn: Turn) -> bool:
-    """Sealing a segment flushes it: not in the event loop. (A roll by time is rare, and its segment small.)"""
-    for step in turn.steps:
-        if isinstance(step, WriteStep) and not step.log.is_closed:
-            size = step.log.active.size + sum(entry.size for entry in step.entries)
-            if size > step.log.config.segment_bytes:
-                return True
-    return False
+def _waited_ms(active: LogSegment, config: LogConfig, entries: Sequence[AppendEntry], now_ms: int) -> int:
+    """How old the segment will be with these appends, by the rule of ``PartitionLog`` (Kafka's): by its records' time,
+    where the first one has any; else by the clock."""
+    first_ms = active.first_timestamp_ms
+    if first_ms is None:  # a segment that was found at the start: its first append looks it up
+        return LONG_MAX
+    if first_ms < 0:
+        return now_ms - active.created_ms
+    latest_ms = now_ms if config.timestamp_type is TimestampType.LOG_APPEND_TIME else -1
+    for entry in entries:
+        headers = entry.append.headers
+        if headers is None:
+            return now_ms - first_ms
+        for header in headers:
+            if header.max_timestamp_ms > latest_ms:
+                latest_ms = header.max_timestamp_ms
+    return latest_ms - first_ms
 
 
 def _waiters(turn: Turn) -> list[Done]:

@@ -11,8 +11,10 @@ choose from (``Loss``); the original goes on, so that one run can be crashed at 
 does the same in place. Old handles and locks are dead afterwards.
 
 Faults are planned with ``fail`` (ENOSPC, EIO, at the nth operation of a kind), ``crash_at`` (nth operation of all) and
-``capacity_bytes``; ``flip`` damages durable bytes. ``trace`` lists every operation, and ``note`` puts one's own events
-(such as an acknowledgement) between them, so that a test can prove what came before what.
+``capacity_bytes``; ``flip`` damages durable bytes. ``mount`` makes a directory a disk of its own size; ``break_disk``
+makes everything below a directory read-only, or dead, until ``mend_disk``. ``trace`` lists every operation, and
+``note`` puts one's own events (such as an acknowledgement) between them, so that a test can prove what came before
+what.
 
 Production code runs on it unchanged: it has the protocol of ``headrace_core.log.files``.
 """
@@ -26,6 +28,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
+from ..clock import Clock
 from ..log.files import Buffer, File, Lock
 from .memory_disk import (
     BLOCK_BYTES,
@@ -42,6 +45,8 @@ from .memory_disk import (
 T = TypeVar("T")
 
 _UNCHANGING = frozenset({"open", "read", "listdir", "lock"})
+#: What a disk that only refuses changes still answers.
+_LOOKS = frozenset({"open", "read", "listdir", "stat", "statvfs"})
 _MAKE_DURABLE = frozenset({"sync", "sync_directory"})
 
 
@@ -98,12 +103,16 @@ class CrashingFileSystem:
         self.operations = 0
         #: Called before each operation; may raise.
         self.on_operation: Callable[[TraceEntry], None] | None = None
+        #: Whose time files are written at; None: 1970.
+        self.clock: Clock | None = None
         self._keep_trace = keep_trace
         self._root = Directory()
         self._locks: set[str] = set()
         self._generation = 0
         self._is_down = False
         self._used_bytes = 0
+        self._disks: dict[str, int] = {}
+        self._broken: dict[str, tuple[int, bool]] = {}
 
     # ---------------------------------------------------------------- planning and looking
 
@@ -123,6 +132,18 @@ class CrashingFileSystem:
         fault = Fault(operation, error, nth, times, path_ends, path_contains, partial_bytes)
         self.faults.append(fault)
         return fault
+
+    def mount(self, path: str, capacity_bytes: int) -> None:
+        """The directory is a disk of this size (again: of another size); its files count against nothing else."""
+        self._disks[path] = capacity_bytes
+
+    def break_disk(self, path: str, error: int = errno.EROFS, *, reads: bool = False) -> None:
+        """Every change below ``path`` fails with ``error`` until ``mend_disk``; with ``reads``, every look too."""
+        self._broken[path] = (error, reads)
+
+    def mend_disk(self, path: str) -> None:
+        """What is below ``path`` works again."""
+        del self._broken[path]
 
     def crash_at(self, number: int) -> None:
         """The machine loses power at the operation with this number (from 0), after its effect was seen by nobody but
@@ -180,6 +201,9 @@ class CrashingFileSystem:
         clone = CrashingFileSystem(capacity_bytes=self.capacity_bytes, keep_trace=self._keep_trace)
         clone._root = Survivors(rng or random.Random(0), loss).directory(self._root)
         clone._used_bytes = clone._count_bytes()
+        clone.clock = self.clock
+        clone._disks.update(self._disks)
+        clone._broken.update(self._broken)
         return clone
 
     # ---------------------------------------------------------------- the protocol
@@ -197,18 +221,34 @@ class CrashingFileSystem:
                 raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
             return MemoryFile(self, path, entry, writable=write or create, generation=self._generation)
 
+        if write:
+            self._check_broken("open for writing", path)
         return self._do("create" if create and not self.exists(path) else "open", path, effect)
+
+    def open_lazily(self, path: str, *, create: bool = False) -> MemoryFile:
+        return self.open(path, write=True, create=create)
+
+    def file_size(self, path: str) -> int:
+        return len(self._file(path).live)
+
+    def modified_ms(self, path: str) -> int:
+        return self._file(path).modified_ms
+
+    def set_modified_ms(self, path: str, time_ms: int) -> None:
+        self._file(path).modified_ms = time_ms
 
     def exists(self, path: str) -> bool:
         try:
+            self._check_broken("stat", path)
             return self._entry(path) is not None
-        except (FileNotFoundError, NotADirectoryError):
+        except OSError:
             return False
 
     def is_directory(self, path: str) -> bool:
         try:
+            self._check_broken("stat", path)
             return isinstance(self._entry(path), Directory)
-        except (FileNotFoundError, NotADirectoryError):
+        except OSError:
             return False
 
     def listdir(self, path: str) -> list[str]:
@@ -269,6 +309,10 @@ class CrashingFileSystem:
 
         self._do("sync_directory", path, effect)
 
+    def sync_directories(self, paths: Sequence[str]) -> None:
+        for path in paths:
+            self.sync_directory(path)
+
     def lock(self, path: str) -> Lock:
         if not self.exists(path):
             self.open(path, create=True).close()
@@ -282,7 +326,18 @@ class CrashingFileSystem:
         return self._do("lock", path, effect)
 
     def free_bytes(self, path: str) -> int:
+        self._check_broken("statvfs", path)
+        disk = self._disk_of(path)
+        if disk is not None:
+            return max(self._disks[disk] - self._count_bytes(disk), 0)
         return 2**62 if self.capacity_bytes is None else max(self.capacity_bytes - self._used_bytes, 0)
+
+    def total_bytes(self, path: str) -> int:
+        self._check_broken("statvfs", path)
+        disk = self._disk_of(path)
+        if disk is not None:
+            return self._disks[disk]
+        return 2**62 if self.capacity_bytes is None else self.capacity_bytes
 
     # ---------------------------------------------------------------- inside
 
@@ -306,6 +361,7 @@ class CrashingFileSystem:
                 if before_fault is not None:
                     before_fault(fault.partial_bytes)
                 raise OSError(fault.error, os.strerror(fault.error), path)
+        self._check_broken(operation, path)
         if operation in _UNCHANGING:
             return effect()
         number = self.operations
@@ -317,6 +373,14 @@ class CrashingFileSystem:
         finally:
             if number == self.crash_after:
                 self._lose_power(entry)
+
+    def _check_broken(self, operation: str, path: str) -> None:
+        for disk, (error, reads) in self._broken.items():
+            if _is_below(path, disk) and (reads or operation not in _LOOKS):
+                raise OSError(error, os.strerror(error), path)
+
+    def _disk_of(self, path: str) -> str | None:
+        return next((disk for disk in self._disks if _is_below(path, disk)), None)
 
     def _lose_power(self, entry: TraceEntry) -> None:
         self._is_down = True
@@ -336,6 +400,7 @@ class CrashingFileSystem:
         before = len(inode.live)
         apply_change(inode.live, change)
         inode.pending.append(change)
+        inode.modified_ms = self.clock.now_ms() if self.clock is not None else 0
         self._used_bytes += len(inode.live) - before
 
     def _entry(self, path: str) -> Inode | Directory | None:
@@ -371,8 +436,12 @@ class CrashingFileSystem:
         parent, _, name = path.rstrip("/").rpartition("/")
         return self._directory(parent), name
 
-    def _count_bytes(self) -> int:
-        return sum(map(len, self.files().values()))
+    def _count_bytes(self, disk: str = "") -> int:
+        return sum(len(data) for path, data in self.files().items() if _is_below(path, disk))
+
+
+def _is_below(path: str, directory: str) -> bool:
+    return path == directory or path.startswith(f"{directory}/")
 
 
 class MemoryFile:
