@@ -7,6 +7,7 @@ import random
 import uuid
 
 from headrace_core.log import LogConfig, LogDirectory, PartitionLog, format_directory
+from headrace_core.log.descriptors import DescriptorCache
 from headrace_core.records import decode_batch, encode_batch, split_batches
 from headrace_core.testing.clock import ManualClock
 from headrace_core.testing.crashing_fs import CrashingFileSystem
@@ -34,9 +35,10 @@ def formatted() -> CrashingFileSystem:
 def open_directory(
     fs: CrashingFileSystem, config: LogConfig | None = None, clock: ManualClock | None = None
 ) -> LogDirectory:
+    """Every log's descriptor is taken away whenever another one wants it: nobody may notice."""
     chosen = config or LogConfig()
     return LogDirectory.open(
-        fs,
+        DescriptorCache(fs, 1),
         ROOT,
         clock=clock or ManualClock(NOW_MS),
         config_of=lambda topic, topic_id: chosen,

@@ -35,6 +35,7 @@ IOV_MAX = 1024
 _FALLOC_FL_KEEP_SIZE = 1
 _SYNC_FILE_RANGE_WRITE = 2
 _PROBE_STEP_BYTES = 64 * 1024
+_DIRECTORIES_AT_ONCE = 64
 
 
 class File(Protocol):
@@ -89,6 +90,19 @@ class FileSystem(Protocol):
     def open(self, path: str, *, write: bool = False, create: bool = False) -> File:
         """Opens a file; ``create`` makes it when it is missing (its name is durable after ``sync_directory``)."""
 
+    def open_lazily(self, path: str, *, create: bool = False) -> File:
+        """As ``open`` for reading and writing, but the descriptor may come with the first use, and go again while the
+        file is not used (``descriptors.DescriptorCache``): for files that are kept for long."""
+
+    def file_size(self, path: str) -> int:
+        """Bytes in a file, without opening it; FileNotFoundError when it is missing."""
+
+    def modified_ms(self, path: str) -> int:
+        """When a file was last written (wall clock); FileNotFoundError when it is missing."""
+
+    def set_modified_ms(self, path: str, time_ms: int) -> None:
+        """Says when a file counts as written: for one that was made from an older one."""
+
     def exists(self, path: str) -> bool:
         """Is there a file or directory of this name?"""
 
@@ -113,6 +127,9 @@ class FileSystem(Protocol):
     def sync_directory(self, path: str) -> None:
         """fsync of a directory: makes the names in it durable."""
 
+    def sync_directories(self, paths: Sequence[str]) -> None:
+        """``sync_directory`` of several, at the same time where that is faster."""
+
     def sync_files(self, files: Sequence[File]) -> None:
         """``File.sync`` of several files, at the same time where that is faster; returns when all of them are durable.
         One that fails is final for all: OSError."""
@@ -122,6 +139,9 @@ class FileSystem(Protocol):
 
     def free_bytes(self, path: str) -> int:
         """Bytes that can still be written on the disk of ``path``."""
+
+    def total_bytes(self, path: str) -> int:
+        """The size of the disk of ``path``."""
 
 
 # ---------------------------------------------------------------------------------------------- the real one
@@ -234,6 +254,18 @@ class RealFileSystem:
         flags = (os.O_RDWR if write or create else os.O_RDONLY) | os.O_CLOEXEC | (os.O_CREAT if create else 0)
         return RealFile(path, os.open(path, flags, 0o644))
 
+    def open_lazily(self, path: str, *, create: bool = False) -> RealFile:
+        return self.open(path, write=True, create=create)
+
+    def file_size(self, path: str) -> int:
+        return os.stat(path).st_size
+
+    def modified_ms(self, path: str) -> int:
+        return os.stat(path).st_mtime_ns // 1_000_000
+
+    def set_modified_ms(self, path: str, time_ms: int) -> None:
+        os.utime(path, ns=(time_ms * 1_000_000, time_ms * 1_000_000))
+
     def exists(self, path: str) -> bool:
         return os.path.exists(path)
 
@@ -262,6 +294,18 @@ class RealFileSystem:
         finally:
             os.close(fd)
 
+    def sync_directories(self, paths: Sequence[str]) -> None:
+        if len(paths) < 2 or _sync_descriptors is None:
+            for path in paths:
+                self.sync_directory(path)
+            return
+        for first in range(0, len(paths), _DIRECTORIES_AT_ONCE):
+            some = paths[first : first + _DIRECTORIES_AT_ONCE]
+            # A directory has nothing that fdatasync leaves out: its names are its data.
+            self.sync_files(
+                [RealFile(path, os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) for path in some]
+            )
+
     def sync_files(self, files: Sequence[File]) -> None:
         if len(files) < 2 or _sync_descriptors is None:
             for file in files:
@@ -284,6 +328,10 @@ class RealFileSystem:
     def free_bytes(self, path: str) -> int:
         stat = os.statvfs(path)
         return stat.f_bavail * stat.f_frsize
+
+    def total_bytes(self, path: str) -> int:
+        stat = os.statvfs(path)
+        return stat.f_blocks * stat.f_frsize
 
 
 _FileCall = Callable[[int, int, int, int], int]

@@ -27,6 +27,7 @@ from ..errors import (
     HeadraceError,
     InvalidArgumentError,
     OffsetOutOfRangeError,
+    ServerBusyError,
 )
 from ..types import FlushPolicy, TopicPartition
 from .appending import Append, AppendInfo, AppendOutcome, Prepared, prepare, validate
@@ -265,6 +266,8 @@ class PartitionLog(LogReader):
                 raise
             segment.undo_write()
             return [self._disk_full(error) for _ in entries]
+        except ServerBusyError as error:  # no descriptor for it, so nothing was written
+            return [error for _ in entries]
         self._published(segment, metas)
         return [
             AppendInfo(

@@ -67,6 +67,8 @@ class LogSegment:
         self.created_ms = 0
         self._bytes_since_index = 0
         self._reserved_end = 0
+        #: May blocks be reserved ahead? Not on a disk that is nearly full.
+        self.reserves_ahead = True
         self._fs = fs
 
     @classmethod
@@ -83,7 +85,7 @@ class LogSegment:
     ) -> LogSegment:
         """A new, empty segment; the names are durable once the caller synced the directory. OSError leaves none of its
         files."""
-        log = fs.open(f"{directory}/{segment_name(base_offset)}{LOG_SUFFIX}", write=True, create=True)
+        log = fs.open_lazily(f"{directory}/{segment_name(base_offset)}{LOG_SUFFIX}", create=True)
         assert log.size() == 0, f"{log.path} exists and is not empty"
         segment = cls(
             fs, directory, base_offset, index_bytes_max=index_bytes_max, interval_bytes=interval_bytes, log=log
@@ -107,11 +109,13 @@ class LogSegment:
         cls, fs: FileSystem, directory: str, base_offset: int, *, index_bytes_max: int, interval_bytes: int, now_ms: int
     ) -> LogSegment:
         """A segment found on the disk, taken to be as long as its file."""
-        log = fs.open(f"{directory}/{segment_name(base_offset)}{LOG_SUFFIX}", write=True)
+        path = f"{directory}/{segment_name(base_offset)}{LOG_SUFFIX}"
+        size = fs.file_size(path)
+        log = fs.open_lazily(path)
         segment = cls(
             fs, directory, base_offset, index_bytes_max=index_bytes_max, interval_bytes=interval_bytes, log=log
         )
-        segment.size = log.size()
+        segment.size = size
         segment._largest = None
         segment.created_ms = now_ms
         return segment
@@ -125,7 +129,7 @@ class LogSegment:
     def write(self, buffers: Sequence[Buffer], size: int) -> None:
         """Writes bytes behind the published end; they exist for nobody before ``publish``. OSError leaves a part."""
         end = self.size + size
-        if end > self._reserved_end and end > _AHEAD_FROM_BYTES:
+        if end > self._reserved_end and end > _AHEAD_FROM_BYTES and self.reserves_ahead:
             # Growing by whole extents spares the file system an allocation in every flush.
             ahead = max(min(_AHEAD_BYTES_MAX, self.size), size)
             self.log.preallocate(self.size, ahead)

@@ -22,6 +22,7 @@ from headrace_core.clock import Clock, SystemClock
 from headrace_core.config import LONG_MAX
 from headrace_core.errors import FencedBrokerError, HeadraceError, ServerShuttingDownError
 from headrace_core.log import DEFAULT_FLUSH_INTERVAL_MS
+from headrace_core.log.descriptors import DescriptorCache
 from headrace_core.log.files import FileSystem, RealFileSystem
 from headrace_core.metadata import MetadataDelta, MetadataImage
 from headrace_core.node.config import NodeConfig
@@ -95,7 +96,7 @@ class Broker:
         settings = LogSettings(static=config.topic_defaults(), flush_interval_ms=_flush_interval_ms(values))
         self.replicas = Replicas(settings, self.events)
         self.storage = Storage(
-            fs or RealFileSystem(),
+            DescriptorCache(fs or RealFileSystem(), values["log.open.files.max"]),
             config.log_dirs,
             clock=self.clock,
             rng=rng or random.Random(),

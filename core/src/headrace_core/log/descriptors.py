@@ -1,0 +1,364 @@
+"""Thousands of log files on a bounded number of descriptors.
+
+A broker with 5,000 partitions has as many active segments and many more sealed ones, nearly all of them idle. The cache
+is a ``FileSystem`` over another one: what it opens lazily (``open_lazily``: the ``.log`` files) gets its descriptor
+when it is first used, and may lose it again to another file. Which one loses is decided by a clock hand: every use
+marks a file, the hand passes over the files in the order in which they were opened, takes the mark off the marked and
+the descriptor off the first that has none. That is near enough to "least recently used", and a use costs one attribute.
+
+Closing a descriptor behind somebody's back is only right while three rules hold:
+
+* **Unsynced bytes keep their descriptor.** The kernel tells a write-back error to descriptors that were open when it
+  happened; an fdatasync on a new one may say that all is well. So a file that was written since its last sync stays
+  open until it is synced. A writer marks the file and then takes its descriptor, the hand takes the descriptor and then
+  looks at the mark: whoever comes second sees the other, without a lock on the writer's side.
+* **A name is only as good as long as it names the same file.** All changes of names pass through here (unlink, rename
+  of a file or of its directory). A file whose name goes, or is taken over by another file, is *retired* first: opened
+  if it is not, never closed before its last reader lets go, never opened by name again. A file that is only renamed
+  goes with its name. A file that nobody holds is not tracked, so deleting 5,000 idle logs opens none of them.
+* **A reader at work keeps what it holds.** Losing the descriptor means that the file drops its reference to it; the
+  descriptor is closed with the last reference, after the pread that is under way.
+
+When the process has no descriptor left (EMFILE) the cache gives up an eighth of its own and tries again, once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import sys
+import threading
+from collections import deque
+from collections.abc import Sequence
+from weakref import WeakSet, ref
+
+from ..errors import ServerBusyError
+from .files import Buffer, File, FileSystem, Lock
+
+_NO_DESCRIPTOR = (errno.EMFILE, errno.ENFILE)
+
+
+class CachedFile:
+    """A file that has its descriptor only while it is used. Made by ``DescriptorCache.open_lazily``; a ``File``.
+
+    Any thread may read; writing, truncating and syncing belong to one owner. Besides OSError every call may raise
+    ServerBusyError: no descriptor is to be had.
+    """
+
+    __slots__ = ("__weakref__", "_cache", "_file", "_is_held", "_is_used", "_unsynced", "_why_gone", "path")
+
+    def __init__(self, cache: DescriptorCache, path: str) -> None:
+        self.path = path
+        self._cache = cache
+        self._file: File | None = None
+        self._is_used = True
+        #: Written (or cut) since the last sync.
+        self._unsynced = False
+        #: The hand found it unsynced, and put it aside.
+        self._is_held = False
+        #: Why it is not opened by its name any more (errno): closed or retired; 0 while it may be.
+        self._why_gone = 0
+
+    @property
+    def is_open(self) -> bool:
+        """Has it a descriptor at this moment?"""
+        return self._file is not None
+
+    def _descriptor(self) -> File:
+        file = self._file
+        if file is None:
+            file = self._cache._reopen(self)
+        self._is_used = True
+        return file
+
+    def _descriptor_to_write(self) -> File:
+        self._unsynced = True  # before the descriptor is taken: see the module
+        return self._descriptor()
+
+    def size(self) -> int:
+        return self._descriptor().size()
+
+    def pread(self, size: int, position: int) -> bytes:
+        file = self._file
+        if file is None:
+            file = self._cache._reopen(self)
+        self._is_used = True
+        return file.pread(size, position)
+
+    def is_cached(self, size: int, position: int) -> bool:
+        return self._descriptor().is_cached(size, position)
+
+    def pwritev(self, buffers: Sequence[Buffer], position: int) -> int:
+        return self._descriptor_to_write().pwritev(buffers, position)
+
+    def truncate(self, size: int) -> None:
+        self._descriptor_to_write().truncate(size)
+
+    def sync(self) -> None:
+        file = self._begin_sync()
+        try:
+            file.sync()
+        except BaseException:
+            self._unsynced = True
+            raise
+        self._end_sync()
+
+    def _begin_sync(self) -> File:
+        file = self._descriptor()
+        self._unsynced = False  # what is written from here on needs another sync
+        return file
+
+    def _end_sync(self) -> None:
+        if self._is_held:
+            self._cache._take_back(self)
+
+    def start_writeback(self, position: int, size: int) -> None:
+        self._descriptor().start_writeback(position, size)
+
+    def preallocate(self, position: int, size: int) -> None:
+        self._descriptor().preallocate(position, size)
+
+    def close(self) -> None:
+        self._why_gone = self._why_gone or errno.EBADF
+        self._file = None
+
+
+class DescriptorCache:
+    """See the module. Thread-safe. ``files_max``: how many lazily opened files may have a descriptor at a time, those
+    apart that must not be closed (unsynced ones beyond it, and retired ones that are still read)."""
+
+    def __init__(self, fs: FileSystem, files_max: int) -> None:
+        if files_max < 1:
+            raise ValueError(f"files_max={files_max}: must be 1 or more")
+        self._fs = fs
+        self._files_max = files_max
+        self._lock = threading.Lock()
+        #: Files with a descriptor, in the order in which the hand comes by; also some that are gone, or closed.
+        self._ring: deque[ref[CachedFile]] = deque()
+        #: Taken out of the ring until they are synced.
+        self._held: WeakSet[CachedFile] = WeakSet()
+        #: Directory -> name -> file, of all that somebody has and that are not retired.
+        self._files: dict[str, dict[str, ref[CachedFile]]] = {}
+
+    @property
+    def open_files(self) -> int:
+        """How many files hold a descriptor that the cache may take or has put aside (for tests and metrics)."""
+        with self._lock:
+            ring = [file for item in self._ring if (file := item()) is not None and file.is_open]
+            return len(ring) + sum(1 for file in self._held if file.is_open)
+
+    # ---------------------------------------------------------------- opening
+
+    def open_lazily(self, path: str, *, create: bool = False) -> CachedFile:
+        """A file for reading and writing that gets its descriptor when it is first used; OSError of a file that is
+        missing comes then. ``create``: made now, when it is missing."""
+        file = CachedFile(self, path)
+        with self._lock:
+            directory, name = _split(path)
+            here = self._files.setdefault(directory, {})
+            if (known := _alive(here.get(name))) is not None:  # opened twice: only one goes with the name
+                self._retire(known)
+            if create:
+                self._give_descriptor(file, create=True)
+            here[name] = ref(file)
+        return file
+
+    def open(self, path: str, *, write: bool = False, create: bool = False) -> File:
+        try:
+            return self._fs.open(path, write=write, create=create)
+        except OSError as error:
+            if error.errno not in _NO_DESCRIPTOR:
+                raise
+        with self._lock:
+            return self._open_with_fewer(path, write=write, create=create)
+
+    def _reopen(self, file: CachedFile) -> File:
+        with self._lock:
+            found = file._file
+            if found is None:
+                if file._why_gone:
+                    raise OSError(file._why_gone, os.strerror(file._why_gone), file.path)
+                found = self._give_descriptor(file)
+            return found
+
+    def _give_descriptor(self, file: CachedFile, *, create: bool = False) -> File:
+        while len(self._ring) >= max(self._files_max - len(self._held), 1) and self._turn_hand():
+            pass
+        try:
+            found = self._fs.open(file.path, write=True, create=create)
+        except OSError as error:
+            if error.errno not in _NO_DESCRIPTOR:
+                raise
+            found = self._open_with_fewer(file.path, write=True, create=create)
+        file._file = found
+        self._ring.append(ref(file))
+        return found
+
+    def _open_with_fewer(self, path: str, *, write: bool, create: bool) -> File:
+        for _ in range(max(len(self._ring) // 8, 1)):
+            self._turn_hand()
+        try:
+            return self._fs.open(path, write=write, create=create)
+        except OSError as error:
+            if error.errno not in _NO_DESCRIPTOR:
+                raise
+            raise ServerBusyError(
+                f"{path} cannot be opened: the process has no file descriptor left ({error.strerror}). Raise its limit "
+                "(ulimit -n), or lower log.open.files.max"
+            ) from error
+
+    # ---------------------------------------------------------------- closing
+
+    def _turn_hand(self) -> bool:
+        """Takes one entry out of the ring; False when there is none."""
+        ring = self._ring
+        while ring:
+            item = ring.popleft()
+            file = item()
+            if file is None or file._file is None or file._why_gone:
+                return True
+            if file._is_used:
+                file._is_used = False
+                ring.append(item)
+                continue
+            taken, file._file = file._file, None
+            if not file._unsynced:
+                return True
+            file._file = taken
+            file._is_held = True
+            if not file._unsynced:  # synced just now, perhaps before it could see that it is held
+                file._is_held = False
+                ring.append(item)
+                continue
+            self._held.add(file)
+            return True
+        return False
+
+    def _take_back(self, file: CachedFile) -> None:
+        """It was held, and has been synced."""
+        with self._lock:
+            if file._is_held:
+                file._is_held = False
+                self._held.discard(file)
+                self._ring.append(ref(file))
+
+    def _retire(self, file: CachedFile) -> None:
+        """Its name is about to go, or to be another file's. Its readers go on with the descriptor; if none is to be
+        had, they are told that it is too late (ESTALE), for the deletion must not wait for them."""
+        if file._file is None and not file._why_gone:
+            with contextlib.suppress(OSError, ServerBusyError):
+                self._give_descriptor(file)
+        file._why_gone = file._why_gone or errno.ESTALE
+
+    # ---------------------------------------------------------------- names
+
+    def unlink(self, path: str) -> None:
+        with self._lock:
+            self._retire_at(path)
+        self._fs.unlink(path)
+
+    def rename(self, old: str, new: str) -> None:
+        with self._lock:
+            self._retire_at(new)
+            self._fs.rename(old, new)
+            directory, name = _split(new)
+            moved = self._files.pop(old, None)
+            if moved is not None:  # a directory: its files go with it
+                self._files[new] = moved
+                for inside, item in moved.items():
+                    if (each := item()) is not None:
+                        each.path = f"{new}/{inside}"
+            elif (file := _alive(self._forget(old))) is not None:
+                file.path = new
+                self._files.setdefault(directory, {})[name] = ref(file)
+
+    def _retire_at(self, path: str) -> None:
+        file = _alive(self._forget(path))
+        if file is not None:
+            self._retire(file)
+
+    def _forget(self, path: str) -> ref[CachedFile] | None:
+        directory, name = _split(path)
+        here = self._files.get(directory)
+        if here is None:
+            return None
+        item = here.pop(name, None)
+        if not here:
+            del self._files[directory]
+        return item
+
+    def rmdir(self, path: str) -> None:
+        self._fs.rmdir(path)
+        with self._lock:
+            self._files.pop(path, None)
+
+    # ---------------------------------------------------------------- what the other file system does
+
+    def sync_files(self, files: Sequence[File]) -> None:
+        begun = [file._begin_sync() if isinstance(file, CachedFile) else file for file in files]
+        try:
+            self._fs.sync_files(begun)
+        except BaseException:
+            for file in files:
+                if isinstance(file, CachedFile):
+                    file._unsynced = True
+            raise
+        for file in files:
+            if isinstance(file, CachedFile):
+                file._end_sync()
+
+    def file_size(self, path: str) -> int:
+        return self._fs.file_size(path)
+
+    def modified_ms(self, path: str) -> int:
+        return self._fs.modified_ms(path)
+
+    def set_modified_ms(self, path: str, time_ms: int) -> None:
+        self._fs.set_modified_ms(path, time_ms)
+
+    def modified_ms(self, path: str) -> int:
+        return self._fs.modified_ms(path)
+
+    def set_modified_ms(self, path: str, time_ms: int) -> None:
+        self._fs.set_modified_ms(path, time_ms)
+
+    def exists(self, path: str) -> bool:
+        return self._fs.exists(path)
+
+    def is_directory(self, path: str) -> bool:
+        return self._fs.is_directory(path)
+
+    def listdir(self, path: str) -> list[str]:
+        return self._fs.listdir(path)
+
+    def mkdir(self, path: str) -> None:
+        self._fs.mkdir(path)
+
+    def sync_directory(self, path: str) -> None:
+        self._fs.sync_directory(path)
+
+    def sync_directories(self, paths: Sequence[str]) -> None:
+        self._fs.sync_directories(paths)
+
+    def lock(self, path: str) -> Lock:
+        return self._fs.lock(path)
+
+    def free_bytes(self, path: str) -> int:
+        return self._fs.free_bytes(path)
+
+    def total_bytes(self, path: str) -> int:
+        return self._fs.total_bytes(path)
+
+    def total_bytes(self, path: str) -> int:
+        return self._fs.total_bytes(path)
+
+
+def _split(path: str) -> tuple[str, str]:
+    """Directory and name; nearly all logs begin with the same names, which are kept once."""
+    directory, _, name = path.rpartition("/")
+    return directory, sys.intern(name)
+
+
+def _alive(item: ref[CachedFile] | None) -> CachedFile | None:
+    return None if item is None else item()
