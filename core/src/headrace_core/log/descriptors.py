@@ -317,12 +317,6 @@ class DescriptorCache:
     def set_modified_ms(self, path: str, time_ms: int) -> None:
         self._fs.set_modified_ms(path, time_ms)
 
-    def modified_ms(self, path: str) -> int:
-        return self._fs.modified_ms(path)
-
-    def set_modified_ms(self, path: str, time_ms: int) -> None:
-        self._fs.set_modified_ms(path, time_ms)
-
     def exists(self, path: str) -> bool:
         return self._fs.exists(path)
 
@@ -346,9 +340,6 @@ class DescriptorCache:
 
     def free_bytes(self, path: str) -> int:
         return self._fs.free_bytes(path)
-
-    def total_bytes(self, path: str) -> int:
-        return self._fs.total_bytes(path)
 
     def total_bytes(self, path: str) -> int:
         return self._fs.total_bytes(path)
