@@ -110,7 +110,6 @@ def test_a_replica_in_an_offline_directory_is_offline_although_its_broker_serves
 @pytest.mark.parametrize(
     "record",
     [
-        BrokerChangeRecord(2, 3, offline_directories=(b"\2" * 16,)),
         PartitionChangeRecord(A, 0, 1, leader=2, leader_epoch=4),
         ConfigRecord(1, "t", "max.message.bytes", "5"),
         ConfigRecord(2, "", "message.max.bytes", "5"),

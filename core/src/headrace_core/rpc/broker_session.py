@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -91,6 +91,7 @@ class BrokerSession:
         self._applied = 0
         self._want_fence = False
         self._want_shutdown = False
+        self._offline_directories: tuple[bytes, ...] = ()
         self._may_stop = asyncio.Event()
         self._unfenced = asyncio.Event()
         self._nudge = asyncio.Event()
@@ -153,6 +154,12 @@ class BrokerSession:
     def hold_fenced(self, hold: bool) -> None:
         """While True, stay registered and fenced however far the metadata is applied: logs are being recovered."""
         self._want_fence = hold
+        self._nudge.set()
+
+    def directories_failed(self, directory_ids: Iterable[bytes]) -> None:
+        """Log directories (16 bytes each) have failed: every heartbeat says so from here on, the next one goes at once.
+        The controllers move leadership away from the replicas in them."""
+        self._offline_directories = tuple(dict.fromkeys((*self._offline_directories, *directory_ids)))
         self._nudge.set()
 
     async def wait_unfenced(self) -> None:
@@ -223,6 +230,7 @@ class BrokerSession:
             metadata_offset=self._applied,
             want_shutdown=self._want_shutdown,
             want_fence=self._want_fence,
+            offline_log_dirs=self._offline_directories,
         )
         try:
             await call.write(request)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import grpc.aio
@@ -11,9 +11,13 @@ import grpc.aio
 from headrace_core.clock import Clock
 from headrace_core.errors import HeadraceError, NetworkError, NotControllerError, RequestTimedOutError
 from headrace_core.rpc import ChannelPurpose, error_from_rpc, open_channel
-from headrace_protos.v1 import admin_pb2_grpc
+from headrace_core.rpc.status import error_of
+from headrace_protos.v1 import admin_pb2_grpc, cluster_pb2, cluster_pb2_grpc
 
 _RETRY_S = 0.05
+
+#: A replica of this broker: its topic's id, and the partition's number.
+ReplicaKey = tuple[bytes, int]
 
 
 class ControllerLink:
@@ -30,12 +34,35 @@ class ControllerLink:
         """The active controller's answer to an Admin call. A controller that is not active, or cannot be reached,
         makes way for the next one until ``timeout_ms`` are over; then its error is raised. Others are raised at once.
         """
+        return await self._call(admin_pb2_grpc.AdminStub, method, request, timeout_ms)
+
+    async def assign_directories(
+        self, broker_id: int, broker_epoch: int, where: Mapping[ReplicaKey, bytes], timeout_ms: int
+    ) -> dict[ReplicaKey, HeadraceError]:
+        """Tell the controllers in which directory replicas of this broker are (KIP-858); what they refused. Raises as
+        ``call`` does, and StaleBrokerEpochError."""
+        request = cluster_pb2.AssignReplicasToDirsRequest(broker_id=broker_id, broker_epoch=broker_epoch)
+        topics: dict[tuple[bytes, bytes], Any] = {}
+        directories: dict[bytes, Any] = {}
+        for (topic_id, partition), directory in where.items():
+            topic = topics.get((directory, topic_id))
+            if topic is None:
+                item = directories.get(directory)
+                if item is None:
+                    item = directories[directory] = request.directories.add(directory_id=directory)
+                topic = topics[directory, topic_id] = item.topics.add(topic_id=topic_id)
+            topic.partitions.append(partition)
+        answer = await self._call(cluster_pb2_grpc.ClusterStub, "AssignReplicasToDirs", request, timeout_ms)
+        refused = {(item.topic_id, item.partition): error_of(item.error) for item in answer.refused}
+        return {key: error for key, error in refused.items() if error is not None}
+
+    async def _call(self, stub: Callable[[grpc.aio.Channel], Any], method: str, request: Any, timeout_ms: int) -> Any:
         deadline = self._clock.monotonic_ms() + timeout_ms
-        failure: HeadraceError = RequestTimedOutError(f"Admin.{method}: no controller answered within {timeout_ms} ms")
+        failure: HeadraceError = RequestTimedOutError(f"{method}: no controller answered within {timeout_ms} ms")
         while (left_ms := deadline - self._clock.monotonic_ms()) > 0:
             address = self._addresses[self._active]
             try:
-                return await getattr(self._stub(address), method)(request, timeout=left_ms / 1000)
+                return await getattr(stub(self._channel(address)), method)(request, timeout=left_ms / 1000)
             except grpc.aio.AioRpcError as error:
                 failure = error_from_rpc(error, address)
             if not isinstance(failure, NotControllerError | NetworkError):
@@ -44,11 +71,11 @@ class ControllerLink:
             await asyncio.sleep(_RETRY_S)
         raise failure
 
-    def _stub(self, address: str) -> Any:
+    def _channel(self, address: str) -> grpc.aio.Channel:
         channel = self._channels.get(address)
         if channel is None:
             channel = self._channels[address] = open_channel(address, ChannelPurpose.CONTROL)
-        return admin_pb2_grpc.AdminStub(channel)  # type: ignore[no-untyped-call]
+        return channel
 
     async def close(self) -> None:
         channels, self._channels = self._channels, {}

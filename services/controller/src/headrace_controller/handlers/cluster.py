@@ -14,10 +14,11 @@ from headrace_core.errors import (
 )
 from headrace_core.metadata import BrokerEndpoint
 from headrace_core.rpc.server import Listener
+from headrace_core.rpc.status import error_to_proto
 from headrace_core.rpc.streams import ServerStream, StreamHandler
 from headrace_protos.v1 import cluster_pb2, cluster_pb2_grpc
 
-from ..cluster.requests import Heartbeat, HeartbeatsEnded, RegisterBroker
+from ..cluster.requests import AssignDirectories, Heartbeat, HeartbeatsEnded, Placement, RegisterBroker
 from ..driver import ControllerDriver
 
 
@@ -61,6 +62,28 @@ class ClusterHandler(cluster_pb2_grpc.ClusterServicer):
             await stream.run(handler)
         finally:
             self._heartbeats.discard(handler)
+
+    async def AssignReplicasToDirs(self, request: cluster_pb2.AssignReplicasToDirsRequest, context: Any) -> Any:
+        placements = tuple(
+            Placement(topic.topic_id, partition, each.directory_id)
+            for each in request.directories
+            for topic in each.topics
+            for partition in topic.partitions
+        )
+        answer = await self._driver.ask(
+            AssignDirectories(broker_id=request.broker_id, broker_epoch=request.broker_epoch, placements=placements)
+        )
+        return cluster_pb2.AssignReplicasToDirsResponse(
+            refused=[
+                cluster_pb2.RefusedAssignment(
+                    topic_id=each.placement.topic_id,
+                    partition=each.placement.partition,
+                    error=error_to_proto(each.error),
+                )
+                for each in answer.reply
+            ],
+            metadata_offset=answer.metadata_offset,
+        )
 
     async def FollowMetadata(self, request: cluster_pb2.FollowMetadataRequest, context: Any) -> None:
         image = self._driver.image
@@ -144,6 +167,7 @@ class _Heartbeats(StreamHandler[cluster_pb2.BrokerHeartbeatRequest]):
                     metadata_offset=request.metadata_offset,
                     want_fence=request.want_fence,
                     want_shutdown=request.want_shutdown,
+                    offline_directories=tuple(request.offline_log_dirs),
                 )
             )
         except HeadraceError as error:

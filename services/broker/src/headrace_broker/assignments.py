@@ -1,0 +1,109 @@
+"""Tells the controllers in which directory each replica of this broker is (KIP-858).
+
+What is to be told follows from comparing: the metadata says where the controllers believe a replica to be, the storage
+says where it is. It is compared when the metadata of a partition has changed, and when the storage says that a replica
+was moved or its directory has failed: nothing has to be remembered, and a report that was lost is made again. With one
+directory a broker has nothing to tell, for the controllers know it from the start.
+
+One task sends, thousands of partitions in a call, as long as there is anything to tell.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+
+from headrace_core.errors import HeadraceError, UnknownTopicIdError
+from headrace_core.metadata import MetadataDelta, MetadataImage
+from headrace_core.rpc.backoff import Backoff
+from headrace_core.types import TopicPartition
+
+from .controller_link import ReplicaKey
+
+logger = logging.getLogger(__name__)
+
+#: Replicas of one call: far fewer than the controllers' metadata.max.records.per.request, and some 50 KiB.
+CALL_REPLICAS_MAX = 2_000
+#: A call is repeated by itself: it never stops trying, but after a while it is in no hurry.
+_BACKOFF_MS_MAX = 10_000
+
+#: Tells the controllers; gives what they refused.
+Tell = Callable[[Mapping[ReplicaKey, bytes]], Awaitable[Mapping[ReplicaKey, HeadraceError]]]
+
+
+class DirectoryAssignments:
+    """``directory_of``: the id (16 bytes) of the directory that a replica is in, working or failed; None if there is no
+    replica. ``run`` is the task; all other methods are called in the same event loop."""
+
+    def __init__(
+        self, directory_of: Callable[[TopicPartition], bytes | None], tell: Tell, *, backoff: Backoff | None = None
+    ) -> None:
+        self.broker_id = -1
+        self._directory_of = directory_of
+        self._tell = tell
+        self._backoff = backoff or Backoff(most_ms=_BACKOFF_MS_MAX)
+        self._image = MetadataImage()
+        self._pending: dict[ReplicaKey, bytes] = {}
+        self._wake = asyncio.Event()
+
+    @property
+    def pending(self) -> int:
+        """Replicas whose directory the controllers have not been told yet."""
+        return len(self._pending)
+
+    def metadata_changed(self, image: MetadataImage, delta: MetadataDelta) -> None:
+        """``delta`` has been put into force: the logs that it asks for exist, or have failed."""
+        self._image = image
+        for topic_id, numbers in delta.partitions.items():
+            topic = image.topics[topic_id]
+            for number in numbers:
+                self._compare(topic_id, TopicPartition(topic.name, number))
+
+    def replicas_changed(self, partitions: Iterable[TopicPartition]) -> None:
+        """These replicas were moved to other directories, or theirs have failed."""
+        for partition in partitions:
+            topic_id = self._image.topic_ids.get(partition.topic)
+            if topic_id is not None:
+                self._compare(topic_id, partition)
+
+    def _compare(self, topic_id: bytes, partition: TopicPartition) -> None:
+        state = self._image.partition(topic_id, partition.partition)
+        if state is None or self.broker_id not in state.replicas:
+            return
+        key = (topic_id, partition.partition)
+        directory = self._directory_of(partition)
+        if directory is None or directory == state.directory_of(self.broker_id):
+            self._pending.pop(key, None)
+        else:
+            self._pending[key] = directory
+            self._wake.set()
+
+    async def run(self) -> None:
+        """Tell what there is to tell, until cancelled."""
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            while self._pending:
+                told = dict(itertools.islice(self._pending.items(), CALL_REPLICAS_MAX))
+                try:
+                    refused = await self._tell(told)
+                except HeadraceError as error:
+                    # Also what no repetition cures: a former life of the broker ends by its heartbeats, not by this.
+                    level = logging.DEBUG if error.retriable else logging.WARNING
+                    logger.log(level, "%d replicas could not be assigned to directories: %s", len(told), error)
+                    await asyncio.sleep(self._backoff.next_s())
+                    continue
+                self._backoff.reset()
+                self._told(told, refused)
+
+    def _told(self, told: Mapping[ReplicaKey, bytes], refused: Mapping[ReplicaKey, HeadraceError]) -> None:
+        for key, directory in told.items():
+            if self._pending.get(key) == directory:  # else it was moved meanwhile, and is told again
+                del self._pending[key]
+        for (topic_id, partition), error in refused.items():
+            if not isinstance(error, UnknownTopicIdError):  # the topic was deleted meanwhile
+                logger.warning(
+                    "partition %d of topic %s: its directory was refused: %s", partition, topic_id.hex(), error
+                )

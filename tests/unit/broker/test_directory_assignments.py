@@ -1,0 +1,160 @@
+"""What a broker tells the controllers about the directories of its replicas, when, and how often."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+
+from headrace_broker import assignments
+from headrace_broker.assignments import DirectoryAssignments
+from headrace_broker.controller_link import ReplicaKey
+from headrace_core.errors import HeadraceError, NetworkError, StaleBrokerEpochError, UnknownTopicIdError
+from headrace_core.metadata import (
+    MetadataImage,
+    MetadataRecord,
+    PartitionChangeRecord,
+    PartitionRecord,
+    RemoveTopicRecord,
+    TopicRecord,
+)
+from headrace_core.rpc.backoff import Backoff
+from headrace_core.types import TopicPartition
+
+ME, OTHER = 1, 2
+A, B = b"a" * 16, b"b" * 16
+ONE, TWO = b"1" * 16, b"2" * 16
+
+
+class World:
+    """A storage (``at``), a controller that takes notes (``calls``), and the metadata between them."""
+
+    def __init__(self) -> None:
+        self.at: dict[TopicPartition, bytes] = {}
+        self.calls: list[dict[ReplicaKey, bytes]] = []
+        self.failures: list[HeadraceError] = []
+        self.refusals: dict[ReplicaKey, HeadraceError] = {}
+        self.on_call: Callable[[], None] | None = None
+        self.image = MetadataImage()
+        self.told = DirectoryAssignments(self.at.get, self._tell, backoff=Backoff(first_ms=0.1, most_ms=1))
+        self.told.broker_id = ME
+
+    async def _tell(self, where: Mapping[ReplicaKey, bytes]) -> Mapping[ReplicaKey, HeadraceError]:
+        self.calls.append(dict(where))
+        if self.on_call is not None:
+            self.on_call()
+        await asyncio.sleep(0)
+        if self.failures:
+            raise self.failures.pop(0)
+        return {key: error for key, error in self.refusals.items() if key in where}
+
+    def change(self, *records: MetadataRecord) -> None:
+        image, delta = self.image.apply_with_delta(records, self.image.next_offset + len(records))
+        self.image = image
+        self.told.metadata_changed(image, delta)
+
+    def topic(self, name: str, topic_id: bytes, directory: bytes = b"", partitions: int = 1) -> None:
+        """A topic whose logs were made in ``directory``."""
+        for number in range(partitions):
+            if directory:
+                self.at[TopicPartition(name, number)] = directory
+        self.change(
+            TopicRecord(name, topic_id),
+            *(PartitionRecord(topic_id, number, (ME, OTHER), (ME,), ME, 0, 0) for number in range(partitions)),
+        )
+
+    async def settled(self) -> None:
+        """Until there is nothing left to tell."""
+        task = asyncio.create_task(self.told.run())
+        async with asyncio.timeout(20):
+            while self.told.pending:  # noqa: ASYNC110
+                await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+def test_new_replicas_are_told_together() -> None:
+    world = World()
+    world.topic("t", A, ONE, partitions=3)
+    world.topic("u", B, TWO)
+    asyncio.run(world.settled())
+    assert world.calls == [{(A, 0): ONE, (A, 1): ONE, (A, 2): ONE, (B, 0): TWO}]
+
+
+def test_what_the_controllers_know_is_not_told() -> None:
+    world = World()
+    world.topic("t", A, ONE, partitions=2)
+    world.change(
+        *(PartitionChangeRecord(A, number, 1, directories=(ONE, bytes(16))) for number in range(2)),
+    )
+    assert world.told.pending == 0, "somebody told them meanwhile"
+    world.told.replicas_changed([TopicPartition("t", 0)])
+    asyncio.run(world.settled())
+    assert world.calls == []
+
+
+def test_what_is_not_here_is_not_told() -> None:
+    world = World()
+    world.topic("without a log", A)
+    world.at[TopicPartition("theirs", 0)] = ONE
+    world.change(TopicRecord("theirs", B), PartitionRecord(B, 0, (OTHER,), (OTHER,), OTHER, 0, 0))
+    world.told.replicas_changed([TopicPartition("nobody knows it", 0), TopicPartition("t", 77)])
+    assert world.told.pending == 0
+
+
+def test_a_move_is_told() -> None:
+    world = World()
+    world.topic("t", A, ONE)
+    world.change(PartitionChangeRecord(A, 0, 1, directories=(ONE, bytes(16))))
+    world.at[TopicPartition("t", 0)] = TWO
+    world.told.replicas_changed([TopicPartition("t", 0)])
+    asyncio.run(world.settled())
+    assert world.calls == [{(A, 0): TWO}]
+
+
+def test_a_replica_that_moves_while_it_is_told_is_told_again() -> None:
+    world = World()
+    world.topic("t", A, ONE)
+
+    def move() -> None:
+        world.on_call = None
+        world.at[TopicPartition("t", 0)] = TWO
+        world.told.replicas_changed([TopicPartition("t", 0)])
+
+    world.on_call = move
+    asyncio.run(world.settled())
+    assert world.calls == [{(A, 0): ONE}, {(A, 0): TWO}]
+
+
+def test_a_replica_that_moves_back_need_not_be_told() -> None:
+    world = World()
+    world.topic("t", A, ONE)
+    world.change(PartitionChangeRecord(A, 0, 1, directories=(ONE, bytes(16))))
+    for directory in (TWO, ONE):
+        world.at[TopicPartition("t", 0)] = directory
+        world.told.replicas_changed([TopicPartition("t", 0)])
+    assert world.told.pending == 0
+
+
+def test_a_failed_call_is_repeated_until_it_succeeds() -> None:
+    world = World()
+    world.failures = [NetworkError("gone"), StaleBrokerEpochError("a former life"), NetworkError("gone")]
+    world.topic("t", A, ONE)
+    asyncio.run(world.settled())
+    assert world.calls == [{(A, 0): ONE}] * 4
+
+
+def test_what_is_refused_is_not_told_for_ever() -> None:
+    world = World()
+    world.refusals = {(A, 0): UnknownTopicIdError("deleted meanwhile")}
+    world.topic("t", A, ONE, partitions=2)
+    world.change(RemoveTopicRecord(A))
+    asyncio.run(world.settled())
+    assert world.calls == [{(A, 0): ONE, (A, 1): ONE}]
+
+
+def test_five_thousand_replicas_are_three_calls() -> None:
+    world = World()
+    world.topic("t", A, ONE, partitions=5_000)
+    asyncio.run(world.settled())
+    assert [len(call) for call in world.calls] == [assignments.CALL_REPLICAS_MAX, assignments.CALL_REPLICAS_MAX, 1_000]
+    assert len({key for call in world.calls for key in call}) == 5_000
