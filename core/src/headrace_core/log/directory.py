@@ -6,19 +6,21 @@
     <root>/recovery-point-offset-checkpoint    up to where each log was flushed, written now and then
     <root>/replication-offset-checkpoint       high watermarks
     <root>/log-start-offset-checkpoint         where logs start that had records deleted
+    <root>/cleaner-offset-checkpoint           how far each log was compacted
     <root>/<topic>-<partition>/                a log, with partition.metadata and leader-epoch-checkpoint
-    <root>/<topic>-<partition>.<id>-delete/    a log on its way out
+    <root>/<topic>-<partition>.<id>-delete/    a log on its way out; so are files in a log whose names end in .deleted
 
 Synchronous, like the logs: changes belong to the directory's one owner (``DirectoryWriter``).
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import random
 import re
 import uuid
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from ..clock import Clock
 from ..errors import CorruptLogError, InconsistentTopicIdError, InvalidConfigError, StorageError
@@ -41,9 +43,12 @@ from .checkpoints import (
     write_offsets,
     write_partition_metadata,
 )
+from .compaction.manager import CleanerManager
 from .config import LogConfig
-from .files import FileSystem, Lock, make_directories, remove_tree
-from .partition_log import PartitionLog
+from .deleting import DeletedFiles, Removed
+from .files import FileSystem, Lock, make_directories
+from .partition_log import NO_SPACE, PartitionLog
+from .retention import Expired
 
 logger = logging.getLogger(__name__)
 
@@ -111,6 +116,10 @@ class LogDirectory:
         self._high_watermarks: dict[TopicPartition, int] = {}
         #: Checkpoints whose file does not say what we know: the disk was full when they were to be written.
         self._unwritten: set[str] = set()
+        #: How far each log is compacted, and what to compact next.
+        self.compaction = CleanerManager(fs, root)
+        #: What was deleted and is still on the disk.
+        self.deleted = DeletedFiles(fs)
 
     @classmethod
     def open(
@@ -169,12 +178,13 @@ class LogDirectory:
             if not self.fs.is_directory(path):
                 continue
             if name.endswith(_DELETED):
-                remove_tree(self.fs, path)
+                self.deleted.add(path, 0, due_ms=self._clock.monotonic_ms())
             elif match := _PARTITION_DIRECTORY.match(name):
                 partition = TopicPartition(match[1], int(match[2]))
                 found.add(partition)
                 self._open_log(partition, path)
         self._forget(lambda partition: partition not in found)
+        self.compaction.keep_only(found)
         if self._last_stop is not None:  # from here on files change: the next stop has to prove that it was clean
             self.fs.unlink(self._path(CLEAN_SHUTDOWN))
         self.fs.sync_directory(self.root)
@@ -231,9 +241,10 @@ class LogDirectory:
         if log is None:
             for name in tuple(self._unwritten):  # what they say of an earlier log of this name must not outlive it
                 self._write(name, self._checkpoints()[name])
+            self.compaction.write_pending()
             path = self._path(str(partition))
             if self.fs.is_directory(path):  # what is left of a creation, or a deletion, that a full disk stopped
-                self._remove([partition])
+                self._remove({partition: (0, 0)})
             self.fs.mkdir(path)
             write_partition_metadata(self.fs, path, topic_id)
             log = PartitionLog.open(
@@ -256,39 +267,58 @@ class LogDirectory:
         return bool(self.delete_all([partition]))
 
     def delete_all(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
-        """Removes logs for good, quarantined ones too: renamed (durably, so that they never come back), then removed.
-        Readers at work finish on the files they hold. Returns those that were here. The checkpoints are written once
-        for all of them."""
-        found = [partition for partition in dict.fromkeys(partitions) if self.holds(partition)]
-        for partition in found:
+        """Removes logs for good, quarantined ones too: renamed (durably, so that they never come back), and removed by
+        ``remove_deleted`` after the topic's file.delete.delay.ms. Readers at work finish on the files they hold.
+        Returns those that were here. The checkpoints are written once for all of them."""
+        found: dict[TopicPartition, tuple[int, int]] = {}
+        for partition in dict.fromkeys(partitions):
+            if not self.holds(partition):
+                continue
             log = self.logs.pop(partition, None)
-            if log is not None:
+            if log is None:
+                found[partition] = (0, LogConfig().file_delete_delay_ms)
+            else:
+                found[partition] = (log.size_bytes, log.config.file_delete_delay_ms)
                 log.close(flush=False)
             self.quarantined.pop(partition, None)
             self._quarantined_ids.pop(partition, None)
         if found:
             self._remove(found)
-        return found
+        return list(found)
 
-    def _remove(self, partitions: Collection[TopicPartition]) -> None:
-        """Takes the files of logs that are not open out of the way."""
-        gone = []
-        for partition in partitions:
+    def _remove(self, partitions: Mapping[TopicPartition, tuple[int, int]]) -> None:
+        """Takes the files of logs that are not open out of the way: {partition: (bytes, delay in ms)}."""
+        gone: list[tuple[str, int, int]] = []
+        for partition, (size, delay_ms) in partitions.items():
             suffix = f".{self._rng.getrandbits(128):032x}{_DELETED}"
             name = str(partition)
-            gone.append(self._path(name[: _NAME_BYTES_MAX - len(suffix)] + suffix))
-            self.fs.rename(self._path(name), gone[-1])
+            path = self._path(name[: _NAME_BYTES_MAX - len(suffix)] + suffix)
+            self.fs.rename(self._path(name), path)
+            gone.append((path, size, delay_ms))
         self.fs.sync_directory(self.root)
-        names = frozenset(partitions)
-        self._forget(names.__contains__)
-        for path in gone:
-            remove_tree(self.fs, path)
+        for path, size, delay_ms in gone:
+            self._remove_later(path, size, delay_ms)
+        # A full disk is no reason to keep what was deleted: ``create`` sees to it that the checkpoints are written
+        # before there is a log of the same name.
+        with _full_disk_left_out(self.root):
+            self._forget(frozenset(partitions).__contains__)
+        with _full_disk_left_out(self.root):
+            self.compaction.forget(partitions)
+
+    def _remove_later(self, path: str, size: int, delay_ms: int) -> None:
+        self.deleted.add(path, size, due_ms=self._clock.monotonic_ms() + delay_ms)
+
+    def remove_deleted(self, *, everything: bool = False) -> Removed:
+        """Removes files of deleted segments and logs whose delay is over; ``everything``: the disk is full. May take
+        long, and may be called from any thread: these files belong to no log any more."""
+        return self.deleted.remove(None if everything else self._clock.monotonic_ms())
 
     def truncate(self, log: PartitionLog, offset: int) -> None:
         """``PartitionLog.truncate_to``, with the recovery point lowered first: a log that ends below its recovery point
         counts as corrupt."""
         self._check_held(log)
         end_offset = log.end_after_truncating(offset)
+        self.compaction.truncated(log.topic_partition, end_offset)
         if self._recovery_points.get(log.topic_partition, 0) > end_offset:
             self._recovery_points[log.topic_partition] = end_offset
             self._write(RECOVERY_POINTS, self._recovery_points)
@@ -304,8 +334,48 @@ class LogDirectory:
         if self._log_starts.get(log.topic_partition, 0) < start:
             self._log_starts[log.topic_partition] = start
             self._write(LOG_STARTS, self._log_starts)
-        log.drop_segments_below_start()
+        self._drop(log)
         return start
+
+    def expire(self, verdicts: Iterable[tuple[PartitionLog, Expired]]) -> list[tuple[PartitionLog, Expired]]:
+        """Deletes what retention lets go; returns those that were obeyed. The new log starts are durable (written once
+        for all of these logs) before the first file gets another name.
+
+        A log that has changed since it was judged keeps what is not sure: one that is not here any more is left out,
+        and an active segment with records that are newer than the verdict stays.
+        """
+        done: list[tuple[PartitionLog, Expired]] = []
+        for log, verdict in verdicts:
+            start = verdict.log_start_offset
+            if self.logs.get(log.topic_partition) is not log or not log.log_start_offset <= start <= log.log_end_offset:
+                continue
+            if verdict.roll_first:
+                if start == log.log_end_offset:
+                    try:
+                        log.roll()
+                    except OSError as error:
+                        if error.errno not in NO_SPACE:
+                            raise
+                start = min(start, log.active.base_offset)
+            log.delete_records(start)
+            self._log_starts[log.topic_partition] = max(self._log_starts.get(log.topic_partition, 0), start)
+            done.append((log, verdict))
+        if not done:
+            return done
+        one_by_one = False
+        try:
+            self._write(LOG_STARTS, self._log_starts)
+        except OSError as error:
+            if error.errno not in NO_SPACE:
+                raise
+            one_by_one = True  # what makes room must not need any
+        for log, _ in done:
+            self._drop(log, one_by_one=one_by_one)
+        return done
+
+    def _drop(self, log: PartitionLog, *, one_by_one: bool = False) -> None:
+        for path, size in log.drop_segments_below_start(one_by_one=one_by_one):
+            self._remove_later(path, size, log.config.file_delete_delay_ms)
 
     def _check_held(self, log: PartitionLog) -> None:
         """What was asked of a log that has been deleted since must not reach the checkpoints: a log of the same name
@@ -383,3 +453,13 @@ class LogDirectory:
 
     def _path(self, name: str) -> str:
         return f"{self.root}/{name}"
+
+
+@contextlib.contextmanager
+def _full_disk_left_out(root: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in NO_SPACE:
+            raise
+        logger.warning("%s: a checkpoint could not be written, the disk is full; it will be", root)

@@ -89,11 +89,19 @@ class LeaderEpochs:
 
     def truncate_from_start(self, start_offset: int) -> None:
         """The log now starts at ``start_offset``: the epoch that holds it is kept, and starts there."""
+        self.replace(self._from(start_offset))
+
+    def _from(self, start_offset: int) -> list[EpochStart]:
         below = [entry for entry in self.entries if entry.start_offset <= start_offset]
         kept = [entry for entry in self.entries if entry.start_offset > start_offset]
         if below:
             kept.insert(0, EpochStart(below[-1].epoch, start_offset))
-        self.replace(kept)
+        return kept
+
+    def forget_below(self, start_offset: int) -> None:
+        """As ``truncate_from_start``, but the file only follows with the next change: opening a log does this again, so
+        retention need not force a file for it."""
+        self.entries = tuple(self._from(start_offset))
 
     def epoch_of(self, offset: int) -> int:
         """The epoch of the record at ``offset``; -1 when unknown."""

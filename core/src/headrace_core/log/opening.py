@@ -15,7 +15,7 @@ from .config import LogConfig
 from .epochs import EpochStart, LeaderEpochs, with_epoch
 from .files import FileSystem
 from .recovery import Scan, Verdict, judge, scan
-from .segment import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, LogSegment
+from .segment import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, LogSegment, segment_name
 
 _SEGMENT_FILE = re.compile(r"(\d{20})(\.log|\.index|\.timeindex)\Z")
 
@@ -41,7 +41,7 @@ class _Opening:
         self.notes: list[str] = []
         self.leftovers: list[str] = []
 
-    def attach_all(self) -> list[LogSegment]:
+    def attach_all(self, log_start_offset: int) -> list[LogSegment]:
         bases, names = [], self.fs.listdir(self.directory)
         for name in names:
             match = _SEGMENT_FILE.match(name)
@@ -51,6 +51,10 @@ class _Opening:
                 (".tmp", ".deleted", ".cleaned")
             ):
                 self.leftovers.append(name)
+        bases.sort()
+        while len(bases) > 1 and bases[1] <= log_start_offset:  # a deletion that a crash stopped in the middle
+            gone = segment_name(bases.pop(0)) + "."
+            self.leftovers += [name for name in names if name.startswith(gone) and name not in self.leftovers]
         return [
             LogSegment.attach(
                 self.fs,
@@ -60,7 +64,7 @@ class _Opening:
                 interval_bytes=self.config.index_interval_bytes,
                 now_ms=self.now_ms,
             )
-            for base in sorted(bases)
+            for base in bases
         ]
 
     def create(self, base_offset: int) -> LogSegment:
@@ -133,7 +137,7 @@ def open_segments(
     """See ``PartitionLog.open``."""
     opening = _Opening(fs, directory, config, now_ms)
     opening.notes += finish_swaps(fs, directory)
-    segments = opening.attach_all()
+    segments = opening.attach_all(log_start_offset)
     epochs = LeaderEpochs(fs, directory)
     epochs_known = epochs.load()
     if not segments:

@@ -20,6 +20,7 @@ import logging
 import random
 import uuid
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 from ..clock import Clock
 from ..errors import (
@@ -31,16 +32,29 @@ from ..errors import (
 )
 from ..types import FlushPolicy, TopicPartition
 from .appending import Append, AppendInfo, AppendOutcome, Prepared, prepare, validate
+from .compaction.swap import TXN_INDEX_SUFFIX
 from .config import LogConfig
 from .epochs import EpochEnd, LeaderEpochs
 from .files import Buffer, FileSystem
 from .opening import open_segments
+from .producer_state import SNAPSHOT_SUFFIX
 from .reading import LogReader
-from .segment import BatchMeta, LogSegment, Place
+from .segment import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, BatchMeta, LogSegment, Place
 
 logger = logging.getLogger(__name__)
 
-_NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
+#: Why a write fails that may be tried again when there is room.
+NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
+
+#: Of files that are on their way out.
+DELETED_SUFFIX = ".deleted"
+
+
+class DeletedFile(NamedTuple):
+    """A file that belongs to no log any more, and what removing it gives back (indexes count for nothing)."""
+
+    path: str
+    size: int
 
 
 class _Group:
@@ -223,7 +237,7 @@ class PartitionLog(LogReader):
             except HeadraceError as error:
                 outcomes += [*self._write(group), error]
             except OSError as error:
-                if error.errno not in _NO_SPACE:
+                if error.errno not in NO_SPACE:
                     raise
                 outcomes += [*self._write(group), self._disk_full(error)]
             else:
@@ -262,7 +276,7 @@ class PartitionLog(LogReader):
         try:
             segment.write(buffers, size)
         except OSError as error:
-            if error.errno not in _NO_SPACE:
+            if error.errno not in NO_SPACE:
                 raise
             segment.undo_write()
             return [self._disk_full(error) for _ in entries]
@@ -314,7 +328,7 @@ class PartitionLog(LogReader):
             waited_ms = prepared.max_timestamp_ms - first_ms
         else:
             waited_ms = now_ms - segment.created_ms
-        return waited_ms > self.config.segment_ms - self._roll_jitter_ms
+        return waited_ms > self.config.roll_after_ms - self._roll_jitter_ms
 
     def roll(self) -> LogSegment:
         """Seals the active segment and begins a new one at the log's end. The old segment and then the directory are
@@ -356,7 +370,7 @@ class PartitionLog(LogReader):
         return segment
 
     def _draw_jitter(self) -> int:
-        jitter_ms = min(self.config.segment_jitter_ms, self.config.segment_ms)
+        jitter_ms = min(self.config.segment_jitter_ms, self.config.roll_after_ms)
         return self._rng.randrange(jitter_ms + 1) if jitter_ms else 0
 
     # ---------------------------------------------------------------- flush, truncate, delete, close
@@ -434,21 +448,45 @@ class PartitionLog(LogReader):
             self.log_start_offset = before_offset
         return self.log_start_offset
 
-    def drop_segments_below_start(self) -> int:
-        """Deletes the files of whole segments below the log start, and the epochs that ended there; returns how many
-        segments. Call once the start is durable: a crash before that must find them all."""
-        self.epochs.truncate_from_start(self.log_start_offset)
+    def drop_segments_below_start(self, *, one_by_one: bool = False) -> list[DeletedFile]:
+        """Takes whole segments below the log start, and the epochs that ended there, out of the log. Their files have
+        names that end in .deleted when this returns, durably, and are the caller's to remove. Readers of theirs go on.
+
+        Call once the start is durable: then a crash may leave any of them. ``one_by_one``: the start could not be made
+        durable (the disk is full) and is where a segment begins; each one goes before the next, so that a crash leaves
+        a log without a gap, which starts where its first segment does.
+        """
+        self.epochs.forget_below(self.log_start_offset)
         segments = self._segments
-        dropped = 0
-        while dropped + 1 < len(segments) and segments[dropped + 1].base_offset <= self.log_start_offset:
-            dropped += 1
-        if dropped:
-            self._segments = segments[dropped:]
-            self._forget_places()
-            for segment in segments[:dropped]:
-                segment.delete_files()
+        count = 0
+        while count + 1 < len(segments) and segments[count + 1].base_offset <= self.log_start_offset:
+            count += 1
+        if not count:
+            return []
+        gone, self._segments = segments[:count], segments[count:]
+        self._forget_places()
+        self._warm = tuple(segment for segment in self._warm if segment not in gone)
+        deleted: list[DeletedFile] = []
+        for segment in gone:
+            deleted += self._rename_deleted(segment)
+            if one_by_one:
+                self._fs.sync_directory(self.directory)
+        if not one_by_one:
             self._fs.sync_directory(self.directory)
-        return dropped
+        return deleted
+
+    def _rename_deleted(self, segment: LogSegment) -> list[DeletedFile]:
+        stem = segment.path.removesuffix(LOG_SUFFIX)
+        deleted = []
+        for suffix in (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX, SNAPSHOT_SUFFIX):
+            path = stem + suffix
+            if self._fs.exists(path):
+                self._fs.rename(path, path + DELETED_SUFFIX)
+                deleted.append(DeletedFile(path + DELETED_SUFFIX, segment.size if suffix == LOG_SUFFIX else 0))
+        segment.path += DELETED_SUFFIX
+        segment.index.file.path += DELETED_SUFFIX
+        segment.time_index.file.path += DELETED_SUFFIX
+        return deleted
 
     def epoch_end_offset(self, epoch: int) -> EpochEnd:
         """Where a leader epoch ended (KIP-101, KIP-320)."""
@@ -487,6 +525,6 @@ def _final_failures() -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno in _NO_SPACE:
+        if error.errno in NO_SPACE:
             raise OSError(errno.EIO, f"flush failed: {error.strerror}", error.filename) from error
         raise

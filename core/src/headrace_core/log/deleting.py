@@ -1,0 +1,91 @@
+"""What was deleted and is still on the disk: renamed (``.deleted``, ``-delete``), and removed some time later.
+
+The delay (``file.delete.delay.ms``) leaves time to get back what was deleted by mistake; whoever reads a deleted file
+has it open and needs none. Removing a large file takes a file system up to a second, so it is not done in the turns of
+the directory's writer: what is in here belongs to nobody, and any one thread may remove it.
+
+There is no timer: who has one asks ``next_due_ms``. A crash forgets the queue, and the next start of the directory
+removes all that has such a name.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import logging
+import threading
+from typing import NamedTuple
+
+from .files import FileSystem, remove_tree
+
+logger = logging.getLogger(__name__)
+
+
+class Removed(NamedTuple):
+    """What was given back to the disk."""
+
+    names: int
+    size: int
+
+
+class DeletedFiles:
+    """The queue of one log directory. Thread-safe."""
+
+    def __init__(self, fs: FileSystem) -> None:
+        self._fs = fs
+        self._lock = threading.Lock()
+        #: Held while files are removed: one thread at a time.
+        self._removing = threading.Lock()
+        self._numbers = itertools.count()
+        #: (due, on the monotonic clock, number, path, bytes), a heap.
+        self._waiting: list[tuple[float, int, str, int]] = []
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    @property
+    def size_bytes(self) -> int:
+        """What removing everything would give back, about."""
+        with self._lock:
+            return sum(size for _, _, _, size in self._waiting)
+
+    @property
+    def next_due_ms(self) -> float | None:
+        """When (monotonic) the first of them is to be removed."""
+        with self._lock:
+            return self._waiting[0][0] if self._waiting else None
+
+    def add(self, path: str, size: int, *, due_ms: float) -> None:
+        """A file or directory that has its new name, durably."""
+        with self._lock:
+            heapq.heappush(self._waiting, (due_ms, next(self._numbers), path, size))
+
+    def remove(self, now_ms: float | None) -> Removed:
+        """Removes what is due at ``now_ms`` (monotonic); None: all of it, because the disk is full. May take long.
+
+        What cannot be removed (which is logged) is left to the next start.
+        """
+        names = removed_bytes = 0
+        with self._removing:
+            while (entry := self._take(now_ms)) is not None:
+                path, size = entry
+                try:
+                    if self._fs.is_directory(path):
+                        remove_tree(self._fs, path)
+                    else:
+                        self._fs.unlink(path)
+                except FileNotFoundError:
+                    continue  # it went with its directory
+                except OSError as error:
+                    logger.warning("%s could not be removed, the next start tries again: %s", path, error)
+                    continue
+                names += 1
+                removed_bytes += size
+        return Removed(names, removed_bytes)
+
+    def _take(self, now_ms: float | None) -> tuple[str, int] | None:
+        with self._lock:
+            if not self._waiting or (now_ms is not None and self._waiting[0][0] > now_ms):
+                return None
+            _, _, path, size = heapq.heappop(self._waiting)
+            return path, size

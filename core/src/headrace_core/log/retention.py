@@ -1,0 +1,137 @@
+"""Which of a log's oldest segments go. Pure: what is known of the segments in, a verdict out.
+
+    [ segment ][ segment ][ segment ][ active ]        the oldest first, never a gap
+      goes        goes      stays -> so does all behind it
+
+Kafka's rules (UnifiedLog.deleteOldSegments), one after the other, each on what the one before it left:
+
+1. *Log start.* A segment that lies wholly below the log start.
+2. *Size* (``retention.bytes``). As long as what stays is not smaller than the limit.
+3. *Time* (``retention.ms``). A segment whose latest record is older.
+
+2 and 3 hold where ``cleanup.policy`` names ``delete``; a log that is only compacted obeys its log start. Nothing goes
+that reaches above the high watermark. When all segments would go, the active one is among them: it is rolled first, and
+the log goes on, empty, at its end.
+
+*Whose time.* A record's own, whatever it is: a segment is as old as its latest timestamp. Where no record has one, the
+time at which the file was last written. Kafka stops here, so that one record from a clock that was years ahead holds
+its segment, and all that come after it, for these years. A topic says how far ahead a timestamp may be
+(``message.timestamp.after.max.ms``, an hour by default, enforced at every append). So a timestamp that would be refused
+today - it came while the topic allowed more, or from a log that was copied here - does not count either: such a segment
+is as old as its file. A topic that allows any future (the largest number there is) gets Kafka's rule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import NamedTuple
+
+from ..config import LONG_MAX
+from .config import LogConfig
+
+
+class Why(Enum):
+    """Which rule let segments go."""
+
+    LOG_START = "log start"
+    SIZE = "retention.bytes"
+    TIME = "retention.ms"
+
+
+class SegmentFacts(NamedTuple):
+    """What the rules have to know of a segment beside its time."""
+
+    base_offset: int
+    size: int
+
+
+class Share(NamedTuple):
+    """The segments that one rule let go."""
+
+    why: Why
+    segments: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Expired:
+    """The oldest ``segments`` segments go, and the log starts at ``log_start_offset``."""
+
+    segments: int
+    log_start_offset: int
+    shares: tuple[Share, ...]
+    #: The active segment is among them: roll it first.
+    roll_first: bool
+
+
+def time_of_segment(largest_timestamp_ms: int, written_ms: Callable[[], int], *, config: LogConfig, now_ms: int) -> int:
+    """The time that a segment counts as having. ``written_ms``: when its file was last written; asked if needed."""
+    if largest_timestamp_ms < 0:
+        return written_ms()
+    if largest_timestamp_ms > now_ms and largest_timestamp_ms - now_ms > config.timestamp_after_max_ms:
+        return min(largest_timestamp_ms, written_ms())
+    return largest_timestamp_ms
+
+
+def expired(
+    segments: Sequence[SegmentFacts],
+    config: LogConfig,
+    *,
+    log_start_offset: int,
+    log_end_offset: int,
+    high_watermark: int,
+    now_ms: int,
+    time_of: Callable[[int], int],
+) -> Expired | None:
+    """What goes now; None when nothing does. ``segments``: all of them, oldest first, the last one active.
+
+    ``time_of(place)``: the ``time_of_segment`` of a segment; asked only from the oldest on, up to the first that stays.
+    """
+    last = len(segments) - 1
+
+    def end_of(place: int) -> int:
+        return segments[place + 1].base_offset if place < last else log_end_offset
+
+    def may_go(place: int) -> bool:
+        is_empty_active = place == last and segments[place].size == 0
+        return place <= last and end_of(place) <= high_watermark and not is_empty_active
+
+    gone = 0
+    while gone < last and may_go(gone) and segments[gone + 1].base_offset <= log_start_offset:
+        gone += 1
+    below_start = gone
+    if config.cleanup_delete and config.retention_bytes is not None:
+        surplus = sum(segment.size for segment in segments[gone:]) - config.retention_bytes
+        while gone <= last and may_go(gone) and surplus >= segments[gone].size:
+            surplus -= segments[gone].size
+            gone += 1
+    too_much = gone
+    if config.cleanup_delete and config.retention_ms is not None:
+        while gone <= last and may_go(gone) and now_ms - time_of(gone) > config.retention_ms:
+            gone += 1
+    if not gone:
+        return None
+    parts = ((Why.LOG_START, 0, below_start), (Why.SIZE, below_start, too_much), (Why.TIME, too_much, gone))
+    return Expired(
+        segments=gone,
+        log_start_offset=max(log_start_offset, end_of(gone - 1)),
+        shares=tuple(
+            Share(why, end - start, sum(segment.size for segment in segments[start:end]))
+            for why, start, end in parts
+            if end > start
+        ),
+        roll_first=gone > last,
+    )
+
+
+def is_waiting_for_compaction(config: LogConfig, first_timestamp_ms: int | None, now_ms: int) -> bool:
+    """Must the active segment be sealed although nobody appends? Only sealed segments are compacted, and a record of it
+    is older than ``max.compaction.lag.ms`` (KIP-354; Kafka sees it at the next append only).
+
+    ``first_timestamp_ms``: of its first batch; None when it is empty.
+    """
+    if not config.cleanup_compact or config.max_compaction_lag_ms == LONG_MAX:
+        return False
+    return first_timestamp_ms is not None and 0 <= first_timestamp_ms < now_ms - config.max_compaction_lag_ms
