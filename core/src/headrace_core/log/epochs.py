@@ -88,20 +88,13 @@ class LeaderEpochs:
         self.replace(entry for entry in self.entries if entry.start_offset < end_offset)
 
     def truncate_from_start(self, start_offset: int) -> None:
-        """The log now starts at ``start_offset``: the epoch that holds it is kept, and starts there."""
-        self.replace(self._from(start_offset))
-
-    def _from(self, start_offset: int) -> list[EpochStart]:
+        """The log now starts at ``start_offset``: the epoch that holds it is kept, and starts there. The file follows
+        with the next change: whoever opens the log does this again, so retention need not force a file for it."""
         below = [entry for entry in self.entries if entry.start_offset <= start_offset]
         kept = [entry for entry in self.entries if entry.start_offset > start_offset]
         if below:
             kept.insert(0, EpochStart(below[-1].epoch, start_offset))
-        return kept
-
-    def forget_below(self, start_offset: int) -> None:
-        """As ``truncate_from_start``, but the file only follows with the next change: opening a log does this again, so
-        retention need not force a file for it."""
-        self.entries = tuple(self._from(start_offset))
+        self.entries = tuple(kept)
 
     def epoch_of(self, offset: int) -> int:
         """The epoch of the record at ``offset``; -1 when unknown."""

@@ -456,7 +456,7 @@ class PartitionLog(LogReader):
         durable (the disk is full) and is where a segment begins; each one goes before the next, so that a crash leaves
         a log without a gap, which starts where its first segment does.
         """
-        self.epochs.forget_below(self.log_start_offset)
+        self.epochs.truncate_from_start(self.log_start_offset)
         segments = self._segments
         count = 0
         while count + 1 < len(segments) and segments[count + 1].base_offset <= self.log_start_offset:
