@@ -161,11 +161,29 @@ def test_a_stream_dropped_during_a_cold_read_leaves_nothing_behind():
     asyncio.run(scenario())
 
 
-def test_a_disk_that_cannot_be_read_is_that_partitions_error():
+def test_a_disk_that_cannot_be_read_has_failed():
     async def scenario() -> None:
         fs = ColdFileSystem()
         broker = await filled(fs)
         fs.failure = OSError(5, "Input/output error")
+        consumer, answers = broker.consumer()
+        consumer.on_request(fetch(1, "orders"))
+        (answer,) = await answers.wait_sent(1)
+        assert answer.results[0].error.code == errors.StorageError.number
+        fs.failure = None
+        assert (await broker.append("orders", batch(b"x"))).error.code == errors.StorageError.number
+        assert "Input/output error" in broker.storage.offline_directories()["/data"]
+        consumer.on_closed()
+        await broker.__aexit__()
+
+    asyncio.run(scenario())
+
+
+def test_a_lack_of_descriptors_is_not_the_disks_fault():
+    async def scenario() -> None:
+        fs = ColdFileSystem()
+        broker = await filled(fs)
+        fs.failure = OSError(24, "Too many open files")
         consumer, answers = broker.consumer()
         consumer.on_request(fetch(1, "orders"))
         (answer,) = await answers.wait_sent(1)

@@ -96,6 +96,31 @@ def validate(
     return with_max_timestamps(data, headers), headers
 
 
+def topic_codec(config: LogConfig) -> Compression | None:
+    """The codec that the topic wants its batches in; None: the producer's."""
+    if config.compression_type == "producer":
+        return None
+    return Compression.NONE if config.compression_type == "uncompressed" else Compression.parse(config.compression_type)
+
+
+def in_topic_codec(
+    data: Buffer, headers: Sequence[BatchHeader], config: LogConfig
+) -> tuple[Buffer, Sequence[BatchHeader]]:
+    """Sound batches in the codec that the topic wants. ``prepare`` would do it too, but within the writer's turn, where
+    everybody else's appends wait; this may run in any thread."""
+    wanted = topic_codec(config)
+    if wanted is None or all(header.compression is wanted for header in headers):
+        return data, headers
+    view, position = memoryview(data), 0
+    batches: list[Buffer] = []
+    for header in headers:
+        batch: Buffer = view[position : position + header.size]
+        position += header.size
+        batches.append(batch if header.compression is wanted else recompress(batch, wanted, config.compression_level))
+    whole = b"".join(batches)
+    return whole, headers_of(whole)
+
+
 def prepare(
     data: Buffer, headers: Sequence[BatchHeader], config: LogConfig, *, base_offset: int, leader_epoch: int, now_ms: int
 ) -> Prepared:
@@ -148,11 +173,9 @@ def prepare(
 
 def _rewritten(batch: memoryview, header: BatchHeader, config: LogConfig, append_time_ms: int) -> Buffer:
     out: Buffer = batch
-    wanted = config.compression_type
-    if wanted != "producer":
-        codec = Compression.NONE if wanted == "uncompressed" else Compression.parse(wanted)
-        if codec is not header.compression:
-            out = recompress(out, codec, config.compression_level)
+    wanted = topic_codec(config)
+    if wanted is not None and wanted is not header.compression:
+        out = recompress(out, wanted, config.compression_level)
     return with_log_append_time(out, append_time_ms) if append_time_ms >= 0 else out
 
 

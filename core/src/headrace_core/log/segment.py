@@ -160,6 +160,11 @@ class LogSegment:
         self.log.truncate(self.size)
         self._reserved_end = 0
 
+    def give_back(self) -> None:
+        """Frees the blocks that were reserved ahead, for a disk that has become full."""
+        if self._reserved_end > self.size:
+            self.undo_write()
+
     def seal(self) -> None:
         """No more appends: the last time entry, unused space given back, everything durable."""
         largest = self.largest_timestamp

@@ -18,6 +18,7 @@ is taken back. Actions go on: they are what makes room.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import logging
 import threading
@@ -161,6 +162,11 @@ class DirectoryWriter:
         """The disk has failed under somebody else's hands (a read, a check): the directory is offline from now on, and
         what is queued gets StorageError. Call in the loop. Idempotent."""
         self._fail(self._failure_of(error))
+
+    def fail_soon(self, error: BaseException) -> None:
+        """``fail`` from any thread."""
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is left to be told
+            self._loop.call_soon_threadsafe(self.fail, error)
 
     def flush(self, log: PartitionLog) -> asyncio.Future[int]:
         """Forces what was appended before to the disk, whatever the topic's policy; the flushed offset."""

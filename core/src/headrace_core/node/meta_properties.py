@@ -67,6 +67,12 @@ def read_all_meta(
     Raises InvalidConfigError (not formatted, another node's, one directory given twice), InconsistentClusterIdError.
     """
     metas = [read_meta(directory, fs=fs) for directory in directories]
+    check_agreement(directories, metas, node_id=node_id)
+    return metas
+
+
+def check_agreement(directories: Sequence[str], metas: Sequence[MetaProperties], *, node_id: int = -1) -> None:
+    """Do these directories belong to one node? Raises as ``read_all_meta``."""
     for directory, meta in zip(directories, metas, strict=True):
         if meta.cluster_id != metas[0].cluster_id:
             raise InconsistentClusterIdError(
@@ -78,7 +84,6 @@ def read_all_meta(
             )
     if len({meta.directory_id for meta in metas}) != len(metas):
         raise InvalidConfigError(f"log.dirs={','.join(directories)}: two of them have the same directory.id")
-    return metas
 
 
 def format_directories(

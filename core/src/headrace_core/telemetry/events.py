@@ -127,6 +127,17 @@ class LogDirectoryFailed(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LogDirectoryFull(Event):
+    """A log directory refuses appends for want of space; or, not ``full``, takes them again."""
+
+    severity: ClassVar[int] = logging.WARNING
+    path: str
+    full: bool
+    free_bytes: int
+    reserve_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RecordsDeleted(Event):
     """A client moved a log's start."""
 

@@ -28,7 +28,7 @@ from headrace_core.metadata import MetadataDelta, MetadataImage
 from headrace_core.node.config import NodeConfig
 from headrace_core.node.ids import random_id
 from headrace_core.node.listeners import CLIENT, INTERNAL, ListenerAddress, advertised
-from headrace_core.node.meta_properties import MetaProperties, read_all_meta
+from headrace_core.node.meta_properties import MetaProperties
 from headrace_core.node.state_file import RuntimeState, remove_state, write_state
 from headrace_core.rpc.broker_session import BrokerRegistration, BrokerSession
 from headrace_core.rpc.metadata_follower import MetadataFollower
@@ -104,7 +104,9 @@ class Broker:
             events=self.events,
             on_turn=self.replicas.logs_moved,
             on_failed=self.replicas.storage_failed,
+            reserve_bytes=self.settings.current.dir_reserve_bytes,
         )
+        self.settings.subscribe(lambda _, new: self.storage.set_reserve(new.dir_reserve_bytes))
         self.replicas.tie(self.storage)
         limits = BrokerLimits(
             request_bytes_max=values["socket.request.max.bytes"],
@@ -136,8 +138,7 @@ class Broker:
 
     async def start(self) -> None:
         """Returns when the broker serves. HeadraceError or OSError when it cannot; ``stop`` cleans up then too."""
-        metas = read_all_meta(self.config.log_dirs, node_id=self.config.node_id)
-        self.storage.check_free()
+        metas = self.storage.identify(node_id=self.config.node_id)
         await self._bind()
         follower = self._follow(metas[0].cluster_id)
         session = await self._register(metas)
@@ -162,8 +163,13 @@ class Broker:
         for listener in self._listeners.values():
             await listener.serving(True)
         self._tasks.append(asyncio.create_task(self._housekeeping(), name="housekeeping"))
+        self._tasks.append(asyncio.create_task(self.storage.until_all_failed(), name="directories"))
         node_id = registered.broker_id
-        write_state(self.config.state_file, RuntimeState.of("broker", node_id, self._started_ms, self._addresses))
+        state = RuntimeState.of("broker", node_id, self._started_ms, self._addresses)
+        try:
+            write_state(self.config.state_file, state)
+        except OSError as error:  # a convenience: a full disk, or a first directory that is away, ends no broker
+            logger.warning("runtime.state.file=%s could not be written: %s", self.config.state_file, error)
         self.events.emit(
             NodeStarted(
                 role="broker",
@@ -303,6 +309,7 @@ class Broker:
         while True:
             await asyncio.sleep(CHECKPOINT_INTERVAL_S)
             await self.storage.checkpoint(self._high_watermarks())
+            await self.replicas.retry_full()
 
     def _high_watermarks(self) -> dict[TopicPartition, int]:
         return {replica.partition: replica.leader.high_watermark for replica in self.replicas.led()}

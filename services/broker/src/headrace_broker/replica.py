@@ -7,11 +7,12 @@ handed over and comes back by a callback, a read that would wait for the disk is
 from __future__ import annotations
 
 import asyncio
+import errno
 import functools
 import logging
 from collections import deque
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 from headrace_core.errors import (
     HeadraceError,
@@ -19,6 +20,7 @@ from headrace_core.errors import (
     ServerShuttingDownError,
     StorageError,
     UnknownServerError,
+    UnknownTopicOrPartitionError,
 )
 from headrace_core.log import Append, AppendInfo, FoundTimestamp, PartitionLog, ReadResult
 from headrace_core.log.writer import DirectoryWriter
@@ -30,6 +32,9 @@ from .threads import WorkThreads
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
+
+#: Errors of a read that say nothing about the disk.
+_NOT_THE_DISK = (errno.ENOENT, errno.EBADF, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EINTR, errno.EAGAIN)
 
 
 class Appended(NamedTuple):
@@ -56,7 +61,7 @@ class _Unchecked(NamedTuple):
 class Replica:
     """One led partition under one leader epoch; the next epoch is a new Replica over the same log."""
 
-    __slots__ = ("_active", "_seen_bytes", "_threads", "_unchecked", "_writer", "leader", "log", "partition")
+    __slots__ = ("_active", "_held", "_seen_bytes", "_threads", "_unchecked", "_writer", "leader", "log", "partition")
 
     def __init__(
         self, log: PartitionLog, leader: PartitionLeader, writer: DirectoryWriter, threads: WorkThreads
@@ -67,6 +72,8 @@ class Replica:
         self._writer = writer
         self._threads = threads
         self._unchecked: deque[_Unchecked] = deque()
+        #: Checked appends that wait for the log to come to rest in another directory; None: nothing is held.
+        self._held: list[tuple[_Unchecked, Append]] | None = None
         self._active = log.active
         self._seen_bytes = self._active.size
 
@@ -83,7 +90,7 @@ class Replica:
         append = _Unchecked(records, now_ms, done, committed)
         if self._unchecked:
             self._unchecked.append(append)
-        elif needs_thread(records):
+        elif needs_thread(records, self.log.config):
             self._unchecked.append(append)
             self._check_next()
         else:
@@ -94,6 +101,9 @@ class Replica:
         return Append(data=data, leader_epoch=self.leader.leader_epoch, headers=headers)
 
     def _submit(self, append: _Unchecked, checked: Append) -> None:
+        if self._held is not None:
+            self._held.append((append, checked))
+            return
         self._writer.submit(self.log, checked, functools.partial(self._appended, append.done, append.committed))
 
     def _check_next(self) -> None:
@@ -107,7 +117,7 @@ class Replica:
         while self._unchecked:
             append = self._unchecked[0]
             try:
-                slow = needs_thread(append.records)
+                slow = needs_thread(append.records, self.log.config)
             except HeadraceError:
                 slow = False  # the check itself says what is wrong
             if slow:
@@ -138,6 +148,22 @@ class Replica:
         else:
             self.leader.when_committed(outcome.next_offset, lambda failed: done(appended if failed is None else failed))
 
+    def hold(self) -> None:
+        """Appends wait from here on, until ``release``: the log is about to change directories. What was handed to the
+        writer before is written before whatever is handed to it next."""
+        if self._held is None:
+            self._held = []
+
+    def release(self, log: PartitionLog, writer: DirectoryWriter) -> None:
+        """``log`` (the same as before, or its copy in another directory) takes appends, through ``writer``."""
+        if log is not self.log:
+            self.log, self._writer = log, writer
+            self._active = log.active
+            self._seen_bytes = self._active.size
+        held, self._held = self._held or [], None
+        for append, checked in held:
+            self._finish_check(append, functools.partial(_same, checked))
+
     def log_moved(self) -> None:
         """A turn of the writer has ended that changed this log. Called before the waiters of its appends."""
         log = self.log
@@ -156,19 +182,37 @@ class Replica:
     def read(self, offset: int, max_bytes: int) -> ReadResult | None:
         """Batches from the one that holds ``offset`` up to the high watermark, at least one. None when they are not in
         the page cache: see ``read_cold``. Raises OffsetOutOfRangeError, CorruptLogError, StorageError."""
-        return self._guarded(self.log.read, offset, max_bytes, self.leader.high_watermark, wait=False)
+        log = self.log
+        try:
+            return log.read(offset, max_bytes, self.leader.high_watermark, wait=False)
+        except OSError as error:
+            raise self._read_failed(error) from error
 
     def read_cold(self, offset: int, max_bytes: int) -> asyncio.Future[ReadResult | None]:
         """The same from a thread that may wait for the disk."""
-        read = functools.partial(self.log.read, offset, max_bytes, self.leader.high_watermark)
-        return self._threads.run(functools.partial(self._guarded, read))
+        up_to = self.leader.high_watermark
+        return self._threads.run(lambda: self._looked_up(lambda log: log.read(offset, max_bytes, up_to)))
 
-    def _guarded(self, read: Callable[..., T], *arguments: Any, **options: Any) -> T:
-        """``read(...)``, with a disk's failure turned into StorageError. In any thread."""
-        try:
-            return read(*arguments, **options)
-        except OSError as error:
-            raise StorageError(f"{self.partition}: the log cannot be read: {error}") from error
+    def _looked_up(self, look: Callable[[PartitionLog], T]) -> T:
+        """``look(log)``, in a thread. When the log has moved to another directory meanwhile, it is looked up there."""
+        log = self.log
+        while True:
+            try:
+                return look(log)
+            except (OSError, UnknownTopicOrPartitionError) as error:
+                if self.log is not log:
+                    log = self.log
+                elif isinstance(error, OSError):
+                    raise self._read_failed(error) from error
+                else:
+                    raise
+
+    def _read_failed(self, error: OSError) -> StorageError:
+        """A disk that cannot be read has failed (as in Kafka); whoever has run out of descriptors, or finds a file
+        gone, has not shown that. In any thread."""
+        if error.errno not in _NOT_THE_DISK:
+            self._writer.fail_soon(error)
+        return StorageError(f"{self.partition}: the log cannot be read: {error}")
 
     def check_not_truncated(self, offset: int, last_fetched_epoch: int) -> None:
         """KIP-320: does the log still hold what a client has read, which ended at ``offset`` with records of
@@ -188,13 +232,13 @@ class Replica:
 
     def timestamp_offset(self, timestamp_ms: int) -> asyncio.Future[FoundTimestamp | None]:
         """The first record at or after a time, below the high watermark; None when there is none."""
-        find = functools.partial(self.log.offset_for_timestamp, timestamp_ms, self.leader.high_watermark)
-        return self._threads.run(functools.partial(self._guarded, find))
+        up_to = self.leader.high_watermark
+        return self._threads.run(lambda: self._looked_up(lambda log: log.offset_for_timestamp(timestamp_ms, up_to)))
 
     def max_timestamp_offset(self) -> asyncio.Future[FoundTimestamp | None]:
         """The record with the largest timestamp below the high watermark; None for an empty log (KIP-734)."""
-        find = functools.partial(self.log.offset_of_max_timestamp, self.leader.high_watermark)
-        return self._threads.run(functools.partial(self._guarded, find))
+        up_to = self.leader.high_watermark
+        return self._threads.run(lambda: self._looked_up(lambda log: log.offset_of_max_timestamp(up_to)))
 
     def epoch_end(self, epoch: int) -> tuple[int, int]:
         """(largest known epoch not above ``epoch``, its end offset); (-1, -1) when there is none."""
@@ -218,3 +262,7 @@ class Replica:
         directory, log = self._writer.directory, self.log
         await asyncio.shield(self._writer.run(functools.partial(directory.delete_records, log, before_offset), log=log))
         self.leader.advance_log_start(log.log_start_offset)
+
+
+def _same(checked: Append) -> Append:
+    return checked

@@ -7,12 +7,14 @@ lookup, or an error that says why not.
 
 from __future__ import annotations
 
+import asyncio
 import uuid
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from headrace_core.errors import (
     CorruptLogError,
+    DiskFullError,
     FencedBrokerError,
     FencedLeaderEpochError,
     HeadraceError,
@@ -60,6 +62,7 @@ class Replicas:
         self._storage: Storage  # tied by the composition root: each needs the other
         self._led: dict[TopicPartition, Replica] = {}
         self._failed: dict[TopicPartition, HeadraceError] = {}
+        self._changing = asyncio.Lock()  # one change of the metadata, or retry, at a time
 
     # -- for the handlers --------------------------------------------------------------------------------------------
 
@@ -117,6 +120,10 @@ class Replicas:
 
     async def apply(self, image: MetadataImage, delta: MetadataDelta) -> None:
         """Put ``delta``, which led to ``image``, into force."""
+        async with self._changing:
+            await self._apply(image, delta)
+
+    async def _apply(self, image: MetadataImage, delta: MetadataDelta, *, at_start: bool = False) -> None:
         self._image = image
         await self._remove(delta.removed_topics.values())
         wanted: list[tuple[TopicPartition, TopicImage, PartitionImage]] = []
@@ -125,7 +132,7 @@ class Replicas:
             wanted += [
                 (TopicPartition(topic.name, number), topic, topic.partitions[number]) for number in sorted(numbers)
             ]
-        await self._open_logs(wanted)
+        await self._open_logs(wanted, at_start=at_start)
         for partition, topic, state in wanted:
             self._lead_or_not(partition, topic, state)
         await self._reconfigure(image, delta)
@@ -140,7 +147,23 @@ class Replicas:
             self._failed[partition] = error
             self._events.emit(PartitionFailed(partition=partition, reason=error.message))
         everything = {topic_id: frozenset(range(len(topic.partitions))) for topic_id, topic in image.topics.items()}
-        await self.apply(image, MetadataDelta(0, image.next_offset, partitions=everything))
+        async with self._changing:
+            await self._apply(image, MetadataDelta(0, image.next_offset, partitions=everything), at_start=True)
+
+    async def retry_full(self) -> None:
+        """Once more for the logs that could not be made because their disk was full. Costs nothing when there are
+        none."""
+        if not any(isinstance(error, DiskFullError) for error in self._failed.values()):
+            return
+        async with self._changing:
+            wanted: list[tuple[TopicPartition, TopicImage, PartitionImage]] = []
+            for partition, error in self._failed.items():
+                topic, state = self._image.topic(partition.topic), self._partition(partition)
+                if isinstance(error, DiskFullError) and topic is not None and state is not None:
+                    wanted.append((partition, topic, state))
+            await self._open_logs(wanted)
+            for partition, topic, state in wanted:
+                self._lead_or_not(partition, topic, state)
 
     def settings_of(self, topic: str, image: MetadataImage) -> LogConfig:
         """The settings that hold for a topic's logs on this broker."""
@@ -158,7 +181,9 @@ class Replicas:
         for partition in await self._storage.delete(gone):
             self._events.emit(PartitionClosed(partition=partition, deleted=True))
 
-    async def _open_logs(self, wanted: Iterable[tuple[TopicPartition, TopicImage, PartitionImage]]) -> None:
+    async def _open_logs(
+        self, wanted: Iterable[tuple[TopicPartition, TopicImage, PartitionImage]], *, at_start: bool = False
+    ) -> None:
         missing = [
             (partition, uuid.UUID(bytes=topic.topic_id), self.settings_of(topic.name, self._image))
             for partition, topic, state in wanted
@@ -166,12 +191,12 @@ class Replicas:
             and not self._is_open(partition, topic)
             and not isinstance(self._failed.get(partition), CorruptLogError)
         ]
-        for partition, outcome in await self._storage.create(missing):
-            if outcome is None:
-                self._failed.pop(partition, None)
-            else:
+        for partition, outcome in await self._storage.create(missing, at_start=at_start):
+            before = self._failed.pop(partition, None)
+            if outcome is not None:
                 self._failed[partition] = outcome
-                self._events.emit(PartitionFailed(partition=partition, reason=outcome.message))
+                if type(before) is not type(outcome):  # else it was said already
+                    self._events.emit(PartitionFailed(partition=partition, reason=outcome.message))
 
     def _is_open(self, partition: TopicPartition, topic: TopicImage) -> bool:
         """A log without its topic's id (the broker died while it was made) is made again, which gives it one; one of

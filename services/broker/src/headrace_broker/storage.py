@@ -1,7 +1,15 @@
 """The broker's log directories, each with its writer; which of them has which partition.
 
-A new partition goes to the directory that has the fewest. A directory that fails takes its partitions offline, and only
-them.
+Where a partition's log is, by the first of these that says something:
+
+    1. a log that was found on the disk, or was made since the start
+    2. the directory that the controller has on record for this replica (KIP-858): there, or nowhere
+    3. at the start, while a directory is offline: nowhere, for the log may be in that one
+    4. the directory with the fewest logs (``least_loaded``)
+
+"Nowhere" is an offline partition (KAFKA_STORAGE_ERROR): a log that may exist on a disk that is away is never made anew,
+empty, on another one. A directory that fails takes its partitions offline, and only them. One that is full refuses
+appends and creations until there is room again (``headrace_core.log.space``).
 """
 
 from __future__ import annotations
@@ -14,15 +22,26 @@ import uuid
 from collections.abc import Callable, Collection, Iterable, Mapping
 
 from headrace_core.clock import Clock
-from headrace_core.errors import CorruptLogError, HeadraceError, StorageError
+from headrace_core.errors import CorruptLogError, HeadraceError, InvalidConfigError, StorageError
 from headrace_core.log import LogConfig, PartitionLog
-from headrace_core.log.checkpoints import LOCK
 from headrace_core.log.directory import LogDirectory
 from headrace_core.log.files import FileSystem
+from headrace_core.log.space import SpaceGauge
 from headrace_core.log.writer import DirectoryWriter
-from headrace_core.telemetry import Emitter, LogDirectoryFailed, LogDirectoryOpened
+from headrace_core.node.meta_properties import MetaProperties
+from headrace_core.telemetry import Emitter, LogDirectoryFailed, LogDirectoryFull, LogDirectoryOpened
 from headrace_core.types import TopicPartition
 
+from .directories import (
+    DirectoryDescription,
+    HeldDirectory,
+    LogDescription,
+    check_mounted,
+    identify,
+    least_loaded,
+    put_offline,
+    raise_all_failed,
+)
 from .partition import PartitionLeader
 from .replica import Replica
 from .threads import WorkThreads
@@ -31,10 +50,22 @@ logger = logging.getLogger(__name__)
 
 #: A partition to create: its topic's id, and its log's settings.
 NewLog = tuple[TopicPartition, uuid.UUID, LogConfig]
+#: The directory that the controller has on record for this broker's replica; None (or the zero id): none yet.
+Assigned = Callable[[TopicPartition, uuid.UUID], uuid.UUID | None]
+Outcome = tuple[TopicPartition, HeadraceError | None]
+
+DEFAULT_RESERVE_BYTES = 64 * 1024 * 1024
+
+
+def _nowhere(partition: TopicPartition, topic_id: uuid.UUID) -> uuid.UUID | None:
+    return None
 
 
 class Storage:
-    """See the module. ``on_turn`` hears which logs a turn has moved; ``on_failed`` which went offline, and why."""
+    """See the module. ``on_turn`` hears which logs a turn has moved; ``on_failed`` which partitions went offline, and
+    why; ``on_directory_failed`` the id of a directory that failed after the start; ``on_full`` the writer of a
+    directory that has begun to refuse appends: whoever can make room (retention, segments on their way out) does.
+    """
 
     def __init__(
         self,
@@ -47,51 +78,92 @@ class Storage:
         events: Emitter,
         on_turn: Callable[[list[PartitionLog]], None],
         on_failed: Callable[[Iterable[TopicPartition], str], None],
+        assigned: Assigned = _nowhere,
+        on_directory_failed: Callable[[uuid.UUID | None], None] | None = None,
+        on_full: Callable[[DirectoryWriter], None] | None = None,
+        reserve_bytes: int = DEFAULT_RESERVE_BYTES,
     ) -> None:
+        self.assigned = assigned
+        self.on_directory_failed = on_directory_failed
+        self.on_full = on_full
         self._fs = fs
-        self._roots = tuple(roots)
+        self._held = [HeldDirectory(root.rstrip("/")) for root in roots]
         self._clock = clock
         self._rng = rng
         self._events = events
         self._on_turn = on_turn
         self._on_failed = on_failed
+        self._reserve_bytes = reserve_bytes
         self._threads = WorkThreads(loop)
-        self._writers: list[DirectoryWriter] = []
+        self._all_failed = asyncio.Event()
+        self._is_identified = False
         #: Where each partition's log is, or is to be made: a creation that fails is tried again in the same place.
-        self._at: dict[TopicPartition, DirectoryWriter] = {}
+        self._at: dict[TopicPartition, HeldDirectory] = {}
         self._twice: set[TopicPartition] = set()
+        #: Partitions whose log may be in a directory that was offline at the start.
+        self._withheld: set[TopicPartition] = set()
 
-    def check_free(self) -> None:
-        """Fail early when another process has a directory, with StorageError. ``open`` locks for good."""
-        for root in self._roots:
-            try:
-                self._fs.lock(f"{root}/{LOCK}").release()
-            except BlockingIOError:
-                raise StorageError(f"log directory {root} is in use: another process holds {root}/{LOCK}") from None
+    # -- start -------------------------------------------------------------------------------------------------------
+
+    def identify(self, *, node_id: int = -1) -> list[MetaProperties]:
+        """Read whose the directories are; those that cannot say are offline from here on. What the others say, in the
+        order of log.dirs. Raises as ``directories.identify``."""
+        self._is_identified = True
+        return identify(self._fs, self._held, node_id=node_id)
 
     async def open(self, settings_of: Callable[[str], LogConfig]) -> None:
-        """Lock every directory and open every log, recovering those that need it, in threads. ``settle`` comes next.
+        """Lock every directory and open every log, recovering those that need it, in threads. A directory that cannot
+        be opened is offline. ``settle`` comes next.
 
-        Raises InvalidConfigError (not formatted), StorageError (another process has the directory), OSError.
+        Raises as ``identify``, and when not one directory can be opened.
         """
-        open_one = functools.partial(self._open_directory, settings_of)
-        directories = await asyncio.gather(*(asyncio.to_thread(open_one, root) for root in self._roots))
-        for directory in directories:
-            writer = DirectoryWriter(
-                directory,
-                clock=self._clock,
-                on_turn=self._on_turn,
-                on_failure=functools.partial(self._failed, directory),
+        if not self._is_identified:
+            self.identify()
+        usable = [held for held in self._held if held.failure is None]
+        outcomes = await asyncio.gather(
+            *(asyncio.to_thread(self._open_directory, settings_of, held.root) for held in usable),
+            return_exceptions=True,
+        )
+        fatal: BaseException | None = None
+        failures: list[Exception] = [held.start_failure for held in self._held if held.start_failure is not None]
+        for held, outcome in zip(usable, outcomes, strict=True):
+            if isinstance(outcome, LogDirectory):
+                self._opened(held, outcome)
+            elif isinstance(outcome, OSError | InvalidConfigError):
+                put_offline(held, outcome)
+                failures.append(outcome)
+            else:  # another process has it, or a mistake of ours
+                fatal = outcome
+        if fatal is not None:
+            raise fatal
+        if not self.writers():
+            raise_all_failed(failures)
+
+    def _open_directory(self, settings_of: Callable[[str], LogConfig], root: str) -> LogDirectory:
+        return LogDirectory.open(
+            self._fs, root, clock=self._clock, config_of=lambda topic, _: settings_of(topic), rng=self._rng
+        )
+
+    def _opened(self, held: HeldDirectory, directory: LogDirectory) -> None:
+        held.directory_id = directory.meta.directory_id
+        held.space = SpaceGauge(self._fs, directory.root, self._clock, self._reserve_bytes)
+        held.writer = DirectoryWriter(
+            directory,
+            clock=self._clock,
+            on_turn=self._on_turn,
+            on_failure=functools.partial(self._failed, held),
+            space=held.space,
+            on_full=functools.partial(self._full_or_not, held),
+        )
+        held.measure()
+        self._events.emit(
+            LogDirectoryOpened(
+                path=directory.root,
+                logs=len(directory.logs),
+                damaged=len(directory.quarantined),
+                clean=directory.clean_shutdown_epoch is not None,
             )
-            self._writers.append(writer)
-            self._events.emit(
-                LogDirectoryOpened(
-                    path=directory.root,
-                    logs=len(directory.logs),
-                    damaged=len(directory.quarantined),
-                    clean=directory.clean_shutdown_epoch is not None,
-                )
-            )
+        )
 
     async def settle(
         self, belongs: Callable[[uuid.UUID], bool]
@@ -102,74 +174,204 @@ class Storage:
         """
         deleted: list[TopicPartition] = []
         refused: dict[TopicPartition, HeadraceError] = {}
-        for writer in self._writers:
+        for held in self._held:
+            writer = held.writer
+            if writer is None:
+                continue
             directory = writer.directory
             deleted += await self._delete_in(
                 writer, [item for item, topic_id in directory.holdings() if topic_id and not belongs(topic_id)]
             )
             refused.update(directory.quarantined)
             for partition, _ in directory.holdings():
-                other = self._at.setdefault(partition, writer)
-                if other is not writer:
+                other = self._at.setdefault(partition, held)
+                if other is not held:
                     self._twice.add(partition)
                     refused[partition] = CorruptLogError(
-                        f"{partition} has a log in {other.directory.root} and another in {directory.root}: stop the "
-                        "broker, move the one that is out of date away, and start it again"
+                        f"{partition} has a log in {other.root} and another in {held.root}: stop the broker, move the "
+                        "one that is out of date away, and start it again"
                     )
         return deleted, refused
 
-    def _open_directory(self, settings_of: Callable[[str], LogConfig], root: str) -> LogDirectory:
-        return LogDirectory.open(
-            self._fs, root, clock=self._clock, config_of=lambda topic, _: settings_of(topic), rng=self._rng
+    # -- the directories ---------------------------------------------------------------------------------------------
+
+    def writers(self) -> list[DirectoryWriter]:
+        """Of the directories that are online."""
+        return [held.writer for held in self._held if held.writer is not None and held.failure is None]
+
+    def directory_ids(self) -> dict[uuid.UUID, str]:
+        """{id: root} of the directories that are online."""
+        return {held.directory_id: held.root for held in self._held if held.failure is None and held.directory_id}
+
+    def offline_directories(self) -> dict[str, str]:
+        """{root: why} of those that are not."""
+        return {held.root: held.failure.message for held in self._held if held.failure is not None}
+
+    def offline_directory_ids(self) -> list[uuid.UUID]:
+        """Of those that are offline, as far as they could be read before they failed."""
+        return [held.directory_id for held in self._held if held.failure is not None and held.directory_id]
+
+    def directory_of(self, partition: TopicPartition) -> uuid.UUID | None:
+        """The id of the directory that has the partition's log, sound or damaged; None when there is none."""
+        held = self._at.get(partition)
+        if held is None or held.writer is None or not held.writer.directory.holds(partition):
+            return None
+        return held.directory_id
+
+    def describe(self) -> list[DirectoryDescription]:
+        """Every directory, in the order of log.dirs, with its logs by topic and partition. Measures their disks."""
+        return [self._describe(held) for held in self._held]
+
+    def _describe(self, held: HeldDirectory) -> DirectoryDescription:
+        if held.writer is not None and held.failure is None:
+            held.measure()
+        error, logs = held.failure, []
+        if held.writer is not None and error is None:
+            logs = [
+                LogDescription(partition=partition, size_bytes=log.size_bytes, offset_lag=0, is_future=False)
+                for partition, log in list(held.writer.directory.logs.items())
+            ]
+        space = held.space if error is None else None
+        return DirectoryDescription(
+            root=held.root,
+            directory_id=held.directory_id,
+            error=error,
+            total_bytes=-1 if space is None else space.total_bytes,
+            usable_bytes=-1 if space is None else space.free_bytes,
+            logs=sorted(logs, key=lambda log: (log.partition, log.is_future)),
         )
 
-    def _failed(self, directory: LogDirectory, failure: StorageError) -> None:
-        partitions = [partition for partition, writer in self._at.items() if writer.directory is directory]
-        self._events.emit(LogDirectoryFailed(path=directory.root, reason=failure.message))
+    def set_reserve(self, reserve_bytes: int) -> None:
+        """``log.dir.reserve.bytes`` has changed."""
+        self._reserve_bytes = reserve_bytes
+        for held in self._held:
+            if held.space is not None and held.failure is None:
+                held.space.wanted_reserve_bytes = reserve_bytes
+                held.measure()
+
+    async def until_all_failed(self) -> None:
+        """Raises StorageError when the last directory has failed: the broker has nothing left to serve (KIP-112)."""
+        await self._all_failed.wait()
+        raise StorageError(
+            "every log directory of this broker has failed: " + "; ".join(self.offline_directories().values())
+        )
+
+    def _failed(self, held: HeldDirectory, failure: StorageError) -> None:
+        partitions = [partition for partition, at in self._at.items() if at is held]
+        self._events.emit(LogDirectoryFailed(path=held.root, reason=failure.message))
         self._on_failed(partitions, failure.message)
+        if self.on_directory_failed is not None:
+            self.on_directory_failed(held.directory_id)
+        if not self.writers():
+            self._all_failed.set()
+
+    def _full_or_not(self, held: HeldDirectory, is_full: bool) -> None:
+        assert held.writer is not None
+        assert held.space is not None
+        self._events.emit(
+            LogDirectoryFull(
+                path=held.root,
+                full=is_full,
+                free_bytes=held.space.free_bytes,
+                reserve_bytes=held.space.reserve_bytes,
+            )
+        )
+        if not is_full or held.failure is not None:
+            return
+        giving_back = held.writer.run(functools.partial(_give_back_reserved, held.writer.directory))
+        giving_back.add_done_callback(_log_failure)
+        if self.on_full is not None:
+            self.on_full(held.writer)
 
     # -- logs --------------------------------------------------------------------------------------------------------
 
     def log(self, partition: TopicPartition) -> PartitionLog | None:
         """The log of a partition, when there is one and it can be used."""
-        writer = self._at.get(partition)
-        if writer is None or writer.failure is not None or partition in self._twice:
+        held = self._at.get(partition)
+        if held is None or held.writer is None or held.failure is not None or partition in self._twice:
             return None
-        return writer.directory.get(partition)
+        return held.writer.directory.get(partition)
 
     def logs(self) -> list[tuple[TopicPartition, PartitionLog]]:
-        return [item for writer in self._writers for item in writer.directory.logs.items()]
+        """Every sound log of the directories that are online."""
+        return [item for writer in self.writers() for item in list(writer.directory.logs.items())]
 
     def replica(self, log: PartitionLog, leader: PartitionLeader) -> Replica:
         """``log`` led by ``leader``."""
-        return Replica(log, leader, self._at[leader.partition], self._threads)
+        held = self._at[leader.partition]
+        assert held.writer is not None
+        return Replica(log, leader, held.writer, self._threads)
 
-    async def create(self, wanted: Iterable[NewLog]) -> list[tuple[TopicPartition, HeadraceError | None]]:
-        """Create logs, durably, spread over the directories; None for each that is there now, else why it is not."""
-        shares: dict[DirectoryWriter, list[NewLog]] = {}
-        counts = {writer: len(writer.directory.logs) for writer in self._writers if writer.failure is None}
-        outcomes: list[tuple[TopicPartition, HeadraceError | None]] = []
+    async def create(self, wanted: Iterable[NewLog], *, at_start: bool = False) -> list[Outcome]:
+        """Create logs, durably, each in its place (see the module); None for each that is there now, else why it is
+        not: StorageError, DiskFullError (worth another try when there is room), CorruptLogError, ...
+
+        ``at_start``: these are the partitions of the first image, so that their logs may be where nobody can look.
+        """
+        shares: dict[HeldDirectory, list[NewLog]] = {}
+        added: dict[HeldDirectory, int] = {}
+        outcomes: list[Outcome] = []
+        for held in self._held:
+            if held.writer is not None and held.failure is None:
+                held.measure()
         for item in wanted:
-            writer = self._at.get(item[0])
-            if writer is None:
-                if not counts:
-                    outcomes.append((item[0], StorageError("every log directory of this broker has failed")))
-                    continue
-                writer = self._at[item[0]] = min(counts, key=counts.__getitem__)
-                counts[writer] += 1
-            if writer.failure is not None:
-                outcomes.append((item[0], writer.failure))
-            else:
-                shares.setdefault(writer, []).append(item)
-        for writer, share in shares.items():
-            outcomes += await self._create_in(writer, share)
+            try:
+                held = self._place(item[0], item[1], added, at_start=at_start)
+            except HeadraceError as error:
+                outcomes.append((item[0], error))
+                continue
+            shares.setdefault(held, []).append(item)
+            if self._at.get(item[0]) is not held:
+                self._at[item[0]] = held
+                added[held] = added.get(held, 0) + 1
+        for held, share in shares.items():
+            assert held.writer is not None
+            outcomes += await self._create_in(held.writer, share)
         return outcomes
 
-    async def _create_in(
-        self, writer: DirectoryWriter, share: list[NewLog]
-    ) -> list[tuple[TopicPartition, HeadraceError | None]]:
-        def create_all() -> list[tuple[TopicPartition, HeadraceError | None]]:
-            outcomes: list[tuple[TopicPartition, HeadraceError | None]] = []
+    def _place(
+        self, partition: TopicPartition, topic_id: uuid.UUID, added: dict[HeldDirectory, int], *, at_start: bool
+    ) -> HeldDirectory:
+        """The directory of a partition's log. Raises StorageError when it is none that works, DiskFullError."""
+        held = self._at.get(partition)
+        if held is None:
+            held = self._assigned_directory(partition, topic_id)
+        if held is None:
+            offline = self.offline_directories()
+            if partition in self._withheld or (at_start and offline):
+                self._withheld.add(partition)
+                raise StorageError(
+                    f"{partition} has no log in the directories that work, and may have one in {', '.join(offline)}: "
+                    "it stays offline until the broker has started with all of them"
+                )
+            online = [held for held in self._held if held.writer is not None and held.failure is None]
+            if not online:
+                raise StorageError("every log directory of this broker has failed")
+            held = least_loaded(online, added)
+        if held.failure is not None:
+            raise StorageError(f"{partition} is offline: {held.failure.message}")
+        assert held.writer is not None
+        assert held.space is not None
+        if held.space.is_full and not held.writer.directory.holds(partition):
+            raise held.space.full_error()
+        return held
+
+    def _assigned_directory(self, partition: TopicPartition, topic_id: uuid.UUID) -> HeldDirectory | None:
+        directory_id = self.assigned(partition, topic_id)
+        if directory_id is None or directory_id.int == 0:
+            return None
+        for held in self._held:
+            if held.directory_id == directory_id:
+                return held
+        raise StorageError(
+            f"{partition} is in log directory {directory_id}, which is none of those that this broker could read "
+            f"({', '.join(held.root for held in self._held)}): bring it back and restart the broker, or give the "
+            "partition up by deleting its topic"
+        )
+
+    async def _create_in(self, writer: DirectoryWriter, share: list[NewLog]) -> list[Outcome]:
+        def create_all() -> list[Outcome]:
+            outcomes: list[Outcome] = []
             for partition, topic_id, config in share:
                 try:
                     writer.directory.create(partition, topic_id, config)
@@ -190,7 +392,8 @@ class Storage:
         for partition in partitions:
             self._at.pop(partition, None)
             self._twice.discard(partition)
-        for writer in self._writers:
+            self._withheld.discard(partition)
+        for writer in self.writers():
             deleted += await self._delete_in(writer, [item for item in partitions if writer.directory.holds(item)])
         return deleted
 
@@ -205,31 +408,32 @@ class Storage:
 
     async def reconfigure(self, log: PartitionLog, config: LogConfig) -> None:
         """New settings for a log, in their turn among the appends to it."""
-        writer = self._at.get(log.topic_partition)
-        if writer is not None and writer.failure is None:
-            await writer.run(functools.partial(log.reconfigure, config), log=log)
+        held = self._at.get(log.topic_partition)
+        if held is not None and held.writer is not None and held.failure is None:
+            await held.writer.run(functools.partial(log.reconfigure, config), log=log)
 
     # -- checkpoints, the end ----------------------------------------------------------------------------------------
 
     async def checkpoint(self, high_watermarks: Mapping[TopicPartition, int]) -> None:
-        """Write recovery points and high watermarks of every working directory."""
-        for writer in self._writers:
-            if writer.failure is not None:
-                continue
+        """Look whether every working directory is still there and may be written, measure its disk, and write recovery
+        points and high watermarks. So a disk that goes while nobody uses it is noticed all the same."""
+        for writer in self.writers():
             directory = writer.directory
             share = {partition: end for partition, end in high_watermarks.items() if partition in directory.logs}
             try:
-                await writer.run(functools.partial(_checkpoint, directory, share))
+                await writer.run(functools.partial(_check_and_checkpoint, writer, share))
             except HeadraceError as error:
                 logger.warning("%s: checkpoints not written: %s", directory.root, error)
 
     async def close(self, high_watermarks: Mapping[TopicPartition, int], *, broker_epoch: int) -> bool:
         """Flush, close and mark every directory; True when all of them are clean."""
         self._threads.close()
-        clean = True
-        if self._writers:
-            await self.checkpoint(high_watermarks)
-        for writer in self._writers:
+        await self.checkpoint(high_watermarks)
+        clean = not self.offline_directories()
+        for held in self._held:
+            writer = held.writer
+            if writer is None:
+                continue
             await writer.close()
             try:
                 writer.directory.close(broker_epoch=broker_epoch, clean=writer.failure is None)
@@ -237,11 +441,29 @@ class Storage:
                 logger.error("%s could not be closed cleanly: %s", writer.directory.root, error)
                 clean = False
             clean = clean and writer.failure is None
-        self._writers.clear()
+            held.writer = None
         self._at.clear()
         return clean
 
 
-def _checkpoint(directory: LogDirectory, high_watermarks: Mapping[TopicPartition, int]) -> None:
-    directory.write_recovery_points()
-    directory.write_high_watermarks(high_watermarks)
+def _check_and_checkpoint(writer: DirectoryWriter, high_watermarks: Mapping[TopicPartition, int]) -> None:
+    directory = writer.directory
+    check_mounted(directory)
+    if writer.space is not None:
+        writer.space.measure()
+    try:
+        directory.write_recovery_points()
+    finally:
+        directory.write_high_watermarks(high_watermarks)
+
+
+def _give_back_reserved(directory: LogDirectory) -> None:
+    """Blocks that were reserved ahead of growing segments, back to a disk that is full."""
+    for log in directory.logs.values():
+        if not log.is_closed:
+            log.active.give_back()
+
+
+def _log_failure(future: asyncio.Future[None]) -> None:
+    if not future.cancelled() and (error := future.exception()) is not None:
+        logger.warning("blocks that were reserved ahead could not be given back: %s", error)

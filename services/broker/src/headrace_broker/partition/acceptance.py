@@ -14,7 +14,7 @@ from headrace_core.errors import (
     RecordTooLargeError,
     UnsupportedVersionError,
 )
-from headrace_core.log.appending import validate
+from headrace_core.log.appending import in_topic_codec, topic_codec, validate
 from headrace_core.log.config import LogConfig
 from headrace_core.log.files import Buffer
 from headrace_core.records import BatchHeader, Compression, iterate_headers, read_header
@@ -24,18 +24,22 @@ from headrace_core.types import TopicPartition
 _INLINE_COMPRESSED_BYTES_MAX = 1024
 
 
-def needs_thread(records: bytes) -> bool:
+def needs_thread(records: bytes, config: LogConfig) -> bool:
     """Would checking these records stall whoever does it? Decompression costs milliseconds, or much more when somebody
-    means harm; everything else runs at several GB/s."""
-    return len(records) > _INLINE_COMPRESSED_BYTES_MAX and any(
-        header.compression is not Compression.NONE for _, header in iterate_headers(records)
-    )
+    means harm, and so does compressing what the topic wants in another codec; everything else runs at several GB/s."""
+    if len(records) <= _INLINE_COMPRESSED_BYTES_MAX:
+        return False
+    wanted = topic_codec(config)
+    if wanted is not None and wanted is not Compression.NONE:
+        return True
+    return any(header.compression is not Compression.NONE for _, header in iterate_headers(records))
 
 
 def accept(
     records: bytes, config: LogConfig, partition: TopicPartition, now_ms: int
 ) -> tuple[Buffer, Sequence[BatchHeader]]:
-    """The batches and their headers, ready for the log. Costs a pass over the bytes; safe in any thread.
+    """The batches and their headers, ready for the log, in the topic's codec (``compression.type``). Costs a pass over
+    the bytes; safe in any thread.
 
     Raises CorruptMessageError, InvalidRecordError, InvalidTimestampError, RecordTooLargeError (a batch above
     ``max.message.bytes``), RecordListTooLargeError (more than a segment holds), UnsupportedVersionError (idempotence
@@ -61,4 +65,4 @@ def accept(
                 f"{partition}: the batch comes from an idempotent or transactional producer (producer id "
                 f"{header.producer_id}), which this version does not support yet; set enable.idempotence=false"
             )
-    return data, headers
+    return in_topic_codec(data, headers, config)
