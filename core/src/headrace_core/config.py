@@ -291,13 +291,14 @@ class Conflict:
 CrossCheck = Callable[[Mapping[str, Any]], Iterable[Conflict]]
 
 
-def at_most(smaller: str, larger: str, why: str) -> CrossCheck:
-    """The value of ``smaller`` must not be above that of ``larger``."""
+def at_most(smaller: str, larger: str, why: str, *, strictly: bool = False) -> CrossCheck:
+    """The value of ``smaller`` must not be above that of ``larger`` (``strictly``: must be below it)."""
 
     def check(values: Mapping[str, Any]) -> Iterator[Conflict]:
         low, high = values.get(smaller), values.get(larger)
-        if low is not None and high is not None and low > high:
-            yield Conflict((smaller, larger), f"{smaller}={low} is above {larger}={high}: {why}")
+        if low is not None and high is not None and (low > high or (strictly and low == high)):
+            relation = "not below" if strictly else "above"
+            yield Conflict((smaller, larger), f"{smaller}={low} is {relation} {larger}={high}: {why}")
 
     return check
 

@@ -7,12 +7,14 @@ carries a note that says so.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ..config import INT_MAX, LONG_MAX, ConfigDef, ConfigKey, Kind, Scope
+from ..config import HEADRACE, INT_MAX, LONG_MAX, ConfigDef, ConfigKey, Kind, Scope, at_most
 from ..types import FlushPolicy, TimestampType
+from .broker_defaults import topic_hints
 
 #: How often an ``interval`` topic is flushed when neither ``flush.ms`` nor the broker's log.flush.interval.ms says.
 DEFAULT_FLUSH_INTERVAL_MS = 1_000
@@ -29,7 +31,15 @@ def _check_cleanup_policy(policies: list[str]) -> str | None:
     return "must name at least one of delete, compact" if not policies else None
 
 
+def _check_throttled(replicas: list[str]) -> str | None:
+    if replicas == ["*"] or all(_REPLICA.fullmatch(replica) for replica in replicas):
+        return None
+    return "write partition:broker,partition:broker,..., or * for all"
+
+
+_REPLICA = re.compile(r"[0-9]{1,10}:[0-9]{1,10}")
 _REPLICATION = f"{_NOT_YET}: replication is not built"
+_NO_TIERS = "tiered storage is not built"
 
 TOPIC = ConfigDef(
     [
@@ -51,10 +61,25 @@ TOPIC = ConfigDef(
             choices=_COMPRESSION,
         ),
         _key(
-            "compression.gzip.level", Kind.INT, -1, "Level of compression.type=gzip; -1 is zlib's own.", low=-1, high=9
+            "compression.gzip.level",
+            Kind.INT,
+            -1,
+            "Level of compression.type=gzip: 1 to 9; -1 is zlib's own.",
+            low=-1,
+            high=9,
+            check=lambda level: None if level else "must be -1, or 1 to 9",
+            source="KIP-390",
         ),
-        _key("compression.lz4.level", Kind.INT, 9, "Level of compression.type=lz4.", low=1, high=17),
-        _key("compression.zstd.level", Kind.INT, 3, "Level of compression.type=zstd.", low=-131072, high=22),
+        _key("compression.lz4.level", Kind.INT, 9, "Level of compression.type=lz4.", low=1, high=17, source="KIP-390"),
+        _key(
+            "compression.zstd.level",
+            Kind.INT,
+            3,
+            "Level of compression.type=zstd.",
+            low=-131072,
+            high=22,
+            source="KIP-390",
+        ),
         _key(
             "delete.retention.ms",
             Kind.LONG,
@@ -95,8 +120,9 @@ TOPIC = ConfigDef(
             Kind.STRING,
             FlushPolicy.COMMIT.value,
             "When written records are forced to disk: commit (before they are acknowledged), interval (every flush.ms, "
-            "one second if unset), os (when the operating system likes; Kafka's way). Headrace's own key.",
+            "one second if unset), os (when the operating system likes; Kafka's way).",
             choices=tuple(policy.value for policy in FlushPolicy),
+            source=HEADRACE,
         ),
         _key(
             "max.compaction.lag.ms",
@@ -104,6 +130,7 @@ TOPIC = ConfigDef(
             LONG_MAX,
             "The longest time that a record stays uncompacted.",
             low=1,
+            source="KIP-354",
         ),
         _key(
             "max.message.bytes",
@@ -116,15 +143,17 @@ TOPIC = ConfigDef(
             "message.timestamp.after.max.ms",
             Kind.LONG,
             3_600_000,
-            "How far a CreateTime may lie ahead of the broker's clock (KIP-937).",
+            "How far a CreateTime may lie ahead of the broker's clock.",
             low=0,
+            source="KIP-937",
         ),
         _key(
             "message.timestamp.before.max.ms",
             Kind.LONG,
             LONG_MAX,
-            "How far a CreateTime may lie behind the broker's clock (KIP-937).",
+            "How far a CreateTime may lie behind the broker's clock.",
             low=0,
+            source="KIP-937",
         ),
         _key(
             "message.timestamp.type",
@@ -199,20 +228,25 @@ TOPIC = ConfigDef(
             False,
             "May a replica that is not in sync become leader, losing records, when no other is left?",
             note=_REPLICATION,
+            source="KIP-106",
         ),
         _key(
             "follower.replication.throttled.replicas",
             Kind.LIST,
             [],
-            "Replicas whose catching up is throttled on the follower's side.",
+            "Replicas whose catching up is throttled on the follower's side: partition:broker,..., or *.",
+            check=_check_throttled,
             note=_REPLICATION,
+            source="KIP-73",
         ),
         _key(
             "leader.replication.throttled.replicas",
             Kind.LIST,
             [],
-            "Replicas whose catching up is throttled on the leader's side.",
+            "Replicas whose catching up is throttled on the leader's side: partition:broker,..., or *.",
+            check=_check_throttled,
             note=_REPLICATION,
+            source="KIP-73",
         ),
         _key(
             "local.retention.bytes",
@@ -220,7 +254,8 @@ TOPIC = ConfigDef(
             -2,
             "With tiered storage: bytes kept on local disk; -2 is retention.bytes.",
             low=-2,
-            note=_NOT_YET,
+            note="has no effect: tiered storage is not built",
+            source="KIP-405",
         ),
         _key(
             "local.retention.ms",
@@ -228,17 +263,64 @@ TOPIC = ConfigDef(
             -2,
             "With tiered storage: time kept on local disk; -2 is retention.ms.",
             low=-2,
-            note=_NOT_YET,
+            note="has no effect: tiered storage is not built",
+            source="KIP-405",
         ),
         _key(
             "remote.storage.enable",
             Kind.BOOLEAN,
             False,
             "Tiered storage for this topic.",
-            check=lambda on: "tiered storage is not built" if on else None,
+            refusal=_NO_TIERS,
+            source="KIP-405",
+        ),
+        _key(
+            "remote.log.copy.disable",
+            Kind.BOOLEAN,
+            False,
+            "With tiered storage: copy nothing more there.",
+            refusal=_NO_TIERS,
+            source="KIP-950",
+        ),
+        _key(
+            "remote.log.delete.on.disable",
+            Kind.BOOLEAN,
+            False,
+            "With tiered storage: delete what is there when it is disabled.",
+            refusal=_NO_TIERS,
+            source="KIP-950",
+        ),
+        _key(
+            "message.format.version",
+            Kind.STRING,
+            None,
+            "The format of records on disk (until Kafka 4).",
+            refusal="batches are always of version 2; leave it out",
+        ),
+        _key(
+            "message.downconversion.enable",
+            Kind.BOOLEAN,
+            True,
+            "Convert batches for old clients (until Kafka 4).",
+            refusal="there are no clients that need it; leave it out",
+        ),
+        _key(
+            "message.timestamp.difference.max.ms",
+            Kind.LONG,
+            LONG_MAX,
+            "How far a CreateTime may lie from the broker's clock (until Kafka 4).",
+            refusal="message.timestamp.before.max.ms and message.timestamp.after.max.ms have taken its place",
         ),
     ],
     where="topic",
+    hints=topic_hints(),
+    checks=(
+        at_most(
+            "min.compaction.lag.ms",
+            "max.compaction.lag.ms",
+            "a record would have to stay and to go at the same time",
+        ),
+    ),
 )
 
 

@@ -92,5 +92,5 @@ def _add_config(parser: argparse.ArgumentParser, *, required: bool) -> None:
 
 
 def _load(arguments: argparse.Namespace, role: str) -> NodeConfig:
-    properties = read_properties(arguments.config) | parse_overrides(arguments.overrides)
+    properties = read_properties(arguments.config).overridden_by(parse_overrides(arguments.overrides))
     return NodeConfig.from_properties(properties, role=role)

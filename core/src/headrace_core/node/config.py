@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..errors import InvalidConfigError
-from .keys import SERVER, topic_defaults
+from .keys import SERVER, effective, topic_defaults
 from .listeners import (
     INTERNAL,
     ListenerAddress,
@@ -17,6 +17,7 @@ from .listeners import (
     parse_listeners,
     parse_voters,
 )
+from .properties import Properties
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,8 +42,13 @@ class NodeConfig:
     @classmethod
     def from_properties(cls, properties: Mapping[str, str], *, role: str) -> NodeConfig:
         """Raises InvalidConfigError: an unknown key (with "did you mean"), a bad value, keys that contradict."""
-        given = SERVER.parse(properties, defaults=False)
-        values = SERVER.parse(properties)
+        given = SERVER.parse(
+            properties,
+            defaults=False,
+            set_in=properties.set_in if isinstance(properties, Properties) else None,
+        )
+        values = {name: key.default for name, key in SERVER.keys.items()} | given
+        SERVER.check_together(effective(values, given))
         roles = values["process.roles"]
         if roles and role not in roles:
             raise InvalidConfigError(f"process.roles={','.join(roles)}: this program is a {role}; start the right one")
@@ -57,7 +63,7 @@ class NodeConfig:
         check_advertised(listeners, wanted)
         voters = parse_voters(values["controller.quorum.voters"])
         key = "controller.quorum.bootstrap.servers"
-        log_dirs = _log_dirs(values)
+        log_dirs = _log_dirs(values, role)
         return cls(
             role=role,
             node_id=_node_id(values, role),
@@ -84,7 +90,9 @@ class NodeConfig:
         return SERVER.notes(self.given)
 
 
-def _log_dirs(values: Mapping[str, Any]) -> tuple[str, ...]:
+def _log_dirs(values: Mapping[str, Any], role: str) -> tuple[str, ...]:
+    if role == "controller" and values["metadata.log.dir"]:
+        return (values["metadata.log.dir"].rstrip("/") or "/",)
     directories = values["log.dirs"] or ([values["log.dir"]] if values["log.dir"] else [])
     if not directories:
         raise InvalidConfigError("log.dirs is not set: name the directories for this node's data")

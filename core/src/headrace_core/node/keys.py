@@ -2,58 +2,29 @@
 
 As with Kafka, one file may configure a controller as well as a broker: each role reads its slice of ``SERVER`` and
 ignores the other's, but nobody ignores a key that does not exist. Names, defaults and ranges are Kafka's (4.x); keys of
-our own say so. A key marked dynamic can be changed while brokers run (``headrace configs alter``).
+our own say so. A key whose scope is not read-only can be changed while brokers run (``headrace configs alter``).
+
+    keys            who a node is, the cluster, the broker, defaults of topics; all of it together: SERVER
+    upkeep_keys     what a broker does to its logs in the background
+    group_keys      groups, offsets, transactions: accepted until they are built
+    pasted_keys     what something else stands in for
+    refused_keys    what nothing stands in for
 """
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator, Mapping
+from typing import Any
 
-from ..config import INT_MAX, ConfigDef, ConfigKey, Kind, Scope
+from ..config import HEADRACE, INT_MAX, ConfigDef, ConfigKey, Conflict, Kind, Scope, at_most
+from ..log.broker_defaults import COARSE_DEFAULT_KEYS, TOPIC_DEFAULT_KEYS, server_hints
 from ..log.config import TOPIC
-from .pasted_keys import PASTED
+from . import group_keys, pasted_keys
+from .refused_keys import REFUSED
 from .upkeep_keys import UPKEEP
 
 ROLES = ("controller", "broker", "coordinator")
-
-#: A topic's key -> the server's key that gives its default for topics that do not set it.
-TOPIC_DEFAULT_KEYS: dict[str, str] = {
-    "cleanup.policy": "log.cleanup.policy",
-    "compression.type": "compression.type",
-    "compression.gzip.level": "compression.gzip.level",
-    "compression.lz4.level": "compression.lz4.level",
-    "compression.zstd.level": "compression.zstd.level",
-    "delete.retention.ms": "log.cleaner.delete.retention.ms",
-    "file.delete.delay.ms": "log.segment.delete.delay.ms",
-    "flush.messages": "log.flush.interval.messages",
-    "flush.ms": "log.flush.interval.ms",
-    "index.interval.bytes": "log.index.interval.bytes",
-    "log.flush": "log.flush",
-    "max.compaction.lag.ms": "log.cleaner.max.compaction.lag.ms",
-    "max.message.bytes": "message.max.bytes",
-    "message.timestamp.after.max.ms": "log.message.timestamp.after.max.ms",
-    "message.timestamp.before.max.ms": "log.message.timestamp.before.max.ms",
-    "message.timestamp.type": "log.message.timestamp.type",
-    "min.cleanable.dirty.ratio": "log.cleaner.min.cleanable.ratio",
-    "min.compaction.lag.ms": "log.cleaner.min.compaction.lag.ms",
-    "min.insync.replicas": "min.insync.replicas",
-    "preallocate": "log.preallocate",
-    "retention.bytes": "log.retention.bytes",
-    "retention.ms": "log.retention.ms",
-    "segment.bytes": "log.segment.bytes",
-    "segment.index.bytes": "log.index.size.max.bytes",
-    "segment.jitter.ms": "log.roll.jitter.ms",
-    "segment.ms": "log.roll.ms",
-    "unclean.leader.election.enable": "unclean.leader.election.enable",
-}
-
-#: Coarser spellings of a topic default: key -> (the key in milliseconds, factor). The finest one that is given wins.
-COARSE_DEFAULT_KEYS: dict[str, tuple[str, int]] = {
-    "log.retention.minutes": ("log.retention.ms", 60_000),
-    "log.retention.hours": ("log.retention.ms", 3_600_000),
-    "log.roll.hours": ("log.roll.ms", 3_600_000),
-    "log.roll.jitter.hours": ("log.roll.jitter.ms", 3_600_000),
-}
 
 
 def _topic_default(topic_key: str, name: str) -> ConfigKey:
@@ -99,6 +70,13 @@ _NODE = [
     ),
     ConfigKey(name="log.dir", kind=Kind.STRING, default=None, doc="A single directory; log.dirs goes before it."),
     ConfigKey(
+        name="metadata.log.dir",
+        kind=Kind.STRING,
+        default=None,
+        doc="The directory of a controller's metadata log, instead of the first one of log.dirs. A broker keeps none.",
+        source="KIP-631",
+    ),
+    ConfigKey(
         name="controller.quorum.voters",
         kind=Kind.LIST,
         default=[],
@@ -115,13 +93,15 @@ _NODE = [
         kind=Kind.STRING,
         default=None,
         doc="A JSON file that the node writes when it serves, with its pid and real addresses, and removes when it "
-        "stops cleanly; node.json in the first log directory by default. Headrace's own key.",
+        "stops cleanly; node.json in the first log directory by default.",
+        source=HEADRACE,
     ),
     ConfigKey(
         name="log.level",
         kind=Kind.STRING,
         default="info",
-        doc="How much the node says on stderr. Headrace's own key.",
+        doc="How much the node says on stderr.",
+        source=HEADRACE,
         choices=("debug", "info", "warning", "error"),
     ),
 ]
@@ -167,8 +147,8 @@ _CLUSTER = [
         name="metadata.max.records.per.request",
         kind=Kind.INT,
         default=10_000,
-        doc="One admin request may not make more metadata records than this, about one for each partition. "
-        "Headrace's own key.",
+        doc="One admin request may not make more metadata records than this, about one for each partition.",
+        source=HEADRACE,
         low=1,
     ),
 ]
@@ -209,43 +189,97 @@ _BROKER = [
         low=1_024,
         high=104_857_600,
     ),
-    ConfigKey(
-        name="queued.max.requests",
-        kind=Kind.INT,
-        default=500,
-        doc="How many requests may wait before clients are held back.",
-        low=1,
-        note="streams are held back by the bytes they have under way",
-    ),
-    ConfigKey(
-        name="max.incremental.fetch.session.cache.slots",
-        kind=Kind.INT,
-        default=1_000,
-        doc="How many incremental fetch sessions are kept.",
-        low=0,
-        note="a session is a stream, and lives as long",
-    ),
 ]
 
 _COARSE = [
-    ConfigKey(name=name, kind=Kind.INT, default=None, doc=f"{target}, in units of {factor} ms.", low=-1, high=INT_MAX)
-    for name, (target, factor) in COARSE_DEFAULT_KEYS.items()
+    ConfigKey(
+        name=name,
+        kind=Kind.INT,
+        default=None,
+        doc=f"{target}, in {name.rpartition('.')[2]}; {target} goes before it.",
+        low={"log.roll.hours": 1, "log.roll.jitter.hours": 0}.get(name, -1),
+        high=INT_MAX,
+    )
+    for name, (target, _) in COARSE_DEFAULT_KEYS.items()
 ]
 
 _TOPIC_DEFAULTS = [_topic_default(topic_key, name) for topic_key, name in TOPIC_DEFAULT_KEYS.items()]
 
-#: Every key of a server's properties file.
-SERVER = ConfigDef([*_NODE, *_CLUSTER, *_BROKER, *UPKEEP, *_COARSE, *_TOPIC_DEFAULTS, *PASTED], where="server")
+#: Every key of a server's properties file, in the groups of docs/configuration.md.
+SERVER_GROUPS: dict[str, tuple[ConfigKey, ...]] = {
+    "The node": tuple(_NODE),
+    "The cluster": tuple(_CLUSTER),
+    "The broker": tuple(_BROKER),
+    "Upkeep of the logs": UPKEEP,
+    "Defaults of topics": (*_TOPIC_DEFAULTS, *_COARSE),
+    "Network and threads": pasted_keys.NETWORK,
+    "Replication": pasted_keys.REPLICATION,
+    "The controllers": pasted_keys.QUORUM,
+    "Log files": pasted_keys.LOGS,
+    "Offsets": group_keys.OFFSETS,
+    "Groups": group_keys.GROUPS,
+    "Transactions": group_keys.TRANSACTIONS,
+    "Tiered storage": pasted_keys.TIERED,
+    "Metrics": pasted_keys.METRICS,
+    "Security and what else is refused": REFUSED,
+}
+
+#: A cleaner thread needs so much to remember keys (Kafka asks for the same).
+CLEANER_BUFFER_BYTES_MIN = 1_048_576
 
 
-def topic_defaults(given: dict[str, object]) -> dict[str, object]:
+def _room_for_cleaners(values: Mapping[str, Any]) -> Iterator[Conflict]:
+    buffer, threads = "log.cleaner.dedupe.buffer.size", "log.cleaner.threads"
+    least = values[threads] * CLEANER_BUFFER_BYTES_MIN
+    if values[buffer] < least:
+        message = (
+            f"{buffer}={values[buffer]} is too little for {threads}={values[threads]}: each thread needs 1 MiB, "
+            f"{least} in all"
+        )
+        yield Conflict((buffer, threads), message)
+
+
+SERVER = ConfigDef(
+    [key for group in SERVER_GROUPS.values() for key in group],
+    where="server",
+    hints=server_hints(),
+    checks=(
+        at_most(
+            "broker.heartbeat.interval.ms",
+            "broker.session.timeout.ms",
+            "a broker would be fenced between two heartbeats",
+            strictly=True,
+        ),
+        at_most("message.max.bytes", "socket.request.max.bytes", "such a batch would never arrive"),
+        at_most("replica.fetch.wait.max.ms", "replica.lag.time.max.ms", "followers of idle partitions would lag"),
+        at_most("replica.fetch.wait.max.ms", "replica.socket.timeout.ms", "a follower would give its leader up"),
+        at_most(
+            "log.cleaner.min.compaction.lag.ms",
+            "log.cleaner.max.compaction.lag.ms",
+            "a record would have to stay and to go at the same time",
+        ),
+        _room_for_cleaners,
+        *group_keys.CHECKS,
+    ),
+)
+
+
+def effective(values: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """``values`` with the coarser spellings among ``given`` put into the keys in milliseconds that they stand for."""
+    settled = dict(values)
+    fixed = set(given)
+    for coarse, (fine, factor) in COARSE_DEFAULT_KEYS.items():  # finer spellings come first
+        value = given.get(coarse)
+        if isinstance(value, int) and fine not in fixed:
+            settled[fine] = value * factor if value >= 0 else value
+            fixed.add(fine)
+    return settled
+
+
+def topic_defaults(given: Mapping[str, Any]) -> dict[str, Any]:
     """The topic keys that a server's own settings (typed, only those given, not the defaults) set for its topics.
 
     ``{"log.retention.hours": 1}`` -> ``{"retention.ms": 3600000}``.
     """
-    named = dict(given)
-    for coarse, (fine, factor) in COARSE_DEFAULT_KEYS.items():  # finer spellings come first
-        value = given.get(coarse)
-        if isinstance(value, int) and fine not in named:
-            named[fine] = value * factor if value >= 0 else value
+    named = effective(given, given)
     return {topic_key: named[name] for topic_key, name in TOPIC_DEFAULT_KEYS.items() if name in named}

@@ -9,7 +9,7 @@ the last one.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from ..errors import InvalidConfigError
@@ -17,20 +17,33 @@ from ..errors import InvalidConfigError
 _SEPARATOR = re.compile(r"\s*[=:]\s*|\s+")
 
 
-def parse_properties(text: str, *, where: str) -> dict[str, str]:
+class Properties(dict[str, str]):
+    """Keys and values that remember where each was set: ``set_in["num.partitions"] == "f.properties, line 3"``."""
+
+    def __init__(self, values: Mapping[str, str] | None = None, *, set_in: Mapping[str, str] | None = None) -> None:
+        super().__init__(values or {})
+        self.set_in = dict(set_in or {})
+
+    def overridden_by(self, others: Properties) -> Properties:
+        """These, and ``others`` on top of them."""
+        return Properties(self | others, set_in=self.set_in | others.set_in)
+
+
+def parse_properties(text: str, *, where: str) -> Properties:
     """The keys and values of ``text``. ``where`` (a file's name) goes into the errors; raises InvalidConfigError."""
-    values: dict[str, str] = {}
+    values = Properties()
     for number, line in _logical_lines(text):
         key, value = _split(line)
         if not key:
             raise InvalidConfigError(f"{where}, line {number}: {line!r} has no key; write key=value")
         if key in values:
-            raise InvalidConfigError(f"{where}, line {number}: {key} is given twice")
+            raise InvalidConfigError(f"{where}, line {number}: {key} is given twice ({values.set_in[key]})")
         values[key] = value
+        values.set_in[key] = f"{where}, line {number}"
     return values
 
 
-def read_properties(path: Path) -> dict[str, str]:
+def read_properties(path: Path) -> Properties:
     """The keys and values of a file; InvalidConfigError when it cannot be read."""
     try:
         return parse_properties(path.read_text(encoding="utf-8"), where=str(path))
@@ -39,14 +52,15 @@ def read_properties(path: Path) -> dict[str, str]:
         raise InvalidConfigError(f"cannot read configuration file {path}: {reason}") from None
 
 
-def parse_overrides(overrides: Iterable[str]) -> dict[str, str]:
+def parse_overrides(overrides: Iterable[str]) -> Properties:
     """``["key=value", ...]`` of a command line; the last one of a key wins, as on any command line."""
-    values: dict[str, str] = {}
+    values = Properties()
     for override in overrides:
         key, equals, value = override.partition("=")
         if not equals or not key.strip():
             raise InvalidConfigError(f"-o {override}: write -o key=value")
         values[key.strip()] = value.strip()
+        values.set_in[key.strip()] = "-o on the command line"
     return values
 
 

@@ -5,7 +5,7 @@ Names, defaults and ranges are Kafka's (4.x); those of our own say so.
 
 from __future__ import annotations
 
-from ..config import INT_MAX, ConfigKey, Kind, Scope
+from ..config import HEADRACE, INT_MAX, ConfigKey, Kind, Scope
 
 UPKEEP = (
     ConfigKey(
@@ -92,27 +92,29 @@ UPKEEP = (
         kind=Kind.LONG,
         default=67_108_864,
         doc="Free bytes that a log directory keeps for deletes, checkpoints and compaction: with less, it refuses "
-        "appends. Never more than 5 % of the disk. 0 keeps none. Headrace's own key.",
+        "appends. Never more than 5 % of the disk. 0 keeps none.",
         low=0,
         scope=Scope.CLUSTER_WIDE,
+        source=HEADRACE,
     ),
     ConfigKey(
         name="log.scrub.bytes.per.second",
         kind=Kind.LONG,
         default=4_194_304,
-        doc="How fast each log directory is read through for damage, in the background; 0 turns that off. "
-        "Headrace's own key.",
+        doc="How fast each log directory is read through for damage, in the background; 0 turns that off.",
         low=0,
         scope=Scope.CLUSTER_WIDE,
+        source=HEADRACE,
     ),
     ConfigKey(
         name="log.open.files.max",
         kind=Kind.INT,
         default=1_000,
         doc="How many files of segments a broker keeps open; those used longest ago are closed and opened anew "
-        "when needed. Headrace's own key.",
+        "when needed.",
         low=16,
         high=INT_MAX,
         scope=Scope.CLUSTER_WIDE,
+        source=HEADRACE,
     ),
 )
