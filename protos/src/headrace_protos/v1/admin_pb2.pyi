@@ -22,6 +22,19 @@ class ConfigSource(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     CONFIG_SOURCE_DYNAMIC_DEFAULT_BROKER: _ClassVar[ConfigSource]
     CONFIG_SOURCE_DYNAMIC_BROKER: _ClassVar[ConfigSource]
     CONFIG_SOURCE_DYNAMIC_TOPIC: _ClassVar[ConfigSource]
+
+class ConfigType(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    CONFIG_TYPE_UNSPECIFIED: _ClassVar[ConfigType]
+    CONFIG_TYPE_BOOLEAN: _ClassVar[ConfigType]
+    CONFIG_TYPE_STRING: _ClassVar[ConfigType]
+    CONFIG_TYPE_INT: _ClassVar[ConfigType]
+    CONFIG_TYPE_SHORT: _ClassVar[ConfigType]
+    CONFIG_TYPE_LONG: _ClassVar[ConfigType]
+    CONFIG_TYPE_DOUBLE: _ClassVar[ConfigType]
+    CONFIG_TYPE_LIST: _ClassVar[ConfigType]
+    CONFIG_TYPE_CLASS: _ClassVar[ConfigType]
+    CONFIG_TYPE_PASSWORD: _ClassVar[ConfigType]
 CONFIG_RESOURCE_TYPE_UNSPECIFIED: ConfigResourceType
 CONFIG_RESOURCE_TYPE_TOPIC: ConfigResourceType
 CONFIG_RESOURCE_TYPE_BROKER: ConfigResourceType
@@ -31,6 +44,16 @@ CONFIG_SOURCE_STATIC_BROKER: ConfigSource
 CONFIG_SOURCE_DYNAMIC_DEFAULT_BROKER: ConfigSource
 CONFIG_SOURCE_DYNAMIC_BROKER: ConfigSource
 CONFIG_SOURCE_DYNAMIC_TOPIC: ConfigSource
+CONFIG_TYPE_UNSPECIFIED: ConfigType
+CONFIG_TYPE_BOOLEAN: ConfigType
+CONFIG_TYPE_STRING: ConfigType
+CONFIG_TYPE_INT: ConfigType
+CONFIG_TYPE_SHORT: ConfigType
+CONFIG_TYPE_LONG: ConfigType
+CONFIG_TYPE_DOUBLE: ConfigType
+CONFIG_TYPE_LIST: ConfigType
+CONFIG_TYPE_CLASS: ConfigType
+CONFIG_TYPE_PASSWORD: ConfigType
 
 class CreateTopicsRequest(_message.Message):
     __slots__ = ("topics", "timeout_ms", "validate_only")
@@ -162,10 +185,12 @@ class ConfigResource(_message.Message):
     def __init__(self, type: _Optional[_Union[ConfigResourceType, str]] = ..., name: _Optional[str] = ...) -> None: ...
 
 class DescribeConfigsRequest(_message.Message):
-    __slots__ = ("resources",)
+    __slots__ = ("resources", "include_synonyms")
     RESOURCES_FIELD_NUMBER: _ClassVar[int]
+    INCLUDE_SYNONYMS_FIELD_NUMBER: _ClassVar[int]
     resources: _containers.RepeatedCompositeFieldContainer[ConfigResource]
-    def __init__(self, resources: _Optional[_Iterable[_Union[ConfigResource, _Mapping]]] = ...) -> None: ...
+    include_synonyms: bool
+    def __init__(self, resources: _Optional[_Iterable[_Union[ConfigResource, _Mapping]]] = ..., include_synonyms: _Optional[bool] = ...) -> None: ...
 
 class DescribeConfigsResponse(_message.Message):
     __slots__ = ("results",)
@@ -184,18 +209,36 @@ class DescribeConfigsResult(_message.Message):
     def __init__(self, resource: _Optional[_Union[ConfigResource, _Mapping]] = ..., error: _Optional[_Union[_common_pb2.Error, _Mapping]] = ..., entries: _Optional[_Iterable[_Union[ConfigEntry, _Mapping]]] = ...) -> None: ...
 
 class ConfigEntry(_message.Message):
-    __slots__ = ("name", "value", "source", "read_only", "documentation")
+    __slots__ = ("name", "value", "source", "read_only", "documentation", "type", "is_sensitive", "allowed", "synonyms")
     NAME_FIELD_NUMBER: _ClassVar[int]
     VALUE_FIELD_NUMBER: _ClassVar[int]
     SOURCE_FIELD_NUMBER: _ClassVar[int]
     READ_ONLY_FIELD_NUMBER: _ClassVar[int]
     DOCUMENTATION_FIELD_NUMBER: _ClassVar[int]
+    TYPE_FIELD_NUMBER: _ClassVar[int]
+    IS_SENSITIVE_FIELD_NUMBER: _ClassVar[int]
+    ALLOWED_FIELD_NUMBER: _ClassVar[int]
+    SYNONYMS_FIELD_NUMBER: _ClassVar[int]
     name: str
     value: str
     source: ConfigSource
     read_only: bool
     documentation: str
-    def __init__(self, name: _Optional[str] = ..., value: _Optional[str] = ..., source: _Optional[_Union[ConfigSource, str]] = ..., read_only: _Optional[bool] = ..., documentation: _Optional[str] = ...) -> None: ...
+    type: ConfigType
+    is_sensitive: bool
+    allowed: str
+    synonyms: _containers.RepeatedCompositeFieldContainer[ConfigSynonym]
+    def __init__(self, name: _Optional[str] = ..., value: _Optional[str] = ..., source: _Optional[_Union[ConfigSource, str]] = ..., read_only: _Optional[bool] = ..., documentation: _Optional[str] = ..., type: _Optional[_Union[ConfigType, str]] = ..., is_sensitive: _Optional[bool] = ..., allowed: _Optional[str] = ..., synonyms: _Optional[_Iterable[_Union[ConfigSynonym, _Mapping]]] = ...) -> None: ...
+
+class ConfigSynonym(_message.Message):
+    __slots__ = ("name", "value", "source")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    SOURCE_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    value: str
+    source: ConfigSource
+    def __init__(self, name: _Optional[str] = ..., value: _Optional[str] = ..., source: _Optional[_Union[ConfigSource, str]] = ...) -> None: ...
 
 class AlterConfigsRequest(_message.Message):
     __slots__ = ("resources", "validate_only")
