@@ -15,7 +15,7 @@ import contextlib
 import gc
 import logging
 import random
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from headrace_core.clock import Clock, SystemClock
@@ -45,12 +45,14 @@ from headrace_core.telemetry import (
 from headrace_core.types import TopicPartition
 from headrace_protos.v1 import admin_pb2_grpc, fetch_pb2_grpc, metadata_pb2_grpc, offsets_pb2_grpc, produce_pb2_grpc
 
+from .assignments import DirectoryAssignments
 from .budget import ByteBudget
 from .context import BrokerContext, BrokerLimits, BrokerMetrics
-from .controller_link import ControllerLink
+from .controller_link import ControllerLink, ReplicaKey
 from .deadlines import Deadlines
 from .handlers.admin import AdminService
 from .handlers.fetch import FetchService
+from .handlers.log_dirs import LogDirs
 from .handlers.metadata import MetadataService
 from .handlers.offsets import OffsetsService
 from .handlers.produce import ProduceService
@@ -103,7 +105,9 @@ class Broker:
             loop=loop,
             events=self.events,
             on_turn=self.replicas.logs_moved,
-            on_failed=self.replicas.storage_failed,
+            on_failed=self._replicas_failed,
+            assigned=self.replicas.assigned_directory,
+            on_directory_failed=lambda _: self._tell_offline_directories(),
             reserve_bytes=self.settings.current.dir_reserve_bytes,
         )
         self.settings.subscribe(lambda _, new: self.storage.set_reserve(new.dir_reserve_bytes))
@@ -124,6 +128,7 @@ class Broker:
             replicas=self.replicas,
         )
         self._controller = ControllerLink(config.controller_addresses, self.clock)
+        self._assignments = DirectoryAssignments(self._directory_of, self._assign_directories)
         self._listeners: dict[str, Listener] = {}
         self._addresses: tuple[ListenerAddress, ...] = ()
         self._session: BrokerSession | None = None
@@ -149,8 +154,11 @@ class Broker:
         self.settings.apply(image, registered.broker_id)
         await self.storage.open(lambda topic: self.replicas.settings_of(topic, image))
         self._acting = True
+        self._tell_offline_directories()
         image = follower.image
         await self.replicas.apply_all(image)
+        self._assignments.all_changed(image, registered.broker_id)
+        self._tasks.append(asyncio.create_task(self._assignments.run(), name="directory assignments"))
         self.settings.apply(image, registered.broker_id)
         self._ready = True
         self.context.metadata.advance(image, MetadataDelta(0, image.next_offset))
@@ -189,7 +197,13 @@ class Broker:
         metadata = MetadataService(
             context, self._controller, auto_create=auto_create, topic_defaults=config.topic_defaults()
         )
-        admin = AdminService(context, self._controller, given=config.given, topic_defaults=config.topic_defaults())
+        admin = AdminService(
+            context,
+            self._controller,
+            given=config.given,
+            topic_defaults=config.topic_defaults(),
+            log_dirs=LogDirs(self.storage.describe, None),
+        )
         served: dict[str, list[tuple[Any, Any, str]]] = {
             CLIENT: [
                 (produce_pb2_grpc.add_ProduceServicer_to_server, ProduceService(context), "headrace.v1.Produce"),
@@ -278,6 +292,7 @@ class Broker:
             return  # the first image that is acted upon will hold it
         await self._in_force.wait()
         await self.replicas.apply(image, delta)
+        self._assignments.metadata_changed(image, delta)
         self.settings.apply(image, self.replicas.broker_id, delta)
         assert self._follower is not None
         assert self._session is not None
@@ -301,6 +316,26 @@ class Broker:
         elif not serving:
             self.replicas.refusal = None
             self.events.emit(BrokerUnfenced(broker_id=broker_id))
+
+    def _replicas_failed(self, partitions: Iterable[TopicPartition], reason: str) -> None:
+        failed = list(partitions)
+        self.replicas.storage_failed(failed, reason)
+        self._assignments.replicas_changed(failed)  # those of which the controllers do not know that they were there
+
+    def _tell_offline_directories(self) -> None:
+        if self._session is not None and (offline := self.storage.offline_directory_ids()):
+            self._session.directories_failed(each.bytes for each in offline)
+
+    def _directory_of(self, partition: TopicPartition) -> bytes | None:
+        directory_id = self.storage.directory_of(partition)
+        return None if directory_id is None else directory_id.bytes
+
+    async def _assign_directories(self, where: Mapping[ReplicaKey, bytes]) -> Mapping[ReplicaKey, HeadraceError]:
+        assert self._session is not None
+        registered = self._session.registered
+        return await self._controller.assign_directories(
+            registered.broker_id, registered.broker_epoch, where, self.context.limits.request_timeout_ms
+        )
 
     def _fenced(self, fenced: bool) -> None:
         self._serve_or_not()

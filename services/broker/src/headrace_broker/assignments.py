@@ -53,6 +53,12 @@ class DirectoryAssignments:
         """Replicas whose directory the controllers have not been told yet."""
         return len(self._pending)
 
+    def all_changed(self, image: MetadataImage, broker_id: int) -> None:
+        """The first image, in force: this broker, whose id is known now, compares everything."""
+        self.broker_id = broker_id
+        everything = {topic_id: frozenset(range(len(topic.partitions))) for topic_id, topic in image.topics.items()}
+        self.metadata_changed(image, MetadataDelta(0, image.next_offset, partitions=everything))
+
     def metadata_changed(self, image: MetadataImage, delta: MetadataDelta) -> None:
         """``delta`` has been put into force: the logs that it asks for exist, or have failed."""
         self._image = image

@@ -95,6 +95,16 @@ class Replicas:
         """Where the logs are."""
         self._storage = storage
 
+    def assigned_directory(self, partition: TopicPartition, topic_id: uuid.UUID) -> uuid.UUID | None:
+        """The directory that the controllers have on record for this broker's replica; the zero id: none yet."""
+        state = self._image.partition(topic_id.bytes, partition.partition)
+        return None if state is None else uuid.UUID(bytes=state.directory_of(self.broker_id))
+
+    def leader_of(self, log: PartitionLog) -> PartitionLeader | None:
+        """Who leads ``log`` on this broker; None when it does not lead it. From any thread."""
+        replica = self._led.get(log.topic_partition)
+        return replica.leader if replica is not None and replica.log is log else None
+
     def led(self) -> Iterable[Replica]:
         return self._led.values()
 

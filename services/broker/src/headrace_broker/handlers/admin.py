@@ -1,7 +1,8 @@
 """The Admin service on a broker: passed on to the controller, answered once this broker has applied the change.
 
 So a client that talks to one broker reads its own writes there without knowing about offsets. Descriptions of
-configurations are answered from this broker's own image: only it knows what its properties file says.
+configurations are answered from this broker's own image: only it knows what its properties file says. Log directories
+are this broker's own matter (log_dirs.py).
 """
 
 from __future__ import annotations
@@ -14,13 +15,16 @@ from headrace_core.metadata.configs import ConfigDescription, describe_broker, d
 from headrace_core.rpc.status import error_to_proto
 from headrace_protos.v1 import admin_pb2, admin_pb2_grpc
 
+from .log_dirs import LogDirs, alter_replica_log_dirs, describe_log_dirs
+
 if TYPE_CHECKING:
     from ..context import BrokerContext
     from ..controller_link import ControllerLink
 
 
 class AdminService(admin_pb2_grpc.AdminServicer):
-    """headrace.v1.Admin. ``given`` and ``topic_defaults``: what this broker's properties file sets (NodeConfig)."""
+    """headrace.v1.Admin. ``given`` and ``topic_defaults``: what this broker's properties file sets (NodeConfig);
+    ``log_dirs``: its storage."""
 
     def __init__(
         self,
@@ -29,11 +33,13 @@ class AdminService(admin_pb2_grpc.AdminServicer):
         *,
         given: Mapping[str, Any],
         topic_defaults: Mapping[str, Any],
+        log_dirs: LogDirs,
     ) -> None:
         self._broker = broker
         self._controller = controller
         self._given = given
         self._topic_defaults = topic_defaults
+        self._log_dirs = log_dirs
 
     async def CreateTopics(self, request: Any, context: Any) -> Any:
         return await self._pass_on("CreateTopics", request, request.timeout_ms)
@@ -49,6 +55,12 @@ class AdminService(admin_pb2_grpc.AdminServicer):
 
     async def DescribeConfigs(self, request: Any, context: Any) -> Any:
         return admin_pb2.DescribeConfigsResponse(results=[self._describe(item) for item in request.resources])
+
+    async def DescribeLogDirs(self, request: Any, context: Any) -> Any:
+        return describe_log_dirs(self._broker, self._log_dirs, request)
+
+    async def AlterReplicaLogDirs(self, request: Any, context: Any) -> Any:
+        return await alter_replica_log_dirs(self._broker, self._log_dirs, request)
 
     async def _pass_on(self, method: str, request: Any, timeout_ms: int) -> Any:
         if timeout_ms < 0:

@@ -6,7 +6,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from headrace_core.errors import HeadraceError, InvalidReplicaAssignmentError, InvalidRequestError
+from headrace_core.errors import (
+    HeadraceError,
+    InvalidReplicaAssignmentError,
+    InvalidRequestError,
+    UnsupportedVersionError,
+)
 from headrace_core.metadata import ConfigResource, ConfigResourceType
 from headrace_core.metadata.configs import ConfigDescription, describe_broker, describe_topic
 from headrace_core.rpc.server import Listener
@@ -103,6 +108,12 @@ class AdminHandler(admin_pb2_grpc.AdminServicer):
             ],
             metadata_offset=answer.metadata_offset,
         )
+
+    async def DescribeLogDirs(self, request: admin_pb2.DescribeLogDirsRequest, context: Any) -> Any:
+        raise UnsupportedVersionError("log directories are a broker's: ask the broker itself")
+
+    async def AlterReplicaLogDirs(self, request: admin_pb2.AlterReplicaLogDirsRequest, context: Any) -> Any:
+        raise UnsupportedVersionError("replicas are moved by the broker that has them: ask the broker itself")
 
     def _described(self, resource: admin_pb2.ConfigResource) -> admin_pb2.DescribeConfigsResult:
         image = self._driver.image
