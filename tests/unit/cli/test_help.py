@@ -12,7 +12,8 @@ from headrace.cli.app import run
 COMMANDS = [
     "up", "ps", "down", "restart", "format", "produce", "consume", "log dump", "cluster describe",
     "topics create", "topics list", "topics describe", "topics alter", "topics delete",
-    "configs describe", "configs alter", "records delete", "bench produce", "bench consume", "bench latency",
+    "configs describe", "configs alter", "records delete", "log-dirs describe", "log-dirs move",
+    "bench produce", "bench consume", "bench latency",
 ]  # fmt: skip
 #: These need no cluster to talk to.
 LOCAL = ("up", "ps", "down", "restart", "format", "log")

@@ -31,12 +31,15 @@ if TYPE_CHECKING:
     from .models import ConfigEntry as ConfigEntry
     from .models import ConfigResource as ConfigResource
     from .models import CreatedTopic as CreatedTopic
+    from .models import LogDirDescription as LogDirDescription
     from .models import ManyMetadata as ManyMetadata
     from .models import NewTopic as NewTopic
     from .models import OffsetAndTimestamp as OffsetAndTimestamp
     from .models import PartitionDescription as PartitionDescription
     from .models import RecordRange as RecordRange
+    from .models import ReplicaInfo as ReplicaInfo
     from .models import TopicDescription as TopicDescription
+    from .models import TopicPartitionReplica as TopicPartitionReplica
     from .partitioners import PriorityPartitioner as PriorityPartitioner
     from .producer import AsyncProducer as AsyncProducer
     from .producer import AsyncRecordFuture as AsyncRecordFuture
@@ -63,6 +66,7 @@ _HOMES = {
     "CreatedTopic": ".models",
     "HeadraceError": ".errors",
     "LocalCluster": ".local",
+    "LogDirDescription": ".models",
     "ManyFuture": ".producer",
     "ManyMetadata": ".models",
     "NewTopic": ".models",
@@ -76,8 +80,10 @@ _HOMES = {
     "RecordFuture": ".producer",
     "RecordMetadata": ".accumulator",
     "RecordRange": ".models",
+    "ReplicaInfo": ".models",
     "TopicDescription": ".models",
     "TopicPartition": "headrace_core.types",
+    "TopicPartitionReplica": ".models",
     "tune_memory": ".memory",
 }
 
@@ -96,6 +102,7 @@ __all__ = [
     "CreatedTopic",
     "HeadraceError",
     "LocalCluster",
+    "LogDirDescription",
     "ManyFuture",
     "ManyMetadata",
     "NewTopic",
@@ -109,8 +116,10 @@ __all__ = [
     "RecordFuture",
     "RecordMetadata",
     "RecordRange",
+    "ReplicaInfo",
     "TopicDescription",
     "TopicPartition",
+    "TopicPartitionReplica",
     "tune_memory",
 ]
 

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from headrace_core.errors import HeadraceError
+
 
 @dataclass(frozen=True, slots=True)
 class RecordRange:
@@ -121,3 +123,38 @@ class ConfigEntry:
     source: str
     read_only: bool = False
     documentation: str = ""
+
+
+class TopicPartitionReplica(NamedTuple):
+    """One replica: a partition on a broker."""
+
+    topic: str
+    partition: int
+    broker_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaInfo:
+    """One replica in a log directory. ``is_future``: a copy that will replace the replica in another directory;
+    ``offset_lag``: how many offsets its log's end is behind (of a future one: behind the present replica's)."""
+
+    topic: str
+    partition: int
+    size_bytes: int
+    offset_lag: int
+    is_future: bool
+
+
+@dataclass(frozen=True, slots=True)
+class LogDirDescription:
+    """A log directory of a broker (KIP-113, KIP-827). ``error``: why it is offline, or None.
+
+    ``total_bytes`` and ``usable_bytes`` are those of its file system; None when they cannot be told."""
+
+    broker_id: int
+    path: str
+    directory_id: bytes
+    error: HeadraceError | None
+    replicas: tuple[ReplicaInfo, ...]
+    total_bytes: int | None
+    usable_bytes: int | None

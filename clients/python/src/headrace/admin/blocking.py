@@ -12,10 +12,13 @@ from ..models import (
     ConfigEntry,
     ConfigResource,
     CreatedTopic,
+    LogDirDescription,
     NewTopic,
     TopicDescription,
+    TopicPartitionReplica,
 )
 from ..settings import ADMIN, resolve
+from . import log_dirs
 from .calls import AdminCalls, new_topics
 
 T = TypeVar("T")
@@ -88,6 +91,31 @@ class Admin:
     def describe_cluster(self, *, timeout: float | None = None) -> ClusterDescription:
         """Cluster id, active controller, brokers."""
         return self._run(lambda calls: calls.describe_cluster(timeout))
+
+    def describe_log_dirs(
+        self,
+        brokers: Iterable[int] | None = None,
+        *,
+        topics: Iterable[str | TopicPartition] | None = None,
+        timeout: float | None = None,
+    ) -> dict[int, list[LogDirDescription]]:
+        """The log directories of brokers (None: of every live one), and the replicas of ``topics`` (None: all) in them.
+
+        A directory that has failed is listed with its ``error``. BrokerIdNotRegisteredError when a broker is not live.
+        """
+        ids, wanted = None if brokers is None else list(brokers), log_dirs.wanted_replicas(topics)
+        return self._run(lambda calls: log_dirs.describe_log_dirs(calls, ids, wanted, timeout))
+
+    def alter_replica_log_dirs(
+        self, moves: Mapping[TopicPartitionReplica, str], *, timeout: float | None = None
+    ) -> None:
+        """Move replicas to other directories of their brokers, each given by the path that log.dirs has for it.
+
+        Returns when the moves have begun: ``describe_log_dirs`` shows each copy as ``is_future`` until it takes over.
+        Raises LogDirNotFoundError, StorageError (a directory is offline), ReplicaNotAvailableError.
+        """
+        wanted = log_dirs.wanted_moves(moves)
+        self._run(lambda calls: log_dirs.alter_replica_log_dirs(calls, wanted, timeout))
 
     def close(self) -> None:
         """Close the connections."""

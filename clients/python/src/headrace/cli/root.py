@@ -22,6 +22,7 @@ _HOMES = {
     "consume": "consume",
     "cluster": "describe",
     "log": "log",
+    "log-dirs": "log_dirs",
     "bench": "bench",
     "groups": "later",
     "partitions": "later",

@@ -1,0 +1,136 @@
+"""Log directories: described, and replicas moved between them (KIP-113, KIP-827). Each question goes to the broker that
+it is about: only that one knows its disks. Runs on the I/O thread."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Any, TypeVar
+
+from headrace_core.errors import BrokerIdNotRegisteredError, HeadraceError, InvalidArgumentError, from_number
+from headrace_core.rpc.status import error_of
+from headrace_core.types import TopicPartition
+from headrace_protos.v1 import admin_pb2, metadata_pb2
+
+from ..engine.connections import call
+from ..models import LogDirDescription, ReplicaInfo, TopicPartitionReplica
+from .calls import AdminCalls
+
+T = TypeVar("T")
+
+
+def wanted_replicas(topics: Iterable[str | TopicPartition] | str | None) -> dict[str, set[int]] | None:
+    """Topic -> partitions (none: all of them); None for all topics. Read in the caller's thread."""
+    if topics is None:
+        return None
+    wanted: dict[str, set[int]] = {}
+    whole: set[str] = set()
+    for item in [topics] if isinstance(topics, str) else topics:
+        if isinstance(item, str):
+            whole.add(item)
+        else:
+            topic, partition = item
+            wanted.setdefault(topic, set()).add(partition)
+    return wanted | {topic: set() for topic in whole}
+
+
+def wanted_moves(moves: Mapping[TopicPartitionReplica, str]) -> dict[TopicPartitionReplica, str]:
+    """Checked, with tuples as TopicPartitionReplica; InvalidArgumentError."""
+    checked = {}
+    for replica, path in moves.items():
+        if len(replica) != 3:
+            raise InvalidArgumentError(f"{replica!r}: must be TopicPartitionReplica(topic, partition, broker_id)")
+        checked[TopicPartitionReplica(*replica)] = str(path)
+    return checked
+
+
+async def describe_log_dirs(
+    calls: AdminCalls, brokers: list[int] | None, wanted: dict[str, set[int]] | None, timeout: float | None
+) -> dict[int, list[LogDirDescription]]:
+    """By broker; None: every live one."""
+    engine = calls.engine
+    await engine.metadata.refresh([], deadline=engine.deadline(timeout))
+    ids = sorted(engine.metadata.snapshot.brokers) if brokers is None else list(dict.fromkeys(brokers))
+    if wanted == {}:
+        return {broker_id: [] for broker_id in ids}
+    request = admin_pb2.DescribeLogDirsRequest()
+    for topic, partitions in (wanted or {}).items():
+        request.topics.add(topic=topic, partitions=sorted(partitions))
+
+    async def describe(broker_id: int, address: str, timeout_s: float) -> list[LogDirDescription]:
+        own = admin_pb2.DescribeLogDirsRequest(broker_id=broker_id)
+        own.MergeFrom(request)
+        answer = await call(engine.connections.admin(address).DescribeLogDirs, own, address, timeout_s)
+        return [_description(broker_id, item) for item in answer.directories]
+
+    found = await asyncio.gather(*(_at_broker(calls, broker_id, describe, timeout) for broker_id in ids))
+    return dict(zip(ids, found, strict=True))
+
+
+async def alter_replica_log_dirs(
+    calls: AdminCalls, moves: Mapping[TopicPartitionReplica, str], timeout: float | None
+) -> None:
+    """Each broker has its own in one request. The error raised is the first failure's; its message names them all."""
+    engine = calls.engine
+    await engine.metadata.refresh([], deadline=engine.deadline(timeout))
+    by_broker: dict[int, list[tuple[TopicPartitionReplica, str]]] = defaultdict(list)
+    for replica, path in moves.items():
+        by_broker[replica.broker_id].append((replica, path))
+
+    async def alter(broker_id: int, address: str, timeout_s: float) -> list[tuple[str, HeadraceError]]:
+        request = admin_pb2.AlterReplicaLogDirsRequest(broker_id=broker_id)
+        directories: dict[str, Any] = {}
+        for replica, path in by_broker[broker_id]:
+            if path not in directories:
+                directories[path] = request.directories.add(path=path)
+            directories[path].topics.add(topic=replica.topic, partitions=[replica.partition])
+        answer = await call(engine.connections.admin(address).AlterReplicaLogDirs, request, address, timeout_s)
+        return [
+            (
+                f"{item.topic}-{item.partition} on broker {broker_id}",
+                from_number(item.error.code, item.error.message),
+            )
+            for item in answer.results
+            if item.error.code
+        ]
+
+    outcomes = await asyncio.gather(*(_at_broker(calls, broker_id, alter, timeout) for broker_id in by_broker))
+    failed = [failure for outcome in outcomes for failure in outcome]
+    if failed:
+        raise type(failed[0][1])("; ".join(f"{name}: {error.message}" for name, error in failed))
+
+
+async def _at_broker(
+    calls: AdminCalls, broker_id: int, ask: Callable[[int, str, float], Awaitable[T]], timeout: float | None
+) -> T:
+    """``ask`` a broker, once it shows what this client has written. BrokerIdNotRegisteredError when it is not live."""
+    engine = calls.engine
+
+    async def attempt(timeout_s: float) -> T:
+        broker = engine.metadata.snapshot.brokers.get(broker_id)
+        if broker is None:
+            live = ", ".join(map(str, sorted(engine.metadata.snapshot.brokers))) or "none"
+            raise BrokerIdNotRegisteredError(f"broker {broker_id} is not live, or does not exist (live: {live})")
+        if calls.written_offset:
+            seen = metadata_pb2.MetadataRequest(min_metadata_offset=calls.written_offset)
+            await call(engine.connections.metadata(broker.address).GetMetadata, seen, broker.address, timeout_s)
+        return await ask(broker_id, broker.address, timeout_s)
+
+    answer: T = await engine.retrying(attempt, engine.deadline(timeout), f"asking broker {broker_id}")
+    return answer
+
+
+def _description(broker_id: int, item: Any) -> LogDirDescription:
+    return LogDirDescription(
+        broker_id=broker_id,
+        path=item.path,
+        directory_id=item.directory_id,
+        error=error_of(item.error),
+        replicas=tuple(
+            ReplicaInfo(each.topic, each.partition, each.size_bytes, each.offset_lag, each.is_future)
+            for each in item.partitions
+        ),
+        total_bytes=None if item.total_bytes < 0 else item.total_bytes,
+        usable_bytes=None if item.usable_bytes < 0 else item.usable_bytes,
+    )
