@@ -1,0 +1,210 @@
+"""A broker with two log directories, a controller, and those who ask about them: where partitions are, what becomes of
+them when one directory goes away, and that it comes back."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from broker_world import WAIT_S, Cluster, Topic, until
+
+from headrace import Admin, TopicPartition
+from headrace_core.errors import (
+    BrokerIdNotRegisteredError,
+    InvalidRequestError,
+    LeaderNotAvailableError,
+    StorageError,
+    UnsupportedVersionError,
+)
+from headrace_core.metadata import MetadataImage
+from headrace_core.node.meta_properties import read_meta
+from headrace_core.rpc.metadata_follower import MetadataFollower
+from headrace_protos.v1 import admin_pb2, admin_pb2_grpc, metadata_pb2
+
+HEADRACE = str(Path(sys.executable).with_name("headrace"))
+
+
+class TwoDirectories:
+    """A cluster whose broker has the directories ``one`` and ``two``."""
+
+    def __init__(self, make_cluster: Callable[..., Cluster], home: Path) -> None:
+        self.one, self.two = home / "one", home / "two"
+        self.cluster = make_cluster(**{"log.dirs": f"{self.one},{self.two}"})
+        self.names = {read_meta(str(path)).directory_id: path.name for path in (self.one, self.two)}
+
+    def image(self, condition: Callable[[MetadataImage], Any]) -> MetadataImage:
+        """The controller's committed state, as soon as it is so."""
+
+        async def follow() -> MetadataImage:
+            follower = MetadataFollower([self.cluster.controller.address("internal")], "tests")
+            task = asyncio.create_task(follower.run())
+            try:
+                async with asyncio.timeout(WAIT_S):
+                    while not condition(follower.image):
+                        await follower.wait_applied(follower.image.next_offset + 1)
+                return follower.image
+            finally:
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
+
+        return asyncio.run(follow())
+
+    def places(self, topic: Topic) -> list[str]:
+        """The directory of each partition, once the controller knows them all."""
+
+        def known(image: MetadataImage) -> bool:
+            found = image.topics.get(topic.topic_id)
+            return found is not None and all(each.directories[0] in self.names for each in found.partitions)
+
+        partitions = self.image(known).topics[topic.topic_id].partitions
+        return [self.names[each.directories[0]] for each in partitions]
+
+    def metadata(self, topic: Topic) -> list[Any]:
+        request = metadata_pb2.MetadataRequest(topics=[topic.name])
+        return list(self.cluster.metadata.GetMetadata(request, timeout=WAIT_S).topics[0].partitions)
+
+    def leaders(self, topic: Topic) -> list[int]:
+        return [each.leader_id for each in self.metadata(topic)]
+
+
+@pytest.fixture
+def world(make_cluster: Callable[..., Cluster], tmp_path: Path) -> TwoDirectories:
+    return TwoDirectories(make_cluster, tmp_path)
+
+
+@pytest.fixture
+def client(world: TwoDirectories) -> Iterator[Admin]:
+    with Admin(bootstrap_servers=world.cluster.broker.address()) as admin:
+        yield admin
+
+
+def cli(world: TwoDirectories, *arguments: str, code: int = 0) -> Any:
+    """``headrace ... -o json`` against the broker: its document, or what it says on stderr."""
+    done = subprocess.run(
+        [HEADRACE, *arguments, "-b", world.cluster.broker.address(), "-o", "json"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == code, done
+    return json.loads(done.stdout) if code == 0 else done.stderr
+
+
+def test_partitions_are_spread_and_the_controller_knows_where_after_a_restart_too(world: TwoDirectories) -> None:
+    topic = world.cluster.topic("spread", 6)
+    places = world.places(topic)
+    assert Counter(places) == {"one": 3, "two": 3}
+    for number, place in enumerate(places):
+        path = world.one if place == "one" else world.two
+        assert (path / f"spread-{number}").is_dir()
+    assert [topic.produce(b"v", partition=number).base_offset for number in range(6)] == [0] * 6
+    world.cluster.broker.kill()
+    world.cluster.restart()
+    assert world.places(topic) == places
+    assert world.leaders(topic) == [1] * 6
+    before = world.image(lambda image: image.next_offset).next_offset
+    later = world.cluster.topic("later", 4)
+    assert Counter(world.places(later)) == {"one": 2, "two": 2}
+    changes = world.image(lambda image: image.next_offset).next_offset - before
+    assert changes == 1 + 4 + 4, "one topic, four partitions, four directories: the old ones are not told again"
+
+
+def test_a_directory_that_goes_away_takes_its_partitions_and_comes_back_with_them(world: TwoDirectories) -> None:
+    topic = world.cluster.topic("t", 4)
+    places = world.places(topic)
+    for number in range(4):
+        assert not topic.produce(b"before", partition=number).error.code
+    away = world.two.rename(world.two.with_name("away"))
+    wanted = [1 if place == "one" else -1 for place in places]
+    until(lambda: world.leaders(topic) == wanted, "leadership to leave the lost directory")
+    for number, (part, place) in enumerate(zip(world.metadata(topic), places, strict=True)):
+        outcome = topic.produce(b"after", partition=number)
+        if place == "one":
+            assert list(part.offline_replicas) == []
+            assert (outcome.error.code, outcome.base_offset) == (0, 1)
+        else:
+            assert part.error.code == LeaderNotAvailableError.number
+            assert (list(part.replicas), list(part.isr), list(part.offline_replicas)) == ([1], [1], [1])
+            assert outcome.error.code == StorageError.number
+    after = world.cluster.topic("after", 2)
+    assert world.places(after) == ["one", "one"]
+    (one, two) = cli(world, "log-dirs", "describe")[0]["directories"]
+    assert (one["error"], two["error"]["code"]) == (None, "KAFKA_STORAGE_ERROR")
+    described = cli(world, "topics", "describe", "t")["partitions"]
+    assert [each["offline_replicas"] for each in described] == [[] if leader == 1 else [1] for leader in wanted]
+
+    # A restart without the directory: the broker serves the rest, and makes nothing anew that is only away.
+    world.cluster.broker.terminate()
+    world.cluster.restart()
+    assert world.leaders(topic) == wanted
+    assert not world.two.exists()
+
+    world.cluster.broker.terminate()
+    away.rename(world.two)
+    world.cluster.restart()
+    assert world.leaders(topic) == [1] * 4
+    assert world.places(topic) == places
+    for number, place in enumerate(places):
+        assert topic.read(partition=number) == ([b"before", b"after"] if place == "one" else [b"before"])
+        assert all(not part.offline_replicas for part in world.metadata(topic))
+
+
+def test_log_dirs_are_described_by_the_sdk_and_the_command_line(world: TwoDirectories, client: Admin) -> None:
+    topic = world.cluster.topic("described", 3)
+    world.cluster.topic("other")
+    topic.produce(b"x" * 10_000, partition=1)
+    places = world.places(topic)
+    found = client.describe_log_dirs(topics=["described"])
+    assert list(found) == [1]
+    one, two = found[1]
+    assert [one.path, two.path] == [str(world.one), str(world.two)]
+    assert {one.directory_id: "one", two.directory_id: "two"} == world.names
+    for directory in (one, two):
+        assert directory.error is None
+        assert 0 < directory.usable_bytes <= directory.total_bytes
+        numbers = [each.partition for each in directory.replicas]
+        assert numbers == [number for number, place in enumerate(places) if place == Path(directory.path).name]
+        assert not any(each.is_future or each.offset_lag for each in directory.replicas)
+    sizes = {each.partition: each.size_bytes for directory in (one, two) for each in directory.replicas}
+    assert (sizes[0], sizes[2]) == (0, 0)
+    assert 10_000 < sizes[1] < 10_200
+    (only,) = [each for directory in client.describe_log_dirs([1], topics=[TopicPartition("described", 1)])[1]
+               for each in directory.replicas]  # fmt: skip
+    assert (only.topic, only.partition) == ("described", 1)
+    assert sum(len(directory.replicas) for directory in client.describe_log_dirs()[1]) == 4
+    assert client.describe_log_dirs(topics=["nobody has it"])[1][0].replicas == ()
+    with pytest.raises(BrokerIdNotRegisteredError, match=r"broker 7 is not live, or does not exist \(live: 1\)"):
+        client.describe_log_dirs([7])
+
+    (row,) = cli(world, "log-dirs", "describe", "--broker", "1", "--topic", "described")
+    assert row["broker"] == 1
+    assert [each["path"] for each in row["directories"]] == [str(world.one), str(world.two)]
+    assert set(row["directories"][0]) == {
+        "path", "directory_id", "error", "total_bytes", "usable_bytes", "replicas"
+    }  # fmt: skip
+    assert set(row["directories"][0]["replicas"][0]) == {
+        "topic", "partition", "size_bytes", "offset_lag", "is_future"
+    }  # fmt: skip
+    assert "BROKER_ID_NOT_REGISTERED" in cli(world, "log-dirs", "describe", "--broker", "7", code=1)
+
+
+def test_a_question_for_another_broker_or_to_a_controller_is_refused(world: TwoDirectories) -> None:
+    with pytest.raises(grpc.RpcError, match=InvalidRequestError.code):
+        world.cluster.admin.DescribeLogDirs(admin_pb2.DescribeLogDirsRequest(broker_id=0), timeout=WAIT_S)
+    with pytest.raises(grpc.RpcError, match=InvalidRequestError.code):
+        world.cluster.admin.AlterReplicaLogDirs(admin_pb2.AlterReplicaLogDirsRequest(broker_id=2), timeout=WAIT_S)
+    with grpc.insecure_channel(world.cluster.controller.address()) as channel:
+        stub = admin_pb2_grpc.AdminStub(channel)
+        with pytest.raises(grpc.RpcError, match=UnsupportedVersionError.code):
+            stub.DescribeLogDirs(admin_pb2.DescribeLogDirsRequest(), timeout=WAIT_S, wait_for_ready=True)
+        with pytest.raises(grpc.RpcError, match=UnsupportedVersionError.code):
+            stub.AlterReplicaLogDirs(admin_pb2.AlterReplicaLogDirsRequest(), timeout=WAIT_S)
