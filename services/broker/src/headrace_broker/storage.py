@@ -212,9 +212,12 @@ class Storage:
         return [held.directory_id for held in self._held if held.failure is not None and held.directory_id]
 
     def directory_of(self, partition: TopicPartition) -> uuid.UUID | None:
-        """The id of the directory that has the partition's log, sound or damaged; None when there is none."""
+        """The id of the directory that has the partition's log, sound or damaged, or that failed before it could have
+        it; None when there is none."""
         held = self._at.get(partition)
-        if held is None or held.writer is None or not held.writer.directory.holds(partition):
+        if held is None or held.writer is None:
+            return None
+        if held.failure is None and not held.writer.directory.holds(partition):
             return None
         return held.directory_id
 

@@ -1,0 +1,88 @@
+"""What a broker tells the controllers when a directory fails that they know nothing of yet (KIP-858)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+
+from solo_broker import BROKER_ID, SoloBroker, batch
+
+from headrace_broker.assignments import DirectoryAssignments
+from headrace_broker.controller_link import ReplicaKey
+from headrace_core import errors
+from headrace_core.metadata import EMPTY_IMAGE
+from headrace_core.testing.crashing_fs import CrashingFileSystem
+from headrace_core.types import TopicPartition
+
+
+class Told:
+    """The broker's assignments, and what they told, by partition number."""
+
+    def __init__(self, broker: SoloBroker) -> None:
+        self.broker = broker
+        self.where: dict[int, bytes] = {}
+        self.assignments = DirectoryAssignments(self._directory_of, self._tell)
+
+    def _directory_of(self, partition: TopicPartition) -> bytes | None:
+        found = self.broker.storage.directory_of(partition)
+        return None if found is None else found.bytes
+
+    async def _tell(self, where: Mapping[ReplicaKey, bytes]) -> Mapping[ReplicaKey, errors.HeadraceError]:
+        self.where.update({partition: directory for (_, partition), directory in where.items()})
+        return {}
+
+    async def everything(self) -> dict[int, bytes]:
+        """What is told when all of the metadata is compared."""
+        self.assignments.all_changed(self.broker.image, BROKER_ID)
+        task = asyncio.create_task(self.assignments.run())
+        async with asyncio.timeout(20):
+            while self.assignments.pending:  # noqa: ASYNC110
+                await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        return self.where
+
+
+def test_a_replica_that_could_not_be_made_is_said_to_be_in_the_directory_that_failed() -> None:
+    """Else its partition would keep a leader that cannot serve: an unassigned replica is believed to be well."""
+
+    async def scenario() -> None:
+        fs = CrashingFileSystem()
+        async with SoloBroker(fs, "/one", "/two") as broker:
+            one, two = (each.directory_id for each in broker.storage.describe())
+            assert one is not None
+            assert two is not None
+            fs.break_disk("/two")
+            await broker.topic("orders", 4)
+            assert broker.storage.offline_directory_ids() == [two]
+            outcomes = [(await broker.append("orders", batch(b"a"), number)).error.code for number in range(4)]
+            assert sorted(outcomes) == [0, 0, errors.StorageError.number, errors.StorageError.number]
+            told = await Told(broker).everything()
+            assert told == {number: two.bytes if code else one.bytes for number, code in enumerate(outcomes)}
+
+    asyncio.run(scenario())
+
+
+def test_a_replica_whose_directory_failed_unassigned_is_said_to_have_been_there() -> None:
+    async def scenario() -> None:
+        fs = CrashingFileSystem()
+        async with SoloBroker(fs, "/one", "/two") as broker:
+            await broker.topic("orders", 2)
+            before = await Told(broker).everything()
+            fs.break_disk("/two")
+            outcomes = [(await broker.append("orders", batch(b"a"), number)).error.code for number in range(2)]
+            assert sorted(outcomes) == [0, errors.StorageError.number]
+            assert await Told(broker).everything() == before
+            assert len(set(before.values())) == 2
+
+    asyncio.run(scenario())
+
+
+def test_a_broker_without_partitions_tells_nothing() -> None:
+    async def scenario() -> None:
+        async with SoloBroker(CrashingFileSystem(), "/one", "/two") as broker:
+            told = Told(broker)
+            told.assignments.all_changed(EMPTY_IMAGE, BROKER_ID)
+            assert await told.everything() == {}
+
+    asyncio.run(scenario())
