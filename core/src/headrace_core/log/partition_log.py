@@ -39,6 +39,7 @@ from .files import Buffer, FileSystem
 from .opening import open_segments
 from .producer_state import SNAPSHOT_SUFFIX
 from .reading import LogReader
+from .retention import Expired, SegmentFacts, expired, is_waiting_for_compaction, time_of_segment
 from .segment import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, BatchMeta, LogSegment, Place
 
 logger = logging.getLogger(__name__)
@@ -487,6 +488,41 @@ class PartitionLog(LogReader):
         segment.index.file.path += DELETED_SUFFIX
         segment.time_index.file.path += DELETED_SUFFIX
         return deleted
+
+    def expired(self, high_watermark: int) -> Expired | None:
+        """What retention lets go now, for ``LogDirectory.expire``; None: nothing. Changes nothing; any thread, but it
+        may read from the disk. Raises OSError, CorruptLogError."""
+        config, segments, log_end_offset = self.config, self._segments, self.log_end_offset
+        if not segments:
+            return None
+        now_ms = self._clock.now_ms()
+
+        def time_of(place: int) -> int:
+            segment = segments[place]
+            return time_of_segment(
+                segment.largest_timestamp.timestamp_ms,
+                lambda: self._fs.modified_ms(segment.path),
+                config=config,
+                now_ms=now_ms,
+            )
+
+        return expired(
+            [SegmentFacts(segment.base_offset, segment.size) for segment in segments],
+            config,
+            log_start_offset=self.log_start_offset,
+            log_end_offset=log_end_offset,
+            high_watermark=high_watermark,
+            now_ms=now_ms,
+            time_of=time_of,
+        )
+
+    def waits_for_compaction(self) -> bool:
+        """Must the active segment be rolled although nobody appends, because a record in it has waited for compaction
+        too long? Any thread, but it may read from the disk."""
+        segments = self._segments
+        if not segments or not self.config.cleanup_compact:
+            return False
+        return is_waiting_for_compaction(self.config, segments[-1].first_batch_timestamp(), self._clock.now_ms())
 
     def epoch_end_offset(self, epoch: int) -> EpochEnd:
         """Where a leader epoch ended (KIP-101, KIP-320)."""

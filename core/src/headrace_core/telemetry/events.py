@@ -143,3 +143,39 @@ class RecordsDeleted(Event):
 
     partition: TopicPartition
     log_start_offset: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentsDeleted(Event):
+    """Retention let the oldest segments of a log go. ``why``: the rule (retention.ms, retention.bytes, log start)."""
+
+    partition: TopicPartition
+    count: int
+    bytes: int
+    why: str
+    log_start_offset: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogCleaned(Event):
+    """A log was compacted up to ``clean_offset``; ``partial``: there is more than the map held, it goes on."""
+
+    partition: TopicPartition
+    clean_offset: int
+    segments_before: int
+    segments_after: int
+    bytes_read: int
+    bytes_written: int
+    records_read: int
+    records_kept: int
+    seconds: float
+    partial: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogUncleanable(Event):
+    """A log cannot be compacted, and is left alone until its topic's or the cleaner's settings change, or a restart."""
+
+    severity: ClassVar[int] = logging.ERROR
+    partition: TopicPartition
+    reason: str

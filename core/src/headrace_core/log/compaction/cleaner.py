@@ -70,7 +70,7 @@ class Cleaner:
     def __init__(
         self, fs: FileSystem, config: CleanerConfig, *, clock: Clock, secret: bytes, limiter: Limiter | None = None
     ) -> None:
-        self._fs = fs
+        self.fs = fs
         self._config = config
         self._clock = clock
         self._limiter = limiter or Unlimited()
@@ -110,7 +110,7 @@ class _Round:
         producers: Mapping[int, LastRecord],
         should_stop: Callable[[], bool],
     ) -> None:
-        self._fs = cleaner._fs
+        self._fs = cleaner.fs
         self._map = cleaner._map
         self._settings = cleaner._config
         self._limiter = cleaner._limiter

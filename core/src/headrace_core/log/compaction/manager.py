@@ -113,7 +113,7 @@ class CleanerManager:
             return report
         except (ServerShuttingDownError, DiskFullError, StorageError):
             raise
-        except (HeadraceError, OSError) as error:
+        except Exception as error:
             self._leave_alone(partition, error)
             raise
         finally:
@@ -126,13 +126,10 @@ class CleanerManager:
         with self._lock:
             self._uncleanable[partition] = str(error)
 
-    def retry(self, partition: TopicPartition | None = None) -> None:
-        """A partition that failed may be planned again; None: all of them."""
+    def retry(self, partition: TopicPartition) -> None:
+        """A partition that failed may be planned again."""
         with self._lock:
-            if partition is None:
-                self._uncleanable.clear()
-            else:
-                self._uncleanable.pop(partition, None)
+            self._uncleanable.pop(partition, None)
 
     # ---------------------------------------------------------------- by the directory's owner
 

@@ -1,0 +1,343 @@
+"""Compaction: ``log.cleaner.threads`` threads for all directories of the broker (Kafka's LogCleaner).
+
+    plan      which logs are worth a cleaning, over all directories, the most urgent first
+    clean     each thread takes the next one; only the swaps run in the directory's turns (``DirectoryWriter.run``)
+    rest      nothing is left: the maps' memory is given back, and in log.cleaner.backoff.ms (or when a topic's settings
+              change) it is planned again
+
+A log that cannot be cleaned is said once (``LogUncleanable``) and left alone; the others go on. The threads of one
+setting of ``log.cleaner.*`` are a *crew*; when a setting changes, the crew ends (within a window of what it reads) and
+another one begins.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import logging
+import math
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+from headrace_core.clock import Clock
+from headrace_core.errors import DiskFullError, HeadraceError, ServerShuttingDownError, StorageError
+from headrace_core.log import PartitionLog
+from headrace_core.log.compaction.cleaner import Cleaner, CleaningReport
+from headrace_core.log.compaction.planning import CleanerConfig, Target
+from headrace_core.log.compaction.windows import Limiter, RateLimiter, Unlimited
+from headrace_core.log.directory import LogDirectory
+from headrace_core.log.writer import DirectoryWriter
+from headrace_core.telemetry import Counter, Emitter, Event, LogCleaned, LogUncleanable
+from headrace_core.types import TopicPartition
+
+from ..settings import BrokerSettings, LiveSettings
+from .retention import Partitions, high_watermark_of
+
+logger = logging.getLogger(__name__)
+
+_IO_BUFFER_BYTES_MIN = 4096
+
+
+class _Job(NamedTuple):
+    """A log that is worth a cleaning."""
+
+    writer: DirectoryWriter
+    partition: TopicPartition
+
+
+class Cleaners:
+    """See the module. ``start``, ``stop``, ``wake`` and ``retry`` belong to the event loop.
+
+    ``uncleanable``: a counter that shows how many logs are left alone at the moment.
+    """
+
+    def __init__(
+        self,
+        writers: Callable[[], list[DirectoryWriter]],
+        partitions: Partitions,
+        *,
+        clock: Clock,
+        settings: LiveSettings,
+        events: Emitter,
+        loop: asyncio.AbstractEventLoop,
+        uncleanable: Counter | None = None,
+    ) -> None:
+        self._writers = writers
+        self._partitions = partitions
+        self._clock = clock
+        self._settings = settings
+        self._events = events
+        self._loop = loop
+        self._uncleanable = uncleanable or Counter()
+        #: One for the life of the process: who could foresee hashes could make two keys collide.
+        self._secret = os.urandom(16)
+        self._crew: _Crew | None = None
+        self._changing: asyncio.Task[None] | None = None
+        self._unsubscribe: Callable[[], None] = lambda: None
+        self._told: dict[TopicPartition, str] = {}
+        self._telling = threading.Lock()
+
+    def start(self) -> None:
+        """Begin to clean, if ``log.cleaner.enable`` says so."""
+        self._unsubscribe = self._settings.subscribe(self._settings_changed)
+        self._begin()
+
+    async def stop(self) -> None:
+        """Returns when no thread is at work any more. The writers must still work: a swap that was begun is ended."""
+        self._unsubscribe()
+        if self._changing is not None:
+            await self._changing
+        await self._end()
+
+    def wake(self) -> None:
+        """Plan now: a topic's settings have changed."""
+        if self._crew is not None:
+            self._crew.wake()
+
+    def retry(self, topics: Iterable[str] | None = None) -> None:
+        """Logs of these topics (None: of all) that could not be cleaned may be tried again."""
+        chosen = None if topics is None else frozenset(topics)
+        for writer in self._writers():
+            manager = writer.directory.compaction
+            for partition in manager.uncleanable:
+                if chosen is None or partition.topic in chosen:
+                    manager.retry(partition)
+                    with self._telling:
+                        self._told.pop(partition, None)
+        self.wake()
+
+    def _settings_changed(self, old: BrokerSettings, new: BrokerSettings) -> None:
+        if all(
+            getattr(old, field) == getattr(new, field)
+            for field in BrokerSettings.__dataclass_fields__
+            if field.startswith("cleaner_")
+        ):
+            return
+        if self._changing is None or self._changing.done():
+            self._changing = self._loop.create_task(self._begin_anew())
+
+    async def _begin_anew(self) -> None:
+        settings = None
+        while settings is not self._settings.current:  # they may change while the old crew ends
+            await self._end()
+            settings = self._settings.current
+        self.retry()
+        self._begin()
+
+    def _begin(self) -> None:
+        settings = self._settings.current
+        if settings.cleaner_enable and settings.cleaner_threads > 0:
+            self._crew = _Crew(self, settings)
+
+    async def _end(self) -> None:
+        crew, self._crew = self._crew, None
+        if crew is not None:
+            crew.dismiss()
+            await asyncio.gather(*[self._ended(thread) for thread in crew.threads])
+
+    async def _ended(self, thread: threading.Thread) -> None:
+        await asyncio.to_thread(thread.join)
+
+    # -- in the threads ------------------------------------------------------------------------------------------------
+
+    def plan(self) -> list[_Job]:
+        """Every log that is worth a cleaning now, the most urgent first."""
+        found: list[tuple[Target, DirectoryWriter]] = []
+        for writer in self._writers():
+            directory = writer.directory
+            targets = self._targets(directory, dict(directory.logs))
+            found += [(target, writer) for target in targets]
+            self._tell_uncleanable(directory)
+        found.sort(key=lambda item: (not item[0].is_overdue, -item[0].dirty_ratio))
+        return [_Job(writer, target.topic_partition) for target, writer in found]
+
+    def _targets(self, directory: LogDirectory, logs: dict[TopicPartition, PartitionLog]) -> list[Target]:
+        def stable_offset_of(log: PartitionLog) -> int:
+            leader = self._partitions.leader_of(log)
+            if leader is None:
+                return high_watermark_of(log, directory, self._partitions)
+            return leader.last_stable_offset
+
+        return directory.compaction.plan(logs, stable_offset_of=stable_offset_of, now_ms=self._clock.now_ms())
+
+    def clean(self, cleaner: Cleaner, job: _Job, should_stop: Callable[[], bool]) -> bool:
+        """Cleans one log; True when it came further."""
+        writer, partition = job
+        directory = writer.directory
+        log = directory.get(partition)
+        # What was planned may be long ago: the log was cut meanwhile, or cleaned.
+        targets = [] if log is None else self._targets(directory, {partition: log})
+        if log is None or not targets:
+            return False
+        started = time.perf_counter()
+        try:
+            report = directory.compaction.clean(
+                cleaner,
+                log,
+                targets[0],
+                execute=lambda action: self._in_turn(writer, log, action),
+                producers={},  # idempotent producers come with replication, and with them their table
+                should_stop=should_stop,
+            )
+        except ServerShuttingDownError:
+            return False
+        except (DiskFullError, StorageError) as error:
+            logger.warning("%s: not compacted now: %s", partition, error)
+            return False
+        except Exception as error:
+            if not isinstance(error, HeadraceError | OSError):
+                logger.exception("%s: a bug in its compaction", partition)
+            self._tell_uncleanable(directory)
+            return False
+        if report is None or report.is_interrupted or report.clean_offset <= targets[0].first_dirty_offset:
+            return False
+        self._emit(_event(report, time.perf_counter() - started))
+        return True
+
+    def _in_turn(self, writer: DirectoryWriter, log: PartitionLog, action: Callable[[], bool]) -> bool:
+        """Has the directory's writer run ``action`` in its turn, and waits for what it returns."""
+        result: concurrent.futures.Future[bool] = concurrent.futures.Future()
+
+        def ended(done: asyncio.Future[bool]) -> None:
+            if (error := done.exception()) is not None:
+                result.set_exception(error)
+            else:
+                result.set_result(done.result())
+
+        def begin() -> None:
+            try:
+                writer.run(action, log=log).add_done_callback(ended)
+            except HeadraceError as error:
+                result.set_exception(error)
+
+        self._loop.call_soon_threadsafe(begin)
+        return result.result()
+
+    def _tell_uncleanable(self, directory: LogDirectory) -> None:
+        for partition, reason in directory.compaction.uncleanable.items():
+            with self._telling:
+                is_new = self._told.get(partition) != reason
+                self._told[partition] = reason
+            if is_new:
+                self._emit(LogUncleanable(partition=partition, reason=reason))
+        self._uncleanable.value = sum(len(writer.directory.compaction.uncleanable) for writer in self._writers())
+
+    def _emit(self, event: Event) -> None:
+        self._loop.call_soon_threadsafe(self._events.emit, event)
+
+
+class _Crew:
+    """The threads of one setting."""
+
+    def __init__(self, cleaners: Cleaners, settings: BrokerSettings) -> None:
+        self._cleaners = cleaners
+        self._backoff_s = settings.cleaner_backoff_ms / 1000
+        count = settings.cleaner_threads
+        self._config = CleanerConfig(
+            dedupe_buffer_bytes=settings.cleaner_dedupe_buffer_bytes // count,
+            load_factor=settings.cleaner_load_factor,
+            io_buffer_bytes=max(settings.cleaner_io_buffer_bytes // count, _IO_BUFFER_BYTES_MIN),
+        )
+        self._stop = threading.Event()
+        self._limiter: Limiter = Unlimited()
+        if math.isfinite(settings.cleaner_io_bytes_per_second):
+            self._limiter = RateLimiter(settings.cleaner_io_bytes_per_second, cleaners._clock, wait_s=self._pause)
+        self._changed = threading.Condition()
+        self._jobs: deque[_Job] = deque()
+        self._is_planning = False
+        #: Is there any use in planning before the backoff is over?
+        self._plan_again = True
+        self.threads = [
+            threading.Thread(target=self._work, name=f"cleaner-{number}", daemon=True) for number in range(count)
+        ]
+        for thread in self.threads:
+            thread.start()
+
+    def _pause(self, seconds: float) -> None:
+        self._stop.wait(seconds)
+
+    def dismiss(self) -> None:
+        self._stop.set()
+        with self._changed:
+            self._changed.notify_all()
+
+    def wake(self) -> None:
+        with self._changed:
+            self._plan_again = True
+            self._changed.notify_all()
+
+    def _work(self) -> None:
+        cleaner: Cleaner | None = None
+        while not self._stop.is_set():
+            try:
+                job = self._next_job()
+                if job is None:
+                    cleaner = None  # its map goes back to the system
+                    self._rest()
+                    continue
+                directory = job.writer.directory
+                if cleaner is None or cleaner.fs is not directory.fs:
+                    cleaner = self._new_cleaner(directory)
+                if self._cleaners.clean(cleaner, job, self._stop.is_set):
+                    self._plan_again = True
+            except RuntimeError:
+                if self._cleaners._loop.is_closed():
+                    return  # nobody is left to clean for
+                logger.exception("a cleaner goes on after a failure")
+                self._rest()
+            except Exception:
+                logger.exception("a cleaner goes on after a failure")
+                self._rest()
+
+    def _new_cleaner(self, directory: LogDirectory) -> Cleaner:
+        cleaners = self._cleaners
+        return Cleaner(
+            directory.fs, self._config, clock=cleaners._clock, secret=cleaners._secret, limiter=self._limiter
+        )
+
+    def _next_job(self) -> _Job | None:
+        """The next log; planned anew when none is left and something has changed since. None: rest."""
+        with self._changed:
+            while self._is_planning and not self._stop.is_set():
+                self._changed.wait()
+            if self._jobs:
+                return self._jobs.popleft()
+            if not self._plan_again:
+                return None
+            self._is_planning, self._plan_again = True, False
+        jobs: list[_Job] = []
+        try:
+            jobs = self._cleaners.plan()
+        finally:
+            with self._changed:
+                self._is_planning = False
+                self._jobs.extend(jobs)
+                self._changed.notify_all()
+        with self._changed:
+            return self._jobs.popleft() if self._jobs else None
+
+    def _rest(self) -> None:
+        with self._changed:
+            if self._stop.is_set() or self._plan_again or self._jobs:
+                return
+            self._changed.wait(self._backoff_s)
+            self._plan_again = True
+
+
+def _event(report: CleaningReport, seconds: float) -> LogCleaned:
+    return LogCleaned(
+        partition=report.topic_partition,
+        clean_offset=report.clean_offset,
+        segments_before=report.segments_before,
+        segments_after=report.segments_after,
+        bytes_read=report.bytes_read,
+        bytes_written=report.bytes_written,
+        records_read=report.records_read,
+        records_kept=report.records_kept,
+        seconds=seconds,
+        partial=report.is_partial,
+    )

@@ -1,0 +1,195 @@
+"""Old segments go: one task for all logs of the broker.
+
+Every ``log.retention.check.interval.ms`` it walks over the logs, some at a time, so that 5,000 of them never stall the
+loop: a thread judges them (which may read from the disk), the directory's writer changes those that have something to
+lose, in its turn, and the leaders learn their new log start. It is also the one who removes deleted files when their
+delay is over; so there is no timer for any of them.
+
+A directory that is full does not wait for either: what was deleted is removed at once, and retention looks at its logs
+at every tick.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import NamedTuple, Protocol
+
+from headrace_core.clock import Clock
+from headrace_core.errors import HeadraceError
+from headrace_core.log import PartitionLog
+from headrace_core.log.directory import LogDirectory
+from headrace_core.log.retention import Expired
+from headrace_core.log.writer import DirectoryWriter
+from headrace_core.telemetry import Emitter, SegmentsDeleted
+
+from ..partition import PartitionLeader
+from ..settings import BrokerSettings, LiveSettings
+from ..threads import WorkThreads
+
+logger = logging.getLogger(__name__)
+
+#: Logs that are judged together.
+LOGS_AT_ONCE = 64
+#: Logs that are changed in one turn of the writer: some milliseconds in which nobody appends to the directory.
+CHANGED_AT_ONCE = 8
+#: How often it is looked whether a deleted file is due, or a directory full.
+TICK_S = 5.0
+
+
+class Partitions(Protocol):
+    """Who knows which logs this broker leads (``Replicas``)."""
+
+    def leader_of(self, log: PartitionLog) -> PartitionLeader | None: ...
+
+
+class _Verdicts(NamedTuple):
+    """What a thread found for some logs of one directory."""
+
+    expired: list[tuple[PartitionLog, Expired]]
+    #: Their active segments wait for compaction.
+    to_roll: list[PartitionLog]
+
+
+def high_watermark_of(log: PartitionLog, directory: LogDirectory, partitions: Partitions) -> int:
+    """Of a led partition its leader's; else the last one that was checkpointed, which is never above it."""
+    leader = partitions.leader_of(log)
+    return directory.high_watermark(log.topic_partition) if leader is None else leader.high_watermark
+
+
+class Retention:
+    """See the module. Lives in the event loop."""
+
+    def __init__(
+        self,
+        writers: Callable[[], list[DirectoryWriter]],
+        partitions: Partitions,
+        *,
+        clock: Clock,
+        settings: LiveSettings,
+        events: Emitter,
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        self._writers = writers
+        self._partitions = partitions
+        self._clock = clock
+        self._settings = settings
+        self._events = events
+        self._threads = WorkThreads(loop, size=1)
+        self._changed = asyncio.Event()
+        self._checked = False
+
+    async def run(self) -> None:
+        """Until it is cancelled."""
+        unsubscribe = self._settings.subscribe(self._settings_changed)
+        since_ms, delay_ms = self._clock.monotonic_ms(), self._settings.current.initial_task_delay_ms
+        try:
+            while True:
+                await self._tick(since_ms + delay_ms)
+                await self.remove_due()
+                now_ms = self._clock.monotonic_ms()
+                if now_ms >= since_ms + delay_ms:
+                    await self.check()
+                    since_ms = now_ms
+                else:
+                    await self._make_room()
+                if self._checked:
+                    delay_ms = self._settings.current.retention_check_interval_ms
+        finally:
+            unsubscribe()
+            self._threads.close()
+
+    def _settings_changed(self, old: BrokerSettings, new: BrokerSettings) -> None:
+        if old.retention_check_interval_ms != new.retention_check_interval_ms:
+            self._changed.set()
+
+    async def _tick(self, due_ms: float) -> None:
+        """Until something may be due: a check, a file, or (the tick) a directory that has become full."""
+        deleted = [at_ms for writer in self._writers() if (at_ms := writer.directory.deleted.next_due_ms) is not None]
+        wait_ms = min([due_ms, *deleted]) - self._clock.monotonic_ms()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._changed.wait(), min(max(wait_ms / 1000, 0.01), TICK_S))
+        self._changed.clear()
+
+    # -- what it does --------------------------------------------------------------------------------------------------
+
+    async def check(self) -> None:
+        """One pass over all logs."""
+        self._checked = True
+        for writer in self._writers():
+            await self._check_directory(writer)
+
+    async def _make_room(self) -> None:
+        for writer in self._writers():
+            if writer.space is not None and writer.space.is_full:
+                await self._threads.run(partial(writer.directory.remove_deleted, everything=True))
+                if await self._check_directory(writer):
+                    await self._threads.run(partial(writer.directory.remove_deleted, everything=True))
+
+    async def remove_due(self) -> None:
+        """Removes the deleted files whose delay is over."""
+        now_ms = self._clock.monotonic_ms()
+        for writer in self._writers():
+            at_ms = writer.directory.deleted.next_due_ms
+            if at_ms is not None and at_ms <= now_ms:
+                await self._threads.run(writer.directory.remove_deleted)
+
+    async def _check_directory(self, writer: DirectoryWriter) -> int:
+        """How many logs lost something."""
+        directory, changed = writer.directory, 0
+        logs = list(directory.logs.values())
+        for start in range(0, len(logs), LOGS_AT_ONCE):
+            some = [(log, high_watermark_of(log, directory, self._partitions)) for log in logs[start:][:LOGS_AT_ONCE]]
+            verdicts = await self._threads.run(partial(_judge, some))
+            try:
+                for first in range(0, len(verdicts.expired), CHANGED_AT_ONCE):
+                    share = verdicts.expired[first : first + CHANGED_AT_ONCE]
+                    done = await writer.run(partial(directory.expire, share))
+                    self._log_starts_moved(done)
+                    changed += len(done)
+                for log in verdicts.to_roll:
+                    await writer.run(partial(_roll, log), log=log)
+            except HeadraceError as error:  # the directory has failed, or is being closed
+                logger.warning("%s: retention stops: %s", directory.root, error)
+                break
+        return changed
+
+    def _log_starts_moved(self, done: Iterable[tuple[PartitionLog, Expired]]) -> None:
+        for log, verdict in done:
+            leader = self._partitions.leader_of(log)
+            if leader is not None:
+                leader.advance_log_start(log.log_start_offset)
+            for share in verdict.shares:
+                self._events.emit(
+                    SegmentsDeleted(
+                        partition=log.topic_partition,
+                        count=share.segments,
+                        bytes=share.size,
+                        why=share.why.value,
+                        log_start_offset=log.log_start_offset,
+                    )
+                )
+
+
+def _judge(logs: Iterable[tuple[PartitionLog, int]]) -> _Verdicts:
+    """On a thread: (log, its high watermark)... One that cannot be judged keeps what it has."""
+    verdicts = _Verdicts([], [])
+    for log, high_watermark in logs:
+        try:
+            verdict = log.expired(high_watermark)
+            if verdict is not None:
+                verdicts.expired.append((log, verdict))
+            elif log.waits_for_compaction():
+                verdicts.to_roll.append(log)
+        except (HeadraceError, OSError) as error:
+            if not log.is_closed:
+                logger.warning("%s: retention cannot tell how old its segments are: %s", log.directory, error)
+    return verdicts
+
+
+def _roll(log: PartitionLog) -> None:
+    if not log.is_closed:
+        log.roll()
