@@ -114,6 +114,8 @@ class LogDirectory:
         self._recovery_points: dict[TopicPartition, int] = {}
         self._log_starts: dict[TopicPartition, int] = {}
         self._high_watermarks: dict[TopicPartition, int] = {}
+        #: Logs that are about to be renamed into here, and up to where they will be durable.
+        self._expected: dict[TopicPartition, int] = {}
         #: Checkpoints whose file does not say what we know: the disk was full when they were to be written.
         self._unwritten: set[str] = set()
         #: How far each log is compacted, and what to compact next.
@@ -377,6 +379,67 @@ class LogDirectory:
         for path, size in log.drop_segments_below_start(one_by_one=one_by_one):
             self._remove_later(path, size, log.config.file_delete_delay_ms)
 
+    # ---------------------------------------------------------------- logs that change directories (moving.py)
+
+    def expect(
+        self,
+        partition: TopicPartition,
+        *,
+        log_start: int,
+        recovery_point: int,
+        high_watermark: int,
+        clean_offset: int | None,
+    ) -> None:
+        """A log is about to be renamed into here: what the checkpoints say of it is durable before it is."""
+        assert not self.holds(partition), f"{self.root} has a log of {partition} already"
+        self._expected[partition] = self._recovery_points[partition] = recovery_point
+        self._log_starts[partition] = log_start
+        self._high_watermarks[partition] = high_watermark
+        for name, offsets in self._checkpoints().items():
+            self._write(name, offsets)
+        self.compaction.adopt(partition, clean_offset)
+
+    def expect_no_more(self, partition: TopicPartition) -> None:
+        """It does not come."""
+        if self._expected.pop(partition, None) is not None:
+            self._forget(lambda other: other == partition)
+            self.compaction.forget([partition])
+
+    def adopt(self, partition: TopicPartition, config: LogConfig, *, end_offset: int) -> PartitionLog:
+        """The log that has been renamed into here, whole and durable up to its end. CorruptLogError, OSError."""
+        path = self._path(str(partition))
+        self._expected.pop(partition, None)
+        try:
+            log = PartitionLog.open(
+                self.fs,
+                path,
+                partition,
+                config,
+                clock=self._clock,
+                rng=self._rng,
+                topic_id=read_partition_metadata(self.fs, path),
+                recovery_point=end_offset,
+                log_start_offset=self._log_starts.get(partition, 0),
+                clean=True,
+            )
+        except CorruptLogError as error:
+            self.quarantined[partition], self._quarantined_ids[partition] = error, None
+            raise
+        self.logs[partition] = log
+        return log
+
+    def release(self, log: PartitionLog) -> None:
+        """The log is another directory's now. It stays open for its readers until ``remove_released``; nothing that is
+        asked of it here is done any more."""
+        self._check_held(log)
+        del self.logs[log.topic_partition]
+
+    def remove_released(self, log: PartitionLog) -> None:
+        """Its files go, as those of a deleted log do."""
+        size = log.size_bytes
+        log.close(flush=False)
+        self._remove({log.topic_partition: (size, 0)})
+
     def _check_held(self, log: PartitionLog) -> None:
         """What was asked of a log that has been deleted since must not reach the checkpoints: a log of the same name
         would inherit it."""
@@ -406,6 +469,7 @@ class LogDirectory:
         for partition in self.quarantined:
             if partition in self._recovery_points:
                 points[partition] = self._recovery_points[partition]
+        points |= self._expected
         if points != self._recovery_points or RECOVERY_POINTS in self._unwritten:
             self._recovery_points = points
             self._write(RECOVERY_POINTS, points)

@@ -104,6 +104,8 @@ class PartitionLog(LogReader):
         self.flushed_offset = log_end_offset
         #: Records appended since the last flush, and when the first of them was (None: none are).
         self.unflushed_since_ms: float | None = None
+        #: How often the log was truncated: who copies it looks.
+        self.cuts = 0
         self._fs = fs
         self._clock = clock
         self._rng = rng
@@ -392,6 +394,7 @@ class PartitionLog(LogReader):
         (``LogDirectory.truncate`` does)."""
         if offset >= self.log_end_offset:
             return
+        self.cuts += 1
         if offset <= self._segments[0].base_offset:
             self._restart_at(offset)
             return

@@ -153,6 +153,15 @@ class CleanerManager:
             if len(self._offsets) != before:
                 self._write()
 
+    def adopt(self, partition: TopicPartition, offset: int | None) -> None:
+        """A log comes from another directory, where it was cleaned up to ``offset``. Durable when this returns."""
+        if offset is None:
+            self.forget([partition])
+            return
+        with self._lock:
+            self._offsets[partition] = offset
+            self._write()
+
     def keep_only(self, partitions: Collection[TopicPartition]) -> None:
         """``forget`` all but these."""
         with self._lock:

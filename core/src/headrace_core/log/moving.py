@@ -1,0 +1,396 @@
+"""A partition's log goes to another directory of the broker while it is written and read (KIP-113).
+
+    source                                  target
+    orders-0/                               orders-0.<32 hex digits>-future/     1  copied segment by segment, on a thread
+    orders-0/  appends wait                 orders-0.<...>-future/               2  the rest, all of it forced to the disk
+    orders-0/moved-to                       orders-0.<...>-future/               3  the marker, durable
+    orders-0/moved-to                       orders-0/                            4  the rename, durable: the COMMIT
+    orders-0.<...>-delete/                  orders-0/                            5  appends go on, in the target
+
+Two disks cannot change at once, so a start after a crash must be able to tell which of two directories is the log, even
+when it meets only one of them. The marker makes that possible: it names the target directory and the future's name, and
+is durable before the rename can be. So a log *without* a marker is the log (a future beside it is a copy that was never
+finished); of one *with* a marker the target decides:
+
+    the target has               then the marked one is
+    -------------------------    --------------------------------------------------------------------
+    the log itself               what is left of the move: deleted
+    the future of this name      the log: the rename never happened; marker, then future are removed
+    neither, and some other
+    directory has the log        what is left of an older move: deleted
+    neither, or is away          not known: offline until the directory is back, or a person decides
+
+Whoever takes a move back removes the marker, durably, before the future.
+
+Synchronous. ``LogCopy.catch_up`` and ``begin`` belong on a thread of their own; ``finish`` and ``commit`` are one action
+of the source's ``DirectoryWriter``. An OSError that they raise is the source's; the target's is TargetFailedError.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import errno
+import json
+import re
+import threading
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from ..clock import Clock
+from ..errors import DiskFullError
+from ..types import TopicPartition
+from .checkpoints import decode_id, encode_id
+from .directory import LogDirectory
+from .files import File, FileSystem, read_file, remove_tree, write_file_atomically
+from .partition_log import NO_SPACE, PartitionLog
+from .segment import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, LogSegment, segment_name
+
+MARKER = "moved-to"
+FUTURE_SUFFIX = "-future"
+CHUNK_BYTES = 1024 * 1024
+_NAME_BYTES_MAX = 255
+_FUTURE = re.compile(r"(.+)-(\d{1,10})\.[0-9a-f]{32}-future\Z")
+_SEGMENT_FILE = re.compile(r"\d{20}\.(log|index|timeindex)\Z")
+#: Files that are in the making, or on their way out.
+_PASSING = (".tmp", ".deleted", ".cleaned", ".swap", MARKER)
+#: Whose failed rename certainly changed nothing.
+_NOT_DONE = (*NO_SPACE, errno.EROFS)
+
+
+class MoveError(Exception):
+    """Why a log was not moved. Not for clients: a move has no answer, it shows in the description of directories."""
+
+
+class TargetFailedError(MoveError):
+    """The directory that a log was being moved to has failed; ``__cause__`` is the OSError. The log stays."""
+
+
+class MoveInDoubtError(MoveError):
+    """The rename that commits a move may have happened, or not: only the next start can tell, from the disk.
+    ``__cause__`` is the OSError of the target."""
+
+
+class MoveCancelledError(MoveError):
+    """The move was called off: the log stays where it is."""
+
+
+class LogWasCutError(MoveError):
+    """The log was truncated while it was copied; the copy has to begin anew."""
+
+
+def future_name(partition: TopicPartition, move_id: uuid.UUID) -> str:
+    """Kafka's name of a log that is to become the partition's."""
+    suffix = f".{move_id.hex}{FUTURE_SUFFIX}"
+    return str(partition)[: _NAME_BYTES_MAX - len(suffix)] + suffix
+
+
+class Pace:
+    """Holds a copy to so many bytes a second (inf: as fast as it goes), and ends it when it is called off."""
+
+    def __init__(self, clock: Clock, bytes_per_second: float) -> None:
+        self._clock = clock
+        self._bytes_per_second = bytes_per_second
+        self._cancelled = threading.Event()
+        self._free_at_ms = 0.0
+
+    def cancel(self) -> None:
+        """From any thread: the copy ends at its next chunk."""
+        self._cancelled.set()
+
+    def check(self) -> None:
+        """Raises MoveCancelledError."""
+        if self._cancelled.is_set():
+            raise MoveCancelledError("the move was cancelled: the log stays where it is")
+
+    def wait(self, size: int) -> None:
+        """After ``size`` bytes: until the next may go."""
+        now_ms = self._clock.monotonic_ms()
+        self._free_at_ms = max(self._free_at_ms, now_ms) + size * 1000 / self._bytes_per_second
+        delay_s = (self._free_at_ms - now_ms) / 1000
+        if delay_s > 0.001:
+            self._cancelled.wait(delay_s)
+        self.check()
+
+
+@contextlib.contextmanager
+def _on_target(root: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if error.errno in NO_SPACE:
+            raise DiskFullError(f"{root}: no space left for the copy ({error.strerror}); the log stays") from error
+        raise TargetFailedError(f"log directory {root} failed while a log was moved to it: {error}") from error
+
+
+class _SegmentCopy:
+    """How much of a segment the target has."""
+
+    __slots__ = ("file", "segment", "size")
+
+    def __init__(self, segment: LogSegment, file: File) -> None:
+        self.segment = segment
+        self.size = 0
+        #: None: complete, and durable.
+        self.file: File | None = file
+
+
+class LogCopy:
+    """One log on its way. ``room``: DiskFullError for so many bytes more in the target, or None."""
+
+    def __init__(
+        self,
+        fs: FileSystem,
+        log: PartitionLog,
+        target_root: str,
+        *,
+        move_id: uuid.UUID,
+        pace: Pace,
+        room: Callable[[int], DiskFullError | None] = lambda size: None,
+    ) -> None:
+        self.log = log
+        self.name = future_name(log.topic_partition, move_id)
+        self.path = f"{target_root}/{self.name}"
+        self.copied_bytes = 0
+        self._fs = fs
+        self._target_root = target_root
+        self._pace = pace
+        self._room = room
+        self._copies: dict[int, _SegmentCopy] = {}
+        self._cuts = log.cuts
+
+    # ---------------------------------------------------------------- copying (a thread)
+
+    def begin(self) -> None:
+        """Makes the future's directory, durably. Raises DiskFullError, TargetFailedError."""
+        with _on_target(self._target_root):
+            self._fs.mkdir(self.path)
+            self._fs.sync_directory(self._target_root)
+
+    def catch_up(self) -> int:
+        """Copies what the log has and the copy has not; returns how many bytes have come meanwhile. What was sealed is
+        durable in the target when this returns. Raises DiskFullError, TargetFailedError, MoveCancelledError,
+        LogWasCutError, and OSError of the source."""
+        self._copy_all()
+        return max(self.log.size_bytes - self.copied_bytes, 0)
+
+    def _copy_all(self) -> None:
+        if self.log.is_closed:
+            raise MoveCancelledError(f"the log of {self.log.topic_partition} was closed while it was moved")
+        self._check_not_cut()
+        segments = self.log.segments
+        self._drop_all_but(segments)
+        for number, segment in enumerate(segments):
+            try:
+                self._copy(segment, is_sealed=number < len(segments) - 1)
+            except OSError:
+                if segment in self.log.segments:
+                    raise  # else it was deleted, or compacted, under our hands: the next pass sees to it
+        self._check_not_cut()
+
+    def _check_not_cut(self) -> None:
+        if self.log.cuts != self._cuts:
+            raise LogWasCutError(f"{self.log.directory} was truncated while it was copied")
+
+    def _drop_all_but(self, segments: Sequence[LogSegment]) -> None:
+        """Segments that retention or compaction took out of the log since they were copied."""
+        present = set(segments)
+        for base, copy in list(self._copies.items()):
+            if copy.segment in present:
+                continue
+            if copy.file is not None:
+                copy.file.close()
+            with _on_target(self._target_root):
+                for suffix in (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX):
+                    with contextlib.suppress(FileNotFoundError):
+                        self._fs.unlink(f"{self.path}/{segment_name(base)}{suffix}")
+            self.copied_bytes -= copy.size
+            del self._copies[base]
+
+    def _copy(self, segment: LogSegment, *, is_sealed: bool) -> None:
+        stem = f"{self.path}/{segment_name(segment.base_offset)}"
+        copy = self._copies.get(segment.base_offset)
+        if copy is None:
+            with _on_target(self._target_root):
+                file = self._fs.open(stem + LOG_SUFFIX, write=True, create=True)
+            copy = self._copies[segment.base_offset] = _SegmentCopy(segment, file)
+        if copy.file is None:
+            return
+        end = segment.size
+        while copy.size < end:
+            self._pace.check()
+            chunk = segment.log.pread(min(CHUNK_BYTES, end - copy.size), copy.size)
+            if not chunk:
+                self._check_not_cut()
+                raise OSError(errno.EIO, f"{segment.path} ends at {copy.size}, {end} bytes were written", segment.path)
+            if (full := self._room(len(chunk))) is not None:
+                raise full
+            with _on_target(self._target_root):
+                copy.file.pwritev([chunk], copy.size)
+            copy.size += len(chunk)
+            self.copied_bytes += len(chunk)
+            self._pace.wait(len(chunk))
+        if is_sealed:
+            self._complete(segment, copy, stem)
+
+    def _complete(self, segment: LogSegment, copy: _SegmentCopy, stem: str) -> None:
+        source = segment.path.removesuffix(LOG_SUFFIX)
+        indexes = {}
+        for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX):
+            with contextlib.suppress(FileNotFoundError):  # the target makes it anew from the log
+                indexes[suffix] = read_file(self._fs, source + suffix)
+        try:
+            modified_ms: int | None = self._fs.modified_ms(segment.path)
+        except FileNotFoundError:
+            modified_ms = None
+        assert copy.file is not None
+        with _on_target(self._target_root):
+            copy.file.sync()
+            copy.file.close()
+            if modified_ms is not None:  # retention looks at it where records have no believable time
+                self._fs.set_modified_ms(stem + LOG_SUFFIX, modified_ms)
+            for suffix, data in indexes.items():
+                self._write(stem + suffix, data)
+        copy.file = None
+
+    def _write(self, path: str, data: bytes) -> None:
+        file = self._fs.open(path, write=True, create=True)
+        try:
+            file.truncate(0)
+            file.pwritev([data], 0)
+            file.sync()
+        finally:
+            file.close()
+
+    def abandon(self) -> None:
+        """Removes the copy. OSError is the target's."""
+        for copy in self._copies.values():
+            if copy.file is not None:
+                copy.file.close()
+        if self._fs.is_directory(self.path):
+            remove_tree(self._fs, self.path)
+            self._fs.sync_directory(self._target_root)
+
+    # ---------------------------------------------------------------- taking over (the source's turn)
+
+    def finish(self) -> None:
+        """Seals the source's active segment, and makes the copy whole and durable. Nothing may be appended after.
+        Raises as ``catch_up``."""
+        self._check_not_cut()
+        self.log.roll()
+        self._copy_all()
+        for copy in self._copies.values():
+            if copy.file is not None:  # the new active segment: empty
+                self._complete(copy.segment, copy, f"{self.path}/{segment_name(copy.segment.base_offset)}")
+        for name in self._fs.listdir(self.log.directory):
+            if _SEGMENT_FILE.match(name) or name.endswith(_PASSING):
+                continue
+            data = read_file(self._fs, f"{self.log.directory}/{name}")
+            with _on_target(self._target_root):
+                self._write(f"{self.path}/{name}", data)
+        with _on_target(self._target_root):
+            self._fs.sync_directory(self.path)
+
+    def commit(self, target_id: uuid.UUID) -> None:
+        """The copy becomes the log. Raises MoveInDoubtError; DiskFullError, TargetFailedError: it did not; and OSError
+        of the source."""
+        source, target = self.log.directory, f"{self._target_root}/{self.log.topic_partition}"
+        write_file_atomically(self._fs, f"{source}/{MARKER}", MoveMarker(target_id, self.name).encode())
+        try:
+            self._fs.rename(self.path, target)
+        except OSError as error:
+            if error.errno not in _NOT_DONE:
+                raise self._in_doubt(error) from error
+            remove_marker(self._fs, source)
+            with _on_target(self._target_root):
+                raise
+        try:
+            self._fs.sync_directory(self._target_root)
+        except OSError as error:
+            raise self._in_doubt(error) from error
+
+    def _in_doubt(self, error: OSError) -> MoveInDoubtError:
+        return MoveInDoubtError(
+            f"{self.log.topic_partition} was being moved from {self.log.directory} to {self._target_root}, which failed "
+            f"at that moment ({error}): which of the two is the log shows when the broker starts with both directories"
+        )
+
+
+# ---------------------------------------------------------------------------------------------- after a crash
+
+
+@dataclass(frozen=True, slots=True)
+class MoveMarker:
+    """What a log that may have been moved away says: where to, and what the copy was called before."""
+
+    directory_id: uuid.UUID
+    future: str
+
+    def encode(self) -> bytes:
+        return json.dumps({"version": 0, "directory": encode_id(self.directory_id), "future": self.future}).encode()
+
+
+def read_marker(fs: FileSystem, log_directory: str) -> MoveMarker | None:
+    """None when there is none. ValueError when it is damaged."""
+    path = f"{log_directory}/{MARKER}"
+    if not fs.exists(path):
+        return None
+    try:
+        content = json.loads(read_file(fs, path))
+        return MoveMarker(decode_id(content["directory"]), str(content["future"]))
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{path} is damaged: {error!r}") from error
+
+
+def remove_marker(fs: FileSystem, log_directory: str) -> None:
+    """The log is the log again, durably."""
+    fs.unlink(f"{log_directory}/{MARKER}")
+    fs.sync_directory(log_directory)
+
+
+class Leftovers(NamedTuple):
+    """What moves have left in a directory."""
+
+    #: The name of each copy that never took over, and its partition as far as the name tells.
+    futures: dict[str, TopicPartition | None]
+    markers: dict[TopicPartition, MoveMarker]
+    #: Markers that cannot be read, and why.
+    damaged: dict[TopicPartition, str]
+
+
+def find_leftovers(directory: LogDirectory) -> Leftovers:
+    """Of an opened directory. One look for each of its logs."""
+    found = Leftovers({}, {}, {})
+    for name in directory.fs.listdir(directory.root):
+        if name.endswith(FUTURE_SUFFIX):
+            match = _FUTURE.match(name)
+            found.futures[name] = None if match is None else TopicPartition(match[1], int(match[2]))
+    for partition, _ in directory.holdings():
+        try:
+            marker = read_marker(directory.fs, f"{directory.root}/{partition}")
+        except ValueError as error:
+            found.damaged[partition] = str(error)
+            continue
+        if marker is not None:
+            found.markers[partition] = marker
+    return found
+
+
+class Marked(enum.Enum):
+    """What a log with a marker is; see the module's table."""
+
+    LOG = "the log: the move was never committed"
+    STALE = "left over: the log is elsewhere"
+    UNKNOWN = "not known"
+
+
+def judge(
+    marker: MoveMarker, target: LogDirectory | None, futures: dict[str, TopicPartition | None], *, is_elsewhere: bool
+) -> Marked:
+    """``target``: the directory that the marker names, None while it is away, with the ``futures`` in it;
+    ``is_elsewhere``: some directory has this log without a marker."""
+    if target is not None and marker.future in futures:
+        return Marked.LOG
+    return Marked.STALE if is_elsewhere else Marked.UNKNOWN
