@@ -60,6 +60,7 @@ from .metadata_state import MetadataState
 from .replicas import LogSettings, Replicas
 from .settings import LiveSettings
 from .storage import Storage
+from .upkeep.upkeep import Upkeep
 
 logger = logging.getLogger("headrace.broker")
 
@@ -127,6 +128,15 @@ class Broker:
             metadata=MetadataState(),
             replicas=self.replicas,
         )
+        self.upkeep = Upkeep(
+            self.storage.writers,
+            self.replicas,
+            clock=self.clock,
+            settings=self.settings,
+            events=self.events,
+            metrics=self.context.metrics.metrics,
+            loop=loop,
+        )
         self._controller = ControllerLink(config.controller_addresses, self.clock)
         self._assignments = DirectoryAssignments(self._directory_of, self._assign_directories)
         self._listeners: dict[str, Listener] = {}
@@ -171,6 +181,7 @@ class Broker:
         for listener in self._listeners.values():
             await listener.serving(True)
         self._tasks.append(asyncio.create_task(self._housekeeping(), name="housekeeping"))
+        self.upkeep.start()
         self._tasks.append(asyncio.create_task(self.storage.until_all_failed(), name="directories"))
         node_id = registered.broker_id
         state = RuntimeState.of("broker", node_id, self._started_ms, self._addresses)
@@ -201,7 +212,6 @@ class Broker:
             context,
             self._controller,
             given=config.given,
-            topic_defaults=config.topic_defaults(),
             log_dirs=LogDirs(self.storage.describe, None),
         )
         served: dict[str, list[tuple[Any, Any, str]]] = {
@@ -294,6 +304,7 @@ class Broker:
         await self.replicas.apply(image, delta)
         self._assignments.metadata_changed(image, delta)
         self.settings.apply(image, self.replicas.broker_id, delta)
+        self.upkeep.metadata_changed(delta)
         assert self._follower is not None
         assert self._session is not None
         self.context.metadata.controller_id = self._follower.leader_id
@@ -365,6 +376,7 @@ class Broker:
         self.replicas.resign_all(lambda partition: ending)
         for listener in self._listeners.values():
             await listener.stop(STREAMS_GRACE_S)
+        await self.upkeep.stop()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

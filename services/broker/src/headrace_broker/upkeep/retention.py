@@ -80,7 +80,7 @@ class Retention:
         self._events = events
         self._threads = WorkThreads(loop, size=1)
         self._changed = asyncio.Event()
-        self._checked = False
+        self._is_first = True
 
     async def run(self) -> None:
         """Until it is cancelled."""
@@ -89,15 +89,16 @@ class Retention:
         try:
             while True:
                 await self._tick(since_ms + delay_ms)
-                await self.remove_due()
-                now_ms = self._clock.monotonic_ms()
-                if now_ms >= since_ms + delay_ms:
-                    await self.check()
-                    since_ms = now_ms
-                else:
-                    await self._make_room()
-                if self._checked:
+                is_due = self._clock.monotonic_ms() >= since_ms + delay_ms
+                if is_due:
+                    since_ms, self._is_first = self._clock.monotonic_ms(), False
+                if not self._is_first:
                     delay_ms = self._settings.current.retention_check_interval_ms
+                try:
+                    await self.remove_due()
+                    await (self.check() if is_due else self._make_room())
+                except Exception:  # a bug here must not end the broker
+                    logger.exception("retention goes on after a failure")
         finally:
             unsubscribe()
             self._threads.close()
@@ -118,7 +119,6 @@ class Retention:
 
     async def check(self) -> None:
         """One pass over all logs."""
-        self._checked = True
         for writer in self._writers():
             await self._check_directory(writer)
 

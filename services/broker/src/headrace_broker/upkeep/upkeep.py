@@ -1,0 +1,66 @@
+"""The rooms of upkeep together, as the composition root sees them: begun when the broker serves, ended before its
+writers are closed."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+
+from headrace_core.clock import Clock
+from headrace_core.log.writer import DirectoryWriter
+from headrace_core.metadata import MetadataDelta
+from headrace_core.metadata.records import ConfigResourceType
+from headrace_core.telemetry import Emitter, Metrics
+
+from ..settings import LiveSettings
+from .cleaners import Cleaners
+from .retention import Partitions, Retention
+
+
+class Upkeep:
+    """Lives in the event loop. ``writers``: those of the directories that are online now."""
+
+    def __init__(
+        self,
+        writers: Callable[[], list[DirectoryWriter]],
+        partitions: Partitions,
+        *,
+        clock: Clock,
+        settings: LiveSettings,
+        events: Emitter,
+        metrics: Metrics,
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        self.retention = Retention(writers, partitions, clock=clock, settings=settings, events=events, loop=loop)
+        self.cleaners = Cleaners(
+            writers,
+            partitions,
+            clock=clock,
+            settings=settings,
+            events=events,
+            loop=loop,
+            uncleanable=metrics.counter("uncleanable-partitions-count"),
+        )
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin."""
+        self._task = asyncio.create_task(self.retention.run(), name="retention")
+        self.cleaners.start()
+
+    async def stop(self) -> None:
+        """Nothing is under way when this returns. Idempotent; also before ``start``."""
+        task, self._task = self._task, None
+        if task is None:
+            return
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+        await self.cleaners.stop()
+
+    def metadata_changed(self, delta: MetadataDelta) -> None:
+        """After the change is in force: topics with new settings may have become worth a cleaning, or cleanable."""
+        topics = {name for kind, name in delta.configs if kind is ConfigResourceType.TOPIC}
+        if topics:
+            self.cleaners.retry(topics)
