@@ -2,6 +2,7 @@
 
 from .emitter import Emitter
 from .events import (
+    BrokerDirectoriesOffline,
     BrokerFenced,
     BrokerRegistered,
     BrokerSettingsChanged,
@@ -25,6 +26,7 @@ from .logs import log_events
 from .metrics import Counter, Metrics
 
 __all__ = [
+    "BrokerDirectoriesOffline",
     "BrokerFenced",
     "BrokerRegistered",
     "BrokerSettingsChanged",

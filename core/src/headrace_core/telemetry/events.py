@@ -58,6 +58,15 @@ class BrokerFenced(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerDirectoriesOffline(Event):
+    """A broker has lost these log directories (ids as Kafka writes them): nobody leads from the replicas in them."""
+
+    severity: ClassVar[int] = logging.ERROR
+    broker_id: int
+    directory_ids: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerUnfenced(Event):
     """This broker serves again."""
 

@@ -7,6 +7,10 @@ answers. What arrives meanwhile is the next turn: under load, turns grow instead
     requests --> decide --> propose --> append + fdatasync --> commit --> publish --> answer
 
 A request that wrote nothing is answered at the same point, after everything that it was decided on has been committed.
+
+When the disk fills up, what would make the metadata larger is refused first, while there is room for the rest; when
+there is no room at all, this controller resigns, refuses everything with DISK_FULL (retriable), and takes the lead
+again with the first turn that finds room. Nobody is fenced for what could not be written.
 """
 
 from __future__ import annotations
@@ -30,11 +34,20 @@ from headrace_core.errors import (
 )
 from headrace_core.metadata import ImageBuilder, MetadataDelta, MetadataImage
 from headrace_core.metadata.codec import encode_decision
-from headrace_core.telemetry import BrokerFenced, BrokerRegistered, BrokerUnfenced, Emitter
+from headrace_core.node.ids import id_to_text
+from headrace_core.telemetry import BrokerDirectoriesOffline, BrokerFenced, BrokerRegistered, BrokerUnfenced, Emitter
 
 from .cluster.core import ClusterCore
 from .cluster.decision import Decision
-from .cluster.requests import Bootstrap, FenceSilentBrokers, Reply, Request
+from .cluster.requests import (
+    AlterConfigs,
+    Bootstrap,
+    CreatePartitions,
+    CreateTopics,
+    FenceSilentBrokers,
+    Reply,
+    Request,
+)
 from .raft import EntriesFlushed, EntryKind, HardStateSaved, RaftNode, Role
 from .storage import MetadataStorage
 
@@ -43,6 +56,9 @@ logger = logging.getLogger("headrace.controller")
 #: Requests of one turn, and requests that may wait for theirs.
 TURN_REQUESTS_MAX = 1_000
 QUEUED_REQUESTS_MAX = 20_000
+
+#: What asks for more metadata to be kept; all else keeps the cluster alive, or makes room.
+_GROWTH = (CreateTopics, CreatePartitions, AlterConfigs)
 
 #: Told of each committed change, in order.
 Subscriber = Callable[[MetadataImage, MetadataDelta], None]
@@ -236,7 +252,13 @@ class ControllerDriver:
         """Deciding changes nothing, so a rule that stumbles over a request costs that request only, not the cluster its
         controller."""
         try:
-            return self._core.decide(request, now_ms)
+            decision = self._core.decide(request, now_ms)
+            if decision.records and isinstance(request, _GROWTH):
+                full = self._storage.refusal(len(decision.records))
+                return decision if full is None else Decision(failure=full)
+            return decision
+        except OSError:  # the disk is gone
+            raise
         except Exception as error:
             logger.exception("%s could not be decided", type(request).__name__)
             return Decision(failure=UnknownServerError(f"{type(request).__name__}: {type(error).__name__}: {error}"))
@@ -301,9 +323,15 @@ class ControllerDriver:
                 self._emitter.emit(BrokerUnfenced(broker_id=broker_id))
         elif new.fenced and not old.fenced:
             reason = "controlled shutdown, or silent for broker.session.timeout.ms"
+            if not new.online_directories:
+                reason = "none of its log directories works"
             self._emitter.emit(BrokerFenced(broker_id=broker_id, reason=reason))
         elif old.fenced and not new.fenced:
             self._emitter.emit(BrokerUnfenced(broker_id=broker_id))
+        failed = set(new.offline_directories) - (set() if old is None else set(old.offline_directories))
+        if failed:
+            names = tuple(sorted(map(id_to_text, failed)))
+            self._emitter.emit(BrokerDirectoriesOffline(broker_id=broker_id, directory_ids=names))
 
     # -- leading, and failing to --------------------------------------------------------------------------------------
 

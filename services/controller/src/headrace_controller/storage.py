@@ -6,6 +6,10 @@
 The directory is locked while a controller owns it. A torn tail of the log is cut when it is opened; damage before the
 tail is CorruptLogError, and the controller does not start: a metadata log with a hole must never be served.
 
+A disk that fills up is noticed before it is full: what makes the metadata larger is refused (``refusal``) while the
+reserve (``log.dir.reserve.bytes``) still has room for what the cluster lives by: terms, registrations, elections,
+fencing and deletions.
+
 Synchronous: metadata writes are small, and a small fdatasync inline is faster than any thread (docs: the log's rules).
 """
 
@@ -26,6 +30,7 @@ from headrace_core.log.appending import Append, headers_of
 from headrace_core.log.config import LogConfig
 from headrace_core.log.directory import LogDirectory
 from headrace_core.log.files import FileSystem, read_file, write_file_atomically
+from headrace_core.log.space import SpaceGauge
 from headrace_core.metadata.codec import MetadataBatch, decode_batches
 from headrace_core.records import encode_batch
 from headrace_core.types import TopicPartition
@@ -41,6 +46,9 @@ logger = logging.getLogger("headrace.controller")
 
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 _READ_BYTES = 1 << 20
+#: What a record takes in the log, with room to spare.
+_RECORD_BYTES_ABOUT = 256
+DEFAULT_RESERVE_BYTES = 64 * 1024 * 1024
 #: Records between two checkpoints of how far the log is known to be sound: what a start after a crash scans at most.
 _RECOVERY_POINT_EVERY = 10_000
 _LOG_CONFIG = LogConfig(
@@ -56,7 +64,7 @@ class MetadataStorage:
     """The log and the hard state of one voter. Every method that writes may raise OSError: the disk failed, and this
     process must not go on with it (a failed fsync is never retried)."""
 
-    def __init__(self, fs: FileSystem, directory: LogDirectory, clock: Clock) -> None:
+    def __init__(self, fs: FileSystem, directory: LogDirectory, clock: Clock, reserve_bytes: int) -> None:
         """Made by ``open``."""
         log = directory.logs.get(METADATA_PARTITION)
         if log is None:
@@ -67,10 +75,20 @@ class MetadataStorage:
         self._clock = clock
         self._state_path = f"{log.directory}/{QUORUM_STATE}"
         self._recovery_point = log.flushed_offset
+        self._space = SpaceGauge(fs, directory.root, clock, reserve_bytes)
         self.hard_state = self._read_hard_state()
 
     @classmethod
-    def open(cls, fs: FileSystem, root: str, *, clock: Clock, cluster_id: str, node_id: int) -> MetadataStorage:
+    def open(
+        cls,
+        fs: FileSystem,
+        root: str,
+        *,
+        clock: Clock,
+        cluster_id: str,
+        node_id: int,
+        reserve_bytes: int = DEFAULT_RESERVE_BYTES,
+    ) -> MetadataStorage:
         """Lock the directory and recover the log. Raises InvalidConfigError (not formatted, or somebody else's),
         StorageError (another process has it), CorruptLogError, OSError."""
         directory = LogDirectory.open(
@@ -79,7 +97,7 @@ class MetadataStorage:
         try:
             if METADATA_PARTITION in directory.quarantined:
                 raise directory.quarantined[METADATA_PARTITION]
-            return cls(fs, directory, clock)
+            return cls(fs, directory, clock, reserve_bytes)
         except BaseException:
             directory.close(clean=False)
             raise
@@ -132,6 +150,12 @@ class MetadataStorage:
             raise CorruptLogError(
                 f"{self._state_path} is damaged ({error}): restore it; a voter that forgets its vote could vote twice"
             ) from None
+
+    # -- room ---------------------------------------------------------------------------------------------------------
+
+    def refusal(self, records: int) -> DiskFullError | None:
+        """Why the log should not grow by so many records; None when there is room. OSError: the disk is gone."""
+        return self._space.refusal(records * _RECORD_BYTES_ABOUT)
 
     # -- the log ------------------------------------------------------------------------------------------------------
 
