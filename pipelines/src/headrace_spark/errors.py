@@ -1,4 +1,4 @@
-"""What can go wrong in the source beyond the client's own errors."""
+"""What can go wrong in source and sink beyond the client's own errors."""
 
 from __future__ import annotations
 
@@ -9,6 +9,30 @@ class DataLossError(ClientError):
     """Records that the query should have read are gone, and ``failOnDataLoss`` is true."""
 
     code = "DATA_LOSS"
+
+
+class SinkSchemaError(ClientError):
+    """The frame's columns are not those that the sink writes."""
+
+    code = "INVALID_SINK_SCHEMA"
+
+
+class SaveModeError(ClientError):
+    """A topic can be appended to; it cannot be replaced."""
+
+    code = "INVALID_SAVE_MODE"
+
+
+class NullTopicError(ClientError):
+    """A row says no topic to be written to."""
+
+    code = "NULL_TOPIC"
+
+
+class SinkWriteError(ClientError):
+    """A task could not write all its rows. The message has the partition, the cause, and what was written."""
+
+    code = "SINK_WRITE_FAILED"
 
 
 class JavaNotFoundError(ClientError):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import enum
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from headrace_core.errors import InvalidConfigError, UnsupportedVersionError
@@ -131,7 +131,7 @@ def parse_options(given: Mapping[str, str], *, streaming: bool | None) -> Source
         offset_attempts=_positive(options, "fetchOffset.numRetries") or 3,
         offset_retry_interval_ms=_positive(options, "fetchOffset.retryIntervalMs") or 1_000,
         client=client,
-        notes=(*notes, *_unknown(options)),
+        notes=(*notes, *unknown_notes(options, (*KNOWN, "groupIdPrefix"), where="headrace source")),
     )
 
 
@@ -162,17 +162,25 @@ def _strategy(options: Mapping[str, str]) -> tuple[tuple[str, ...], str | None, 
 
 
 def _client(options: Mapping[str, str]) -> dict[str, str]:
-    """Client configuration from ``kafka.*`` and ``headrace.*``; where both are given, ours wins."""
-    client: dict[str, str] = {}
-    for prefix in reversed(CLIENT_PREFIXES):
-        client.update({name.removeprefix(prefix): value for name, value in options.items() if name.startswith(prefix)})
-    for key, why in REFUSED_CLIENT_KEYS.items():
-        if key in client:
-            raise InvalidConfigError(f"the client option {key!r} is not supported by the Spark source: {why}")
+    client = client_settings(options, REFUSED_CLIENT_KEYS, where="Spark source")
     if "group.id" in client:
         raise UnsupportedVersionError(f"kafka.group.id: {GROUPS_LATER}")
     if "groupidprefix" in options:
         raise UnsupportedVersionError(f"groupIdPrefix: {GROUPS_LATER}")
+    return client
+
+
+def client_settings(options: Mapping[str, str], refused: Mapping[str, str], *, where: str) -> dict[str, str]:
+    """Client configuration from ``kafka.*`` and ``headrace.*``; where both are given, ours wins.
+
+    InvalidConfigError for a key of ``refused`` (key -> why), and without ``bootstrap.servers``.
+    """
+    client: dict[str, str] = {}
+    for prefix in reversed(CLIENT_PREFIXES):
+        client.update({name.removeprefix(prefix): value for name, value in options.items() if name.startswith(prefix)})
+    for key, why in refused.items():
+        if key in client:
+            raise InvalidConfigError(f"the client option {key!r} is not supported by the {where}: {why}")
     if not client.get("bootstrap.servers", "").strip():
         raise InvalidConfigError(
             "the option headrace.bootstrap.servers (or kafka.bootstrap.servers) must be given, "
@@ -255,16 +263,16 @@ def parse_duration_ms(name: str, text: str) -> int:
     return int(int(match[1]) * _UNITS_MS[match[2] or "ms"])
 
 
-def _unknown(options: Mapping[str, str]) -> list[str]:
-    """Spark's convention is to ignore what a source does not know; we say so."""
-    known = {name.lower(): name for name in KNOWN}
+def unknown_notes(options: Mapping[str, str], known_names: Iterable[str], *, where: str) -> list[str]:
+    """Spark's convention is to ignore what a source or sink does not know; we say so."""
+    known = {name.lower(): name for name in known_names}
     notes = []
     for name in options:
-        if name in known or name.startswith(CLIENT_PREFIXES) or name == "groupidprefix":
+        if name in known or name.startswith(CLIENT_PREFIXES):
             continue
         near = difflib.get_close_matches(name, known, n=1, cutoff=0.7)
         hint = f"; did you mean {known[near[0]]}?" if near else ""
-        notes.append(f"option {name!r} is not known to the headrace source and is ignored{hint}")
+        notes.append(f"option {name!r} is not known to the {where} and is ignored{hint}")
     return notes
 
 

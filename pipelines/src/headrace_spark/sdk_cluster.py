@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import gc
 import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -27,8 +26,6 @@ if TYPE_CHECKING:
 ARROW_BATCH_BYTES = 4 << 20
 #: Rows of one Arrow batch at most, for small records.
 ARROW_BATCH_ROWS = 100_000
-#: After how many tasks a worker no longer takes stock of what lives forever (see ``settle``).
-SETTLED_AFTER = 3
 
 
 class SdkCluster:
@@ -110,20 +107,3 @@ def worker_cluster(config: Mapping[str, str]) -> Cluster:
     if found is None:
         found = _of_worker[key] = SdkCluster(config)
     return found
-
-
-_tasks_done = 0
-
-
-def settle() -> None:
-    """Tell the garbage collector, after a worker's first tasks, that what lives now lives on.
-
-    Spark's worker runs a full collection after each task. With pandas, pyarrow and grpc loaded that walks 75,000
-    objects: 20 ms alone, 40 to 80 ms on busy cores, at each task of each micro-batch. What was imported is never
-    garbage; once frozen it is not walked again. A stream of small batches runs a quarter faster for it (docs/spark.md).
-    """
-    global _tasks_done
-    _tasks_done += 1
-    if _tasks_done <= SETTLED_AFTER:
-        gc.collect()
-        gc.freeze()

@@ -25,7 +25,7 @@ from .offset_reader import OffsetReader
 from .offsets import START_KEY, PartitionOffsets, from_json, start_within, to_json, with_start
 from .options import Limit
 from .planning import offsets_waiting, plan_ranges, rate_limit, split_ranges
-from .source import RangePartition, RangeTask
+from .tasks import RangePartition, RangeTask
 
 if TYPE_CHECKING:
     from .cluster import Cluster

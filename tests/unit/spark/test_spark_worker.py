@@ -20,8 +20,9 @@ from headrace_spark.errors import JavaNotFoundError
 from headrace_spark.java import find_java, java_version
 from headrace_spark.planning import OffsetRange
 from headrace_spark.schema import RECORD, RECORD_WITH_HEADERS, arrow_schema, check_schema
-from headrace_spark.source import HeadraceBatchReader, HeadraceDataSource, RangePartition
+from headrace_spark.source import HeadraceBatchReader, HeadraceDataSource
 from headrace_spark.stream import HeadraceStreamReader
+from headrace_spark.tasks import RangePartition
 
 
 def test_columns_are_the_kafka_sources() -> None:

@@ -1,0 +1,62 @@
+"""The sink's options: the Kafka sink's names, meanings and refusals.
+
+Pure: options in, a frozen ``SinkOptions`` out, or a typed error. Names are matched in lower case, as Spark has them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from headrace.settings import PRODUCER, resolve
+from headrace_core.errors import InvalidConfigError, UnsupportedVersionError
+from headrace_core.types import check_topic_name
+
+from .options import KNOWN as SOURCE_OPTIONS
+from .options import client_settings, unknown_notes
+
+#: ``topic`` is the sink's; the others are Spark's own. The source's are no mistake either: one set serves both.
+KNOWN = ("topic", "checkpointLocation", "queryName", "path", "groupIdPrefix", *SOURCE_OPTIONS)
+
+#: Client keys that the sink sets by itself, and why.
+REFUSED_CLIENT_KEYS = {
+    "key.serializer": "the column key is written as its bytes; use DataFrame functions to encode it",
+    "value.serializer": "the column value is written as its bytes; use DataFrame functions to encode it",
+    "partitioner.class": "rows go from Arrow into the log without a Python object each, so no partitioner is asked; "
+    "give the frame a column named partition",
+    "interceptor.classes": "an interceptor would have to see each row as a Python object",
+}
+AT_LEAST_ONCE = "the sink is at least once until transactions are built; leave the option out"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SinkOptions:
+    """What a query's writer asked for, checked. ``topic`` None: the column ``topic`` says it, row by row."""
+
+    topic: str | None
+    client: Mapping[str, str]
+    notes: tuple[str, ...] = ()
+
+
+def parse_sink_options(given: Mapping[str, str]) -> SinkOptions:
+    """Check ``given``, the producer's keys included.
+
+    Raises InvalidConfigError, InvalidTopicError for a name that cannot be one, UnsupportedVersionError for what comes
+    later.
+    """
+    options = {str(name).lower(): str(value) for name, value in given.items()}
+    client = client_settings(options, REFUSED_CLIENT_KEYS, where="Spark sink")
+    if "transactional.id" in client:
+        raise UnsupportedVersionError(f"kafka.transactional.id: {AT_LEAST_ONCE}")
+    settings = resolve(PRODUCER, client, {})
+    notes = unknown_notes(options, KNOWN, where="headrace sink")
+    if settings["acks"] == "0":
+        notes.append(
+            "acks=0: nothing is acknowledged, so rows may be lost without a word; the sink's promise needs all"
+        )
+    topic = options.get("topic")
+    if topic is not None:
+        if not topic.strip():
+            raise InvalidConfigError("topic is empty: name one, or leave the option out and give a column named topic")
+        check_topic_name(topic)
+    return SinkOptions(topic=topic, client=client, notes=tuple(notes))

@@ -1,0 +1,77 @@
+"""What batch and stream readers share: a task is one range of offsets, and reading one is the same for both.
+
+What travels to the workers (options, columns, ranges) is plain data; no channel is open before ``read`` runs there.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, cast
+
+from pyspark.sql.datasource import InputPartition
+from pyspark.sql.types import StructType
+
+from headrace.settings import CONSUMER
+
+from .options import SourceOptions, parse_options
+from .planning import OffsetRange
+from .range_reader import read_range
+from .schema import check_schema
+from .settling import settle
+from .shipping import ship
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+logger = logging.getLogger(__name__)
+
+
+class RangePartition(InputPartition):
+    """One task: one range of offsets."""
+
+    def __init__(self, wanted: OffsetRange) -> None:
+        super().__init__(tuple(wanted))
+
+    @property
+    def wanted(self) -> OffsetRange:
+        return OffsetRange(*self.value)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # As plain data, so that a worker's complaint comes from the reader (shipping.py).
+        return InputPartition, (self.value,)
+
+
+def checked(options: Mapping[str, str], *, streaming: bool | None) -> SourceOptions:
+    """The source's options and the client's, so that a mistake in either shows before anything is connected."""
+    parsed = parse_options(options, streaming=streaming)
+    CONSUMER.parse(parsed.client, defaults=False)
+    return parsed
+
+
+class RangeTask:
+    """What batch and stream readers share: options, columns, and reading a range in a worker."""
+
+    def __init__(self, options: dict[str, str], schema: StructType, *, streaming: bool) -> None:
+        self.options = checked(options, streaming=streaming)
+        self.columns = tuple(check_schema(schema, self.options.include_headers).fieldNames())
+        for note in self.options.notes:
+            logger.warning("headrace source: %s", note)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of one range. Runs in a worker: the channel is opened here, once for the worker's life."""
+        from .sdk_cluster import worker_cluster
+
+        if partition.value is None:  # Spark's stand-in for "no partition at all"
+            return
+        yield from read_range(
+            worker_cluster(self.options.client),
+            OffsetRange(*cast("tuple[str, int, int, int]", partition.value)),
+            columns=self.columns,
+            fail_on_data_loss=self.options.fail_on_data_loss,
+            timeout_ms=self.options.poll_timeout_ms,
+        )
+        settle()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return ship(self, {"options": self.options, "columns": self.columns})

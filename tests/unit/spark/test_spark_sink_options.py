@@ -1,0 +1,66 @@
+"""The sink's options: what is taken, what is refused and why, and what is told of the rest."""
+
+from __future__ import annotations
+
+import pytest
+from spark_fakes import options
+
+from headrace_core.errors import HeadraceError, InvalidConfigError
+from headrace_spark.sink_options import parse_sink_options
+
+
+def sink(**given: object) -> dict[str, str]:
+    found = options(**given)
+    del found["subscribe"]
+    return found
+
+
+def test_a_topic_and_the_producers_keys_are_taken() -> None:
+    given = sink(topic="out", kafka__acks="1", kafka__linger__ms="20", headrace__acks="all", headrace__batch__size="99")
+    parsed = parse_sink_options(given)
+    assert parsed.topic == "out"
+    assert parsed.client == {
+        "bootstrap.servers": "127.0.0.1:9095", "acks": "all", "linger.ms": "20", "batch.size": "99"
+    }, "where both prefixes give a key, ours wins"  # fmt: skip
+    assert parsed.notes == ()
+
+
+def test_without_the_option_the_column_says_the_topic() -> None:
+    assert parse_sink_options(sink()).topic is None
+
+
+@pytest.mark.parametrize(
+    ("given", "code", "message"),
+    [
+        ({"kafka__key__serializer": "x"}, "INVALID_CONFIG", "'key.serializer' is not supported by the Spark sink"),
+        ({"headrace__value__serializer": "x"}, "INVALID_CONFIG", "use DataFrame functions to encode"),
+        ({"kafka__partitioner__class": "x"}, "INVALID_CONFIG", "column named partition"),
+        ({"kafka__transactional__id": "x"}, "UNSUPPORTED_VERSION", "at least once until transactions are built"),
+        ({"kafka__enable__idempotence": "true"}, "UNSUPPORTED_VERSION", "not built yet"),
+        ({"kafka__lingr__ms": "1"}, "INVALID_CONFIG", "did you mean 'linger.ms'"),
+        ({"kafka__acks": "2"}, "INVALID_CONFIG", "acks"),
+        ({"kafka__fetch__min__bytes": "1"}, "INVALID_CONFIG", "key of the consumer"),
+        ({"topic": " "}, "INVALID_CONFIG", "topic is empty"),
+        ({"topic": "a/b"}, "INVALID_TOPIC", "'a/b' is not legal"),
+    ],
+)
+def test_what_cannot_be_is_refused_with_the_reason(given: dict[str, str], code: str, message: str) -> None:
+    with pytest.raises(HeadraceError, match=message) as caught:
+        parse_sink_options(sink(**given))
+    assert caught.value.code.startswith(code)
+
+
+def test_without_servers_there_is_no_sink() -> None:
+    with pytest.raises(InvalidConfigError, match=r"headrace\.bootstrap\.servers"):
+        parse_sink_options({"topic": "out"})
+
+
+def test_an_unknown_option_is_told_of_and_the_sources_options_are_not() -> None:
+    parsed = parse_sink_options(sink(topik="out", checkpointLocation="/c", subscribe="in", includeHeaders="true"))
+    assert parsed.notes == (
+        "option 'topik' is not known to the headrace sink and is ignored; did you mean topic?",
+    )  # fmt: skip
+
+
+def test_acks_of_none_is_told_to_break_the_sinks_promise() -> None:
+    assert "rows may be lost" in parse_sink_options(sink(kafka__acks="0")).notes[0]

@@ -1,0 +1,205 @@
+"""A task of the sink: gathers, sends, waits for every acknowledgement, and says what is written when it fails."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark import cloudpickle
+from pyspark.sql.types import StringType, StructField, StructType
+from spark_fakes import options
+
+from headrace.models import ManyMetadata, RecordRange
+from headrace_core.errors import HeadraceError, RecordTooLargeError, UnknownOutcomeError
+from headrace_spark.errors import NullTopicError, SaveModeError, SinkWriteError
+from headrace_spark.sink import HeadraceBatchWriter, HeadraceStreamWriter
+from headrace_spark.sink_columns import SinkColumns
+from headrace_spark.sink_task import PartitionWritten, SinkCommit, gathered, told_of_written, write_rows
+
+VALUE = SinkColumns(("value",), by_row=False, ignored=())
+BY_ROW = SinkColumns(("value",), by_row=True, ignored=())
+SCHEMA = StructType([StructField("value", StringType())])
+
+
+class FakeOutcome:
+    def __init__(self, producer: FakeProducer, topic: str, ranges: list[RecordRange]) -> None:
+        self._producer, self._topic, self._ranges = producer, topic, ranges
+        self.error: HeadraceError | None = None
+        self.settled = False
+
+    def done(self) -> bool:
+        return self.settled
+
+    def result(self, timeout: float | None = None) -> ManyMetadata:
+        if not self.settled:
+            raise TimeoutError("not yet")
+        if self.error is not None:
+            raise self.error
+        return ManyMetadata(self._topic, sum(item.count for item in self._ranges), tuple(self._ranges))
+
+
+class FakeProducer:
+    """Acknowledges on ``flush``, or at once; fails where it is told to."""
+
+    def __init__(self, *, at_once: bool = False) -> None:
+        self.sent: list[tuple[str, list[Any]]] = []
+        self.outcomes: list[FakeOutcome] = []
+        self.ends: dict[str, int] = {}
+        self.at_once = at_once
+        self.closed = False
+        self.fail_send: HeadraceError | None = None
+        self.fail_outcome: tuple[int, HeadraceError] | None = None
+
+    def send_arrow(self, topic: str, table: pa.Table) -> FakeOutcome:
+        if self.fail_send is not None:
+            raise self.fail_send
+        self.sent.append((topic, table.column("value").to_pylist()))
+        offset = self.ends.get(topic, 10)
+        self.ends[topic] = offset + table.num_rows
+        outcome = FakeOutcome(self, topic, [RecordRange(topic, 0, offset, table.num_rows)])
+        if self.fail_outcome is not None and self.fail_outcome[0] == len(self.outcomes):
+            outcome.error = self.fail_outcome[1]
+        outcome.settled = self.at_once
+        self.outcomes.append(outcome)
+        return outcome
+
+    def flush(self) -> None:
+        for outcome in self.outcomes:
+            outcome.settled = True
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def batches(*values: list[str], topics: list[list[str | None]] | None = None) -> Iterator[pa.RecordBatch]:
+    for number, some in enumerate(values):
+        columns: dict[str, Any] = {"value": pa.array(some, pa.string())}
+        if topics is not None:
+            columns["topic"] = pa.array(topics[number], pa.string())
+        yield pa.RecordBatch.from_pydict(columns)
+
+
+def write(producer: FakeProducer, rows: Iterator[pa.RecordBatch], columns: SinkColumns = VALUE) -> SinkCommit:
+    topic = None if columns.by_row else "out"
+    return write_rows(rows, columns, topic, producer=producer, give_up=producer.close)
+
+
+def test_the_commit_says_where_every_row_went() -> None:
+    producer = FakeProducer()
+    rows = batches(["a", "b"], ["c"], topics=[["x", "y"], ["x"]])
+    commit = write(producer, rows, BY_ROW)
+    assert commit.written == (PartitionWritten("x", 0, 10, 11, 2), PartitionWritten("y", 0, 10, 10, 1))
+    assert commit.records == 3
+    assert not producer.closed, "it is kept for the next task"
+    assert cloudpickle.loads(cloudpickle.dumps(commit)) == commit
+
+
+def test_a_task_without_rows_commits_nothing() -> None:
+    assert write(FakeProducer(), batches([])) == SinkCommit(())
+
+
+def test_small_batches_are_gathered_and_none_is_held_back() -> None:
+    tables = list(gathered(batches(*[["x" * 100] * 10] * 25), size=10 * 1_000))
+    assert [table.num_rows for table in tables] == [100, 100, 50]
+
+
+def test_acknowledged_outcomes_are_let_go_while_rows_still_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headrace_spark.sink_task.gathered", lambda rows: (pa.Table.from_batches([b]) for b in rows))
+    producer = FakeProducer(at_once=True)
+    seen = []
+
+    def rows() -> Iterator[pa.RecordBatch]:
+        for number, batch in enumerate(batches(["a"], ["b"], ["c"])):
+            producer.fail_send = RecordTooLargeError("too large") if number == 2 else None
+            seen.append(number)
+            yield batch
+
+    with pytest.raises(SinkWriteError, match=r"2 rows were acknowledged and stay in the log \(out-0: 2 \(offsets 10 t"):
+        write(producer, rows())
+    assert seen == [0, 1, 2]
+
+
+def test_a_failed_write_says_the_cause_and_what_is_written_and_sends_no_more() -> None:
+    producer = FakeProducer(at_once=True)
+    producer.fail_outcome = (1, UnknownOutcomeError("out-1: 7 records were sent but not acknowledged"))
+    rows = batches(["a"], ["b"], topics=[["other"], ["out"]])
+    with pytest.raises(SinkWriteError) as caught:
+        write(producer, rows, BY_ROW)
+    message = caught.value.message
+    assert message.startswith("out-1: 7 records were sent but not acknowledged [OUTCOME_UNKNOWN]. ")
+    assert "1 rows were acknowledged and stay in the log (other-0: 1 (offsets 10 to 10))" in message
+    assert isinstance(caught.value.__cause__, UnknownOutcomeError)
+    assert producer.closed
+
+
+def test_the_first_sign_of_failure_ends_the_task_before_more_rows_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headrace_spark.sink_task.gathered", lambda rows: (pa.Table.from_batches([b]) for b in rows))
+    producer = FakeProducer(at_once=True)
+    producer.fail_outcome = (0, UnknownOutcomeError("out-0: gone"))
+    rows = batches(["a"], ["b"], ["c"])
+    with pytest.raises(SinkWriteError, match="out-0: gone"):
+        write(producer, rows)
+    assert len(producer.sent) == 1
+    assert next(rows).to_pylist() == [{"value": "b"}]
+
+
+def test_a_null_topic_gives_up_the_producer_and_names_the_row() -> None:
+    producer = FakeProducer()
+    rows = batches(["a", "b"], topics=[["x", None]])
+    with pytest.raises(NullTopicError, match=r"row 1 of this task \(value='b'\).*No row is known to have been written"):
+        write(producer, rows, BY_ROW)
+    assert producer.closed
+
+
+def test_a_task_that_spark_ends_sends_nothing_more() -> None:
+    producer = FakeProducer()
+
+    def rows() -> Iterator[pa.RecordBatch]:
+        yield from batches(["a"])
+        raise EOFError
+
+    with pytest.raises(EOFError):
+        write(producer, rows())
+    assert producer.closed
+
+
+def test_what_was_written_is_told_by_partition_over_all_tasks() -> None:
+    first = SinkCommit((PartitionWritten("t", 0, 5, 9, 5), PartitionWritten("t", 1, 0, 0, 1)))
+    second = SinkCommit((PartitionWritten("t", 0, 2, 12, 4),))
+    assert told_of_written([first, None, second]) == (
+        "10 rows were acknowledged and stay in the log (t-0: 9 (offsets 2 to 12), t-1: 1 (offsets 0 to 0)); others may "
+        "be there too"
+    )
+    assert told_of_written([None]) == "No row is known to have been written; some may be in the log all the same"
+    many = SinkCommit(tuple(PartitionWritten("t", p, 0, 0, 1) for p in range(20)))
+    assert "and 12 more partitions" in told_of_written([many])
+
+
+def test_writers_travel_with_their_options_and_columns() -> None:
+    given = options(topic="out")
+    for writer in (HeadraceBatchWriter(given, SCHEMA, overwrite=False), HeadraceStreamWriter(given, SCHEMA)):
+        arrived = cloudpickle.loads(cloudpickle.dumps(writer))
+        assert type(arrived) is type(writer)
+        assert (arrived.options, arrived.columns) == (writer.options, writer.columns)
+
+
+def test_overwrite_is_refused_in_a_batch() -> None:
+    with pytest.raises(SaveModeError, match=r'Use mode\("append"\)'):
+        HeadraceBatchWriter(options(topic="out"), SCHEMA, overwrite=True)
+
+
+def test_an_aborted_batch_is_told_with_what_may_be_written(caplog: pytest.LogCaptureFixture) -> None:
+    writer = HeadraceStreamWriter(options(topic="out"), SCHEMA)
+    writer.abort([SinkCommit((PartitionWritten("out", 0, 5, 9, 5),)), None], 7)
+    assert "batch 7 failed. 5 rows were acknowledged" in caplog.text
+
+
+def test_a_querys_notes_are_told_with_its_first_batch_only(caplog: pytest.LogCaptureFixture) -> None:
+    writer = HeadraceStreamWriter(options(topic="out", topik="x"), SCHEMA)
+    assert not caplog.text, "a writer is made for every batch"
+    writer.commit([], 1)
+    assert not caplog.text
+    writer.commit([], 0)
+    assert "did you mean topic" in caplog.text
