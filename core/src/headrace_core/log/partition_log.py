@@ -34,7 +34,7 @@ from ..types import FlushPolicy, TopicPartition
 from .appending import Append, AppendInfo, AppendOutcome, Prepared, prepare, validate
 from .compaction.swap import TXN_INDEX_SUFFIX
 from .config import LogConfig
-from .epochs import EpochEnd, LeaderEpochs
+from .epochs import EpochEnd, EpochStart, LeaderEpochs
 from .files import Buffer, FileSystem
 from .opening import open_segments
 from .producer_state import SNAPSHOT_SUFFIX
@@ -176,6 +176,12 @@ class PartitionLog(LogReader):
         """One past the last record that has what the topic's ``log.flush`` promises: such records may be acknowledged,
         and count in the high watermark."""
         return self.flushed_offset if self.config.flush is FlushPolicy.COMMIT else self.log_end_offset
+
+    def known_epochs(self) -> tuple[EpochStart, ...] | None:
+        return self.epochs.entries if self.epochs.is_vouched_for else None
+
+    def may_have_gaps(self) -> bool:
+        return self.config.cleanup_compact
 
     @property
     def is_closed(self) -> bool:
@@ -532,14 +538,19 @@ class PartitionLog(LogReader):
         return self.epochs.end_of(epoch, self.log_end_offset)
 
     def close(self, *, flush: bool = True) -> None:
-        """Flushes, completes the indexes and lets go of the files; readers at work finish on their own references."""
+        """Flushes, completes the indexes and lets go of the files; readers at work finish on their own references.
+        ``flush=False``: nothing is written, for a log that goes for good (the disk may be full)."""
         if not self._segments:
             return
         if flush:
             self.flush()
         segments, self._segments = self._segments, ()
         self._forget_places()
-        segments[-1].close()
+        if flush:
+            segments[-1].close()
+        else:
+            segments[-1].index.file.close()
+            segments[-1].time_index.file.close()
 
 
 def _end_before(place: Place | None, offset: int) -> int:
