@@ -132,11 +132,12 @@ def write_checkpoint(fs: FileSystem, path: str, lines: Sequence[str]) -> None:
 
 def read_checkpoint(fs: FileSystem, path: str) -> list[list[str]] | None:
     """The fields of each entry; None when the file is missing, empty (as Kafka makes it) or damaged: that is logged."""
-    found = _load(fs, path)
+    found = load_checkpoint(fs, path)
     return None if found is None else found.rows
 
 
-def _load(fs: FileSystem, path: str) -> Checkpoint | None:
+def load_checkpoint(fs: FileSystem, path: str) -> Checkpoint | None:
+    """None when the file is missing, or empty (as Kafka makes it). Damage is logged."""
     try:
         data = read_file(fs, path)
     except FileNotFoundError:
@@ -156,7 +157,7 @@ def write_offsets(fs: FileSystem, path: str, offsets: Mapping[TopicPartition, in
 
 def load_offsets(fs: FileSystem, path: str) -> dict[TopicPartition, int] | None:
     """One offset for each partition; None when the file is missing, empty or damaged: that is logged."""
-    found = _load(fs, path)
+    found = load_checkpoint(fs, path)
     if found is None or found.rows is None:
         return None
     if not found.has_checksum:

@@ -6,13 +6,16 @@ in Kafka's format; lost or torn, it is rebuilt from the batches, each of which n
 
 from __future__ import annotations
 
+import logging
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from ..types import NO_EPOCH
-from .checkpoints import read_checkpoint, write_checkpoint
+from .checkpoints import load_checkpoint, write_checkpoint
 from .files import FileSystem
+
+logger = logging.getLogger(__name__)
 
 LEADER_EPOCH_FILE = "leader-epoch-checkpoint"
 
@@ -41,28 +44,26 @@ class LeaderEpochs:
         self._fs = fs
         self._path = f"{directory}/{LEADER_EPOCH_FILE}"
         self.entries: tuple[EpochStart, ...] = ()
+        #: Are the entries complete, as far as we can tell? Then each batch must have the epoch that they say. Not so
+        #: for a file that has no checksum: Kafka wrote it, and after a crash Kafka's may lack an entry.
+        self.is_vouched_for = True
         #: What the file says; None: nothing that could be read.
         self._stored: tuple[EpochStart, ...] | None = ()
 
     def load(self) -> bool:
         """Reads the checkpoint; False (and empty) when it is missing or damaged, and must be rebuilt."""
-        rows = read_checkpoint(self._fs, self._path)
+        found = load_checkpoint(self._fs, self._path)
         self.entries = ()
         self._stored = None if self._fs.exists(self._path) else ()
-        if rows is None:
+        if found is None or found.rows is None:
             return False
-        entries: list[EpochStart] = []
-        for row in rows:
-            if len(row) != 2:
-                return False
-            try:
-                entry = EpochStart(int(row[0]), int(row[1]))
-            except ValueError:
-                return False
-            if entries and (entry.epoch <= entries[-1].epoch or entry.start_offset < entries[-1].start_offset):
-                return False
-            entries.append(entry)
-        self.entries = self._stored = tuple(entries)
+        try:
+            entries = parse_epochs(found.rows)
+        except ValueError as error:
+            logger.error("%s is damaged: %s; it is rebuilt from the batches", self._path, error)
+            return False
+        self.is_vouched_for = found.has_checksum
+        self.entries = self._stored = entries
         return True
 
     @property
@@ -112,6 +113,20 @@ class LeaderEpochs:
         if above == 0:
             return EpochEnd(epoch, entries[0].start_offset)
         return EpochEnd(entries[above - 1].epoch, entries[above].start_offset)
+
+
+def parse_epochs(rows: Iterable[Sequence[str]]) -> tuple[EpochStart, ...]:
+    """The entries of a checkpoint of epochs; ValueError names the first that is none, or cannot follow."""
+    entries: list[EpochStart] = []
+    for number, row in enumerate(rows):
+        try:
+            epoch, start_offset = map(int, row)
+        except ValueError as error:
+            raise ValueError(f"entry {number} is {' '.join(row)!r}, not an epoch and its start offset") from error
+        if entries and (epoch <= entries[-1].epoch or start_offset < entries[-1].start_offset):
+            raise ValueError(f"entry {number}, epoch {epoch} from {start_offset}, cannot follow {entries[-1]}")
+        entries.append(EpochStart(epoch, start_offset))
+    return tuple(entries)
 
 
 def with_epoch(entries: tuple[EpochStart, ...], new: EpochStart) -> tuple[EpochStart, ...]:

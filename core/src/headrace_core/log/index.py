@@ -42,6 +42,13 @@ class TimestampOffset(NamedTuple):
     offset: int
 
 
+class IndexEntry(NamedTuple):
+    """An entry of an offset index: a batch's position and its last offset. Where none is low enough: position 0, -1."""
+
+    position: int
+    last_offset: int
+
+
 class _IndexFile:
     """The file behind an index: appended to in groups, opened only while it is written."""
 
@@ -108,6 +115,9 @@ class _IndexFile:
         if self._file is None:
             self._file = self._fs.open(self.path, write=True, create=True)
         return self._file
+
+
+_NO_ENTRY = IndexEntry(0, -1)
 
 
 class OffsetIndex:
@@ -181,15 +191,24 @@ class OffsetIndex:
 
     def lookup(self, offset: int) -> int:
         """The position of a batch at or before the one that holds ``offset``; 0 when no entry is that low."""
+        return self.entry_below(offset).position
+
+    def entry_below(self, offset: int) -> IndexEntry:
+        """The last entry at or below ``offset``: as ``lookup``, with what the log has to bear out."""
         offsets, positions = self.loaded()
         found = bisect_right(offsets, offset - self.base_offset) - 1 if offset >= self.base_offset else -1
-        return positions[found] if found >= 0 else 0
+        return IndexEntry(positions[found], self.base_offset + offsets[found]) if found >= 0 else _NO_ENTRY
+
+    def entry_before(self, position: int) -> IndexEntry:
+        """The last entry with a position that is not above ``position``."""
+        offsets, positions = self.loaded()
+        # The writer publishes a position before its offset: what has no offset yet is not there.
+        found = bisect_right(positions, position, 0, len(offsets)) - 1
+        return IndexEntry(positions[found], self.base_offset + offsets[found]) if found >= 0 else _NO_ENTRY
 
     def position_floor(self, position: int) -> int:
         """The largest indexed position that is not above ``position``; 0 when there is none."""
-        _, positions = self.loaded()
-        found = bisect_right(positions, position) - 1
-        return positions[found] if found >= 0 else 0
+        return self.entry_before(position).position
 
     def last_position(self) -> int:
         """The position of the last entry; 0 when there is none."""
@@ -266,6 +285,16 @@ class TimeIndex:
         if found < 0:
             return TimestampOffset(-1, self.base_offset)
         return TimestampOffset(timestamps[found], self.base_offset + offsets[found])
+
+    def entries_around(self, timestamp_ms: int) -> tuple[TimestampOffset, TimestampOffset]:
+        """The entry that ``lookup`` finds, behind the one before it."""
+        timestamps, offsets = self.loaded()
+        found = bisect_right(timestamps, timestamp_ms) - 1
+        none = TimestampOffset(-1, self.base_offset)
+        if found < 0:
+            return none, none
+        before = TimestampOffset(timestamps[found - 1], self.base_offset + offsets[found - 1]) if found else none
+        return before, TimestampOffset(timestamps[found], self.base_offset + offsets[found])
 
     def last_entry(self) -> TimestampOffset:
         """(-1, base offset) when the index is empty."""

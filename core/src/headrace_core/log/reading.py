@@ -3,18 +3,41 @@
 A read is one pread of exactly the bytes that go out: where the last whole batch ends is found first, by the offset
 index and a short walk over headers, so that nothing is copied and then cut. Readers mostly go on where they stopped,
 and consumers at the tail read what was just appended: both places are remembered, and need no lookup.
+
+Nothing rotten is handed out. Every slice is checked on its way (``check_slice``): the CRC of each batch, and by the
+batch's neighbours what the CRC does not cover. A slice must run without a gap up to the offset that comes next by other
+evidence (the next batch's header, the next segment's name, the high watermark), else the batch before it is asked too;
+leader epochs must be those of the epoch checkpoint. So where no record was ever compacted away, no single batch can
+claim other offsets than its own. (Beside a gap that compaction left, a batch could shift into the gap unseen.) Searches
+by time check what they pass over. What fails is read a second time, and is then CorruptLogError, with file, position
+and offset.
 """
 
 from __future__ import annotations
 
+import logging
 from bisect import bisect_right
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple, TypeVar
 
 from ..errors import CorruptLogError, CorruptMessageError, OffsetOutOfRangeError, UnknownTopicOrPartitionError
-from ..records import Record, decode_batch, read_header
+from ..records import (
+    SLICE_EXACT,
+    Record,
+    check_slice,
+    decode_batch,
+    iterate_headers,
+    read_header,
+    slice_fault,
+)
 from ..types import TopicPartition
+from .epochs import EpochStart
 from .index import TimestampOffset
-from .segment import LogSegment, Place
+from .segment import IndexMismatchError, LogSegment, Place
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 _PLACES_MAX = 128
 #: How many sealed segments keep their indexes in memory.
@@ -89,15 +112,45 @@ class LogReader:
         """Oldest first; the last one is the active one."""
         return self._segments
 
+    def known_epochs(self) -> tuple[EpochStart, ...] | None:
+        """Which leader epoch each batch must have; None: that is not known, and not asked."""
+        return None
+
+    def may_have_gaps(self) -> bool:
+        """May segments end below the offset that the next one begins with?"""
+        return True
+
     # ---------------------------------------------------------------- by offset
 
     def read(self, offset: int, max_bytes: int, up_to: int | None = None, *, wait: bool = True) -> ReadResult | None:
         """Whole batches from the one that holds ``offset`` on: at most ``max_bytes`` of them, but the first one whole
         even if it is larger; none that reaches to ``up_to`` (default: the log's end) or above.
 
-        ``wait=False`` answers None when the bytes are not in the page cache: read again, in a thread that may block.
+        ``wait=False`` answers None when the bytes are not in the page cache, or when something is wrong with them: read
+        again, in a thread that may block.
         Raises OffsetOutOfRangeError for an offset below the log start or above the log end, CorruptLogError.
         """
+        if not wait:
+            try:
+                return self._read(offset, max_bytes, up_to, wait=False)
+            except CorruptLogError:
+                return None
+        return self._twice(lambda: self._read(offset, max_bytes, up_to, wait=True))
+
+    def _twice(self, read: Callable[[], T]) -> T:
+        """``read()``; what it finds damaged is looked at a second time: the log may just have been truncated, or its
+        segments replaced, and a disk may have a bad moment. An index that is in doubt is made anew before."""
+        try:
+            return read()
+        except IndexMismatchError as mismatch:
+            for segment in self._segments:
+                if segment.index.file.path in mismatch.message:
+                    segment.distrust_indexes(mismatch.message)
+        except CorruptLogError as error:
+            logger.warning("%s: %s; reading it again", self.topic_partition, error.message)
+        return read()
+
+    def _read(self, offset: int, max_bytes: int, up_to: int | None, *, wait: bool) -> ReadResult | None:
         places, segments = self._places, self._segments
         if not segments:
             raise self.closed_error()
@@ -121,6 +174,8 @@ class LogReader:
             position = self._position_of(offset, segment, places)
             if position is not None:
                 return self._read_segment(segment, following, position, offset, max_bytes, up_to, wait, places)
+            if following is not None:
+                self._check_end(segment, following)
             at += 1  # nothing at or above the offset in here: the records were compacted away
         raise OffsetOutOfRangeError(f"{self.topic_partition}: the segments that held offset {offset} are gone")
 
@@ -129,7 +184,7 @@ class LogReader:
         position = places.get(offset, segment)
         if position is not None:
             return position
-        place = segment.find_or_end(offset)
+        place = segment.find_by_index(offset)
         return None if place is None else place.position
 
     def _end_of(self, up_to: int, segment: LogSegment, places: _Places) -> int:
@@ -160,106 +215,166 @@ class LogReader:
             return ReadResult(b"", offset)
         if end - position > max_bytes:
             header = segment.header_at(position)
-            end, next_offset = segment.cut(Place(position, header), position + max_bytes)
+            end, next_offset = segment.cut(Place(position, header), position + max_bytes, end, next_offset)
         if not wait and not segment.log.is_cached(end - position, position):
             return None
         records = segment.log.pread(end - position, position)
-        self._check(records, end - position, segment, position, offset)
+        if len(records) != end - position:
+            raise CorruptLogError(
+                f"{segment.path}: {end - position} bytes expected at position {position}, the file has only "
+                f"{len(records)}"
+            )
+        self._check(records, segment, following, position, offset, next_offset)
         places.put(next_offset, segment, end)
         return ReadResult(records, next_offset)
 
-    def _check(self, records: bytes, size: int, segment: LogSegment, position: int, offset: int) -> None:
-        if len(records) != size:
+    def _check(
+        self,
+        records: bytes,
+        segment: LogSegment,
+        following: int | None,
+        position: int,
+        offset: int,
+        next_offset: int,
+    ) -> None:
+        """CorruptLogError unless ``records``, from ``position`` on, are sound batches, of which the first reaches to
+        ``offset``, and what comes behind them begins with ``next_offset``."""
+        # After the bytes were read: an epoch that began before they were written is known by now.
+        entries = self.known_epochs()
+        verdict = check_slice(records, offset, next_offset, entries)
+        if verdict == SLICE_EXACT:
+            return
+        if verdict >= 0:
+            expected = 0
+            for _, header in iterate_headers(memoryview(records)[:verdict]):
+                expected = header.next_offset
+            what = slice_fault(records, verdict, expected or offset, next_offset, entries)
+            raise CorruptLogError(f"{segment.path}, position {position + verdict}, offset {expected or offset}: {what}")
+        # With a gap in or behind it: the first batch may have been told a smaller offset than its own.
+        before, first = segment.offset_before(position), read_header(records)
+        if first.base_offset < before:
             raise CorruptLogError(
-                f"{segment.path}: {size} bytes expected at position {position}, the file has only {len(records)}"
+                f"{segment.path}, position {position}, offset {before}: a batch with offsets {first.base_offset} to "
+                f"{first.last_offset} cannot follow {before - 1}"
             )
-        try:
-            header = read_header(records)
-        except CorruptMessageError as error:
-            raise CorruptLogError(f"{segment.path}, position {position}: {error.message}") from error
-        if header.last_offset < offset:
+        if following is not None and position + len(records) == segment.size:
+            self._check_end(segment, following)
+
+    def _check_end(self, segment: LogSegment, following: int) -> None:
+        """Where a segment's batches end is where the next one begins, unless a compaction (Kafka's; ours keeps the last
+        batch) has left a gap: else a part of the file is missing."""
+        if self.may_have_gaps():
+            return
+        next_offset = segment.offset_before(segment.size)
+        if next_offset != following:
             raise CorruptLogError(
-                f"{segment.path}, position {position}: offsets {header.base_offset} to {header.last_offset} "
-                f"instead of {offset}"
+                f"{segment.path}, position {segment.size}, offset {next_offset}: the file ends here, the next segment "
+                f"begins with offset {following}: records are missing"
             )
 
     # ---------------------------------------------------------------- by time
 
     def offset_for_timestamp(self, timestamp_ms: int, up_to: int | None = None) -> FoundTimestamp | None:
         """The first record with a timestamp at or after ``timestamp_ms``, below ``up_to``; None when there is none."""
+        return self._twice(lambda: self._offset_for_timestamp(timestamp_ms, up_to))
+
+    def _offset_for_timestamp(self, timestamp_ms: int, up_to: int | None) -> FoundTimestamp | None:
         up_to = self.log_end_offset if up_to is None else up_to
         segments = self._segments
-        for segment in segments:
+        for number, segment in enumerate(segments):
             if segment.base_offset >= up_to:
                 return None
             if segment.size == 0 or segment.largest_timestamp.timestamp_ms < timestamp_ms:
                 continue
-            self._keep_warm(segment, is_active=segment is segments[-1])
-            before = segment.time_index.lookup(timestamp_ms)
-            start = segment.index.lookup(max(before.offset, self.log_start_offset))
-            for place in segment.places(start, segment.size):
+            is_active = number == len(segments) - 1
+            self._keep_warm(segment, is_active=is_active)
+            start = segment.floor(timestamp_ms)
+            if segment.base_offset < self.log_start_offset:
+                from_start = segment.find_or_end(self.log_start_offset)
+                start = segment.size if from_start is None else max(start, from_start.position)
+            for place in segment.sound_batches(start, segment.size):
                 if place.header.base_offset >= up_to:
                     return None
-                if place.header.max_timestamp_ms >= timestamp_ms and place.header.last_offset >= self.log_start_offset:
-                    found = self._first_record(segment, place, timestamp_ms)
+                if place.header.max_timestamp_ms >= timestamp_ms:
+                    following = None if is_active else segments[number + 1].base_offset
+                    found = self._first_record(segment, following, place, timestamp_ms)
                     if found is not None:
                         return found
         return None
 
     def offset_of_max_timestamp(self, up_to: int | None = None) -> FoundTimestamp | None:
         """The first record that has the largest timestamp of all below ``up_to`` (KIP-734); None for an empty log."""
+        return self._twice(lambda: self._offset_of_max_timestamp(up_to))
+
+    def _offset_of_max_timestamp(self, up_to: int | None) -> FoundTimestamp | None:
         up_to = self.log_end_offset if up_to is None else up_to
-        best: tuple[LogSegment, TimestampOffset] | None = None
-        for segment in self._segments:
+        segments = self._segments
+        best: tuple[int, TimestampOffset] | None = None
+        for number, segment in enumerate(segments):
             if segment.base_offset >= up_to or segment.size == 0:
                 continue
             largest = segment.largest_timestamp
             if segment.base_offset < self.log_start_offset or largest.offset >= up_to:
                 largest = self._largest_within(segment, up_to)
             if largest.timestamp_ms >= 0 and (best is None or largest.timestamp_ms > best[1].timestamp_ms):
-                best = (segment, largest)
+                best = (number, largest)
         if best is None:
             return None
-        segment, largest = best
-        self._keep_warm(segment, is_active=segment is self._segments[-1])
-        return self._first_record(segment, segment.find(largest.offset), largest.timestamp_ms)
+        number, largest = best
+        segment, is_active = segments[number], number == len(segments) - 1
+        self._keep_warm(segment, is_active=is_active)
+        following = None if is_active else segments[number + 1].base_offset
+        return self._first_record(segment, following, segment.find(largest.offset), largest.timestamp_ms)
 
     def _largest_within(self, segment: LogSegment, up_to: int) -> TimestampOffset:
         """As the segment's largest timestamp, but only of records from the log start to below ``up_to``."""
         start = self.log_start_offset
         largest = TimestampOffset(-1, segment.base_offset)
-        for place in segment.places(segment.index.lookup(start), segment.size):
+        first = segment.find_or_end(start)
+        for place in segment.sound_batches(segment.size if first is None else first.position, segment.size):
             header = place.header
             if header.last_offset >= up_to:
                 break
             timestamp_ms = header.max_timestamp_ms
-            if header.last_offset < start or timestamp_ms <= largest.timestamp_ms:
+            if timestamp_ms <= largest.timestamp_ms:
                 continue
             if header.base_offset < start:  # some of its records were deleted, perhaps the latest
-                records = self._records(segment, place)
+                records = self._records(segment, place, segment.log.pread(header.size, place.position))
                 timestamp_ms = max((record.timestamp_ms for record in records), default=-1)
             if timestamp_ms > largest.timestamp_ms:
                 largest = TimestampOffset(timestamp_ms, header.last_offset)
         return largest
 
-    def _first_record(self, segment: LogSegment, place: Place, timestamp_ms: int) -> FoundTimestamp | None:
-        for record in self._records(segment, place):
+    def _first_record(
+        self, segment: LogSegment, following: int | None, place: Place, timestamp_ms: int
+    ) -> FoundTimestamp | None:
+        position, header = place
+        batch = segment.log.pread(header.size, position)
+        end = position + header.size
+        if end < segment.size:
+            next_offset = segment.header_at(end).base_offset
+        else:
+            next_offset = self.log_end_offset if following is None else following
+        self._check(batch, segment, following, position, header.base_offset, next_offset)
+        for record in self._records(segment, place, batch):
             if record.timestamp_ms >= timestamp_ms:
-                return FoundTimestamp(record.timestamp_ms, record.offset, place.header.leader_epoch)
+                return FoundTimestamp(record.timestamp_ms, record.offset, header.leader_epoch)
         return None
 
-    def _records(self, segment: LogSegment, place: Place) -> list[Record]:
+    def _records(self, segment: LogSegment, place: Place, batch: bytes) -> list[Record]:
         """Of one batch, from the log start on."""
-        batch = segment.log.pread(place.header.size, place.position)
         try:
             return decode_batch(batch, start_offset=self.log_start_offset)
         except CorruptMessageError as error:
-            raise CorruptLogError(f"{segment.path}, position {place.position}: {error.message}") from error
+            raise CorruptLogError(
+                f"{segment.path}, position {place.position}, offset {place.header.base_offset}: {error.message}"
+            ) from error
 
     # ---------------------------------------------------------------- memory of places
 
     def _forget_places(self) -> None:
         self._places = _Places()
+        self._warm = ()  # one of them may be the active segment now, whose indexes stay in memory
 
     def _keep_warm(self, segment: LogSegment, *, is_active: bool) -> None:
         """Sealed segments that are read keep their indexes loaded, but only the last few of them."""

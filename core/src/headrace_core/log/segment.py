@@ -2,21 +2,32 @@
 
 The writer appends; readers in any thread look up and read, always below an end that the partition's owner gave them.
 The writer publishes in an order that keeps this safe without a lock: bytes first, then index entries, then ``size``.
+
+An index is believed as far as the log bears it out: an entry that is used is compared with the batch that it points to.
+Where the two differ, one of them is damaged: the log is read whole, with CRCs, and either it is named
+(CorruptLogError), or indexes are made from it, in memory.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+import logging
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from ..errors import CorruptLogError, CorruptMessageError
-from ..records import HEADER_BYTES, BatchHeader, read_header
+from ..records import HEADER_BYTES, BatchHeader, check_batch, read_header
 from .files import Buffer, File, FileSystem
-from .index import RELATIVE_OFFSET_MAX, OffsetIndex, TimeIndex, TimestampOffset
+from .index import RELATIVE_OFFSET_MAX, IndexEntry, OffsetIndex, TimeIndex, TimestampOffset
 
 LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX = ".log", ".index", ".timeindex"
 
+logger = logging.getLogger(__name__)
+
+#: A segment whose files have become another's has its indexes in memory only: under these names there are none.
+RETIRED_SUFFIX = ".retired"
+#: What a walk over whole batches reads at once.
+_WINDOW_BYTES = 1024 * 1024
 #: What a walk over headers reads at once: a whole index interval and then some.
 _WALK_BYTES = 8192
 #: Blocks are reserved ahead of a segment that is being filled: as much again as it has, up to this.
@@ -45,6 +56,10 @@ class Place(NamedTuple):
     header: BatchHeader
 
 
+class IndexMismatchError(CorruptLogError):
+    """An index says something of the log that the log does not bear out: either of them may be the damaged one."""
+
+
 class LogSegment:
     """Files of one segment. Made by ``create`` (new, empty) or ``attach`` (found on the disk)."""
 
@@ -65,6 +80,10 @@ class LogSegment:
         #: Of the first batch (its max timestamp, as in Kafka), for segment.ms; None while empty or not looked up.
         self.first_timestamp_ms: int | None = None
         self.created_ms = 0
+        #: What was found wrong with the index files; None: nothing so far, or they were made anew.
+        self.index_fault: str | None = None
+        #: Is the time index known to be that of the log? One that was not loaded from its file is.
+        self._times_checked = True
         self._bytes_since_index = 0
         self._reserved_end = 0
         #: May blocks be reserved ahead? Not on a disk that is nearly full.
@@ -117,6 +136,7 @@ class LogSegment:
         )
         segment.size = size
         segment._largest = None
+        segment._times_checked = False
         segment.created_ms = now_ms
         return segment
 
@@ -182,6 +202,7 @@ class LogSegment:
         """Cuts the log before ``place`` (None: keep all), and the indexes with it."""
         if place is None:
             return
+        self._check_times()
         self.index.truncate_to(place.header.base_offset)
         self.time_index.truncate_to(place.header.base_offset)
         self.size = place.position
@@ -202,6 +223,8 @@ class LogSegment:
         self.first_timestamp_ms = None
         self.publish(batches)
         self.write_indexes()
+        self.index_fault = None
+        self._times_checked = True
 
     def write_indexes(self) -> None:
         """Hands pending index entries to the operating system."""
@@ -233,37 +256,66 @@ class LogSegment:
     # ---------------------------------------------------------------- reading (any thread)
 
     def indexes_fit(self) -> bool:
-        """Can the index files be those of this log file? CorruptLogError when the log itself cannot be read."""
+        """Can the index files be those of this log file? Their last offset entry is compared with the log."""
+        return self._what_does_not_fit() is None
+
+    def _what_does_not_fit(self) -> str | None:
         try:
             offsets, positions = self.index.loaded()
             timestamps, _ = self.time_index.loaded()
-        except CorruptLogError:
-            return False
-        if self.size == 0:
-            return not offsets and not timestamps
-        if not timestamps:
-            return False  # every closed segment with records has its largest timestamp
-        if not positions:
-            return True
-        if positions[-1] >= self.size:
-            return False
-        return self.header_at(positions[-1]).last_offset == self.base_offset + offsets[-1]
+            if self.size == 0 and (offsets or timestamps):
+                return f"{self.path} is empty, its indexes are not"
+            if positions:
+                next(self._walk_from(IndexEntry(positions[-1], self.base_offset + offsets[-1]), self.size))
+        except CorruptLogError as error:
+            return error.message
+        return None
+
+    def _check_times(self) -> None:
+        """Once after each load, before the time index is used: does it end with the largest timestamp?"""
+        self.load_indexes()
+        if self._times_checked:
+            return
+        size = self.size  # first: what is appended from here on has no entry yet
+        try:
+            last = self.time_index.last_entry()
+            start = self._time_place(*self.time_index.entries_around(last.timestamp_ms))
+            for position, header in self.places(start, size):
+                # An empty batch, which compaction has left, keeps its time but is no reason for an entry.
+                if header.max_timestamp_ms > last.timestamp_ms and header.record_count:
+                    raise IndexMismatchError(
+                        f"{self.time_index.file.path} ends with timestamp {last.timestamp_ms}, but the batch at "
+                        f"position {position} has {header.max_timestamp_ms}"
+                    )
+        except CorruptLogError as error:
+            self.distrust_indexes(error.message)
+        self._times_checked = True
 
     def load_indexes(self) -> None:
         """Loads the indexes of a sealed segment; when they do not fit the log, others are made in memory in their place
-        (the files stay: a reader changes nothing)."""
+        (the files stay: a reader changes nothing). CorruptLogError when it is the log that is damaged."""
         if self.index.is_loaded and self.time_index.is_loaded:
             return
-        if self.indexes_fit():
-            return
+        self._times_checked = False
+        fault = self._what_does_not_fit()
+        if fault is not None:
+            self.distrust_indexes(fault)
+
+    def distrust_indexes(self, why: str) -> None:
+        """One of log and indexes is damaged. Reads every batch: CorruptLogError if it is the log, else both indexes are
+        made anew, in memory."""
         offsets: list[tuple[int, int]] = []
         times: list[TimestampOffset] = []
         largest = TimestampOffset(-1, self.base_offset)
-        for position, header in self.places(0, self.size):
+        for position, header in self.sound_batches(0, self.size):
             offsets.append((header.last_offset, position))
-            if header.max_timestamp_ms > largest.timestamp_ms:
+            if header.max_timestamp_ms > largest.timestamp_ms and header.record_count:
                 largest = TimestampOffset(header.max_timestamp_ms, header.last_offset)
                 times.append(largest)
+        if not self.index.file.path.endswith(RETIRED_SUFFIX):
+            if self.index_fault is None:
+                logger.error("%s. The log is sound, so the index is damaged: it is made anew, in memory", why)
+            self.index_fault = why
         self.index.keep_in_memory(offsets)
         self.time_index.keep_in_memory(times)
 
@@ -279,7 +331,7 @@ class LogSegment:
     def _find_largest_timestamp(self) -> TimestampOffset:
         # The last time entry of a segment that was sealed or closed is its largest timestamp.
         was_loaded = self.index.is_loaded
-        self.load_indexes()
+        self._check_times()
         largest = self.time_index.last_entry()
         if largest.timestamp_ms < 0:
             largest = self._walk_for_largest(largest)
@@ -310,38 +362,120 @@ class LogSegment:
         except CorruptMessageError as error:
             raise CorruptLogError(f"{self.path}, position {position}: {error.message}") from error
 
-    def find(self, offset: int, not_before: int = 0) -> Place:
+    def find(self, offset: int) -> Place:
         """The first batch whose last offset is ``offset`` or more; ``offset`` must lie below the segment's end."""
-        position = max(self.index.lookup(offset), not_before)
-        for place in self.places(position, self.size):
-            if place.header.last_offset >= offset:
-                return place
-        raise CorruptLogError(f"{self.path}: no batch from position {position} on holds offset {offset}")
+        place = self.find_or_end(offset)
+        if place is None:
+            raise CorruptLogError(f"{self.path}: no batch holds offset {offset}, or one above it")
+        return place
 
     def find_or_end(self, offset: int) -> Place | None:
         """As ``find``, but None when every batch ends below ``offset``."""
-        for place in self.places(self.index.lookup(offset), self.size):
+        self.load_indexes()
+        try:
+            return self.find_by_index(offset)
+        except IndexMismatchError as mismatch:
+            self.distrust_indexes(mismatch.message)
+            return self.find_by_index(offset)
+
+    def find_by_index(self, offset: int) -> Place | None:
+        """As ``find_or_end``, but IndexMismatchError where the index has to be doubted: that takes a while."""
+        for place in self._walk_from(self.index.entry_below(offset), self.size):
             if place.header.last_offset >= offset:
                 return place
         return None
 
-    def cut(self, place: Place, limit: int) -> tuple[int, int]:
-        """Where the last whole batch before position ``limit`` ends, and the offset after it.
+    def floor(self, timestamp_ms: int) -> int:
+        """A position that no record with this timestamp or a later one lies before."""
+        self._check_times()
+        try:
+            return self._time_place(*self.time_index.entries_around(timestamp_ms))
+        except IndexMismatchError as mismatch:
+            self.distrust_indexes(mismatch.message)
+            return self._time_place(*self.time_index.entries_around(timestamp_ms))
 
-        ``place`` is a batch at or before it, and is kept whole even if it alone passes the limit.
+    def _time_place(self, before: TimestampOffset, entry: TimestampOffset) -> int:
+        """Where the batch lies that a time entry speaks of: the first one with that timestamp, all before it have
+        earlier ones. All batches from the entry before it on are asked whether that is so."""
+        if entry.timestamp_ms < 0:
+            return 0
+        path = self.time_index.file.path
+        for position, header in self._walk_from(self.index.entry_below(before.offset), self.size):
+            if header.last_offset < entry.offset:
+                if header.max_timestamp_ms >= entry.timestamp_ms and header.record_count:
+                    raise IndexMismatchError(
+                        f"{path}: no timestamp before offset {entry.offset} should reach {entry.timestamp_ms}, but the "
+                        f"batch at position {position} has {header.max_timestamp_ms}"
+                    )
+            elif header.base_offset <= entry.offset and header.max_timestamp_ms == entry.timestamp_ms:
+                return position
+            else:
+                break
+        raise IndexMismatchError(f"{path}: no batch with offset {entry.offset} has timestamp {entry.timestamp_ms}")
+
+    def offset_before(self, position: int) -> int:
+        """The offset after the batch that ends at ``position``; the segment's base offset for position 0."""
+        if position == 0:
+            return self.base_offset
+        next_offset = self.base_offset
+        for place in self._walk_from(self.index.entry_before(position - 1), position):
+            next_offset = place.header.next_offset
+        return next_offset
+
+    def cut(self, place: Place, limit: int, end: int, end_offset: int) -> tuple[int, int]:
+        """Where the last whole batch before position ``limit`` ends, and with which offset the next one begins.
+        The batches end at position ``end``, beyond the limit, and what follows there begins with ``end_offset``.
+
+        ``place`` is a batch at or before the limit, and is kept whole even if it alone passes it.
         """
         position, header = place
-        end, next_offset = position + header.size, header.next_offset
-        if end >= limit:
-            return end, next_offset
-        start = self.index.position_floor(limit - 1)
-        if start < end:
-            start = end
-        for found, header in self.places(start, limit):
-            if found + header.size > limit:
-                return (found, header.base_offset) if found == start else (end, next_offset)
-            end, next_offset = found + header.size, header.next_offset
-        return end, next_offset
+        after = position + header.size
+        if after > end:
+            raise CorruptLogError(
+                f"{self.path}, position {position}, offset {header.base_offset}: the batch has {header.size} bytes by "
+                f"its header, only {end - position} are there"
+            )
+        if after < limit:
+            entry = self.index.entry_before(limit)
+            if entry.position < after:
+                entry = IndexEntry(after, -1)
+            for found, header in self._walk_from(entry, limit + 1):
+                after = found
+                if found + header.size > limit:
+                    return found, header.base_offset
+            after += header.size
+        return (after, self.header_at(after).base_offset) if after < end else (end, end_offset)
+
+    def sound_batches(self, position: int, end: int) -> Iterator[Place]:
+        """Batches from ``position`` on that start before ``end``, each with the right CRC; else CorruptLogError."""
+        next_offset = self.base_offset
+        window, window_at = b"", position
+        while position < end:
+            try:
+                inside = position - window_at
+                if inside + HEADER_BYTES > len(window):
+                    window, window_at, inside = self.log.pread(_WINDOW_BYTES, position), position, 0
+                header = read_header(window, inside)
+                if header.size > end - position:
+                    raise CorruptMessageError(
+                        f"the batch has {header.size} bytes by its header, only {end - position} are there"
+                    )
+                if inside + header.size > len(window):
+                    window = self.log.pread(max(_WINDOW_BYTES, header.size), position)
+                    window_at, inside = position, 0
+                check_batch(window, inside)
+            except CorruptMessageError as error:
+                raise CorruptLogError(
+                    f"{self.path}, position {position}, offset {next_offset}: {error.message}"
+                ) from error
+            if header.base_offset < next_offset:
+                raise _cannot_follow(self.path, position, header, next_offset)
+            yield Place(position, header)
+            next_offset = header.next_offset
+            position += header.size
+
+    def _walk_from(self, entry: IndexEntry, end: int) -> _Walk:
+        return _Walk(self, entry.position, end, indexed_offset=entry.last_offset)
 
     def places(self, position: int, end: int) -> _Walk:
         """Batches from ``position`` (where one starts) on that start before ``end``; headers only."""
@@ -354,16 +488,19 @@ class LogSegment:
 
 
 class _Walk:
-    """Iterates over headers, a few of them for each read while batches are small."""
+    """Iterates over headers, a few of them for each read while batches are small. CorruptLogError where they cannot
+    follow each other; IndexMismatchError where the first one does not end with ``indexed_offset`` (-1: not known)."""
 
-    __slots__ = ("_chunk", "_chunk_at", "_end", "_position", "_segment")
+    __slots__ = ("_chunk", "_chunk_at", "_end", "_indexed_offset", "_next_offset", "_position", "_segment")
 
-    def __init__(self, segment: LogSegment, position: int, end: int) -> None:
+    def __init__(self, segment: LogSegment, position: int, end: int, *, indexed_offset: int = -1) -> None:
         self._segment = segment
         self._position = position
         self._end = end
         self._chunk = b""
         self._chunk_at = position
+        self._next_offset = segment.base_offset
+        self._indexed_offset = indexed_offset
 
     def __iter__(self) -> _Walk:
         return self
@@ -371,6 +508,8 @@ class _Walk:
     def __next__(self) -> Place:
         position = self._position
         if position >= self._end:
+            if self._indexed_offset >= 0:
+                raise self._mismatch(f"the log has only {self._segment.size} bytes")
             raise StopIteration
         inside = position - self._chunk_at
         if inside + HEADER_BYTES > len(self._chunk):
@@ -379,6 +518,30 @@ class _Walk:
         try:
             header = read_header(self._chunk, inside)
         except CorruptMessageError as error:
-            raise CorruptLogError(f"{self._segment.path}, position {position}: {error.message}") from error
+            if self._indexed_offset >= 0:
+                raise self._mismatch(error.message) from error
+            raise CorruptLogError(
+                f"{self._segment.path}, position {position}, offset {self._next_offset}: {error.message}"
+            ) from error
+        if self._indexed_offset >= 0:
+            if header.last_offset != self._indexed_offset:
+                raise self._mismatch(f"a batch with offsets {header.base_offset} to {header.last_offset} is there")
+            self._indexed_offset = -1
+        if header.base_offset < self._next_offset:
+            raise _cannot_follow(self._segment.path, position, header, self._next_offset)
+        self._next_offset = header.next_offset
         self._position = position + header.size
         return Place(position, header)
+
+    def _mismatch(self, what: str) -> IndexMismatchError:
+        return IndexMismatchError(
+            f"{self._segment.index.file.path}: the batch that ends with offset {self._indexed_offset} should lie at "
+            f"position {self._position} of the log, but {what}"
+        )
+
+
+def _cannot_follow(path: str, position: int, header: BatchHeader, next_offset: int) -> CorruptLogError:
+    return CorruptLogError(
+        f"{path}, position {position}, offset {next_offset}: a batch with offsets {header.base_offset} to "
+        f"{header.last_offset} cannot follow {next_offset - 1}"
+    )

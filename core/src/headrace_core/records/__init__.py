@@ -11,8 +11,12 @@ import os
 from typing import TYPE_CHECKING
 
 from .batches import (
+    SLICE_EXACT,
+    SLICE_HAS_GAPS,
+    epoch_range,
     iterate_headers,
     recompress,
+    slice_fault,
     whole_batches_end,
     with_base,
     with_log_append_time,
@@ -51,6 +55,7 @@ BatchBuilder = _backend.BatchBuilder
 Record = _backend.Record
 RecordIterator = _backend.RecordIterator
 check_batch = _backend.check_batch
+check_slice = _backend.check_slice
 decode_batch = _backend.decode_batch
 encode_batch = _backend.encode_batch
 read_header = _backend.read_header
@@ -63,6 +68,8 @@ __all__ = [
     "DEFAULT_LIMITS",
     "HEADER_BYTES",
     "NO_TIMESTAMP",
+    "SLICE_EXACT",
+    "SLICE_HAS_GAPS",
     "BatchBuilder",
     "BatchHeader",
     "BatchSpan",
@@ -74,12 +81,15 @@ __all__ = [
     "RecordIterator",
     "RecordTuple",
     "check_batch",
+    "check_slice",
     "decode_batch",
     "encode_batch",
+    "epoch_range",
     "iterate_headers",
     "read_header",
     "recompress",
     "record_bytes_max",
+    "slice_fault",
     "split_batches",
     "validate_batches",
     "whole_batches_end",

@@ -35,7 +35,7 @@ from crc32c import crc32c
 from ..errors import InvalidRecordError, InvalidTimestampError
 from . import batches as _batches
 from ._faults import invalid_record
-from .batches import check_producer_fields
+from .batches import SLICE_EXACT, SLICE_HAS_GAPS, check_producer_fields
 from .compression import decompress
 from .types import DEFAULT_LIMITS, BatchHeader, BatchSpan, Compression
 
@@ -147,6 +147,49 @@ def split_batches(data):
     finally:
         PyBuffer_Release(&view)
     return spans
+
+
+def check_slice(data, long long offset, long long end_offset, epochs=None):
+    cdef Py_buffer view
+    cdef BatchFields batch
+    cdef bytes_t p
+    cdef Py_ssize_t position = 0
+    cdef long long expected = offset
+    cdef long long last
+    cdef long long epoch_from = 0
+    cdef long long epoch_to = -1  # no offset lies between the two: the first batch asks
+    cdef long long least = 0
+    cdef long long most = 0
+    cdef bint is_exact = True
+    cdef bint has_epochs = epochs is not None
+    PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
+    try:
+        p = <bytes_t>view.buf
+        while position < view.len:
+            if not parse_header(p + position, view.len - position, &batch) or batch.size > view.len - position:
+                return position
+            last = batch.base_offset + batch.last_offset_delta
+            if batch.base_offset < expected and (position or last < offset):
+                return position
+            if batch.base_offset > expected:
+                is_exact = False
+            if last >= end_offset:
+                return position
+            if has_epochs:
+                if last < epoch_from or last >= epoch_to:
+                    epoch_from, epoch_to, least, most = _batches.epoch_range(epochs, last)
+                if batch.leader_epoch < least or batch.leader_epoch > most:
+                    return position
+            # The library gives the GIL up for what is worth it.
+            if batch.crc != <unsigned int>crc32c(
+                PyMemoryView_FromMemory(<char*>p + position + CRC_FROM, batch.size - CRC_FROM, PyBUF_READ)
+            ):
+                return position
+            expected = last + 1
+            position += batch.size
+    finally:
+        PyBuffer_Release(&view)
+    return SLICE_EXACT if is_exact and expected == end_offset else SLICE_HAS_GAPS
 
 
 cdef struct Demands:

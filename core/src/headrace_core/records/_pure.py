@@ -21,6 +21,7 @@ from ._pure_records import INT64_MAX, INT64_MIN, bad_record, encode_record, read
 from ._pure_records import Record as Record
 from .batches import assemble_batch, check_producer_fields, iterate_headers, read_whole_header
 from .batches import check_batch as check_batch
+from .batches import check_slice as check_slice
 from .batches import read_header as read_header
 from .batches import split_batches as split_batches
 from .compression import decompress
@@ -250,6 +251,7 @@ class RecordIterator:
         self._slices = list(slices) if not isinstance(slices, bytes | bytearray | memoryview) else [slices]
         self._options = (limits, check_crc, include_control)
         self._slice = self._at = 0
+        self._is_stuck = False
         self._header: BatchHeader | None = None
         self._records: Iterator[Record] = iter(())
 
@@ -264,7 +266,8 @@ class RecordIterator:
                         self.position = record.offset + 1
                         return record
             except InvalidRecordError:
-                self._header, self._records = None, iter(())  # the next step enters this batch again
+                self._header, self._records = None, iter(())
+                self._is_stuck = True  # the next step enters this batch again, though all its offsets may be handed out
                 raise
             self._leave_batch()
             if not self._enter_batch():
@@ -300,7 +303,8 @@ class RecordIterator:
             header = read_whole_header(data, self._at)
             if check_crc:  # of those that are left out too: a flipped bit must not make one look like them
                 check_batch(data, self._at)
-            if header.last_offset >= self.position and (include_control or not header.is_control):
+            is_wanted = header.last_offset >= self.position or self._is_stuck
+            if is_wanted and (include_control or not header.is_control):
                 self._records = _records_of(data, self._at, header, self.topic, self.partition, limits)
                 self._header = header
                 return True

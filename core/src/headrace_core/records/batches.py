@@ -7,6 +7,7 @@ names the position.
 from __future__ import annotations
 
 import struct
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 
 from crc32c import crc32c
@@ -29,6 +30,9 @@ from .types import (
     Compression,
     DecodeLimits,
 )
+
+#: What ``check_slice`` answers of a sound slice: its offsets go on without a gap to its end; or there are gaps.
+SLICE_EXACT, SLICE_HAS_GAPS = -1, -2
 
 _OFFSET_MAX = 2**63 - 1
 _BASE = struct.Struct(">q4xi")
@@ -109,6 +113,78 @@ def split_batches(data: Buffer) -> list[BatchSpan]:
         BatchSpan(position, header.size, header.base_offset, header.last_offset)
         for position, header in iterate_headers(data)
     ]
+
+
+def check_slice(data: Buffer, offset: int, end_offset: int, epochs: Sequence[tuple[int, int]] | None = None) -> int:
+    """Is ``data`` what a log may hand out for ``offset``: sound batches back to back, of which the first reaches to
+    ``offset`` and none to ``end_offset``, in ascending order, each under the leader epoch that holds for its offsets?
+
+    ``epochs``: (epoch, start offset) of each, ascending; None: not asked. Offset, length, magic and epoch of a batch
+    lie outside of its CRC, so nothing but the neighbours and the epochs speaks for them. SLICE_EXACT: the offsets run
+    without a gap up to ``end_offset``, so a batch that claims other offsets than its own would stand out wherever it
+    lies. SLICE_HAS_GAPS: they do not, and the neighbours on both sides must be asked. Else the position of the first
+    batch that is not sound; ``slice_fault`` says what is wrong with it.
+    """
+    position, expected, is_exact = 0, offset, True
+    while position < len(data):
+        try:
+            header = check_batch(data, position)
+        except CorruptMessageError:
+            return position
+        if header.base_offset < expected and (position or header.last_offset < offset):
+            return position
+        if header.base_offset > expected:
+            is_exact = False
+        if header.last_offset >= end_offset:
+            return position
+        if epochs is not None:
+            _, _, least, most = epoch_range(epochs, header.last_offset)
+            if not least <= header.leader_epoch <= most:
+                return position
+        expected = header.next_offset
+        position += header.size
+    return SLICE_EXACT if is_exact and expected == end_offset else SLICE_HAS_GAPS
+
+
+def epoch_range(epochs: Sequence[tuple[int, int]], offset: int) -> tuple[int, int, int, int]:
+    """(from, to, least, most): the batches that end at ``from`` <= offset < ``to`` have a leader epoch of ``least`` to
+    ``most``. What lies before the first known epoch has none (-1), an earlier one, or the first one itself: where a
+    log's start was moved, the first epoch is said to start there."""
+    at = bisect_right(epochs, offset, key=_start_offset) - 1
+    end = epochs[at + 1][1] if at + 1 < len(epochs) else _OFFSET_MAX
+    if at < 0:
+        return 0, end, -1, epochs[0][0] if epochs else -1
+    epoch, start = epochs[at]
+    return start, end, epoch, epoch
+
+
+def _start_offset(entry: tuple[int, int]) -> int:
+    return entry[1]
+
+
+def slice_fault(
+    data: Buffer,
+    position: int,
+    expected: int,
+    end_offset: int,
+    epochs: Sequence[tuple[int, int]] | None = None,
+) -> str:
+    """What is wrong with the batch at ``position``, where a batch with offsets from ``expected`` on should lie."""
+    try:
+        header = check_batch(data, position)
+    except CorruptMessageError as error:
+        return error.message.partition(": ")[2] if error.message.startswith("batch at position") else error.message
+    offsets = f"offsets {header.base_offset} to {header.last_offset}"
+    if header.base_offset < expected:
+        return f"{offsets} cannot follow {expected - 1}"
+    if header.last_offset >= end_offset:
+        return f"{offsets}, but what comes next begins with {end_offset}"
+    if epochs is not None:
+        _, _, least, most = epoch_range(epochs, header.last_offset)
+        if not least <= header.leader_epoch <= most:
+            known = f"{most}" if least == most else f"{least} to {most}"
+            return f"leader epoch {header.leader_epoch}, but that of {offsets} is {known} by the epoch checkpoint"
+    return f"{offsets}: nothing is wrong any more, it was when it was read first"
 
 
 def whole_batches_end(data: Buffer, position: int = 0) -> int:
