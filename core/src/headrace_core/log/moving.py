@@ -1,11 +1,11 @@
 """A partition's log goes to another directory of the broker while it is written and read (KIP-113).
 
-    source                                  target
-    orders-0/                               orders-0.<32 hex digits>-future/     1  copied segment by segment, on a thread
-    orders-0/  appends wait                 orders-0.<...>-future/               2  the rest, all of it forced to the disk
-    orders-0/moved-to                       orders-0.<...>-future/               3  the marker, durable
-    orders-0/moved-to                       orders-0/                            4  the rename, durable: the COMMIT
-    orders-0.<...>-delete/                  orders-0/                            5  appends go on, in the target
+    source                       target
+    orders-0/                    orders-0.<32 hex digits>-future/    1  copied segment by segment, on a thread
+    orders-0/ (appends wait)     orders-0.<...>-future/              2  the rest, all of it forced to the disk
+    orders-0/moved-to            orders-0.<...>-future/              3  the marker, durable
+    orders-0/moved-to            orders-0/                           4  the rename, durable: the COMMIT
+    orders-0.<...>-delete/       orders-0/                           5  appends go on, in the target
 
 Two disks cannot change at once, so a start after a crash must be able to tell which of two directories is the log, even
 when it meets only one of them. The marker makes that possible: it names the target directory and the future's name, and
@@ -22,8 +22,9 @@ finished); of one *with* a marker the target decides:
 
 Whoever takes a move back removes the marker, durably, before the future.
 
-Synchronous. ``LogCopy.catch_up`` and ``begin`` belong on a thread of their own; ``finish`` and ``commit`` are one action
-of the source's ``DirectoryWriter``. An OSError that they raise is the source's; the target's is TargetFailedError.
+Synchronous. ``LogCopy.begin`` and ``catch_up`` belong on a thread of their own; ``finish`` and ``commit`` are one
+action of the source's ``DirectoryWriter``. An OSError that they raise is the source's; the target's is
+TargetFailedError.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ import json
 import re
 import threading
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -154,6 +155,8 @@ class LogCopy:
         self.name = future_name(log.topic_partition, move_id)
         self.path = f"{target_root}/{self.name}"
         self.copied_bytes = 0
+        #: About where the copy ends.
+        self.end_offset = log.log_start_offset
         self._fs = fs
         self._target_root = target_root
         self._pace = pace
@@ -180,7 +183,7 @@ class LogCopy:
         if self.log.is_closed:
             raise MoveCancelledError(f"the log of {self.log.topic_partition} was closed while it was moved")
         self._check_not_cut()
-        segments = self.log.segments
+        segments, end_offset = self.log.segments, self.log.log_end_offset
         self._drop_all_but(segments)
         for number, segment in enumerate(segments):
             try:
@@ -188,6 +191,7 @@ class LogCopy:
             except OSError:
                 if segment in self.log.segments:
                     raise  # else it was deleted, or compacted, under our hands: the next pass sees to it
+        self.end_offset = end_offset
         self._check_not_cut()
 
     def _check_not_cut(self) -> None:
@@ -313,8 +317,9 @@ class LogCopy:
 
     def _in_doubt(self, error: OSError) -> MoveInDoubtError:
         return MoveInDoubtError(
-            f"{self.log.topic_partition} was being moved from {self.log.directory} to {self._target_root}, which failed "
-            f"at that moment ({error}): which of the two is the log shows when the broker starts with both directories"
+            f"{self.log.topic_partition} was being moved from {self.log.directory} to {self._target_root}, which "
+            f"failed at that moment ({error}): which of the two is the log shows when the broker starts with both "
+            "directories"
         )
 
 
@@ -386,11 +391,22 @@ class Marked(enum.Enum):
     UNKNOWN = "not known"
 
 
-def judge(
-    marker: MoveMarker, target: LogDirectory | None, futures: dict[str, TopicPartition | None], *, is_elsewhere: bool
-) -> Marked:
-    """``target``: the directory that the marker names, None while it is away, with the ``futures`` in it;
-    ``is_elsewhere``: some directory has this log without a marker."""
-    if target is not None and marker.future in futures:
-        return Marked.LOG
-    return Marked.STALE if is_elsewhere else Marked.UNKNOWN
+def judge_marked(
+    found: Mapping[uuid.UUID, Leftovers], holdings: Mapping[uuid.UUID, Collection[TopicPartition]]
+) -> dict[tuple[uuid.UUID, TopicPartition], Marked]:
+    """What each log with a marker is, by the module's table. ``found`` and ``holdings`` are those of the directories
+    that are online, by id; ``holdings`` has the marked logs too."""
+    verdicts: dict[tuple[uuid.UUID, TopicPartition], Marked] = {}
+    for directory_id, left in found.items():
+        for partition, marker in left.markers.items():
+            target = found.get(marker.directory_id)
+            committed = target is None or marker.future not in target.futures
+            verdicts[directory_id, partition] = Marked.UNKNOWN if committed else Marked.LOG
+        verdicts |= {(directory_id, partition): Marked.UNKNOWN for partition in left.damaged}
+    logs = {
+        item for one, items in holdings.items() for item in items if verdicts.get((one, item)) in (None, Marked.LOG)
+    }
+    for (directory_id, partition), verdict in verdicts.items():
+        if verdict is Marked.UNKNOWN and partition in logs and partition not in found[directory_id].damaged:
+            verdicts[directory_id, partition] = Marked.STALE
+    return verdicts

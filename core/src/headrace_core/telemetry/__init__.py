@@ -19,6 +19,7 @@ from .events import (
     PartitionFailed,
     PartitionOpened,
     RecordsDeleted,
+    ReplicaMoved,
     SegmentsDeleted,
     TopicAutoCreated,
 )
@@ -46,6 +47,7 @@ __all__ = [
     "PartitionFailed",
     "PartitionOpened",
     "RecordsDeleted",
+    "ReplicaMoved",
     "SegmentsDeleted",
     "TopicAutoCreated",
     "log_events",

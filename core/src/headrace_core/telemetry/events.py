@@ -147,6 +147,15 @@ class LogDirectoryFull(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaMoved(Event):
+    """A partition's log is in another directory of this broker now (KIP-113)."""
+
+    partition: TopicPartition
+    source: str
+    target: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RecordsDeleted(Event):
     """A client moved a log's start."""
 

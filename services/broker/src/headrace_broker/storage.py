@@ -22,7 +22,14 @@ import uuid
 from collections.abc import Callable, Collection, Iterable, Mapping
 
 from headrace_core.clock import Clock
-from headrace_core.errors import CorruptLogError, HeadraceError, InvalidConfigError, StorageError
+from headrace_core.errors import (
+    CorruptLogError,
+    HeadraceError,
+    InvalidConfigError,
+    LogDirNotFoundError,
+    ReplicaNotAvailableError,
+    StorageError,
+)
 from headrace_core.log import LogConfig, PartitionLog
 from headrace_core.log.directory import LogDirectory
 from headrace_core.log.files import FileSystem
@@ -42,6 +49,7 @@ from .directories import (
     put_offline,
     raise_all_failed,
 )
+from .moves import Moves, settle_moves
 from .partition import PartitionLeader
 from .replica import Replica
 from .threads import WorkThreads
@@ -64,7 +72,8 @@ def _nowhere(partition: TopicPartition, topic_id: uuid.UUID) -> uuid.UUID | None
 class Storage:
     """See the module. ``on_turn`` hears which logs a turn has moved; ``on_failed`` which partitions went offline, and
     why; ``on_directory_failed`` the id of a directory that failed after the start; ``on_full`` the writer of a
-    directory that has begun to refuse appends: whoever can make room (retention, segments on their way out) does.
+    directory that has begun to refuse appends: whoever can make room by retention does; ``on_moved`` which partitions
+    have come to another directory.
     """
 
     def __init__(
@@ -81,11 +90,13 @@ class Storage:
         assigned: Assigned = _nowhere,
         on_directory_failed: Callable[[uuid.UUID | None], None] | None = None,
         on_full: Callable[[DirectoryWriter], None] | None = None,
+        on_moved: Callable[[Iterable[TopicPartition]], None] | None = None,
         reserve_bytes: int = DEFAULT_RESERVE_BYTES,
     ) -> None:
         self.assigned = assigned
         self.on_directory_failed = on_directory_failed
         self.on_full = on_full
+        self.on_moved = on_moved
         self._fs = fs
         self._held = [HeldDirectory(root.rstrip("/")) for root in roots]
         self._clock = clock
@@ -99,9 +110,15 @@ class Storage:
         self._is_identified = False
         #: Where each partition's log is, or is to be made: a creation that fails is tried again in the same place.
         self._at: dict[TopicPartition, HeldDirectory] = {}
-        self._twice: set[TopicPartition] = set()
+        #: Partitions whose logs were found and are not to be used, and why.
+        self._refused: dict[TopicPartition, HeadraceError] = {}
         #: Partitions whose log may be in a directory that was offline at the start.
         self._withheld: set[TopicPartition] = set()
+        #: Logs that are about to change directories, held for a moment.
+        self._leaving: dict[TopicPartition, PartitionLog] = {}
+        #: The last replica that was made of each partition.
+        self._replicas: dict[TopicPartition, Replica] = {}
+        self._moves = Moves(self, fs, clock=clock, rng=rng, events=events)
 
     # -- start -------------------------------------------------------------------------------------------------------
 
@@ -173,7 +190,7 @@ class Storage:
         older topic beside that of its namesake in another directory. Returns (deleted, not to be served and why).
         """
         deleted: list[TopicPartition] = []
-        refused: dict[TopicPartition, HeadraceError] = {}
+        refused = await settle_moves(self._held)
         for held in self._held:
             writer = held.writer
             if writer is None:
@@ -182,15 +199,16 @@ class Storage:
             deleted += await self._delete_in(
                 writer, [item for item, topic_id in directory.holdings() if topic_id and not belongs(topic_id)]
             )
-            refused.update(directory.quarantined)
+            for partition, damage in directory.quarantined.items():
+                refused.setdefault(partition, damage)
             for partition, _ in directory.holdings():
                 other = self._at.setdefault(partition, held)
                 if other is not held:
-                    self._twice.add(partition)
                     refused[partition] = CorruptLogError(
                         f"{partition} has a log in {other.root} and another in {held.root}: stop the broker, move the "
                         "one that is out of date away, and start it again"
                     )
+        self._refused.update(refused)
         return deleted, refused
 
     # -- the directories ---------------------------------------------------------------------------------------------
@@ -233,6 +251,15 @@ class Storage:
             logs = [
                 LogDescription(partition=partition, size_bytes=log.size_bytes, offset_lag=0, is_future=False)
                 for partition, log in list(held.writer.directory.logs.items())
+            ] + [
+                LogDescription(
+                    partition=move.partition,
+                    size_bytes=move.copy.copied_bytes,
+                    offset_lag=max(move.log.log_end_offset - move.copy.end_offset, 0),
+                    is_future=True,
+                )
+                for move in self._moves.under_way()
+                if move.target is held
             ]
         space = held.space if error is None else None
         return DirectoryDescription(
@@ -291,19 +318,23 @@ class Storage:
     def log(self, partition: TopicPartition) -> PartitionLog | None:
         """The log of a partition, when there is one and it can be used."""
         held = self._at.get(partition)
-        if held is None or held.writer is None or held.failure is not None or partition in self._twice:
+        if held is None or held.writer is None or held.failure is not None or partition in self._refused:
             return None
-        return held.writer.directory.get(partition)
+        return self._leaving.get(partition) or held.writer.directory.get(partition)
 
     def logs(self) -> list[tuple[TopicPartition, PartitionLog]]:
         """Every sound log of the directories that are online."""
-        return [item for writer in self.writers() for item in list(writer.directory.logs.items())]
+        found = {partition: log for writer in self.writers() for partition, log in list(writer.directory.logs.items())}
+        return list((found | self._leaving).items())
 
     def replica(self, log: PartitionLog, leader: PartitionLeader) -> Replica:
         """``log`` led by ``leader``."""
         held = self._at[leader.partition]
         assert held.writer is not None
-        return Replica(log, leader, held.writer, self._threads)
+        replica = self._replicas[leader.partition] = Replica(log, leader, held.writer, self._threads)
+        if leader.partition in self._leaving:
+            replica.hold()
+        return replica
 
     async def create(self, wanted: Iterable[NewLog], *, at_start: bool = False) -> list[Outcome]:
         """Create logs, durably, each in its place (see the module); None for each that is there now, else why it is
@@ -318,6 +349,9 @@ class Storage:
             if held.writer is not None and held.failure is None:
                 held.measure()
         for item in wanted:
+            if item[0] in self._leaving:
+                outcomes.append((item[0], None))
+                continue
             try:
                 held = self._place(item[0], item[1], added, at_start=at_start)
             except HeadraceError as error:
@@ -336,6 +370,8 @@ class Storage:
         self, partition: TopicPartition, topic_id: uuid.UUID, added: dict[HeldDirectory, int], *, at_start: bool
     ) -> HeldDirectory:
         """The directory of a partition's log. Raises StorageError when it is none that works, DiskFullError."""
+        if partition in self._refused:
+            raise self._refused[partition]
         held = self._at.get(partition)
         if held is None:
             held = self._assigned_directory(partition, topic_id)
@@ -392,9 +428,11 @@ class Storage:
         """Remove partitions' logs for good, wherever they are; returns those that were there. A directory that has
         failed keeps its own until it is back (``settle``)."""
         deleted: list[TopicPartition] = []
+        await self._moves.cancel(partitions)
         for partition in partitions:
             self._at.pop(partition, None)
-            self._twice.discard(partition)
+            self._refused.pop(partition, None)
+            self._replicas.pop(partition, None)
             self._withheld.discard(partition)
         for writer in self.writers():
             deleted += await self._delete_in(writer, [item for item in partitions if writer.directory.holds(item)])
@@ -415,6 +453,70 @@ class Storage:
         if held is not None and held.writer is not None and held.failure is None:
             await held.writer.run(functools.partial(log.reconfigure, config), log=log)
 
+    # -- moves between directories ----------------------------------------------------------------------------------
+
+    async def move(self, partition: TopicPartition, root: str) -> None:
+        """Begin to move a partition to the directory ``root`` (KIP-113); to where it is already: call a move off.
+        Returns when it has begun: ``describe`` shows the copy as a future log until it takes over, ``on_moved`` tells
+        when it has, and ``until_moved`` waits. A move does not survive the end of the broker.
+
+        Raises LogDirNotFoundError (none of log.dirs), StorageError (one of the two is offline), DiskFullError (no room
+        for it there), ReplicaNotAvailableError (no log of this partition here).
+        """
+        target = next((held for held in self._held if held.root == root.rstrip("/")), None)
+        if target is None:
+            raise LogDirNotFoundError(f"{root} is none of log.dirs={','.join(held.root for held in self._held)}")
+        if target.failure is not None:
+            raise StorageError(target.failure.message)
+        if self._moves.target_of(partition) is target:
+            return
+        await self._moves.cancel([partition])
+        source, log = self._at.get(partition), self.log(partition)
+        if source is not None and source.failure is not None:
+            raise StorageError(f"{partition} is offline: {source.failure.message}")
+        if source is None or log is None:
+            raise ReplicaNotAvailableError(f"this broker has no log of {partition} that could be moved")
+        if source is not target:
+            self._moves.begin(log, source, target)
+
+    async def until_moved(self, partition: TopicPartition) -> None:
+        """Until no move of the partition is under way: it was moved, or not (``directory_of`` tells)."""
+        await self._moves.wait(partition)
+
+    def hold(self, partition: TopicPartition, log: PartitionLog) -> None:
+        """Appends wait; see ``moves.Mover``."""
+        self._leaving[partition] = log
+        if (replica := self._replicas.get(partition)) is not None:
+            replica.hold()
+
+    def release(self, partition: TopicPartition, log: PartitionLog, writer: DirectoryWriter) -> None:
+        """Appends go on."""
+        del self._leaving[partition]
+        if (replica := self._replicas.get(partition)) is not None:
+            replica.release(log, writer)
+
+    def high_watermark(self, partition: TopicPartition) -> int:
+        """Of the leader here; else what was checkpointed."""
+        if (replica := self._replicas.get(partition)) is not None:
+            return replica.leader.high_watermark
+        held = self._at[partition]
+        assert held.writer is not None
+        return held.writer.directory.high_watermark(partition)
+
+    def taken_over(self, partition: TopicPartition, target: HeldDirectory) -> None:
+        """The log is in ``target``."""
+        self._at[partition] = target
+
+    def arrived(self, partition: TopicPartition) -> None:
+        """It is open there."""
+        if self.on_moved is not None:
+            self.on_moved([partition])
+
+    def lost(self, partition: TopicPartition, error: HeadraceError) -> None:
+        """The move has cost the partition."""
+        self._refused[partition] = error
+        self._on_failed([partition], error.message)
+
     # -- checkpoints, the end ----------------------------------------------------------------------------------------
 
     async def checkpoint(self, high_watermarks: Mapping[TopicPartition, int]) -> None:
@@ -430,6 +532,7 @@ class Storage:
 
     async def close(self, high_watermarks: Mapping[TopicPartition, int], *, broker_epoch: int) -> bool:
         """Flush, close and mark every directory; True when all of them are clean."""
+        await self._moves.cancel()
         self._threads.close()
         await self.checkpoint(high_watermarks)
         clean = not self.offline_directories()
@@ -446,6 +549,7 @@ class Storage:
             clean = clean and writer.failure is None
             held.writer = None
         self._at.clear()
+        self._replicas.clear()
         return clean
 
 

@@ -1,0 +1,343 @@
+"""Moving partitions between this broker's directories, while they are written and read (KIP-113).
+
+One move after the other, each by a task and a thread of its own that end with it. The copy catches up while appends go
+on; then they wait in their replica (``Replica.hold``) for what is left, some milliseconds, and go on in the other
+directory. ``headrace_core.log.moving`` has the steps on the disk, and what a crash leaves of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+import random
+import uuid
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Protocol
+
+from headrace_core.clock import Clock
+from headrace_core.errors import CorruptLogError, DiskFullError, HeadraceError, StorageError
+from headrace_core.log import PartitionLog
+from headrace_core.log.directory import LogDirectory
+from headrace_core.log.files import FileSystem, remove_tree
+from headrace_core.log.moving import (
+    MARKER,
+    LogCopy,
+    Marked,
+    MoveCancelledError,
+    MoveError,
+    MoveInDoubtError,
+    Pace,
+    TargetFailedError,
+    find_leftovers,
+    judge_marked,
+    remove_marker,
+)
+from headrace_core.log.writer import DirectoryWriter
+from headrace_core.telemetry import Emitter, ReplicaMoved
+from headrace_core.types import TopicPartition
+
+from .directories import HeldDirectory
+
+logger = logging.getLogger(__name__)
+
+#: Appends are held when no more than this is left to copy (some 0.1 s), or after so many passes.
+HOLD_BELOW_BYTES = 8 * 1024 * 1024
+PASSES_MAX = 20
+
+
+class Mover(Protocol):
+    """What a move needs of the storage. All of it in the event loop."""
+
+    def hold(self, partition: TopicPartition, log: PartitionLog) -> None:
+        """Appends to the partition wait from here on; ``log`` may be read until it is released."""
+
+    def release(self, partition: TopicPartition, log: PartitionLog, writer: DirectoryWriter) -> None:
+        """They go on, in ``log``."""
+
+    def high_watermark(self, partition: TopicPartition) -> int:
+        """As far as it is known here."""
+
+    def taken_over(self, partition: TopicPartition, target: HeldDirectory) -> None:
+        """The log is in ``target`` now, and will be open there in a moment."""
+
+    def arrived(self, partition: TopicPartition) -> None:
+        """It is open there."""
+
+    def lost(self, partition: TopicPartition, error: HeadraceError) -> None:
+        """The partition is offline: nobody can say where its log is, or it cannot be opened."""
+
+
+class Move:
+    """One partition on its way to another directory."""
+
+    def __init__(self, log: PartitionLog, source: HeldDirectory, target: HeldDirectory, copy: LogCopy, pace: Pace):
+        self.partition = log.topic_partition
+        self.log = log
+        self.source = source
+        self.target = target
+        self.copy = copy
+        self.pace = pace
+        self.task: asyncio.Task[None]
+
+    @property
+    def source_writer(self) -> DirectoryWriter:
+        assert self.source.writer is not None
+        return self.source.writer
+
+    @property
+    def target_writer(self) -> DirectoryWriter:
+        assert self.target.writer is not None
+        return self.target.writer
+
+
+class Moves:
+    """The moves of a broker. Owned by the event loop."""
+
+    def __init__(
+        self,
+        mover: Mover,
+        fs: FileSystem,
+        *,
+        clock: Clock,
+        rng: random.Random,
+        events: Emitter,
+        bytes_per_second: float = float("inf"),
+    ) -> None:
+        self._mover = mover
+        self._fs = fs
+        self._clock = clock
+        self._rng = rng
+        self._events = events
+        self._bytes_per_second = bytes_per_second
+        self._under_way: dict[TopicPartition, Move] = {}
+        self._one_at_a_time = asyncio.Lock()
+
+    def under_way(self) -> list[Move]:
+        return list(self._under_way.values())
+
+    def target_of(self, partition: TopicPartition) -> HeldDirectory | None:
+        """Where the partition is being moved to; None: nowhere."""
+        move = self._under_way.get(partition)
+        return None if move is None else move.target
+
+    def begin(self, log: PartitionLog, source: HeldDirectory, target: HeldDirectory) -> None:
+        """Begins to move ``log``, which is in ``source``, and is not being moved. DiskFullError when the target has no
+        room for it."""
+        partition = log.topic_partition
+        assert partition not in self._under_way, f"{partition} is being moved already"
+        space = target.space
+        assert space is not None
+        target.measure()
+        if log.size_bytes + space.reserve_bytes > space.free_bytes:
+            raise DiskFullError(
+                f"{partition} has {log.size_bytes} bytes, log directory {target.root} only {space.free_bytes} free, "
+                f"and keeps {space.reserve_bytes} of them in reserve"
+            )
+        pace = Pace(self._clock, self._bytes_per_second)
+        move_id = uuid.UUID(int=self._rng.getrandbits(128))
+        copy = LogCopy(self._fs, log, target.root, move_id=move_id, pace=pace, room=space.refusal)
+        move = self._under_way[partition] = Move(log, source, target, copy, pace)
+        move.task = asyncio.create_task(self._run(move), name=f"move {partition}")
+
+    async def cancel(self, partitions: Iterable[TopicPartition] | None = None) -> None:
+        """Calls moves off (None: all), and returns when they have ended: undone, or done."""
+        which = None if partitions is None else frozenset(partitions)
+        moves = [move for move in self.under_way() if which is None or move.partition in which]
+        for move in moves:
+            move.pace.cancel()
+        for move in moves:
+            await asyncio.gather(move.task, return_exceptions=True)
+
+    async def wait(self, partition: TopicPartition) -> None:
+        """Until no move of the partition is under way."""
+        move = self._under_way.get(partition)
+        if move is not None:
+            await asyncio.shield(move.task)
+
+    # -- one move ----------------------------------------------------------------------------------------------------
+
+    async def _run(self, move: Move) -> None:
+        """Never raises: a move has no answer, what became of it shows in the directories and in the log."""
+        try:
+            async with self._one_at_a_time:
+                move.pace.check()
+                await self._copy_and_take_over(move)
+        except MoveCancelledError as error:
+            logger.info("%s: %s", move.partition, error)
+        except (MoveError, HeadraceError, OSError) as error:
+            logger.error("%s was not moved to %s: %s", move.partition, move.target.root, error)
+        except Exception:
+            logger.exception("%s was not moved to %s", move.partition, move.target.root)
+        else:
+            self._events.emit(ReplicaMoved(partition=move.partition, source=move.source.root, target=move.target.root))
+        finally:
+            del self._under_way[move.partition]
+
+    async def _copy_and_take_over(self, move: Move) -> None:
+        pool = ThreadPoolExecutor(1, thread_name_prefix=f"move-{move.partition}")
+        on_thread = functools.partial(asyncio.get_running_loop().run_in_executor, pool)
+        try:
+            try:
+                await on_thread(move.copy.begin)
+                for _ in range(PASSES_MAX):
+                    if await on_thread(move.copy.catch_up) <= HOLD_BELOW_BYTES:
+                        break
+                await self._take_over(move, on_thread)
+            except MoveInDoubtError:
+                raise  # neither of the two is touched any more
+            except BaseException:
+                if move.target.failure is None and move.source.failure is None:  # else it may be the marked log's proof
+                    await on_thread(functools.partial(_abandon, move.copy))
+                raise
+        except (TargetFailedError, MoveInDoubtError) as error:
+            move.target_writer.fail(error.__cause__ or error)
+            raise
+        except OSError as error:
+            move.source_writer.fail(error)
+            raise
+        finally:
+            pool.shutdown(wait=False)
+
+    async def _take_over(self, move: Move, on_thread: Callable[..., asyncio.Future[int]]) -> None:
+        mover, partition, old, source = self._mover, move.partition, move.log, move.source_writer
+        current, writer = old, source
+        mover.hold(partition, old)
+        try:
+            await source.run(_nothing, log=old)  # what was handed over before is in the log now
+            await on_thread(move.copy.catch_up)
+            await self._commit(move)
+            mover.taken_over(partition, move.target)
+            current, writer = await self._adopt(move), move.target_writer
+        except MoveInDoubtError as error:
+            mover.lost(partition, StorageError(str(error)))
+            raise
+        except CorruptLogError as error:
+            mover.lost(partition, error)
+            raise
+        finally:
+            mover.release(partition, current, writer)
+        mover.arrived(partition)
+        try:
+            await source.run(functools.partial(source.directory.remove_released, old))
+            source.directory.remove_deleted()
+        except HeadraceError as error:  # the next start finds it, and its marker
+            logger.warning(
+                "%s: the files that %s has left could not be removed: %s", move.source.root, partition, error
+            )
+
+    async def _commit(self, move: Move) -> None:
+        """The copy has become the log when this returns; when it raises, it has not (but for MoveInDoubtError)."""
+        log, source, target = move.log, move.source_writer, move.target_writer
+        try:
+            outcome: MoveError | bool = False
+            while outcome is False:
+                start, end = log.log_start_offset, log.log_end_offset
+                await target.run(
+                    functools.partial(
+                        target.directory.expect,
+                        move.partition,
+                        log_start=start,
+                        recovery_point=end,
+                        high_watermark=self._mover.high_watermark(move.partition),
+                        clean_offset=source.directory.compaction.clean_offset(move.partition),
+                    )
+                )
+                outcome = await source.run(functools.partial(_finish_and_commit, move, start, end), log=log)
+            if isinstance(outcome, MoveError):
+                raise outcome
+        except MoveInDoubtError:
+            raise
+        except BaseException:
+            if target.failure is None:
+                await target.run(functools.partial(target.directory.expect_no_more, move.partition))
+            raise
+
+    async def _adopt(self, move: Move) -> PartitionLog:
+        old, target = move.log, move.target_writer
+        adopt = functools.partial(target.directory.adopt, move.partition, old.config, end_offset=old.log_end_offset)
+        new = await target.run(adopt)
+        if new.config is not old.config:  # altered meanwhile
+            await target.run(functools.partial(new.reconfigure, old.config), log=new)
+        return new
+
+
+def _finish_and_commit(move: Move, start: int, end: int) -> MoveError | bool:
+    """The source's turn. False: the log has changed since the target was told of it, tell it again."""
+    log, directory = move.log, move.source_writer.directory
+    if directory.get(move.partition) is not log:
+        return MoveCancelledError(f"the log of {move.partition} was deleted while it was moved")
+    if (log.log_start_offset, log.log_end_offset) != (start, end):
+        return False
+    try:
+        move.copy.finish()
+        move.copy.commit(move.target_writer.directory.meta.directory_id)
+    except MoveError as error:
+        return error
+    directory.release(log)
+    return True
+
+
+def _abandon(copy: LogCopy) -> None:
+    try:
+        copy.abandon()
+    except OSError as error:
+        raise TargetFailedError(f"{copy.path} could not be removed: {error}") from error
+
+
+def _nothing() -> None:
+    """Its turn comes after all that was queued before it."""
+
+
+# -- after a crash ---------------------------------------------------------------------------------------------------
+
+
+async def settle_moves(held: Sequence[HeldDirectory]) -> dict[TopicPartition, HeadraceError]:
+    """Undo what moves have left unfinished, and finish what they have left to do, before any log is used: of a log that
+    is in two directories one remains. Returns the partitions of which nobody can say where their log is, and why."""
+    online = {
+        one.writer.directory.meta.directory_id: one.writer
+        for one in held
+        if one.writer is not None and one.failure is None
+    }
+    found = {one: await asyncio.to_thread(find_leftovers, writer.directory) for one, writer in online.items()}
+    holdings = {one: [item for item, _ in writer.directory.holdings()] for one, writer in online.items()}
+    verdicts = judge_marked(found, holdings)
+    refused: dict[TopicPartition, HeadraceError] = {}
+    for (directory_id, partition), verdict in verdicts.items():
+        writer = online[directory_id]
+        path = f"{writer.directory.root}/{partition}"
+        if verdict is Marked.LOG:
+            await _settled(writer, functools.partial(remove_marker, writer.directory.fs, path))
+        elif verdict is Marked.STALE:
+            logger.warning("%s: moved to another directory before the broker stopped, deleted", path)
+            await _settled(writer, functools.partial(writer.directory.delete_all, [partition]))
+        else:
+            why = found[directory_id].damaged.get(partition) or (
+                f"{path} may have been moved to log directory {found[directory_id].markers[partition].directory_id}, "
+                "which is away, or has no log of it"
+            )
+            refused[partition] = CorruptLogError(
+                f"{why}. Start the broker with all its directories; or, to use this log as it is, stop it and remove "
+                f"{path}/{MARKER}"
+            )
+    homes = {partition for one in holdings for partition in holdings[one] if (one, partition) not in verdicts}
+    homes |= {partition for (_, partition), verdict in verdicts.items() if verdict is Marked.LOG}
+    for directory_id, writer in online.items():
+        for name, copied in found[directory_id].futures.items():
+            if copied in homes or len(online) == len(held):  # else it may prove that a log which is away is the log
+                await _settled(writer, functools.partial(_remove_future, writer.directory, name))
+    return refused
+
+
+async def _settled(writer: DirectoryWriter, action: Callable[[], object]) -> None:
+    try:
+        await writer.run(action)
+    except HeadraceError as error:
+        logger.error("%s: what a move has left could not be settled: %s", writer.directory.root, error)
+
+
+def _remove_future(directory: LogDirectory, name: str) -> None:
+    remove_tree(directory.fs, f"{directory.root}/{name}")
+    directory.fs.sync_directory(directory.root)
