@@ -36,6 +36,7 @@ cdef class RecordIterator:
     cdef bint _check_crc
     cdef bint _include_control
     cdef bint _in_batch
+    cdef bint _is_stuck
     cdef bint _busy
     cdef BatchFields _batch
     cdef Walk _walk

@@ -215,7 +215,8 @@ cdef class RecordIterator:
 
     cdef int _fail(self, int fault) except -1:
         cdef int index = self._walk.index - (1 if fault == BYTES_AFTER_LAST else 0)
-        self._walk.index = self._walk.count = 0  # the next step enters this batch again
+        self._walk.index = self._walk.count = 0
+        self._is_stuck = True  # the next step enters this batch again, though all its offsets may be handed out
         self._in_batch = False
         self._release_body()
         raise invalid_record(fault, index, self._batch.base_offset)
@@ -255,7 +256,7 @@ cdef class RecordIterator:
             parse_whole(data, p, self._view.len, self._at, True, batch)
             if self._check_crc:  # of those that are left out too: a flipped bit must not make one look like them
                 check_crc_of(data, p, self._at, batch)
-            if batch.base_offset + batch.last_offset_delta >= self.position and (
+            if (batch.base_offset + batch.last_offset_delta >= self.position or self._is_stuck) and (
                 self._include_control or not batch.attributes & CONTROL_FLAG
             ):
                 break
