@@ -31,17 +31,21 @@ from .checkpoints import (
     LOCK,
     LOG_STARTS,
     META_PROPERTIES,
+    QUARANTINE,
     RECOVERY_POINTS,
     CleanShutdown,
     DirectoryMeta,
+    load_offsets,
     read_clean_shutdown,
     read_meta,
     read_offsets,
     read_partition_metadata,
+    read_quarantine,
     write_clean_shutdown,
     write_meta,
     write_offsets,
     write_partition_metadata,
+    write_quarantine,
 )
 from .compaction.manager import CleanerManager
 from .config import LogConfig
@@ -113,6 +117,7 @@ class LogDirectory:
         self._lock = lock
         self._recovery_points: dict[TopicPartition, int] = {}
         self._log_starts: dict[TopicPartition, int] = {}
+        self._knows_log_starts = True
         self._high_watermarks: dict[TopicPartition, int] = {}
         #: Logs that are about to be renamed into here, and up to where they will be durable.
         self._expected: dict[TopicPartition, int] = {}
@@ -172,7 +177,8 @@ class LogDirectory:
 
     def _open_logs(self) -> None:
         self._recovery_points = read_offsets(self.fs, self._path(RECOVERY_POINTS))
-        self._log_starts = read_offsets(self.fs, self._path(LOG_STARTS))
+        log_starts = load_offsets(self.fs, self._path(LOG_STARTS))
+        self._log_starts, self._knows_log_starts = log_starts or {}, log_starts is not None
         self._high_watermarks = read_offsets(self.fs, self._path(HIGH_WATERMARKS))
         found: set[TopicPartition] = set()
         for name in self.fs.listdir(self.root):
@@ -196,7 +202,10 @@ class LogDirectory:
         topic_id = None
         try:
             topic_id = read_partition_metadata(self.fs, path)
-            self.logs[partition] = PartitionLog.open(
+            why = read_quarantine(self.fs, path)
+            if why is not None:
+                raise CorruptLogError(why)
+            log = self.logs[partition] = PartitionLog.open(
                 self.fs,
                 path,
                 partition,
@@ -205,9 +214,12 @@ class LogDirectory:
                 rng=self._rng,
                 topic_id=topic_id,
                 recovery_point=self._recovery_points.get(partition, 0),
-                log_start_offset=self._log_starts.get(partition, 0),
+                log_start_offset=self._log_starts.get(partition, 0) if self._knows_log_starts else None,
                 clean=self._was_closed_cleanly(partition),
             )
+            if not self._knows_log_starts and log.log_start_offset > log.segments[0].base_offset:
+                self._log_starts[partition] = log.log_start_offset
+                self._unwritten.add(LOG_STARTS)
         except CorruptLogError as error:
             logger.error("%s is quarantined: %s", partition, error.message)
             self.quarantined[partition] = error
@@ -263,6 +275,26 @@ class LogDirectory:
                 "of the same name"
             )
         return log
+
+    def quarantine(self, partition: TopicPartition, error: CorruptLogError) -> bool:
+        """Takes a log that was found to be damaged out of service, its files left as they are, and says so beside them:
+        no start serves it again before the operator has removed that file. False when it is not in service."""
+        log = self.logs.pop(partition, None)
+        if log is None:
+            return False
+        self.quarantined[partition] = error
+        self._quarantined_ids[partition] = log.topic_id
+        logger.error("%s is quarantined: %s", partition, error.message)
+        with contextlib.suppress(CorruptLogError):  # it wanted to complete an index, perhaps from what is damaged
+            log.close(flush=False)
+        with _full_disk_left_out(self.root):  # then it is named at the clean stop, and judged anew after another
+            path = log.directory
+            why = (
+                f"{error.message}. Found while the broker ran: the log is not served and its files are left as they "
+                f"are. Restore them and remove {path}/{QUARANTINE}, or delete {path} to give its records up"
+            )
+            write_quarantine(self.fs, path, why)
+        return True
 
     def delete(self, partition: TopicPartition) -> bool:
         """``delete_all`` of one; False when there is none."""

@@ -6,10 +6,12 @@ Everything is judged before anything is changed; CorruptLogError leaves the file
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
 from ..errors import CorruptLogError
+from ..types import NO_EPOCH
 from .compaction.swap import finish_swaps
 from .config import LogConfig
 from .epochs import EpochStart, LeaderEpochs, with_epoch
@@ -98,6 +100,13 @@ class _Opening:
             return False
         return found.problem is None and found.next_offset == log_end_offset
 
+    def first_epoch(self, segment: LogSegment) -> int:
+        """The leader epoch of a segment's first batch; -1 when it has none, or cannot be read."""
+        try:
+            return segment.header_at(0).leader_epoch if segment.size else NO_EPOCH
+        except CorruptLogError:
+            return NO_EPOCH
+
     def sizes_fit(self, segment: LogSegment) -> bool:
         """A cheap look at a sealed segment's indexes, without reading them."""
         for path, entry_bytes, needed in ((INDEX_SUFFIX, 8, False), (TIME_INDEX_SUFFIX, 12, segment.size > 0)):
@@ -112,7 +121,13 @@ class _Opening:
         return True
 
     def rebuild(self, segment: LogSegment, found: Scan, *, sealed: bool) -> None:
-        segment.rebuild_indexes(found.batches)
+        try:
+            segment.rebuild_indexes(found.batches)
+        except OSError as error:
+            if error.errno not in NO_SPACE:
+                raise
+            self.notes.append(f"{segment.path}: its indexes are in memory only, the disk is full")
+            return
         if sealed:
             segment.seal()
             segment.unload_indexes()
@@ -131,29 +146,33 @@ def open_segments(
     *,
     now_ms: int,
     recovery_point: int,
-    log_start_offset: int,
+    log_start_offset: int | None,
     clean: bool,
 ) -> Opened:
     """See ``PartitionLog.open``."""
+    start_is_known, log_start_offset = log_start_offset is not None, log_start_offset or 0
     opening = _Opening(fs, directory, config, now_ms)
     opening.notes += finish_swaps(fs, directory)
     segments = opening.attach_all(log_start_offset)
     epochs = LeaderEpochs(fs, directory)
     epochs_known = epochs.load()
+    if epochs_known and segments and not epochs.entries and opening.first_epoch(segments[0]) >= 0:
+        epochs_known = False  # Kafka's, which lost its entries in a crash: every log of ours has them on disk first
     if not segments:
         if recovery_point > log_start_offset:
             raise CorruptLogError(
                 f"{directory}: no segment is there, but the log was flushed up to offset {recovery_point}"
             )
         _remove(opening)
-        epochs.replace(())
+        epochs.restore(())
         return Opened([opening.create(log_start_offset)], epochs, log_start_offset, log_start_offset, [])
 
     scans: dict[int, Scan] = {}
     if clean and opening.is_cleanly_closed(segments[-1], recovery_point):
         log_end_offset = recovery_point
     else:
-        scans = _scan_unflushed(opening, segments, recovery_point)
+        vouched_for = epochs.entries if epochs_known and epochs.is_vouched_for else None
+        scans = _scan_unflushed(opening, segments, recovery_point, vouched_for)
         log_end_offset = scans[len(segments) - 1].next_offset
     _remove(opening)
     if scans:
@@ -172,8 +191,16 @@ def open_segments(
             segment.resume()
 
     log_start_offset = max(log_start_offset, segments[0].base_offset)
-    if epochs.entries and epochs.entries[0].start_offset > log_start_offset:
-        epochs_known = False  # the checkpoint of log starts was lost: records are back that were given up
+    if epochs_known and epochs.entries and epochs.entries[0].start_offset > log_start_offset:
+        # The first epoch is said to start where the log does, once records were deleted: a second word for it.
+        if not start_is_known and opening.first_epoch(segments[0]) >= 0:
+            log_start_offset = epochs.entries[0].start_offset
+            opening.notes.append(
+                f"{directory}: starts at offset {log_start_offset}, as the epoch checkpoint says: the checkpoint of "
+                "log starts was lost"
+            )
+        else:
+            epochs_known = False  # records are back that were given up
     _restore_epochs(opening, epochs, epochs_known, segments, scans, log_end_offset)
     if log_start_offset > log_end_offset:  # records below the start were deleted, and those above it were never flushed
         opening.notes.append(f"{directory}: ends at {log_end_offset}, below its start {log_start_offset}: starts empty")
@@ -181,12 +208,14 @@ def open_segments(
             segment.close()
             segment.delete_files()
         segments, log_end_offset = [opening.create(log_start_offset)], log_start_offset
-        epochs.replace(())
+        epochs.restore(())
     epochs.truncate_from_start(log_start_offset)
     return Opened(segments, epochs, log_start_offset, log_end_offset, opening.notes)
 
 
-def _scan_unflushed(opening: _Opening, segments: list[LogSegment], recovery_point: int) -> dict[int, Scan]:
+def _scan_unflushed(
+    opening: _Opening, segments: list[LogSegment], recovery_point: int, epochs: Sequence[EpochStart] | None
+) -> dict[int, Scan]:
     """Scans every segment that reaches beyond the recovery point; CorruptLogError on anything but a torn tail."""
     scans = {}
     last = len(segments) - 1
@@ -195,7 +224,7 @@ def _scan_unflushed(opening: _Opening, segments: list[LogSegment], recovery_poin
             continue
         # The active segment is never compacted, but truncation may have made a compacted one the active one.
         contiguous = number == last and not opening.config.cleanup_compact
-        found = scans[number] = scan(segment.log, segment.base_offset, contiguous=contiguous)
+        found = scans[number] = scan(segment.log, segment.base_offset, contiguous=contiguous, epochs=epochs)
         judgement = judge(segment.log, found, recovery_point=recovery_point, is_last=number == last)
         if judgement.verdict is Verdict.CORRUPT:
             raise opening.corrupt(segment, judgement.why)
@@ -242,7 +271,7 @@ def _restore_epochs(
         for entry in found.epochs if found is not None else ():
             if entry.epoch > (entries[-1].epoch if entries else -1):
                 entries = with_epoch(entries, EpochStart(entry.epoch, entry.start_offset))
-    epochs.replace(entries)
+    epochs.restore(entries)
 
 
 def _remove(opening: _Opening) -> None:

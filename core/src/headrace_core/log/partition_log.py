@@ -123,14 +123,14 @@ class PartitionLog(LogReader):
         rng: random.Random | None = None,
         topic_id: uuid.UUID | None = None,
         recovery_point: int = 0,
-        log_start_offset: int = 0,
+        log_start_offset: int | None = 0,
         clean: bool = False,
     ) -> PartitionLog:
         """Opens the log in ``directory`` (which exists), creating its first segment if it has none.
 
         ``clean``: the last owner closed it and ``recovery_point`` is its end; else what lies beyond the recovery point
-        is scanned, a torn tail is cut and indexes are rebuilt. Raises CorruptLogError (nothing is changed then) and
-        OSError.
+        is scanned, a torn tail is cut and indexes are rebuilt. ``log_start_offset=None``: the checkpoint that tells it
+        is lost, and the epoch checkpoint tells it. Raises CorruptLogError (nothing is changed then) and OSError.
         """
         opened = open_segments(
             fs,

@@ -26,10 +26,11 @@ from __future__ import annotations
 
 import enum
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from ..errors import CorruptMessageError
-from ..records import HEADER_BYTES, check_batch, read_header
+from ..records import HEADER_BYTES, check_batch, epoch_range, read_header
 from ..types import NO_EPOCH
 from .epochs import EpochStart
 from .files import File
@@ -83,11 +84,13 @@ def scan(
     end: int | None = None,
     check_crc: bool = True,
     contiguous: bool = False,
+    epochs: Sequence[EpochStart] | None = None,
 ) -> Scan:
     """Reads batches from ``position`` (a batch's start) until the end of the file, or the first that is not sound: cut
     short, impossible, wrong CRC, or with an offset or leader epoch that cannot follow the one before it. (The CRC
     covers neither of these two.) ``contiguous``: offsets must go on without a gap, as they do where no compaction has
-    been.
+    been. ``epochs``: the epoch checkpoint, which is durable before the first batch of an epoch is written: another
+    epoch than the one that it tells is damage; None: not asked.
     """
     size = file.size() if end is None else end
     found = Scan(end=position, next_offset=base_offset, file_size=size)
@@ -111,6 +114,11 @@ def scan(
             latest_epoch = found.epochs[-1].epoch if found.epochs else NO_EPOCH
             if header.leader_epoch < latest_epoch and header.leader_epoch != NO_EPOCH:
                 raise CorruptMessageError(f"leader epoch {header.leader_epoch} cannot follow {latest_epoch}")
+            if epochs is not None:
+                _, _, least, most = epoch_range(epochs, header.last_offset)
+                if not least <= header.leader_epoch <= most:
+                    known = f"{most}" if least == most else f"{least} to {most}"
+                    raise CorruptMessageError(f"leader epoch {header.leader_epoch}; the epoch checkpoint says {known}")
             if check_crc:
                 if at + header.size > len(window):
                     window = file.pread(min(max(_WINDOW_BYTES, header.size), size - found.end), found.end)
