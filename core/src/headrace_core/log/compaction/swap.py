@@ -65,21 +65,12 @@ def finish_swaps(fs: FileSystem, directory: str) -> list[str]:
     names = fs.listdir(directory)
     committed = sorted(int(match[1]) for match in map(_LOG_SWAP.match, names) if match)
     bases = [int(match[1]) for match in map(_LOG.match, names) if match]
+    ends = {base: _end_of_swapped(fs, directory, base) for base in committed}  # all of them before anything is changed
     notes = []
-    for base in committed:
-        path = f"{directory}/{segment_name(base)}{LOG_SUFFIX}{SWAP}"
-        file = fs.open(path)
-        try:
-            found = scan(file, base, check_crc=False)
-        finally:
-            file.close()
-        if found.problem is not None:
-            raise CorruptLogError(
-                f"{path}, position {found.end}: {found.problem}. A compaction was to put it in the place of older "
-                f"segments; all files are left as they are: restore it, or delete {directory} to give its records up"
-            )
-        replaced = [old for old in bases if base <= old < found.next_offset]
+    for base, end in ends.items():
+        replaced = [old for old in bases if base <= old < end]
         finish_swap(fs, directory, base, replaced)
+        path = f"{directory}/{segment_name(base)}{LOG_SUFFIX}{SWAP}"
         notes.append(f"{path}: an interrupted compaction is finished, {len(replaced)} segments replaced by one")
     orphans = [name for name in names if _INDEX_SWAP.match(name) and fs.exists(f"{directory}/{name}")]
     for name in orphans:
@@ -87,6 +78,23 @@ def finish_swaps(fs: FileSystem, directory: str) -> list[str]:
     if orphans:
         fs.sync_directory(directory)
     return notes
+
+
+def _end_of_swapped(fs: FileSystem, directory: str, base: int) -> int:
+    """The offset after the last one of a swapped segment, which is never empty: it keeps the last batch of the old."""
+    path = f"{directory}/{segment_name(base)}{LOG_SUFFIX}{SWAP}"
+    file = fs.open(path)
+    try:
+        found = scan(file, base, check_crc=False)
+    finally:
+        file.close()
+    problem = found.problem or ("there is no batch in it" if not found.batches else None)
+    if problem is not None:
+        raise CorruptLogError(
+            f"{path}, position {found.end}: {problem}. A compaction was to put it in the place of older segments; all "
+            f"files are left as they are: restore it, or delete {directory} to give its records up"
+        )
+    return found.next_offset
 
 
 def _unlink(fs: FileSystem, path: str) -> None:
