@@ -24,6 +24,7 @@ import struct
 import sys
 from array import array
 from bisect import bisect_right
+from collections.abc import Callable
 from typing import NamedTuple
 
 from ..errors import CorruptLogError
@@ -32,7 +33,8 @@ from .files import File, FileSystem, read_file
 OFFSET_ENTRY = struct.Struct(">II")
 TIME_ENTRY = struct.Struct(">qI")
 RELATIVE_OFFSET_MAX = 2**31 - 1
-_ENTRIES_PER_WRITE = 64
+#: Entries that wait in memory (their file is opened for each write); a start makes those anew that were lost.
+_ENTRIES_PER_WRITE = 256
 
 
 class TimestampOffset(NamedTuple):
@@ -50,15 +52,20 @@ class IndexEntry(NamedTuple):
 
 
 class _IndexFile:
-    """The file behind an index: appended to in groups, opened only while it is written."""
+    """The file behind an index: written in groups, and open only while it is being written or synced: an idle partition
+    holds no descriptor for its indexes, and a stop syncs only those that were changed."""
+
+    __slots__ = ("_entry_bytes", "_fs", "_pending", "_size", "_syncing", "_unsynced", "path")
 
     def __init__(self, fs: FileSystem, path: str, entry_bytes: int) -> None:
         self.path = path
         self._fs = fs
         self._entry_bytes = entry_bytes
-        self._file: File | None = None
         self._size = 0
-        self._pending = bytearray()
+        self._pending: bytearray | None = None
+        #: Changed since the last sync. What an earlier process left was synced by it, or is written anew at the start.
+        self._unsynced = False
+        self._syncing: File | None = None
 
     def load(self) -> bytes:
         try:
@@ -69,52 +76,100 @@ class _IndexFile:
         return data
 
     def append(self, entry: bytes) -> None:
-        self._pending += entry
-        if len(self._pending) >= _ENTRIES_PER_WRITE * self._entry_bytes:
+        pending = self._pending
+        if pending is None:
+            pending = self._pending = bytearray()
+        pending += entry
+        if len(pending) >= _ENTRIES_PER_WRITE * self._entry_bytes:
             self.write()
 
     def write(self) -> None:
         """Hands pending entries to the operating system."""
         if self._pending:
-            self._open().pwritev([bytes(self._pending)], self._size)
+            self._change(self._write_pending)
+
+    def _write_pending(self, file: File) -> None:
+        if self._pending:
+            file.pwritev([bytes(self._pending)], self._size)
             self._size += len(self._pending)
-            self._pending.clear()
+            self._pending = None
 
     def replace(self, data: bytes) -> None:
         """The file holds exactly ``data`` from now on."""
-        self._pending.clear()
-        file = self._open()
-        file.truncate(0)
-        if data:
-            file.pwritev([data], 0)
+        self._pending = None
+
+        def rewrite(file: File) -> None:
+            file.truncate(0)
+            if data:
+                file.pwritev([data], 0)
+
+        self._change(rewrite)
         self._size = len(data)
 
     def truncate(self, entries: int) -> None:
         size = entries * self._entry_bytes
         if size >= self._size:
-            del self._pending[size - self._size :]
+            if self._pending is not None:
+                del self._pending[size - self._size :]
             return
-        self._pending.clear()
-        self._open().truncate(size)
+        self._pending = None
+        self._change(lambda file: file.truncate(size))
         self._size = size
+
+    def create(self) -> None:
+        """An empty file, of a name that was not there."""
+        file = self._open()
+        try:
+            if file.size():
+                self._unsynced = True
+                file.truncate(0)
+        finally:
+            file.close()
+        self._pending, self._size = None, 0
 
     def sync(self) -> None:
         """All that was ever written to the file is durable, also by a process before this one."""
-        self.write()
-        self._open().sync()
+        file = self.begin_sync()
+        if file is None:
+            return
+        durable = False
+        try:
+            file.sync()
+            durable = True
+        finally:
+            self.end_sync(durable=durable)
+
+    def begin_sync(self) -> File | None:
+        """The file, with all entries written, for who syncs several at a time and then calls ``end_sync``; None when
+        nothing was changed since the last sync."""
+        if not self._unsynced and not self._pending:
+            return None
+        file = self._syncing = self._open()
+        self._unsynced = True
+        self._write_pending(file)
+        return file
+
+    def end_sync(self, *, durable: bool) -> None:
+        """The file that ``begin_sync`` gave has been synced, or could not be."""
+        if self._syncing is not None:
+            self._syncing.close()
+            self._syncing = None
+            self._unsynced = not durable
 
     def close(self) -> None:
-        if self._file is not None:
-            self._file.close()
-            self._file = None
+        """Drops what was not written: nothing touches the file from here on, whose name may become another's."""
+        self._pending = None
 
-    def create(self) -> None:
-        self._open()
+    def _change(self, change: Callable[[File], None]) -> None:
+        self._unsynced = True
+        file = self._open()
+        try:
+            change(file)
+        finally:
+            file.close()
 
     def _open(self) -> File:
-        if self._file is None:
-            self._file = self._fs.open(self.path, write=True, create=True)
-        return self._file
+        return self._fs.open(self.path, write=True, create=True)
 
 
 _NO_ENTRY = IndexEntry(0, -1)
@@ -131,8 +186,13 @@ class OffsetIndex:
 
     # ---- state
 
+    def create(self) -> None:
+        """A new segment's index."""
+        self._entries = (array("I"), array("I"))
+        self.file.create()
+
     def start_empty(self) -> None:
-        """A new segment's index, or one about to be rebuilt."""
+        """An index that is about to be rebuilt."""
         self._entries = (array("I"), array("I"))
         self.file.replace(b"")
 
@@ -225,8 +285,13 @@ class TimeIndex:
         self.file = _IndexFile(fs, path, TIME_ENTRY.size)
         self._entries: tuple[array[int], array[int]] | None = None
 
+    def create(self) -> None:
+        """A new segment's index."""
+        self._entries = (array("q"), array("I"))
+        self.file.create()
+
     def start_empty(self) -> None:
-        """A new segment's index, or one about to be rebuilt."""
+        """An index that is about to be rebuilt."""
         self._entries = (array("q"), array("I"))
         self.file.replace(b"")
 

@@ -15,7 +15,7 @@ import logging
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from ..errors import CorruptLogError, CorruptMessageError
+from ..errors import CorruptLogError, CorruptMessageError, ServerBusyError
 from ..records import HEADER_BYTES, BatchHeader, check_batch, read_header
 from .files import Buffer, File, FileSystem
 from .index import RELATIVE_OFFSET_MAX, IndexEntry, OffsetIndex, TimeIndex, TimestampOffset
@@ -84,6 +84,8 @@ class LogSegment:
         self.index_fault: str | None = None
         #: Is the time index known to be that of the log? One that was not loaded from its file is.
         self._times_checked = True
+        #: Was anything written, or cut, since it was opened or closed?
+        self._is_changed = False
         self._bytes_since_index = 0
         self._reserved_end = 0
         #: May blocks be reserved ahead? Not on a disk that is nearly full.
@@ -110,11 +112,11 @@ class LogSegment:
             fs, directory, base_offset, index_bytes_max=index_bytes_max, interval_bytes=interval_bytes, log=log
         )
         try:
-            segment.index.start_empty()
-            segment.time_index.start_empty()
-        except OSError:
+            segment.index.create()
+            segment.time_index.create()
+        except (OSError, ServerBusyError):
             # The owner may go on with the segment before this one: a file that claims its next offset must not stay.
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError, ServerBusyError):
                 segment.delete_files()
             raise
         segment.created_ms = now_ms
@@ -158,6 +160,7 @@ class LogSegment:
 
     def publish(self, batches: Sequence[BatchMeta]) -> None:
         """The batches just written are there: indexes, then the size. The order of Kafka's LogSegment.append."""
+        self._is_changed = True
         position = self.size
         largest = self.largest_timestamp
         since = self._bytes_since_index
@@ -187,21 +190,14 @@ class LogSegment:
 
     def seal(self) -> None:
         """No more appends: the last time entry, unused space given back, everything durable."""
-        largest = self.largest_timestamp
-        self.time_index.maybe_append(largest.timestamp_ms, largest.offset, sealing=True)
-        if self._reserved_end > self.size:
-            self.log.truncate(self.size)
-            self._reserved_end = 0
-        self.log.sync()
-        self.index.file.sync()
-        self.time_index.file.sync()
-        self.index.file.close()
-        self.time_index.file.close()
+        self._complete()
+        self._sync([self.log, *self.begin_close()])
 
     def truncate_to(self, place: Place | None) -> None:
         """Cuts the log before ``place`` (None: keep all), and the indexes with it."""
         if place is None:
             return
+        self._is_changed = True
         self._check_times()
         self.index.truncate_to(place.header.base_offset)
         self.time_index.truncate_to(place.header.base_offset)
@@ -222,7 +218,8 @@ class LogSegment:
         self._largest = TimestampOffset(-1, self.base_offset)
         self.first_timestamp_ms = None
         self.publish(batches)
-        self.write_indexes()
+        with full_disk_tolerated():  # the entries are in memory, and reach the file when there is room
+            self.write_indexes()
         self.index_fault = None
         self._times_checked = True
 
@@ -236,16 +233,36 @@ class LogSegment:
         self._bytes_since_index = self.size - self.index.last_position()
 
     def close(self) -> None:
-        """Completes the indexes and gives their descriptors back; the log's closes with its last reader."""
+        """Completes the indexes; descriptors go with the last reader. Does nothing if nothing was changed."""
+        self._sync(self.begin_close())
+
+    def begin_close(self) -> list[File]:
+        """As ``close``, for several at a time: what is to be synced before ``end_close``. A clean stop means that the
+        next start believes the indexes."""
+        if self._is_changed or self._reserved_end > self.size:
+            self._complete()
+        return [file for index in (self.index, self.time_index) if (file := index.file.begin_sync()) is not None]
+
+    def end_close(self, *, durable: bool) -> None:
+        """What ``begin_close`` gave has been synced, or could not be."""
+        self.index.file.end_sync(durable=durable)
+        self.time_index.file.end_sync(durable=durable)
+
+    def _complete(self) -> None:
         largest = self.largest_timestamp
         self.time_index.maybe_append(largest.timestamp_ms, largest.offset, sealing=True)
-        self.index.file.sync()  # a clean stop means that the next start believes them
-        self.time_index.file.sync()
         if self._reserved_end > self.size:
             self.log.truncate(self.size)
             self._reserved_end = 0
-        self.index.file.close()
-        self.time_index.file.close()
+        self._is_changed = False
+
+    def _sync(self, files: Sequence[File]) -> None:
+        durable = False
+        try:
+            self._fs.sync_files(files)
+            durable = True
+        finally:
+            self.end_close(durable=durable)
 
     def delete_files(self) -> None:
         """Unlinks the files; who reads them keeps them open."""
