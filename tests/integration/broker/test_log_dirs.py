@@ -16,11 +16,13 @@ import grpc
 import pytest
 from broker_world import WAIT_S, Cluster, Topic, until
 
-from headrace import Admin, TopicPartition
+from headrace import Admin, TopicPartition, TopicPartitionReplica
 from headrace_core.errors import (
     BrokerIdNotRegisteredError,
     InvalidRequestError,
     LeaderNotAvailableError,
+    LogDirNotFoundError,
+    ReplicaNotAvailableError,
     StorageError,
     UnsupportedVersionError,
 )
@@ -66,6 +68,15 @@ class TwoDirectories:
 
         partitions = self.image(known).topics[topic.topic_id].partitions
         return [self.names[each.directories[0]] for each in partitions]
+
+    def until_in(self, topic: Topic, wanted: list[str]) -> None:
+        """Until the controller knows the partitions to be there."""
+
+        def there(image: MetadataImage) -> bool:
+            found = image.topics.get(topic.topic_id)
+            return found is not None and [self.names.get(each.directories[0]) for each in found.partitions] == wanted
+
+        self.image(there)
 
     def metadata(self, topic: Topic) -> list[Any]:
         request = metadata_pb2.MetadataRequest(topics=[topic.name])
@@ -195,6 +206,68 @@ def test_log_dirs_are_described_by_the_sdk_and_the_command_line(world: TwoDirect
         "topic", "partition", "size_bytes", "offset_lag", "is_future"
     }  # fmt: skip
     assert "BROKER_ID_NOT_REGISTERED" in cli(world, "log-dirs", "describe", "--broker", "7", code=1)
+
+
+def test_a_partition_is_moved_by_the_command_line_and_the_controller_knows(world: TwoDirectories) -> None:
+    topic = world.cluster.topic("movable", 2)
+    places = world.places(topic)
+    values = [b"%d" % number for number in range(50)]
+    for value in values:
+        topic.produce(value)
+    to = world.two if places[0] == "one" else world.one
+    epoch = topic.leader_epoch()
+    moved = cli(world, "log-dirs", "move", "movable-0", "--to", f"{to}/", "--broker", "1", "--wait")
+    assert moved == {"topic": "movable", "partition": 0, "broker": 1, "to": f"{to}/", "moved": True}
+    assert (to / "movable-0").is_dir()
+    wanted = [to.name, places[1]]
+    world.until_in(topic, wanted)
+    assert topic.leader_epoch() == epoch, "a move changes no leader"
+    assert topic.produce(b"after").base_offset == len(values)
+    assert topic.read() == [*values, b"after"]
+    world.cluster.broker.kill()
+    world.cluster.restart()
+    assert world.places(topic) == wanted
+    assert topic.read() == [*values, b"after"]
+
+
+def test_moves_that_cannot_be_are_refused_by_name(world: TwoDirectories, client: Admin) -> None:
+    topic = world.cluster.topic("fixed", 2)
+    places = world.places(topic)
+    here, there = TopicPartitionReplica("fixed", 0, 1), TopicPartitionReplica("fixed", 7, 1)
+    with pytest.raises(LogDirNotFoundError, match=r"/nowhere is none of log\.dirs"):
+        client.alter_replica_log_dirs({here: "/nowhere"})
+    with pytest.raises(ReplicaNotAvailableError, match="fixed-7 on broker 1"):
+        client.alter_replica_log_dirs({there: str(world.one), here: str(world.one)})
+    with pytest.raises(ReplicaNotAvailableError):
+        client.alter_replica_log_dirs({TopicPartitionReplica("unknown", 0, 1): str(world.one)})
+    with pytest.raises(BrokerIdNotRegisteredError):
+        client.alter_replica_log_dirs({TopicPartitionReplica("fixed", 0, 2): str(world.one)})
+    item = admin_pb2.LogDirTopic(topic="fixed", partitions=[1])
+    twice = [admin_pb2.AlterReplicaLogDir(path=str(path), topics=[item]) for path in (world.one, world.two)]
+    with pytest.raises(grpc.RpcError, match="named twice; nothing was moved"):
+        world.cluster.admin.AlterReplicaLogDirs(admin_pb2.AlterReplicaLogDirsRequest(directories=twice), timeout=WAIT_S)
+    assert world.places(topic)[1] == places[1]
+    said = cli(world, "log-dirs", "move", "fixed-0", "--to", "/nowhere", "--broker", "1", code=1)
+    assert "LOG_DIR_NOT_FOUND" in said
+    assert "must be TOPIC-PARTITION" in cli(
+        world, "log-dirs", "move", "fixed", "--to", str(world.one), "--broker", "1", code=2
+    )
+
+
+def test_a_whole_topic_is_moved_with_one_request(world: TwoDirectories, client: Admin) -> None:
+    topic = world.cluster.topic("together", 4)
+    world.places(topic)
+    request = admin_pb2.AlterReplicaLogDirsRequest(
+        broker_id=1,
+        directories=[
+            admin_pb2.AlterReplicaLogDir(path=str(world.two), topics=[admin_pb2.LogDirTopic(topic="together")])
+        ],
+    )
+    results = world.cluster.admin.AlterReplicaLogDirs(request, timeout=WAIT_S).results
+    assert [(each.partition, each.error.code) for each in results] == [(number, 0) for number in range(4)]
+    world.until_in(topic, ["two"] * 4)
+    one, two = client.describe_log_dirs(topics=["together"])[1]
+    assert (len(one.replicas), [each.is_future for each in two.replicas]) == (0, [False] * 4)
 
 
 def test_a_question_for_another_broker_or_to_a_controller_is_refused(world: TwoDirectories) -> None:

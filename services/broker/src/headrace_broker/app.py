@@ -109,6 +109,7 @@ class Broker:
             on_failed=self._replicas_failed,
             assigned=self.replicas.assigned_directory,
             on_directory_failed=lambda _: self._tell_offline_directories(),
+            on_moved=lambda partitions: self._assignments.replicas_changed(partitions),
             reserve_bytes=self.settings.current.dir_reserve_bytes,
         )
         self.settings.subscribe(lambda _, new: self.storage.set_reserve(new.dir_reserve_bytes))
@@ -212,7 +213,7 @@ class Broker:
             context,
             self._controller,
             given=config.given,
-            log_dirs=LogDirs(self.storage.describe, None),
+            log_dirs=LogDirs(self.storage.describe, self.storage.move),
         )
         served: dict[str, list[tuple[Any, Any, str]]] = {
             CLIENT: [

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from headrace_core.errors import HeadraceError, InvalidRequestError, ReplicaNotAvailableError, UnsupportedVersionError
+from headrace_core.errors import HeadraceError, InvalidRequestError, ReplicaNotAvailableError
 from headrace_core.rpc.status import error_to_proto
 from headrace_core.types import TopicPartition, check_topic_name
 from headrace_protos.v1 import admin_pb2
@@ -24,7 +24,7 @@ class LogDirs:
     and raises LogDirNotFoundError, StorageError, ReplicaNotAvailableError."""
 
     describe: Callable[[], Sequence[DirectoryDescription]]
-    move: Callable[[TopicPartition, str], Coroutine[Any, Any, None]] | None
+    move: Callable[[TopicPartition, str], Coroutine[Any, Any, None]]
 
 
 def describe_log_dirs(broker: BrokerContext, log_dirs: LogDirs, request: Any) -> Any:
@@ -55,8 +55,6 @@ def describe_log_dirs(broker: BrokerContext, log_dirs: LogDirs, request: Any) ->
 async def alter_replica_log_dirs(broker: BrokerContext, log_dirs: LogDirs, request: Any) -> Any:
     """Each replica by itself; one that is named twice, for whatever directories, is refused as a whole."""
     _check_meant(broker, request)
-    if log_dirs.move is None:
-        raise UnsupportedVersionError("moving replicas between log directories is not built yet")
     broker.replicas.check_serving()
     moves: list[tuple[TopicPartition, str]] = []
     results = []
