@@ -1,4 +1,4 @@
-"""Partitions that change directories while they are written and read, and what a crash in the middle leaves (KIP-113)."""
+"""Partitions that change directories while they are written and read, and what a crash leaves of it (KIP-113)."""
 
 from __future__ import annotations
 
@@ -101,7 +101,9 @@ def test_appends_under_way_wait_and_keep_their_order() -> None:
             assert sent > 10
             assert [answer.results[0].base_offset for answer in answers.sent] == list(range(sent))
             assert broker.values("orders") == [b"%d" % number for number in range(sent)]
-            assert broker.storage.log(ORDERS).directory == "/two/orders-0"  # type: ignore[union-attr]
+            log = broker.storage.log(ORDERS)
+            assert log is not None
+            assert log.directory == "/two/orders-0"
             await fetched.wait_sent(1)
             assert not fetched.sent[0].results[0].error.code
             producer.on_closed()

@@ -20,10 +20,10 @@ import logging
 import random
 import re
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from ..clock import Clock
-from ..errors import CorruptLogError, InconsistentTopicIdError, InvalidConfigError, StorageError
+from ..errors import CorruptLogError, HeadraceError, InconsistentTopicIdError, InvalidConfigError, StorageError
 from ..types import TopicPartition
 from .checkpoints import (
     CLEAN_SHUTDOWN,
@@ -49,9 +49,10 @@ from .checkpoints import (
 )
 from .compaction.manager import CleanerManager
 from .config import LogConfig
+from .creating import NewLog, create_logs
 from .deleting import DeletedFiles, Removed
-from .files import FileSystem, Lock, make_directories
-from .partition_log import NO_SPACE, PartitionLog
+from .files import NO_SPACE, FileSystem, Lock, make_directories
+from .partition_log import PartitionLog, close_together, flush_together
 from .retention import Expired
 
 logger = logging.getLogger(__name__)
@@ -191,12 +192,15 @@ class LogDirectory:
                 partition = TopicPartition(match[1], int(match[2]))
                 found.add(partition)
                 self._open_log(partition, path)
-        self._forget(lambda partition: partition not in found)
-        self.compaction.keep_only(found)
+        with _full_disk_left_out(self.root):
+            self._forget(lambda partition: partition not in found)
+        with _full_disk_left_out(self.root):
+            self.compaction.keep_only(found)
         if self._last_stop is not None:  # from here on files change: the next stop has to prove that it was clean
             self.fs.unlink(self._path(CLEAN_SHUTDOWN))
         self.fs.sync_directory(self.root)
-        self.write_recovery_points()
+        with _full_disk_left_out(self.root):
+            self.write_recovery_points()
 
     def _open_log(self, partition: TopicPartition, path: str) -> None:
         topic_id = None
@@ -249,24 +253,45 @@ class LogDirectory:
         Raises InconsistentTopicIdError when there is a log of another topic of that name, CorruptLogError when it is
         quarantined, OSError.
         """
+        (outcome,) = self.create_all([(partition, topic_id, config)])
+        if isinstance(outcome, HeadraceError):
+            raise outcome
+        return outcome
+
+    def create_all(self, wanted: Sequence[NewLog]) -> list[PartitionLog | HeadraceError]:
+        """``create`` of many, forced to the disk together; for each its log, or why there is none. Raises OSError: some
+        of them may be there then, and it can be called again."""
+        missing: dict[TopicPartition, NewLog] = {}
+        for item in wanted:
+            if item[0] not in self.quarantined and item[0] not in self.logs:
+                missing.setdefault(item[0], item)
+        if missing:
+            self._create_missing(missing)
+        outcomes: list[PartitionLog | HeadraceError] = []
+        for partition, topic_id, _ in wanted:
+            try:
+                outcomes.append(self._of_topic(partition, topic_id))
+            except HeadraceError as error:
+                outcomes.append(error)
+        return outcomes
+
+    def _create_missing(self, missing: Mapping[TopicPartition, NewLog]) -> None:
+        for name in tuple(self._unwritten):  # what they say of an earlier log of this name must not outlive it
+            self._write(name, self._checkpoints()[name])
+        self.compaction.write_pending()
+        # What is left of creations, or deletions, that a full disk stopped.
+        left = [partition for partition in missing if self.fs.is_directory(self._path(str(partition)))]
+        if left:
+            self._remove(dict.fromkeys(left, (0, 0)))
+        for logs in create_logs(self.fs, self.root, list(missing.values()), clock=self._clock, rng=self._rng):
+            for log in logs:  # not before their names are durable: who asks again must not get them sooner
+                self.logs[log.topic_partition] = log
+
+    def _of_topic(self, partition: TopicPartition, topic_id: uuid.UUID) -> PartitionLog:
         if partition in self.quarantined:
             raise self.quarantined[partition]
-        log = self.logs.get(partition)
-        if log is None:
-            for name in tuple(self._unwritten):  # what they say of an earlier log of this name must not outlive it
-                self._write(name, self._checkpoints()[name])
-            self.compaction.write_pending()
-            path = self._path(str(partition))
-            if self.fs.is_directory(path):  # what is left of a creation, or a deletion, that a full disk stopped
-                self._remove({partition: (0, 0)})
-            self.fs.mkdir(path)
-            write_partition_metadata(self.fs, path, topic_id)
-            log = PartitionLog.open(
-                self.fs, path, partition, config, clock=self._clock, rng=self._rng, topic_id=topic_id
-            )
-            self.fs.sync_directory(self.root)
-            self.logs[partition] = log  # not before its name is durable: who asks again must not get it sooner
-        elif log.topic_id is None:
+        log = self.logs[partition]
+        if log.topic_id is None:
             write_partition_metadata(self.fs, log.directory, topic_id)
             log.topic_id = topic_id
         elif log.topic_id != topic_id:
@@ -511,11 +536,10 @@ class LogDirectory:
         start need not scan; else (after a failure) just lets go."""
         try:
             if clean:
-                for log in self.logs.values():
-                    log.flush()
+                logs = list(self.logs.values())
+                flush_together(self.fs, logs)
                 self.write_recovery_points()
-                for log in self.logs.values():
-                    log.close()
+                close_together(self.fs, logs)
                 quarantined = frozenset(map(str, self.quarantined))
                 write_clean_shutdown(self.fs, self.root, CleanShutdown(broker_epoch, quarantined))
         finally:

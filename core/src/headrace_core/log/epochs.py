@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from ..types import NO_EPOCH
 from .checkpoints import load_checkpoint, write_checkpoint
-from .files import FileSystem
+from .files import NO_SPACE, FileSystem
 
 logger = logging.getLogger(__name__)
 
@@ -83,6 +83,18 @@ class LeaderEpochs:
             write_checkpoint(self._fs, self._path, [f"{entry.epoch} {entry.start_offset}" for entry in entries])
             self._stored = entries
         self.entries = entries
+
+    def restore(self, entries: Iterable[EpochStart]) -> None:
+        """``replace`` for one who opens a log, and found these entries in it: a full disk is no reason not to. The file
+        follows with the next change, and whoever opens the log before that finds the entries again."""
+        entries = tuple(entries)
+        try:
+            self.replace(entries)
+        except OSError as error:
+            if error.errno not in NO_SPACE:
+                raise
+            logger.warning("%s could not be written, the disk is full: it will be with the next epoch", self._path)
+            self.entries = entries
 
     def truncate_from_end(self, end_offset: int) -> None:
         """The log now ends at ``end_offset``."""

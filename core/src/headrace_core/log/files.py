@@ -19,7 +19,7 @@ import ctypes
 import errno
 import fcntl
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Protocol, cast
 
 _sync_descriptors: Callable[[Iterable[int]], list[int]] | None
@@ -30,6 +30,8 @@ except ImportError:  # not compiled: one after the other
 
 Buffer = bytes | bytearray | memoryview
 
+#: The disk, or the quota, is used up: the errors that pass.
+NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 #: Linux takes at most this many buffers in one writev.
 IOV_MAX = 1024
 _FALLOC_FL_KEEP_SIZE = 1
@@ -353,6 +355,16 @@ _fallocate = _libc("fallocate", ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctyp
 _sync_file_range = _libc("sync_file_range", ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint)
 
 
+@contextlib.contextmanager
+def full_disk_tolerated() -> Iterator[None]:
+    """For writes that can be left out, or made later: a full disk is passed over."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in NO_SPACE:
+            raise
+
+
 # ---------------------------------------------------------------------------------------------- whole small files
 
 
@@ -368,17 +380,30 @@ def read_file(fs: FileSystem, path: str) -> bytes:
 def write_file_atomically(fs: FileSystem, path: str, data: bytes) -> None:
     """Replaces a small file so that a crash leaves the old bytes or the new ones: new file, fsync, rename, fsync of the
     directory. When this returns, the new ones are durable."""
-    directory, _, name = path.rpartition("/")
-    temporary = f"{directory}/{name}.tmp"
-    file = fs.open(temporary, write=True, create=True)
+    write_files_atomically(fs, [(path, data)])
+
+
+def write_files_atomically(fs: FileSystem, files: Sequence[tuple[str, bytes]], *, sync_names: bool = True) -> None:
+    """``write_file_atomically`` of several (path, bytes), forced together. Without ``sync_names`` the new names are only
+    durable once the caller has synced their directories."""
+    temporary: list[File] = []
     try:
-        file.truncate(0)
-        file.pwritev([data], 0)
-        file.sync()
+        for path, data in files:
+            temporary.append(file := fs.open(_temporary(path), write=True, create=True))
+            file.truncate(0)
+            file.pwritev([data], 0)
+        fs.sync_files(temporary)
     finally:
-        file.close()
-    fs.rename(temporary, path)
-    fs.sync_directory(directory)
+        for file in temporary:
+            file.close()
+    for path, _ in files:
+        fs.rename(_temporary(path), path)
+    if sync_names:
+        fs.sync_directories(list(dict.fromkeys(path.rpartition("/")[0] for path, _ in files)))
+
+
+def _temporary(path: str) -> str:
+    return f"{path}.tmp"
 
 
 def remove_tree(fs: FileSystem, path: str) -> None:

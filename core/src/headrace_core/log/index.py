@@ -28,7 +28,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from ..errors import CorruptLogError
-from .files import File, FileSystem, read_file
+from .files import File, FileSystem, full_disk_tolerated, read_file
 
 OFFSET_ENTRY = struct.Struct(">II")
 TIME_ENTRY = struct.Struct(">qI")
@@ -81,7 +81,8 @@ class _IndexFile:
             pending = self._pending = bytearray()
         pending += entry
         if len(pending) >= _ENTRIES_PER_WRITE * self._entry_bytes:
-            self.write()
+            with full_disk_tolerated():  # the batch is in the log already: its entry waits for room
+                self.write()
 
     def write(self) -> None:
         """Hands pending entries to the operating system."""

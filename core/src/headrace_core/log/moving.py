@@ -45,8 +45,8 @@ from ..errors import DiskFullError
 from ..types import TopicPartition
 from .checkpoints import decode_id, encode_id
 from .directory import LogDirectory
-from .files import File, FileSystem, read_file, remove_tree, write_file_atomically
-from .partition_log import NO_SPACE, PartitionLog
+from .files import NO_SPACE, File, FileSystem, read_file, remove_tree, write_file_atomically
+from .partition_log import PartitionLog
 from .segment import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, LogSegment, segment_name
 
 MARKER = "moved-to"

@@ -15,7 +15,7 @@ from ..types import NO_EPOCH
 from .compaction.swap import finish_swaps
 from .config import LogConfig
 from .epochs import EpochStart, LeaderEpochs, with_epoch
-from .files import FileSystem
+from .files import NO_SPACE, FileSystem
 from .recovery import Scan, Verdict, judge, scan
 from .segment import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, LogSegment, segment_name
 
@@ -123,14 +123,13 @@ class _Opening:
     def rebuild(self, segment: LogSegment, found: Scan, *, sealed: bool) -> None:
         try:
             segment.rebuild_indexes(found.batches)
+            if sealed:
+                segment.seal()
+                segment.unload_indexes()
         except OSError as error:
             if error.errno not in NO_SPACE:
                 raise
-            self.notes.append(f"{segment.path}: its indexes are in memory only, the disk is full")
-            return
-        if sealed:
-            segment.seal()
-            segment.unload_indexes()
+            self.notes.append(f"{segment.path}: its indexes are in memory only, for the disk is full")
 
     def corrupt(self, segment: LogSegment, why: str) -> CorruptLogError:
         return CorruptLogError(

@@ -19,7 +19,8 @@ import errno
 import logging
 import random
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from typing import NamedTuple
 
 from ..clock import Clock
@@ -35,7 +36,7 @@ from .appending import Append, AppendInfo, AppendOutcome, Prepared, prepare, val
 from .compaction.swap import TXN_INDEX_SUFFIX
 from .config import LogConfig
 from .epochs import EpochEnd, EpochStart, LeaderEpochs
-from .files import Buffer, FileSystem
+from .files import NO_SPACE, Buffer, FileSystem
 from .opening import open_segments
 from .producer_state import SNAPSHOT_SUFFIX
 from .reading import LogReader
@@ -44,8 +45,10 @@ from .segment import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, BatchMeta, Log
 
 logger = logging.getLogger(__name__)
 
+#: Logs that are closed at the same time: each holds two descriptors meanwhile.
+_CLOSED_AT_ONCE = 64
+
 #: Why a write fails that may be tried again when there is room.
-NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
 #: Of files that are on their way out.
 DELETED_SUFFIX = ".deleted"
@@ -345,6 +348,7 @@ class PartitionLog(LogReader):
         old = self.active
         if old.size == 0:
             return old
+        old.write_last_entries()  # a full disk shows here, before anything is sealed
         with _final_failures():
             old.seal()
         self.flushed_offset = self.log_end_offset
@@ -566,6 +570,21 @@ def flush_together(fs: FileSystem, logs: Sequence[PartitionLog]) -> None:
         fs.sync_files([log.active.log for log, _ in unflushed])  # older segments were flushed when they were rolled
     for log, end in unflushed:
         log.flushed_to(end)
+
+
+def close_together(fs: FileSystem, logs: Iterable[PartitionLog]) -> None:
+    """``close`` of several flushed logs of one file system, their indexes forced at the same time."""
+    rest = iter([log for log in logs if not log.is_closed])
+    while some := list(islice(rest, _CLOSED_AT_ONCE)):
+        durable = False
+        try:
+            fs.sync_files([file for log in some for file in log.active.begin_close()])
+            durable = True
+        finally:
+            for log in some:
+                log.active.end_close(durable=durable)
+        for log in some:
+            log.close(flush=False)
 
 
 @contextlib.contextmanager

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from ..errors import CorruptLogError, CorruptMessageError, ServerBusyError
 from ..records import HEADER_BYTES, BatchHeader, check_batch, read_header
-from .files import Buffer, File, FileSystem
+from .files import Buffer, File, FileSystem, full_disk_tolerated
 from .index import RELATIVE_OFFSET_MAX, IndexEntry, OffsetIndex, TimeIndex, TimestampOffset
 
 LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX = ".log", ".index", ".timeindex"
@@ -187,6 +187,11 @@ class LogSegment:
         """Frees the blocks that were reserved ahead, for a disk that has become full."""
         if self._reserved_end > self.size:
             self.undo_write()
+
+    def write_last_entries(self) -> None:
+        """Hands all index entries of a segment that is about to be sealed to the operating system."""
+        self._complete()
+        self.write_indexes()
 
     def seal(self) -> None:
         """No more appends: the last time entry, unused space given back, everything durable."""
