@@ -157,6 +157,7 @@ class SoloBroker:
             events=emitter,
             on_turn=self.replicas.logs_moved,
             on_failed=self.replicas.storage_failed,
+            on_damage=self.replicas.quarantine,
         )
         self.replicas.tie(self.storage)
         chosen = limits or BrokerLimits()

@@ -14,6 +14,7 @@ recovery:
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
@@ -86,6 +87,21 @@ class Problem:
 
     def __str__(self) -> str:
         return f"{self.path}, position {self.position}, offset {self.offset}: {self.what}"
+
+
+_PLACE = re.compile(
+    r"(?P<path>.+?), position (?P<position>\d+)(?:, offset (?P<offset>-?\d+)| \(offset (?P<told>\d+)\))?: (?P<what>.+)",
+    re.DOTALL,
+)
+
+
+def problem_of(error: CorruptLogError, *, path: str) -> Problem:
+    """What an error of the log says, taken apart; ``path`` is what it is about if it does not name a place."""
+    match = _PLACE.match(error.message)
+    if match is None:
+        return Problem(path, -1, -1, error.message)
+    offset = match["offset"] or match["told"] or -1
+    return Problem(match["path"], int(match["position"]), int(offset), match["what"])
 
 
 Line = FileLine | BatchLine | RecordLine | OffsetEntryLine | TimeEntryLine | Problem

@@ -147,6 +147,19 @@ class LogDirectoryFull(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CorruptionFound(Event):
+    """Bytes of a log are not what was written: its partition is quarantined on this broker. ``position``: byte in the
+    file; ``offset``: the record offset that should lie there; -1: not known."""
+
+    severity: ClassVar[int] = logging.ERROR
+    partition: TopicPartition
+    path: str
+    position: int
+    offset: int
+    what: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaMoved(Event):
     """A partition's log is in another directory of this broker now (KIP-113)."""
 

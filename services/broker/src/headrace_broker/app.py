@@ -107,6 +107,7 @@ class Broker:
             events=self.events,
             on_turn=self.replicas.logs_moved,
             on_failed=self._replicas_failed,
+            on_damage=self.replicas.quarantine,
             assigned=self.replicas.assigned_directory,
             on_directory_failed=lambda _: self._tell_offline_directories(),
             on_moved=lambda partitions: self._assignments.replicas_changed(partitions),

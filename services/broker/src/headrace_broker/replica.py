@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import NamedTuple, TypeVar
 
 from headrace_core.errors import (
+    CorruptLogError,
     HeadraceError,
     OffsetOutOfRangeError,
     ServerShuttingDownError,
@@ -45,6 +46,9 @@ class Appended(NamedTuple):
     flush_policy: FlushPolicy
 
 
+#: Hears of a log that was found to be damaged; in the event loop.
+OnDamage = Callable[[PartitionLog, CorruptLogError], None]
+
 #: How an append ends: called exactly once, in the event loop.
 Done = Callable[[Appended | HeadraceError], None]
 
@@ -61,16 +65,33 @@ class _Unchecked(NamedTuple):
 class Replica:
     """One led partition under one leader epoch; the next epoch is a new Replica over the same log."""
 
-    __slots__ = ("_active", "_held", "_seen_bytes", "_threads", "_unchecked", "_writer", "leader", "log", "partition")
+    __slots__ = (
+        "_active",
+        "_held",
+        "_on_damage",
+        "_seen_bytes",
+        "_threads",
+        "_unchecked",
+        "_writer",
+        "leader",
+        "log",
+        "partition",
+    )
 
     def __init__(
-        self, log: PartitionLog, leader: PartitionLeader, writer: DirectoryWriter, threads: WorkThreads
+        self,
+        log: PartitionLog,
+        leader: PartitionLeader,
+        writer: DirectoryWriter,
+        threads: WorkThreads,
+        on_damage: OnDamage,
     ) -> None:
         self.partition = leader.partition
         self.log = log
         self.leader = leader
         self._writer = writer
         self._threads = threads
+        self._on_damage = on_damage
         self._unchecked: deque[_Unchecked] = deque()
         #: Checked appends that wait for the log to come to rest in another directory; None: nothing is held.
         self._held: list[tuple[_Unchecked, Append]] | None = None
@@ -199,6 +220,9 @@ class Replica:
         while True:
             try:
                 return look(log)
+            except CorruptLogError as error:
+                self._threads.call_soon(functools.partial(self._on_damage, log, error))
+                raise
             except (OSError, UnknownTopicOrPartitionError) as error:
                 if self.log is not log:
                     log = self.log

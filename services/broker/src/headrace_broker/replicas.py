@@ -24,10 +24,11 @@ from headrace_core.errors import (
     UnknownTopicOrPartitionError,
 )
 from headrace_core.log import LogConfig, PartitionLog
+from headrace_core.log.dump import problem_of
 from headrace_core.metadata import MetadataDelta, MetadataImage, PartitionImage, TopicImage
-from headrace_core.metadata.configs import broker_topic_defaults
+from headrace_core.metadata.configs import broker_topic_defaults, topic_given
 from headrace_core.metadata.records import ConfigResourceType
-from headrace_core.telemetry import Emitter, PartitionClosed, PartitionFailed, PartitionOpened
+from headrace_core.telemetry import CorruptionFound, Emitter, PartitionClosed, PartitionFailed, PartitionOpened
 from headrace_core.types import NO_LEADER, TopicPartition
 
 from .partition import PartitionLeader
@@ -44,7 +45,7 @@ class LogSettings:
 
     def of(self, image: MetadataImage, broker_id: int, topic: str) -> LogConfig:
         return LogConfig.from_topic(
-            image.config(ConfigResourceType.TOPIC, topic),
+            topic_given(image, topic),
             broker_defaults=broker_topic_defaults(image, broker_id, self._static),
             flush_interval_ms=self._flush_interval_ms,
         )
@@ -287,6 +288,22 @@ class Replicas:
             replica = self._led.get(log.topic_partition)
             if replica is not None and replica.log is log:
                 replica.log_moved()
+
+    def quarantine(self, log: PartitionLog, error: CorruptLogError) -> None:
+        """A log was found to be damaged, and looked at twice: this broker serves and writes it no more, here or after a
+        restart, before the operator has seen to it. The other partitions go on."""
+        if not self._storage.quarantine(log, error):
+            return
+        partition = log.topic_partition
+        self._failed[partition] = error
+        self._resign(partition, error)
+        found = problem_of(error, path=log.directory)
+        self._events.emit(
+            CorruptionFound(
+                partition=partition, path=found.path, position=found.position, offset=found.offset, what=found.what
+            )
+        )
+        self._events.emit(PartitionFailed(partition=partition, reason=error.message))
 
     def storage_failed(self, partitions: Iterable[TopicPartition], reason: str) -> None:
         """The directory of these partitions has failed: they are offline on this broker until it starts anew."""

@@ -15,6 +15,7 @@ appends and creations until there is room again (``headrace_core.log.space``).
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import logging
 import random
@@ -51,7 +52,7 @@ from .directories import (
 )
 from .moves import Moves, settle_moves
 from .partition import PartitionLeader
-from .replica import Replica
+from .replica import OnDamage, Replica
 from .threads import WorkThreads
 
 logger = logging.getLogger(__name__)
@@ -87,6 +88,7 @@ class Storage:
         events: Emitter,
         on_turn: Callable[[list[PartitionLog]], None],
         on_failed: Callable[[Iterable[TopicPartition], str], None],
+        on_damage: OnDamage,
         assigned: Assigned = _nowhere,
         on_directory_failed: Callable[[uuid.UUID | None], None] | None = None,
         on_full: Callable[[DirectoryWriter], None] | None = None,
@@ -104,6 +106,7 @@ class Storage:
         self._events = events
         self._on_turn = on_turn
         self._on_failed = on_failed
+        self._on_damage = on_damage
         self._reserve_bytes = reserve_bytes
         self._threads = WorkThreads(loop)
         self._all_failed = asyncio.Event()
@@ -331,7 +334,7 @@ class Storage:
         """``log`` led by ``leader``."""
         held = self._at[leader.partition]
         assert held.writer is not None
-        replica = self._replicas[leader.partition] = Replica(log, leader, held.writer, self._threads)
+        replica = self._replicas[leader.partition] = Replica(log, leader, held.writer, self._threads, self._on_damage)
         if leader.partition in self._leaving:
             replica.hold()
         return replica
@@ -517,6 +520,19 @@ class Storage:
         self._refused[partition] = error
         self._on_failed([partition], error.message)
 
+    def quarantine(self, log: PartitionLog, error: CorruptLogError) -> bool:
+        """``log`` is damaged: it is not used any more, at once, and its directory remembers that. False when it is not
+        in use anyway: it was deleted, or quarantined already."""
+        partition = log.topic_partition
+        if self.log(partition) is not log:
+            return False
+        self._refused[partition] = error
+        writer = self._at[partition].writer
+        assert writer is not None
+        with contextlib.suppress(HeadraceError):  # the directory has failed or is being closed
+            writer.run(functools.partial(_quarantine, writer, partition, error)).add_done_callback(_log_failure)
+        return True
+
     # -- checkpoints, the end ----------------------------------------------------------------------------------------
 
     async def checkpoint(self, high_watermarks: Mapping[TopicPartition, int]) -> None:
@@ -569,6 +585,10 @@ def _give_back_reserved(directory: LogDirectory) -> None:
     for log in directory.logs.values():
         if not log.is_closed:
             log.active.give_back()
+
+
+def _quarantine(writer: DirectoryWriter, partition: TopicPartition, error: CorruptLogError) -> None:
+    writer.directory.quarantine(partition, error)
 
 
 def _log_failure(future: asyncio.Future[None]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
@@ -25,6 +26,11 @@ class WorkThreads:
         if self._pool is None:
             self._pool = ThreadPoolExecutor(self._size, thread_name_prefix="work")
         return self._loop.run_in_executor(self._pool, work)
+
+    def call_soon(self, callback: Callable[[], object]) -> None:
+        """From a thread: have the loop call ``callback``. A loop that has ended calls nobody."""
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(callback)
 
     def close(self) -> None:
         """Let running work end; start no more."""
