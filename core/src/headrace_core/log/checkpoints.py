@@ -234,10 +234,15 @@ def read_meta(fs: FileSystem, root: str) -> DirectoryMeta | None:
         raise InvalidConfigError(f"{path} is not a formatted directory's: {error!r}; format it anew") from error
 
 
+def encode_partition_metadata(topic_id: uuid.UUID) -> bytes:
+    """The bytes of ``partition.metadata``."""
+    data = f"version: 0\ntopic_id: {encode_id(topic_id)}".encode()
+    return data + f"\ncrc32c: {crc32c(data):08x}".encode()
+
+
 def write_partition_metadata(fs: FileSystem, directory: str, topic_id: uuid.UUID) -> None:
     """Writes ``partition.metadata``, durably."""
-    data = f"version: 0\ntopic_id: {encode_id(topic_id)}".encode()
-    write_file_atomically(fs, f"{directory}/{PARTITION_METADATA}", data + f"\ncrc32c: {crc32c(data):08x}".encode())
+    write_file_atomically(fs, f"{directory}/{PARTITION_METADATA}", encode_partition_metadata(topic_id))
 
 
 def read_partition_metadata(fs: FileSystem, directory: str) -> uuid.UUID | None:

@@ -26,16 +26,22 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import os
 import sys
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 from weakref import WeakSet, ref
 
 from ..errors import ServerBusyError
 from .files import Buffer, File, FileSystem, Lock
 
+T = TypeVar("T")
+
+#: A piece of work that may be done again when there was no descriptor for it.
+_DIRECTORIES_AT_ONCE = 64
 _NO_DESCRIPTOR = (errno.EMFILE, errno.ENFILE)
 
 
@@ -165,13 +171,17 @@ class DescriptorCache:
         return file
 
     def open(self, path: str, *, write: bool = False, create: bool = False) -> File:
+        return self._with_room(path, lambda: self._fs.open(path, write=write, create=create))
+
+    def _with_room(self, path: str, call: Callable[[], T]) -> T:
+        """What ``call`` returns, which needs a descriptor for a moment."""
         try:
-            return self._fs.open(path, write=write, create=create)
+            return call()
         except OSError as error:
             if error.errno not in _NO_DESCRIPTOR:
                 raise
         with self._lock:
-            return self._open_with_fewer(path, write=write, create=create)
+            return self._with_fewer(path, call)
 
     def _reopen(self, file: CachedFile) -> File:
         with self._lock:
@@ -190,16 +200,16 @@ class DescriptorCache:
         except OSError as error:
             if error.errno not in _NO_DESCRIPTOR:
                 raise
-            found = self._open_with_fewer(file.path, write=True, create=create)
+            found = self._with_fewer(file.path, lambda: self._fs.open(file.path, write=True, create=create))
         file._file = found
         self._ring.append(ref(file))
         return found
 
-    def _open_with_fewer(self, path: str, *, write: bool, create: bool) -> File:
+    def _with_fewer(self, path: str, call: Callable[[], T]) -> T:
         for _ in range(max(len(self._ring) // 8, 1)):
             self._turn_hand()
         try:
-            return self._fs.open(path, write=write, create=create)
+            return call()
         except OSError as error:
             if error.errno not in _NO_DESCRIPTOR:
                 raise
@@ -324,16 +334,18 @@ class DescriptorCache:
         return self._fs.is_directory(path)
 
     def listdir(self, path: str) -> list[str]:
-        return self._fs.listdir(path)
+        return self._with_room(path, lambda: self._fs.listdir(path))
 
     def mkdir(self, path: str) -> None:
         self._fs.mkdir(path)
 
     def sync_directory(self, path: str) -> None:
-        self._fs.sync_directory(path)
+        self._with_room(path, lambda: self._fs.sync_directory(path))
 
     def sync_directories(self, paths: Sequence[str]) -> None:
-        self._fs.sync_directories(paths)
+        for first in range(0, len(paths), _DIRECTORIES_AT_ONCE):
+            some = paths[first : first + _DIRECTORIES_AT_ONCE]
+            self._with_room(some[0], functools.partial(self._fs.sync_directories, some))
 
     def lock(self, path: str) -> Lock:
         return self._fs.lock(path)

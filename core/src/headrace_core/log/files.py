@@ -384,8 +384,8 @@ def write_file_atomically(fs: FileSystem, path: str, data: bytes) -> None:
 
 
 def write_files_atomically(fs: FileSystem, files: Sequence[tuple[str, bytes]], *, sync_names: bool = True) -> None:
-    """``write_file_atomically`` of several (path, bytes), forced together. Without ``sync_names`` the new names are only
-    durable once the caller has synced their directories."""
+    """``write_file_atomically`` of several (path, bytes), forced together. Without ``sync_names`` the new names are
+    durable only once the caller has synced their directories."""
     temporary: list[File] = []
     try:
         for path, data in files:
