@@ -17,10 +17,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ..config import ConfigKey
+from ..config import ConfigDef, ConfigKey, Kind
 from ..errors import InvalidConfigError, InvalidRequestError
+from ..log.broker_defaults import COARSE_DEFAULT_KEYS, TOPIC_DEFAULT_KEYS
 from ..log.config import TOPIC
-from ..node.keys import SERVER, TOPIC_DEFAULT_KEYS
+from ..node.keys import SERVER, effective
 from .image import MetadataImage
 from .records import ConfigResourceType
 
@@ -41,14 +42,31 @@ class ConfigSource(enum.IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class ConfigSynonym:
+    """A value that is set for a key, under the name that it has there (``log.retention.ms`` for ``retention.ms``)."""
+
+    name: str
+    value: str
+    source: ConfigSource
+
+
+@dataclass(frozen=True, slots=True)
 class ConfigDescription:
-    """One key of a resource: its value as text, where that comes from, whether it can be altered while running."""
+    """One key of a resource: its value as text, where that comes from, whether it can be altered while running.
+
+    ``value`` is empty when the key is ``sensitive``. ``synonyms``: every value that is set, the one that holds first,
+    the default last (Kafka's DescribeConfigs).
+    """
 
     name: str
     value: str
     source: ConfigSource
     read_only: bool
     documentation: str
+    kind: Kind
+    sensitive: bool
+    allowed: str
+    synonyms: tuple[ConfigSynonym, ...]
 
 
 def parse_broker_id(name: str) -> int:
@@ -58,35 +76,30 @@ def parse_broker_id(name: str) -> int:
     raise InvalidRequestError(f"broker {name[:60]!r}: write a broker's id, or nothing for all brokers")
 
 
+def topic_given(image: MetadataImage, topic: str) -> dict[str, Any]:
+    """The typed values that are set on the topic itself: what LogConfig.from_topic takes as ``given``."""
+    return _legal(TOPIC, image.config(ConfigResourceType.TOPIC, topic), f"topic {topic}")
+
+
 def broker_topic_defaults(image: MetadataImage, broker_id: int, static: Mapping[str, Any]) -> dict[str, Any]:
     """The topic keys that a broker sets for topics that do not: what LogConfig.from_topic takes as broker_defaults.
 
     ``static``: those of its properties file (NodeConfig.topic_defaults()); ``broker_id`` -1: all brokers' only.
     """
     values = dict(static)
-    for name in ("", str(broker_id)) if broker_id >= 0 else ("",):
-        dynamic = image.config(ConfigResourceType.BROKER, name)
-        if dynamic:
-            values.update({topic: dynamic[key] for topic, key in TOPIC_DEFAULT_KEYS.items() if key in dynamic})
+    dynamic = _dynamic(image, broker_id)
+    if dynamic:
+        values.update({topic: dynamic[key] for topic, key in TOPIC_DEFAULT_KEYS.items() if key in dynamic})
     return values
 
 
 def broker_values(image: MetadataImage, broker_id: int, static: Mapping[str, Any]) -> dict[str, Any]:
-    """Every server key with the typed value that holds on a broker (-1: one that is set on none by itself).
+    """Every server key with the typed value that holds on a broker (-1: one for which nothing is set by itself).
 
-    ``static``: what its properties file sets (NodeConfig.given). A dynamic value that is not legal (it was written when
-    other bounds held) counts as not set, and is logged: it must not stop a broker.
+    ``static``: what its properties file sets (NodeConfig.given).
     """
-    values = {name: key.default for name, key in SERVER.keys.items()}
-    values.update(static)
-    for name in ("", str(broker_id)) if broker_id >= 0 else ("",):
-        for key_name, text in image.config(ConfigResourceType.BROKER, name).items():
-            try:
-                key = SERVER.key(key_name)
-                if key.dynamic:
-                    values[key.name] = key.parse(text)
-            except InvalidConfigError as error:
-                logger.warning("a dynamic value of broker %r is left out: %s", name, error)
+    values = {name: key.default for name, key in SERVER.keys.items()} | effective(static, static)
+    values.update((name, value) for name, value in _dynamic(image, broker_id).items() if SERVER.key(name).dynamic)
     return values
 
 
@@ -95,7 +108,28 @@ def topic_config(
 ) -> dict[str, Any]:
     """Every key of a topic with the typed value that holds on a broker (-1: on any)."""
     given = broker_topic_defaults(image, broker_id, static or {})
-    return TOPIC.parse({**given, **image.config(ConfigResourceType.TOPIC, topic)})
+    return TOPIC.parse({**given, **topic_given(image, topic)})
+
+
+def _dynamic(image: MetadataImage, broker_id: int) -> dict[str, Any]:
+    """The server keys that were altered for a broker, or for all of them, typed."""
+    values: dict[str, Any] = {}
+    for name in ("", str(broker_id)) if broker_id >= 0 else ("",):
+        texts = image.config(ConfigResourceType.BROKER, name)
+        if texts:
+            values.update(_legal(SERVER, texts, f"broker {name}" if name else "all brokers"))
+    return values
+
+
+def _legal(declared: ConfigDef, texts: Mapping[str, str], where: str) -> dict[str, Any]:
+    """Typed values. One that is not legal (any more) counts as not set and is logged: no old record may stop a node."""
+    values = {}
+    for name, text in texts.items():
+        try:
+            values[name] = declared.key(name).parse(text)
+        except InvalidConfigError as error:
+            logger.warning("a value set for %s is left out: %s", where, error)
+    return values
 
 
 def topic_value(
@@ -104,20 +138,36 @@ def topic_value(
     """One key of topic_config, without computing the others."""
     config_key = TOPIC.keys[key]
     for raw, _ in _topic_layers(image, topic, config_key, broker_id, static or {}):
-        return config_key.parse(raw)
+        try:
+            return config_key.parse(raw)
+        except InvalidConfigError as error:
+            logger.warning("a value of topic %s is left out: %s", topic, error)
     return config_key.default
 
 
 def describe_topic(
-    image: MetadataImage, topic: str, *, broker_id: int = -1, static: Mapping[str, Any] | None = None
+    image: MetadataImage,
+    topic: str,
+    *,
+    broker_id: int = -1,
+    static: Mapping[str, Any] | None = None,
+    given: Mapping[str, Any] | None = None,
 ) -> list[ConfigDescription]:
-    """Every key of a topic, by name, with the source of its value."""
+    """Every key of a topic, by name, with the source of its value.
+
+    ``static``: the topic keys that a properties file sets (NodeConfig.topic_defaults()); ``given``: all that it sets
+    (NodeConfig.given), which tells under which name; one of the two is enough.
+    """
     described = []
     for name in sorted(TOPIC.keys):
         key = TOPIC.keys[name]
-        layers = _topic_layers(image, topic, key, broker_id, static or {})
-        raw, source = next(layers, (key.default, ConfigSource.DEFAULT))
-        described.append(_description(key, name, raw, source, read_only=False))
+        server_name = TOPIC_DEFAULT_KEYS.get(name, name)
+        found = [
+            (name if source is ConfigSource.DYNAMIC_TOPIC else server_name, raw, source)
+            for raw, source in _topic_layers(image, topic, key, broker_id, {} if given is not None else static or {})
+        ]
+        found += _static(server_name, given or {})
+        described.append(_description(key, found, server_name, read_only=False))
     return described
 
 
@@ -131,20 +181,42 @@ def describe_broker(
     everyone = image.config(ConfigResourceType.BROKER, "")
     if broker_id is None:
         source = ConfigSource.DYNAMIC_DEFAULT_BROKER
-        return [_description(SERVER.key(name), name, raw, source) for name, raw in sorted(everyone.items())]
+        return [
+            _description(key, [(name, raw, source)], name)
+            for name, raw in sorted(everyone.items())
+            if (key := _declared(name)) is not None
+        ]
     own = image.config(ConfigResourceType.BROKER, str(broker_id))
-    layers = (
-        (own, ConfigSource.DYNAMIC_BROKER),
-        (everyone, ConfigSource.DYNAMIC_DEFAULT_BROKER),
-        (static or {}, ConfigSource.STATIC_BROKER),
-    )
+    layers = ((own, ConfigSource.DYNAMIC_BROKER), (everyone, ConfigSource.DYNAMIC_DEFAULT_BROKER))
+    names = SERVER.keys.keys() | own.keys() | everyone.keys() | (static or {}).keys()
     described = []
-    for name in sorted(SERVER.keys):
-        key = SERVER.keys[name]
-        found = next(((layer[name], source) for layer, source in layers if name in layer), None)
-        raw, source = found or (key.default, ConfigSource.DEFAULT)
-        described.append(_description(key, name, raw, source))
+    for name in sorted(names):
+        key = _declared(name)
+        if key is not None:
+            found = [(name, layer[name], source) for layer, source in layers if name in layer]
+            described.append(_description(key, found + _static(name, static or {}), name))
     return described
+
+
+#: (name there, raw value, source) of a value that is set.
+_Set = tuple[str, Any, ConfigSource]
+
+
+def _declared(name: str) -> ConfigKey | None:
+    """None: a later or earlier release had such a key."""
+    try:
+        return SERVER.key(name)
+    except InvalidConfigError:
+        return None
+
+
+def _static(name: str, given: Mapping[str, Any]) -> list[_Set]:
+    """What a properties file says about a server key, its coarser spellings included; the one that holds first."""
+    found = [(name, given[name])] if name in given else []
+    for coarse, (fine, _) in COARSE_DEFAULT_KEYS.items():
+        if fine == name and given.get(coarse) is not None:
+            found.append((coarse, effective({}, {coarse: given[coarse]})[fine]))
+    return [(spelling, value, ConfigSource.STATIC_BROKER) for spelling, value in found]
 
 
 def _topic_layers(
@@ -168,13 +240,29 @@ def _topic_layers(
 
 
 def _description(
-    key: ConfigKey, name: str, raw: Any, source: ConfigSource, *, read_only: bool | None = None
+    key: ConfigKey, found: list[_Set], default_name: str, *, read_only: bool | None = None
 ) -> ConfigDescription:
-    value = raw if raw is None else key.parse(raw)
+    layers = [*found, (default_name, key.default, ConfigSource.DEFAULT)]
+    synonyms = tuple(ConfigSynonym(name, _text(key, raw), source) for name, raw, source in layers)
+    holds = synonyms[0]
     return ConfigDescription(
-        name=name,
-        value=key.format(value),
-        source=source,
+        name=key.name,
+        value=holds.value,
+        source=holds.source,
         read_only=not key.dynamic if read_only is None else read_only,
-        documentation=key.doc if key.note is None else f"{key.doc} ({key.note})",
+        documentation=key.documentation,
+        kind=key.kind,
+        sensitive=key.sensitive,
+        allowed=key.allowed,
+        synonyms=synonyms,
     )
+
+
+def _text(key: ConfigKey, raw: Any) -> str:
+    """Canonical text; a value that is not legal any more is shown as it stands, and a secret not at all."""
+    if key.sensitive:
+        return ""
+    try:
+        return key.format(raw if raw is None else key.parse(raw))
+    except InvalidConfigError:
+        return str(raw)

@@ -48,7 +48,7 @@ class NodeConfig:
             set_in=properties.set_in if isinstance(properties, Properties) else None,
         )
         values = {name: key.default for name, key in SERVER.keys.items()} | given
-        SERVER.check_together(effective(values, given))
+        SERVER.check_together(effective(values, given) | {"process.roles": [role]})
         roles = values["process.roles"]
         if roles and role not in roles:
             raise InvalidConfigError(f"process.roles={','.join(roles)}: this program is a {role}; start the right one")

@@ -14,7 +14,7 @@ our own say so. A key whose scope is not read-only can be changed while brokers 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from ..config import HEADRACE, INT_MAX, ConfigDef, ConfigKey, Conflict, Kind, Scope, at_most
@@ -239,17 +239,25 @@ def _room_for_cleaners(values: Mapping[str, Any]) -> Iterator[Conflict]:
         yield Conflict((buffer, threads), message)
 
 
+_heartbeat_below_session = at_most(
+    "broker.heartbeat.interval.ms",
+    "broker.session.timeout.ms",
+    "a broker would be fenced between two heartbeats",
+    strictly=True,
+)
+
+
+def _heartbeats_in_time(values: Mapping[str, Any]) -> Iterable[Conflict]:
+    """A controller needs the session alone, and may be told nothing of heartbeats."""
+    return () if values["process.roles"] == ["controller"] else _heartbeat_below_session(values)
+
+
 SERVER = ConfigDef(
     [key for group in SERVER_GROUPS.values() for key in group],
     where="server",
     hints=server_hints(),
     checks=(
-        at_most(
-            "broker.heartbeat.interval.ms",
-            "broker.session.timeout.ms",
-            "a broker would be fenced between two heartbeats",
-            strictly=True,
-        ),
+        _heartbeats_in_time,
         at_most("message.max.bytes", "socket.request.max.bytes", "such a batch would never arrive"),
         at_most("replica.fetch.wait.max.ms", "replica.lag.time.max.ms", "followers of idle partitions would lag"),
         at_most("replica.fetch.wait.max.ms", "replica.socket.timeout.ms", "a follower would give its leader up"),

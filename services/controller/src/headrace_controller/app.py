@@ -106,9 +106,8 @@ def _make_driver(
 
 
 def _make_listeners(config: NodeConfig, driver: ControllerDriver) -> tuple[list[Listener], ClusterHandler]:
-    defaults = config.topic_defaults()
-    admin = AdminHandler(driver, defaults)
-    metadata = MetadataHandler(driver, MetadataView(topic_defaults=defaults))
+    admin = AdminHandler(driver, config.given)
+    metadata = MetadataHandler(driver, MetadataView(topic_defaults=config.topic_defaults()))
     cluster = ClusterHandler(driver)
     listeners = []
     for address in config.listeners:

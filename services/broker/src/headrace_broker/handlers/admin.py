@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace_core.errors import HeadraceError, InvalidRequestError, UnknownTopicOrPartitionError
 from headrace_core.metadata.configs import ConfigDescription, describe_broker, describe_topic, parse_broker_id
+from headrace_core.rpc.config_messages import config_entries
 from headrace_core.rpc.status import error_to_proto
 from headrace_protos.v1 import admin_pb2, admin_pb2_grpc
 
@@ -23,8 +24,8 @@ if TYPE_CHECKING:
 
 
 class AdminService(admin_pb2_grpc.AdminServicer):
-    """headrace.v1.Admin. ``given`` and ``topic_defaults``: what this broker's properties file sets (NodeConfig);
-    ``log_dirs``: its storage."""
+    """headrace.v1.Admin. ``given``: what this broker's properties file sets (NodeConfig.given); ``log_dirs``: its
+    storage."""
 
     def __init__(
         self,
@@ -32,13 +33,11 @@ class AdminService(admin_pb2_grpc.AdminServicer):
         controller: ControllerLink,
         *,
         given: Mapping[str, Any],
-        topic_defaults: Mapping[str, Any],
         log_dirs: LogDirs,
     ) -> None:
         self._broker = broker
         self._controller = controller
         self._given = given
-        self._topic_defaults = topic_defaults
         self._log_dirs = log_dirs
 
     async def CreateTopics(self, request: Any, context: Any) -> Any:
@@ -54,7 +53,9 @@ class AdminService(admin_pb2_grpc.AdminServicer):
         return await self._pass_on("AlterConfigs", request, 0)
 
     async def DescribeConfigs(self, request: Any, context: Any) -> Any:
-        return admin_pb2.DescribeConfigsResponse(results=[self._describe(item) for item in request.resources])
+        return admin_pb2.DescribeConfigsResponse(
+            results=[self._describe(item, include_synonyms=request.include_synonyms) for item in request.resources]
+        )
 
     async def DescribeLogDirs(self, request: Any, context: Any) -> Any:
         return describe_log_dirs(self._broker, self._log_dirs, request)
@@ -70,21 +71,12 @@ class AdminService(admin_pb2_grpc.AdminServicer):
         await self._broker.metadata.wait_for(answer.metadata_offset, timeout_ms)
         return answer
 
-    def _describe(self, resource: Any) -> Any:
+    def _describe(self, resource: Any, *, include_synonyms: bool) -> Any:
         try:
             described = self._description_of(resource)
         except HeadraceError as error:
             return admin_pb2.DescribeConfigsResult(resource=resource, error=error_to_proto(error))
-        entries = [
-            admin_pb2.ConfigEntry(
-                name=entry.name,
-                value=entry.value,
-                source=int(entry.source),  # type: ignore[arg-type]
-                read_only=entry.read_only,
-                documentation=entry.documentation,
-            )
-            for entry in described
-        ]
+        entries = config_entries(described, include_synonyms=include_synonyms)
         return admin_pb2.DescribeConfigsResult(resource=resource, entries=entries)
 
     def _description_of(self, resource: Any) -> list[ConfigDescription]:
@@ -92,7 +84,7 @@ class AdminService(admin_pb2_grpc.AdminServicer):
         if resource.type == admin_pb2.CONFIG_RESOURCE_TYPE_TOPIC:
             if image.topic(resource.name) is None:
                 raise UnknownTopicOrPartitionError(f"topic {resource.name} does not exist")
-            return describe_topic(image, resource.name, broker_id=broker_id, static=self._topic_defaults)
+            return describe_topic(image, resource.name, broker_id=broker_id, given=self._given)
         if resource.type == admin_pb2.CONFIG_RESOURCE_TYPE_BROKER:
             if not resource.name:
                 return describe_broker(image, None)

@@ -13,7 +13,8 @@ from headrace_core.errors import (
     UnsupportedVersionError,
 )
 from headrace_core.metadata import ConfigResource, ConfigResourceType
-from headrace_core.metadata.configs import ConfigDescription, describe_broker, describe_topic
+from headrace_core.metadata.configs import describe_broker, describe_topic
+from headrace_core.rpc.config_messages import config_entries
 from headrace_core.rpc.server import Listener
 from headrace_core.rpc.status import error_to_proto
 from headrace_protos.v1 import admin_pb2, admin_pb2_grpc
@@ -36,11 +37,11 @@ _ITEMS_MAX = 100_000
 
 
 class AdminHandler(admin_pb2_grpc.AdminServicer):
-    """``topic_defaults``: what this controller's own properties file says about topics, shown as static values."""
+    """``given``: what this controller's own properties file sets; its topic defaults are shown as static values."""
 
-    def __init__(self, driver: ControllerDriver, topic_defaults: Mapping[str, Any]) -> None:
+    def __init__(self, driver: ControllerDriver, given: Mapping[str, Any]) -> None:
         self._driver = driver
-        self._topic_defaults = topic_defaults
+        self._given = given
 
     def register(self, listener: Listener) -> None:
         """Serve on ``listener``; before it starts."""
@@ -93,7 +94,9 @@ class AdminHandler(admin_pb2_grpc.AdminServicer):
 
     async def DescribeConfigs(self, request: admin_pb2.DescribeConfigsRequest, context: Any) -> Any:
         _check_count(request.resources)
-        return admin_pb2.DescribeConfigsResponse(results=[self._described(resource) for resource in request.resources])
+        return admin_pb2.DescribeConfigsResponse(
+            results=[self._described(item, include_synonyms=request.include_synonyms) for item in request.resources]
+        )
 
     async def AlterConfigs(self, request: admin_pb2.AlterConfigsRequest, context: Any) -> Any:
         _check_count(request.resources)
@@ -115,7 +118,9 @@ class AdminHandler(admin_pb2_grpc.AdminServicer):
     async def AlterReplicaLogDirs(self, request: admin_pb2.AlterReplicaLogDirsRequest, context: Any) -> Any:
         raise UnsupportedVersionError("replicas are moved by the broker that has them: ask the broker itself")
 
-    def _described(self, resource: admin_pb2.ConfigResource) -> admin_pb2.DescribeConfigsResult:
+    def _described(
+        self, resource: admin_pb2.ConfigResource, *, include_synonyms: bool
+    ) -> admin_pb2.DescribeConfigsResult:
         image = self._driver.image
         try:
             kind, name = checked = _resource(resource)
@@ -123,10 +128,12 @@ class AdminHandler(admin_pb2_grpc.AdminServicer):
         except HeadraceError as error:
             return admin_pb2.DescribeConfigsResult(resource=resource, error=error_to_proto(error))
         if kind is ConfigResourceType.TOPIC:
-            described = describe_topic(image, name, static=self._topic_defaults)
+            described = describe_topic(image, name, given=self._given)
         else:
             described = describe_broker(image, int(name) if name else None)
-        return admin_pb2.DescribeConfigsResult(resource=resource, entries=[_entry(entry) for entry in described])
+        return admin_pb2.DescribeConfigsResult(
+            resource=resource, entries=config_entries(described, include_synonyms=include_synonyms)
+        )
 
 
 def _check_count(items: Any) -> None:
@@ -163,13 +170,3 @@ def _op(op: admin_pb2.AlterConfigOp) -> ConfigOp:
         return ConfigOp(OpKind(op.kind), op.name, op.value)
     except ValueError:
         raise InvalidRequestError(f"{op.name}: the kind must be SET, DELETE, APPEND or SUBTRACT") from None
-
-
-def _entry(entry: ConfigDescription) -> admin_pb2.ConfigEntry:
-    return admin_pb2.ConfigEntry(
-        name=entry.name,
-        value=entry.value,
-        source=int(entry.source),  # type: ignore[arg-type]
-        read_only=entry.read_only,
-        documentation=entry.documentation,
-    )
