@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-from ..errors import CorruptLogError
+from ..errors import CorruptLogError, UnsupportedVersionError
 from .records import (
     UNASSIGNED_DIRECTORY,
     BrokerChangeRecord,
@@ -413,7 +413,13 @@ class ImageBuilder:
             self._removed[record.topic_id] = self._base.topics[record.topic_id]
 
     def _config(self, record: ConfigRecord) -> None:
-        resource = (ConfigResourceType(record.resource_type), record.resource_name)
+        try:
+            resource = (ConfigResourceType(record.resource_type), record.resource_name)
+        except ValueError:
+            raise UnsupportedVersionError(
+                f"a configuration entry of resource type {record.resource_type}, which this version does not know: "
+                "upgrade this node"
+            ) from None
         configs = self._own_configs()
         entries = dict(configs.get(resource, _NO_CONFIG))
         if record.value is None:
