@@ -9,6 +9,7 @@ a secret key: equal hashes would drop a living record, and without the key nobod
 from cpython.buffer cimport PyBUF_SIMPLE, Py_buffer, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_GET_SIZE, PyByteArray_Resize
 from cpython.memoryview cimport PyMemoryView_FromMemory
+from libc.limits cimport LLONG_MIN
 from libc.stdlib cimport free, realloc
 from libc.string cimport memcpy
 
@@ -520,7 +521,7 @@ cdef class BatchFilter:
             self._spans = spans
             self._span_room = batch.record_count
         self._span_count = 0
-        self._largest = -1
+        self._largest = LLONG_MIN  # times before 1970 are times too
         self._has_tombstone = False
         cdef bint drops_tombstones = (batch.attributes & HORIZON_FLAG) != 0 and self._now >= batch.base_timestamp
         if size < NOGIL_BYTES_MIN:
