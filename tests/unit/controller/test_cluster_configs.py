@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 from cluster_world import World
 
+from headrace_controller.cluster.decision import Decision
 from headrace_controller.cluster.requests import AlterConfigs, AlterResource, ConfigOp, OpKind
 from headrace_core.errors import HeadraceError, InvalidConfigError, InvalidRequestError, UnknownTopicOrPartitionError
-from headrace_core.metadata import ConfigResource, ConfigResourceType
+from headrace_core.metadata import ConfigRecord, ConfigResource, ConfigResourceType
 
 TOPIC: ConfigResource = (ConfigResourceType.TOPIC, "t")
 BROKER: ConfigResource = (ConfigResourceType.BROKER, "1")
@@ -119,3 +120,82 @@ def test_one_bad_resource_does_not_spoil_the_others(world: World) -> None:
 def test_a_resource_named_twice_is_refused(world: World) -> None:
     one = AlterResource(TOPIC, (put("segment.bytes", "100"),))
     assert [type(r.error) for r in world.ask(AlterConfigs((one, one)))] == [InvalidRequestError] * 2
+
+
+def test_keys_that_contradict_each_other_are_refused_together(world: World) -> None:
+    error = alter(world, TOPIC, put("min.compaction.lag.ms", "10"), put("max.compaction.lag.ms", "5"))
+    assert isinstance(error, InvalidConfigError)
+    assert "min.compaction.lag.ms=10 is above max.compaction.lag.ms=5" in error.message
+    assert alter(world, TOPIC, put("max.compaction.lag.ms", "5")) is None
+    assert isinstance(alter(world, TOPIC, put("min.compaction.lag.ms", "6")), InvalidConfigError)
+    assert alter(world, TOPIC, put("min.compaction.lag.ms", "5")) is None
+
+
+def test_a_topic_is_checked_against_the_brokers_defaults_and_only_for_what_it_sets(world: World) -> None:
+    assert alter(world, ALL, put("log.cleaner.max.compaction.lag.ms", "100")) is None
+    error = alter(world, TOPIC, put("min.compaction.lag.ms", "200"))
+    assert isinstance(error, InvalidConfigError)
+    assert alter(world, ALL, ConfigOp(OpKind.DELETE, "log.cleaner.max.compaction.lag.ms")) is None
+    assert alter(world, TOPIC, put("min.compaction.lag.ms", "200")) is None
+    assert alter(world, ALL, put("log.cleaner.max.compaction.lag.ms", "100")) is None  # the topic is not looked at
+    assert (
+        alter(world, TOPIC, put("segment.bytes", "2000")) is None
+    )  # nor does it hinder what has nothing to do with it
+
+
+def test_a_new_topic_that_contradicts_itself_is_not_made(world: World) -> None:
+    with pytest.raises(InvalidConfigError, match=r"min\.compaction\.lag\.ms=2 is above"):
+        world.create("u", configs={"min.compaction.lag.ms": "2", "max.compaction.lag.ms": "1"})
+    assert "u" not in world.image.topic_ids
+
+
+def test_cleaners_need_room_each(world: World) -> None:
+    error = alter(world, ALL, put("log.cleaner.threads", "200"))
+    assert isinstance(error, InvalidConfigError)
+    assert "each thread needs 1 MiB" in error.message
+    assert alter(world, ALL, put("log.cleaner.threads", "100")) is None
+    assert isinstance(alter(world, BROKER, put("log.cleaner.dedupe.buffer.size", "104857599")), InvalidConfigError)
+
+
+def test_what_is_each_brokers_own_cannot_be_set_for_all(world: World) -> None:
+    error = alter(world, ALL, put("leader.replication.throttled.rate", "1000"))
+    assert isinstance(error, InvalidConfigError)
+    assert "name the broker" in error.message
+    assert alter(world, BROKER, put("leader.replication.throttled.rate", "1000")) is None
+
+
+@pytest.mark.parametrize(
+    ("resource", "name", "value", "hint"),
+    [
+        (TOPIC, "log.retention.ms", "5", "for a topic it is called 'retention.ms'"),
+        (TOPIC, "log.retention.hours", "5", "for a topic it is called 'retention.ms'"),
+        (ALL, "retention.ms", "5", "for a server it is called 'log.retention.ms'"),
+        (TOPIC, "retention.mss", "5", "did you mean 'retention.ms'"),
+        (TOPIC, "retention.ms", "7d", "7d is 604800000"),
+        (TOPIC, "segment.bytes", "1GiB", "1GiB is 1073741824"),
+        (TOPIC, "remote.storage.enable", "true", "tiered storage is not built"),
+        (ALL, "zookeeper.connect", "h:2181", "there is no ZooKeeper"),
+        (ALL, "ssl.keystore.password", "hunter2", "TLS is not built yet"),
+        (ALL, "num.partitions", "3", "properties files"),
+    ],
+)
+def test_a_refusal_says_what_to_do(world: World, resource: ConfigResource, name: str, value: str, hint: str) -> None:
+    error = alter(world, resource, put(name, value))
+    assert isinstance(error, InvalidConfigError)
+    assert hint in error.message
+    assert "hunter2" not in error.message
+
+
+def test_an_entry_that_could_not_be_set_any_more_can_be_deleted(world: World) -> None:
+    records = (
+        ConfigRecord(int(ConfigResourceType.TOPIC), "t", "an.old.key", "x"),
+        ConfigRecord(int(ConfigResourceType.BROKER), "", "num.partitions", "3"),
+    )
+    world.log += records
+    world.core.accept(Decision(records, None), len(world.log), epoch=1)
+    world.commit()
+    assert alter(world, TOPIC, ConfigOp(OpKind.DELETE, "an.old.key")) is None
+    assert alter(world, ALL, ConfigOp(OpKind.DELETE, "num.partitions")) is None
+    assert "an.old.key" not in world.image.config(*TOPIC)
+    assert world.image.config(*ALL) == {}
+    assert isinstance(alter(world, TOPIC, ConfigOp(OpKind.DELETE, "an.old.key")), InvalidConfigError)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 
-from headrace_core.config import ConfigDef, ConfigKey, Kind
+from headrace_core.config import ConfigDef, ConfigKey, Kind, Scope
 from headrace_core.errors import (
     HeadraceError,
     InvalidConfigError,
@@ -15,7 +15,13 @@ from headrace_core.errors import (
 )
 from headrace_core.log.config import TOPIC
 from headrace_core.metadata import ConfigRecord, ConfigResource, ConfigResourceType, MetadataImage, MetadataRecord
-from headrace_core.metadata.configs import parse_broker_id, topic_value
+from headrace_core.metadata.configs import (
+    broker_topic_defaults,
+    broker_values,
+    parse_broker_id,
+    topic_config,
+    topic_value,
+)
 from headrace_core.node.keys import SERVER
 
 from .decision import Decision, View
@@ -25,11 +31,14 @@ from .requests import AlterConfigs, AlterResource, ConfigOp, ConfigResult, OpKin
 VALUE_CHARACTERS_MAX = 10_000
 
 
-def topic_entries(given: Mapping[str, str]) -> dict[str, str]:
-    """A new topic's entries by their dotted names, as canonical text; InvalidConfigError when one is wrong."""
+def topic_entries(given: Mapping[str, str], image: MetadataImage) -> dict[str, str]:
+    """A new topic's entries by their dotted names, as canonical text; InvalidConfigError when one is wrong, or when
+    they contradict each other or what the brokers' dynamic defaults say."""
     for name, text in given.items():
         _check_length(name, text)
-    return {name: TOPIC.keys[name].format(value) for name, value in TOPIC.parse(given, defaults=False).items()}
+    values = TOPIC.parse(given, defaults=False)
+    TOPIC.check_together(TOPIC.parse(broker_topic_defaults(image, -1, {})) | values, touched=values)
+    return {name: TOPIC.keys[name].format(value) for name, value in values.items()}
 
 
 def alter(view: View, request: AlterConfigs) -> Decision:
@@ -70,24 +79,44 @@ def _alter_one(image: MetadataImage, item: AlterResource) -> list[MetadataRecord
     declared = TOPIC if kind is ConfigResourceType.TOPIC else SERVER
     own = image.config(kind, name)
     records: list[MetadataRecord] = []
-    seen: set[str] = set()
+    changes: dict[str, str | None] = {}
     for op in item.ops:
-        key = _altered_key(declared, op)
-        if key.name in seen:
-            raise InvalidRequestError(f"{_shown(item.resource)}: {key.name} is altered twice in the request")
-        seen.add(key.name)
-        value = None if op.kind is OpKind.DELETE else _new_value(image, item.resource, key, op)
-        if value != own.get(key.name):
-            records.append(ConfigRecord(int(kind), name, key.name, value))
+        gone = op.kind is OpKind.DELETE
+        # An entry may always go, also one that could not be set any more.
+        key = None if gone and op.name in own else _altered_key(declared, op, item.resource)
+        key_name = op.name if key is None else key.name
+        if key_name in changes:
+            raise InvalidRequestError(f"{_shown(item.resource)}: {key_name} is altered twice in the request")
+        changes[key_name] = None if gone or key is None else _new_value(image, item.resource, key, op)
+    for changed, value in changes.items():
+        if value != own.get(changed):
+            records.append(ConfigRecord(int(kind), name, changed, value))
+    _check_together(image, item.resource, changes)
     return records
 
 
-def _altered_key(declared: ConfigDef, op: ConfigOp) -> ConfigKey:
+def _check_together(image: MetadataImage, resource: ConfigResource, changes: Mapping[str, str | None]) -> None:
+    """InvalidConfigError when what would hold afterwards contradicts itself, as far as the controller knows: what
+    stands in the brokers' properties files only they know."""
+    kind, name = resource
+    records = [ConfigRecord(int(kind), name, key, value) for key, value in changes.items()]
+    after = image.apply(records, image.next_offset, image.epoch) if records else image
+    if kind is ConfigResourceType.TOPIC:
+        TOPIC.check_together(topic_config(after, name), touched=changes)
+    else:
+        SERVER.check_together(broker_values(after, int(name) if name else -1, {}), touched=changes)
+
+
+def _altered_key(declared: ConfigDef, op: ConfigOp, resource: ConfigResource) -> ConfigKey:
     key = declared.key(op.name)
+    if key.refusal is not None and op.kind is not OpKind.DELETE:
+        key.parse(op.value)  # raises, with the reason, unless it says what holds anyway
     if not key.dynamic:
         raise InvalidConfigError(
             f"{key.name} cannot be altered while brokers run; set it in their properties files and restart them"
         )
+    if key.scope is Scope.PER_BROKER and resource == (ConfigResourceType.BROKER, ""):
+        raise InvalidConfigError(f"{key.name} is set for each broker by itself, not for all of them; name the broker")
     if op.kind in (OpKind.APPEND, OpKind.SUBTRACT) and key.kind is not Kind.LIST:
         raise InvalidConfigError(f"{key.name} is no list: it can be set or deleted, not appended to or subtracted from")
     return key

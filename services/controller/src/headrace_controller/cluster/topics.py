@@ -111,7 +111,7 @@ def _create_one(view: View, topic: NewTopic, placer: Placer, *, room: int) -> tu
         raise InvalidTopicError(f"{METADATA_TOPIC} is the name of the controllers' own log")
     if topic.name in image.topic_ids:
         raise TopicAlreadyExistsError(f"topic {topic.name} exists already")
-    entries = configs.topic_entries(topic.configs)
+    entries = configs.topic_entries(topic.configs, image)
     replicas = _assigned(view, topic) if topic.assignments else _placed(view, topic, placer, room)
     topic_id = _new_topic_id(view)
     records: list[MetadataRecord] = [TopicRecord(topic.name, topic_id)]
