@@ -11,7 +11,7 @@ from pyspark.sql.types import StructType
 from .offset_reader import OffsetReader
 from .offsets import LATEST
 from .options import Limit, SourceOptions
-from .planning import OffsetRange, check_covers, plan_ranges, split_ranges
+from .planning import check_covers, plan_ranges, split_ranges
 from .tasks import RangePartition, RangeTask
 
 if TYPE_CHECKING:
@@ -27,11 +27,11 @@ class HeadraceBatchReader(RangeTask, DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         from .sdk_cluster import worker_cluster
 
-        return [RangePartition(wanted) for wanted in plan_batch(self.options, worker_cluster(self.options.client))]
+        return plan_batch(self.options, worker_cluster(self.options.client))
 
 
-def plan_batch(options: SourceOptions, cluster: Cluster) -> list[OffsetRange]:
-    """The tasks of a batch query; DataLossError or a warning for an ending beyond the log."""
+def plan_batch(options: SourceOptions, cluster: Cluster) -> list[RangePartition]:
+    """The tasks of a batch query; DataLossError or a warning for given offsets that the log does not have."""
     offsets = OffsetReader(options, cluster)
     start = offsets.resolve(options.starting, "startingOffsets", starting=True)
     end = offsets.resolve(options.ending, "endingOffsets", starting=False)
@@ -42,7 +42,13 @@ def plan_batch(options: SourceOptions, cluster: Cluster) -> list[OffsetRange]:
             if offset > log_end[partition]:
                 offsets.report_loss(f"{partition}: the query ends at {offset}, the log at {log_end[partition]}")
                 end[partition] = log_end[partition]
-    ranges, losses = plan_ranges(start, end, {})
+    first = offsets.earliest(start) if options.starting.kind is Limit.OFFSETS else {}
+    ranges, losses = plan_ranges(start, end, first)
     for loss in losses:
         offsets.report_loss(loss)
-    return split_ranges(ranges, min_partitions=options.min_partitions, max_records=options.max_records_per_partition)
+    return [
+        RangePartition(wanted, offsets.topic_ids.get(wanted.topic, ""))
+        for wanted in split_ranges(
+            ranges, min_partitions=options.min_partitions, max_records=options.max_records_per_partition
+        )
+    ]

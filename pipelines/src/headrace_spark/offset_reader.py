@@ -40,6 +40,10 @@ class OffsetReader:
         self.options = options
         self.cluster = cluster
         self._sleep = sleep
+        #: The id of each topic that was seen. A topic of that name with another id is another topic.
+        self.topic_ids: dict[str, str] = {}
+        #: Topics whose id has changed; who has drawn the consequences clears it.
+        self.renewed: set[str] = set()
 
     def assigned(self, *, known: Collection[TopicPartition] = ()) -> set[TopicPartition]:
         """The partitions that the query reads, as of now.
@@ -50,10 +54,10 @@ class OffsetReader:
         options = self.options
         if options.pattern is not None:
             matches = re.compile(options.pattern).fullmatch
-            found = {t: numbers for t, numbers in self.cluster.partitions(None).items() if matches(t)}
+            found = {name: topic for name, topic in self.cluster.topics(None).items() if matches(name)}
         else:
             topics = options.topics or tuple(dict.fromkeys(topic for topic, _ in options.assigned))
-            found = self.cluster.partitions(topics)
+            found = self.cluster.topics(topics)
             missing = [topic for topic in options.topics if topic not in found]
             deleted = [topic for topic in missing if any(topic == partition.topic for partition in known)]
             if deleted:
@@ -61,7 +65,11 @@ class OffsetReader:
             if len(missing) > len(deleted):
                 never = sorted(set(missing) - set(deleted))
                 raise UnknownTopicOrPartitionError(f"subscribe: no topic named {', '.join(never)} in the cluster")
-        every = {TopicPartition(topic, number) for topic, numbers in found.items() for number in numbers}
+        for name, topic in found.items():
+            if self.topic_ids.setdefault(name, topic.topic_id) != topic.topic_id:
+                self.topic_ids[name] = topic.topic_id
+                self.renewed.add(name)
+        every = {TopicPartition(name, number) for name, topic in found.items() for number in topic.partitions}
         return every & set(options.assigned) if options.assigned else every
 
     def earliest(self, partitions: Collection[TopicPartition]) -> PartitionOffsets:
@@ -82,7 +90,11 @@ class OffsetReader:
         start = known or {}
         for attempt in range(1, self.options.offset_attempts + 1):
             ends = self._retrying(lambda: self._ask_all(LATEST, start))
-            behind = {p: (start[p], end) for p, end in ends.items() if p in start and end < start[p]}
+            behind = {
+                p: (start[p], end)
+                for p, end in ends.items()
+                if p in start and end < start[p] and p.topic not in self.renewed
+            }
             if not behind or attempt == self.options.offset_attempts:
                 break
             logger.warning("ends before what was read already, asking again: %s", behind)
@@ -133,8 +145,8 @@ class OffsetReader:
         return self.cluster.list_offsets(wanted) if wanted else {}
 
     def _existing(self, partitions: Collection[TopicPartition]) -> set[TopicPartition]:
-        found = self.cluster.partitions({partition.topic for partition in partitions})
-        return {p for p in partitions if p.partition in found.get(p.topic, ())}
+        found = self.cluster.topics({partition.topic for partition in partitions})
+        return {p for p in partitions if p.topic in found and p.partition in found[p.topic].partitions}
 
     def _retrying(self, ask: Callable[[], T]) -> T:
         """Transient failures are tried again: a topic may be deleted between two of our questions."""

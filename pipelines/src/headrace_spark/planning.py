@@ -55,12 +55,13 @@ def rate_limit(
 ) -> PartitionOffsets:
     """The end of a batch of ``limit`` offsets, shared out in proportion to what waits.
 
-    ``first`` has the beginnings of partitions that ``start`` does not know. A small partition is never starved: a share
+    ``first`` has where logs begin: partitions that ``start`` does not know are read from there, and what is gone from
+    the others is not counted. A small partition is never starved: a share
     below one is rounded up, and the limit exceeded by as much. Other shares are rounded down, and what that leaves goes
     to those that lost most by it, one offset each; left to the next batch, as the Kafka source has it, it would cost
     AvailableNow a batch of its own for a handful of rows.
     """
-    begins = {partition: start.get(partition, first.get(partition)) for partition in end}
+    begins = {partition: _begin(partition, start, first) for partition in end}
     sizes = {
         partition: end[partition] - begin
         for partition, begin in begins.items()
@@ -84,6 +85,13 @@ def rate_limit(
     return limited
 
 
+def _begin(
+    partition: TopicPartition, start: Mapping[TopicPartition, int], first: Mapping[TopicPartition, int]
+) -> int | None:
+    known = [offsets[partition] for offsets in (start, first) if partition in offsets]
+    return max(known, default=None)
+
+
 def offsets_waiting(start: Mapping[TopicPartition, int], end: Mapping[TopicPartition, int]) -> int:
     """How many offsets lie between; an unknown partition counts from 0."""
     return sum(offset - start.get(partition, 0) for partition, offset in end.items())
@@ -94,7 +102,8 @@ def plan_ranges(
 ) -> Plan:
     """One range for each partition of ``end`` that has something to read.
 
-    ``first`` has the log starts of the partitions that are in ``end`` and not in ``start`` (those added since).
+    ``first`` has where logs begin: where a partition that ``start`` does not know is read from, and what may be gone of
+    the others. A range begins at what is left.
     """
     losses: list[str] = []
     added = end.keys() - start.keys()
@@ -114,8 +123,15 @@ def plan_ranges(
         begin = start[partition] if partition in start else first[partition]
         if end[partition] < begin:
             losses.append(f"{partition} went back from offset {begin} to {end[partition]}")
-        elif end[partition] > begin:
-            ranges.append(OffsetRange(*partition, begin, end[partition]))
+            continue
+        left = min(max(begin, first.get(partition, begin)), end[partition])
+        if left > begin:
+            losses.append(
+                f"{partition}: offsets {begin} to {end[partition]} are wanted, but the log begins at "
+                f"{first[partition]}: {left - begin} offsets are gone"
+            )
+        if end[partition] > left:
+            ranges.append(OffsetRange(*partition, left, end[partition]))
     return Plan(ranges, losses)
 
 

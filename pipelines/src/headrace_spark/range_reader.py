@@ -6,7 +6,12 @@ import logging
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from headrace_core.errors import OffsetOutOfRangeError, RequestTimedOutError, UnknownTopicOrPartitionError
+from headrace_core.errors import (
+    InconsistentTopicIdError,
+    OffsetOutOfRangeError,
+    RequestTimedOutError,
+    UnknownTopicOrPartitionError,
+)
 from headrace_core.types import TopicPartition
 
 from .cluster import Cluster
@@ -27,8 +32,11 @@ def read_range(
     columns: Sequence[str],
     fail_on_data_loss: bool,
     timeout_ms: int,
+    topic_id: str = "",
 ) -> Iterator[pa.RecordBatch]:
     """The records of ``wanted``. Gaps that compaction left are no loss; offsets that the log no longer has are.
+
+    So is a topic that was deleted since, also when there is another one of its name (``topic_id`` tells).
 
     A loss is a DataLossError, or with ``fail_on_data_loss`` False a warning, and reading goes on at the earliest offset
     that is left of the range. RequestTimedOutError when the partition answers nothing for ``timeout_ms``.
@@ -40,9 +48,15 @@ def read_range(
     while position < end:
         rest = wanted._replace(start=position, end=end)
         try:
-            for batch in cluster.read(rest, columns=with_offset, timeout_ms=timeout_ms):
+            for batch in cluster.read(rest, topic_id=topic_id, columns=with_offset, timeout_ms=timeout_ms):
                 position = batch.column("offset")[-1].as_py() + 1
                 yield batch if with_offset is asked else batch.select(asked)
+            return
+        except InconsistentTopicIdError as error:
+            told = f"{where}: offsets {position} to {end} are wanted of a topic that was deleted and created anew"
+            if fail_on_data_loss:
+                raise DataLossError(f"{told}. {FAIL_ON_DATA_LOSS_TRUE}") from error
+            logger.warning("%s: %d offsets are skipped. %s", told, end - position, FAIL_ON_DATA_LOSS_FALSE)
             return
         except (OffsetOutOfRangeError, RequestTimedOutError, UnknownTopicOrPartitionError) as error:
             try:
@@ -52,7 +66,7 @@ def read_range(
                 told = f"{where}: offsets {position} to {end} are wanted, but it does not exist any more"
                 if fail_on_data_loss:
                     raise DataLossError(f"{told}. {FAIL_ON_DATA_LOSS_TRUE}") from error
-                logger.warning("%s. %s", told, FAIL_ON_DATA_LOSS_FALSE)
+                logger.warning("%s: %d offsets are skipped. %s", told, end - position, FAIL_ON_DATA_LOSS_FALSE)
                 return
             if isinstance(error, UnknownTopicOrPartitionError) and earliest <= position and end <= latest:
                 raise  # it is there after all: a node that lags, no loss
@@ -61,9 +75,13 @@ def read_range(
             told = f"{where}: offsets {position} to {end} are wanted, {earliest} to {latest} are there"
             if fail_on_data_loss:
                 raise DataLossError(f"{told}. {FAIL_ON_DATA_LOSS_TRUE}") from error
+            missing = end - position
             position = next_available(wanted._replace(start=position, end=end), (earliest, latest))
             end = min(end, max(latest, position))
-            logger.warning("%s, going on at %d. %s", told, position, FAIL_ON_DATA_LOSS_FALSE)
+            missing -= end - position
+            logger.warning(
+                "%s: %d offsets are skipped, going on at %d. %s", told, missing, position, FAIL_ON_DATA_LOSS_FALSE
+            )
 
 
 def next_available(wanted: OffsetRange, available: tuple[int, int]) -> int:

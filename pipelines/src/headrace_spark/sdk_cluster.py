@@ -11,10 +11,10 @@ from headrace import Admin, Consumer
 from headrace.fetch import OffsetRange as ClientRange
 from headrace.fetch import RangeReader
 from headrace.settings import ADMIN
-from headrace_core.errors import UnknownTopicOrPartitionError
+from headrace_core.errors import InconsistentTopicIdError, UnknownTopicOrPartitionError
 from headrace_core.types import TopicPartition
 
-from .cluster import Cluster
+from .cluster import Cluster, KnownTopic
 from .offsets import EARLIEST, LATEST
 from .planning import OffsetRange
 
@@ -36,9 +36,9 @@ class SdkCluster:
         self._admin: Admin | None = None
         self._consumer: Consumer | None = None
 
-    def partitions(self, topics: Collection[str] | None) -> dict[str, list[int]]:
+    def topics(self, names: Collection[str] | None) -> dict[str, KnownTopic]:
         admin = self._admins()
-        names = admin.list_topics() if topics is None else sorted(topics)
+        names = admin.list_topics() if names is None else sorted(names)
         if not names:
             return {}
         try:
@@ -48,7 +48,10 @@ class SdkCluster:
             for name in names:
                 with contextlib.suppress(UnknownTopicOrPartitionError):
                     described += admin.describe_topics([name])
-        return {topic.name: [partition.partition for partition in topic.partitions] for topic in described}
+        return {
+            topic.name: KnownTopic(topic.topic_id.hex(), tuple(partition.partition for partition in topic.partitions))
+            for topic in described
+        }
 
     def list_offsets(self, wanted: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         consumer = self._consumers()
@@ -64,11 +67,16 @@ class SdkCluster:
             found |= {p: -1 if (answer := answers.get(p)) is None else answer.offset for p in times}
         return found
 
-    def read(self, wanted: OffsetRange, *, columns: Sequence[str], timeout_ms: int) -> Iterator[pa.RecordBatch]:
+    def read(
+        self, wanted: OffsetRange, *, topic_id: str, columns: Sequence[str], timeout_ms: int
+    ) -> Iterator[pa.RecordBatch]:
         settings: dict[str, Any] = {**self._config, "default.api.timeout.ms": timeout_ms}
         with RangeReader([ClientRange(*wanted)], settings) as reader:
             batches = reader.arrow_batches(columns=list(columns), max_bytes=ARROW_BATCH_BYTES)
             for batch in batches:
+                found = reader.topic_id(wanted.topic)
+                if topic_id and found is not None and found.hex() != topic_id:
+                    raise InconsistentTopicIdError(f"topic {wanted.topic!r} was deleted and created anew")
                 for row in range(0, batch.num_rows, ARROW_BATCH_ROWS):
                     yield batch.slice(row, ARROW_BATCH_ROWS)
 

@@ -22,7 +22,7 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from .offset_reader import OffsetReader
-from .offsets import START_KEY, PartitionOffsets, from_json, start_within, to_json, with_start
+from .offsets import START_KEY, PartitionOffsets, from_json, show, start_within, to_json, with_start
 from .options import Limit
 from .planning import offsets_waiting, plan_ranges, rate_limit, split_ranges
 from .tasks import RangePartition, RangeTask
@@ -63,14 +63,16 @@ class HeadraceStreamReader(RangeTask, DataSourceStreamReader, SupportsTriggerAva
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """The end of the next batch; ``start`` itself when there is nothing to do, or not enough yet."""
-        begin = from_json(start)
-        end = self._log_end(begin)
+        stood = from_json(start)
+        end = self._log_end(stood)
+        begin = self._after_renewal(stood, end)
         if not isinstance(limit, ReadAllAvailable):
-            if self._too_few(begin, end):
+            if begin == stood and self._too_few(begin, end):
                 end = begin
-            elif isinstance(limit, ReadMaxRows):
-                added = end.keys() - begin.keys()
-                end = rate_limit(limit.max_rows, begin, end, self._reader().earliest(added) if added else {})
+            elif isinstance(limit, ReadMaxRows) and end != begin:
+                end = rate_limit(limit.max_rows, begin, end, self._reader().earliest(end))
+        if begin != stood:
+            return with_start(to_json(end), begin)
         if self._must_carry_start(start, begin, end):
             return with_start(to_json(end), begin)
         return start if end == begin else to_json(end)
@@ -83,12 +85,11 @@ class HeadraceStreamReader(RangeTask, DataSourceStreamReader, SupportsTriggerAva
         """The tasks of the batch from ``start`` to ``end``; a loss fails or warns, as ``failOnDataLoss`` says."""
         reader = self._reader()
         begin, until = self._true_start(start, end), from_json(end)
-        added = until.keys() - begin.keys()
-        ranges, losses = plan_ranges(begin, until, reader.earliest(added) if added else {})
+        ranges, losses = plan_ranges(begin, until, reader.earliest(until) if until else {})
         for loss in losses:
             reader.report_loss(loss)
         return [
-            RangePartition(wanted)
+            RangePartition(wanted, reader.topic_ids.get(wanted.topic, ""))
             for wanted in split_ranges(
                 ranges,
                 min_partitions=self.options.min_partitions,
@@ -133,6 +134,24 @@ class HeadraceStreamReader(RangeTask, DataSourceStreamReader, SupportsTriggerAva
                 self._target = self._reader().latest(begin)
             self._latest = self._target
         return dict(self._latest)
+
+    def _after_renewal(self, begin: PartitionOffsets, end: PartitionOffsets) -> PartitionOffsets:
+        """``begin``, but for topics that were deleted and created anew since the last trigger: from their start.
+
+        A batch that begins elsewhere than the one before it ended carries its start, so that a restart within it reads
+        the same. A topic that was replaced while no query ran is not noticed here: offsets know nothing of topics.
+        """
+        reader = self._reader()
+        renewed = {partition for partition in begin.keys() & end.keys() if partition.topic in reader.renewed}
+        if not renewed:
+            return begin
+        reader.report_loss(
+            f"{show(renewed)}: the topic was deleted and created anew; what was not read of the old one is gone, and "
+            "reading goes on where the new one begins"
+        )
+        first = reader.earliest(renewed)
+        reader.renewed.clear()
+        return begin | {partition: first[partition] for partition in renewed if partition in first}
 
     def _too_few(self, begin: PartitionOffsets, end: PartitionOffsets) -> bool:
         """minOffsetsPerTrigger: wait for more, but not longer than maxTriggerDelay. AvailableNow never waits."""

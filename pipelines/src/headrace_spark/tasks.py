@@ -28,14 +28,14 @@ logger = logging.getLogger(__name__)
 
 
 class RangePartition(InputPartition):
-    """One task: one range of offsets."""
+    """One task: one range of offsets, of the topic that had ``topic_id`` when it was planned."""
 
-    def __init__(self, wanted: OffsetRange) -> None:
-        super().__init__(tuple(wanted))
+    def __init__(self, wanted: OffsetRange, topic_id: str = "") -> None:
+        super().__init__((*wanted, topic_id))
 
     @property
     def wanted(self) -> OffsetRange:
-        return OffsetRange(*self.value)
+        return OffsetRange(*self.value[:4])
 
     def __reduce__(self) -> tuple[Any, ...]:
         # As plain data, so that a worker's complaint comes from the reader (shipping.py).
@@ -64,9 +64,11 @@ class RangeTask:
 
         if partition.value is None:  # Spark's stand-in for "no partition at all"
             return
+        topic, number, start, end, topic_id = cast("tuple[str, int, int, int, str]", partition.value)
         yield from read_range(
             worker_cluster(self.options.client),
-            OffsetRange(*cast("tuple[str, int, int, int]", partition.value)),
+            OffsetRange(topic, number, start, end),
+            topic_id=topic_id,
             columns=self.columns,
             fail_on_data_loss=self.options.fail_on_data_loss,
             timeout_ms=self.options.poll_timeout_ms,

@@ -1,4 +1,4 @@
-"""Exactly once: the driver is killed in the middle of a batch and started again."""
+"""The driver is killed in mid-batch and started again: exactly once into files, at least once into topics."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +21,12 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.xdist_group("spar
 RECORDS = 500  # in each of two partitions; 200 per batch make five batches of 100 + 100
 
 
-def start_driver(bootstrap: str, topic: str, directory: Path, hold_at: int) -> subprocess.Popen[bytes]:
-    script = str(Path(__file__).with_name("parquet_driver.py"))
+def start_driver(bootstrap: str, topic: str, directory: Path, hold_at: int, *to_topic: str) -> subprocess.Popen[bytes]:
+    script = str(Path(__file__).with_name("stream_driver.py"))
     log = (directory / f"driver-{hold_at}.log").open("wb")
     with log:
         return subprocess.Popen(
-            [sys.executable, script, bootstrap, topic, str(directory), str(hold_at)],
+            [sys.executable, script, bootstrap, topic, str(directory), str(hold_at), *to_topic],
             stdout=log,
             stderr=subprocess.STDOUT,
             start_new_session=True,
@@ -43,16 +46,19 @@ def kill_driver(driver: subprocess.Popen[bytes]) -> None:
     psutil.wait_procs(family, timeout=30)
 
 
-def wait_until_held(driver: subprocess.Popen[bytes], directory: Path, batch: int) -> None:
-    """Until the batch's one task waits and the other has written its file, which no commit names yet."""
+def wait_until_held(driver: subprocess.Popen[bytes], directory: Path, written: Callable[[], bool]) -> None:
+    """Until the batch's one task waits and the other has ``written`` its part, which nobody has committed yet."""
     deadline = time.monotonic() + 90
     while time.monotonic() < deadline:
         assert driver.poll() is None, "the driver ended before it was held"
-        files = len(list((directory / "out").glob("*.parquet")))
-        if (directory / "held").exists() and files > 2 * batch:
+        if (directory / "held").exists() and written():
             return
         time.sleep(0.05)  # looking again, not waiting for a state by guess
     pytest.fail("the driver was never held")
+
+
+def more_files_than(count: int, directory: Path) -> bool:
+    return len(list(directory.glob("*.parquet"))) > count
 
 
 def test_a_driver_killed_in_mid_batch_skips_no_row_and_repeats_none(
@@ -63,7 +69,7 @@ def test_a_driver_killed_in_mid_batch_skips_no_row_and_repeats_none(
     for batch, hold_at in ((0, 50), (2, 250)):
         driver = start_driver(headrace.bootstrap_servers, topic, tmp_path, hold_at)
         try:
-            wait_until_held(driver, tmp_path, batch)
+            wait_until_held(driver, tmp_path, partial(more_files_than, 2 * batch, tmp_path / "out"))
             assert (tmp_path / "checkpoint" / "offsets" / str(batch)).exists(), "the batch has begun"
             assert not (tmp_path / "checkpoint" / "commits" / str(batch)).exists(), "and is not done"
         finally:
@@ -81,3 +87,34 @@ def test_a_driver_killed_in_mid_batch_skips_no_row_and_repeats_none(
     assert found == [(p, n, f"{p}:{n}") for p in (0, 1) for n in range(RECORDS)]
     files = list((tmp_path / "out").glob("*.parquet"))
     assert len(files) > 10, "the killed batches left files behind, which no commit names"
+
+
+def test_a_driver_killed_in_mid_batch_loses_nothing_and_repeats_only_that_batch_in_a_topic(
+    spark: Any, headrace: Any, make_topic: Any, send: Any, source: Any, tmp_path: Path
+) -> None:
+    """Two partitions, batches of 100 + 100 rows. The driver is killed in batch 2, when one of its tasks is done."""
+    topic, to_topic = make_topic(2), make_topic(2)
+    send(topic, {p: [f"{p}:{n}".encode() for n in range(RECORDS)] for p in (0, 1)})
+
+    def written() -> Counter[tuple[int, str]]:
+        rows = source("read", subscribe=to_topic).load().collect()
+        return Counter((row.partition, bytes(row.value).decode()) for row in rows)
+
+    driver = start_driver(headrace.bootstrap_servers, topic, tmp_path, 250, to_topic)
+    try:
+        wait_until_held(driver, tmp_path, lambda: written().total() >= 500)  # batches 0 and 1, and one task of batch 2
+    finally:
+        kill_driver(driver)
+    (tmp_path / "held").unlink()
+    driver = start_driver(headrace.bootstrap_servers, topic, tmp_path, -1, to_topic)
+    try:
+        assert driver.wait(timeout=90) == 0, (tmp_path / "driver--1.log").read_text()[-3000:]
+    finally:
+        if driver.poll() is None:
+            kill_driver(driver)
+
+    found = written()
+    assert set(found) == {(p, f"{p}:{n}") for p in (0, 1) for n in range(RECORDS)}, "nothing is lost"
+    twice = {value for (_, value), times in found.items() if times > 1}
+    assert twice == {f"0:{n}" for n in range(200, 300)}, "what the finished task of the killed batch wrote, no more"
+    assert max(found.values()) == 2

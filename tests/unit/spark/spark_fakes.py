@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
-from headrace_core.errors import OffsetOutOfRangeError, UnknownTopicOrPartitionError
+from headrace_core.errors import InconsistentTopicIdError, OffsetOutOfRangeError, UnknownTopicOrPartitionError
 from headrace_core.types import TopicPartition
+from headrace_spark.cluster import KnownTopic
 from headrace_spark.planning import OffsetRange
 
 
@@ -18,15 +19,16 @@ class FakeCluster:
         self.times: dict[TopicPartition, dict[int, int]] = {}
         self.failures: list[Exception] = []
         self.batch_rows = 4
+        self.topic_ids: dict[str, str] = {}
         self.closed = False
 
-    def partitions(self, topics: Collection[str] | None) -> dict[str, list[int]]:
+    def topics(self, names: Collection[str] | None) -> dict[str, KnownTopic]:
         self._fail()
         found: dict[str, list[int]] = {}
         for topic, partition in sorted(self.logs):
-            if topics is None or topic in topics:
+            if names is None or topic in names:
                 found.setdefault(topic, []).append(partition)
-        return found
+        return {name: KnownTopic(self._id(name), tuple(numbers)) for name, numbers in found.items()}
 
     def list_offsets(self, wanted: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         self._fail()
@@ -39,9 +41,11 @@ class FakeCluster:
             found[partition] = special.get(timestamp, self.times.get(partition, {}).get(timestamp, -1))
         return found
 
-    def read(self, wanted: OffsetRange, *, columns: Sequence[str], timeout_ms: int) -> Iterator[Any]:
+    def read(self, wanted: OffsetRange, *, topic_id: str, columns: Sequence[str], timeout_ms: int) -> Iterator[Any]:
         import pyarrow as pa
 
+        if topic_id not in ("", self._id(wanted.topic)):
+            raise InconsistentTopicIdError(f"topic {wanted.topic!r} was deleted and created anew")
         start, end = self.logs[TopicPartition(wanted.topic, wanted.partition)]
         position = wanted.start
         if not start <= position <= end:
@@ -57,6 +61,9 @@ class FakeCluster:
 
     def close(self) -> None:
         self.closed = True
+
+    def _id(self, topic: str) -> str:
+        return self.topic_ids.get(topic, f"id of {topic}")
 
     def _fail(self) -> None:
         if self.failures:

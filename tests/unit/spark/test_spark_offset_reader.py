@@ -125,7 +125,7 @@ def test_an_end_before_what_was_read_is_asked_for_again_and_then_stands(caplog: 
 def test_a_batch_reads_from_its_start_to_its_end() -> None:
     cluster = FakeCluster({T0: (2, 5), T1: (0, 6)})
     plan = plan_batch(parse_options(options(endingOffsets='{"t":{"0":4,"1":-1}}'), streaming=False), cluster)
-    assert plan == [OffsetRange("t", 0, 2, 4), OffsetRange("t", 1, 0, 6)]
+    assert [task.wanted for task in plan] == [OffsetRange("t", 0, 2, 4), OffsetRange("t", 1, 0, 6)]
 
 
 def test_a_batch_that_ends_beyond_the_log_is_a_loss() -> None:
@@ -134,10 +134,39 @@ def test_a_batch_that_ends_beyond_the_log_is_a_loss() -> None:
     with pytest.raises(DataLossError, match="ends at 9, the log at 5"):
         plan_batch(parse_options(options(**given), streaming=False), cluster)
     lenient = parse_options(options(**given, failOnDataLoss="false"), streaming=False)
-    assert plan_batch(lenient, cluster) == [OffsetRange("t", 0, 0, 5)]
+    assert [task.wanted for task in plan_batch(lenient, cluster)] == [OffsetRange("t", 0, 0, 5)]
 
 
 def test_a_batch_whose_start_lies_after_its_end_is_a_loss() -> None:
     cluster = FakeCluster({T0: (0, 5)})
     with pytest.raises(DataLossError, match="went back from offset 8 to 5"):
         plan_batch(parse_options(options(startingOffsets='{"t":{"0":8}}'), streaming=False), cluster)
+
+
+def test_a_batch_whose_given_start_is_gone_is_a_loss_before_any_task_runs() -> None:
+    cluster = FakeCluster({T0: (7, 9), T1: (0, 5)})
+    given = {"startingOffsets": '{"t":{"0":3,"1":1}}'}
+    told = r"t-0: offsets 3 to 9 are wanted, but the log begins at 7: 4 offsets are gone.*failOnDataLoss"
+    with pytest.raises(DataLossError, match=told):
+        plan_batch(parse_options(options(**given), streaming=False), cluster)
+    lenient = parse_options(options(**given, failOnDataLoss="false"), streaming=False)
+    planned = plan_batch(lenient, cluster)
+    assert [task.wanted for task in planned] == [OffsetRange("t", 0, 7, 9), OffsetRange("t", 1, 1, 5)]
+
+
+def test_a_task_knows_which_topic_it_was_planned_for() -> None:
+    cluster = FakeCluster({T0: (0, 5)})
+    cluster.topic_ids["t"] = "aa"
+    [task] = plan_batch(parse_options(options(), streaming=False), cluster)
+    assert task.value == ("t", 0, 0, 5, "aa")
+
+
+def test_a_topic_made_anew_is_noticed_and_its_end_is_not_taken_for_a_lagging_node() -> None:
+    cluster = FakeCluster({T0: (0, 5)})
+    made = reader(cluster)
+    made.latest()
+    assert made.renewed == set()
+    cluster.topic_ids["t"], cluster.logs[T0] = "another", (0, 2)
+    assert made.latest({T0: 5}) == {T0: 2}
+    assert made.renewed == {"t"}
+    assert made.slept == []  # type: ignore[attr-defined]

@@ -54,6 +54,45 @@ def test_with_loss_accepted_what_is_left_is_read(log: tuple[int, int], expected:
     assert read(FakeCluster({T0: log}), 10, 21, fail=False) == expected
 
 
+def test_a_loss_that_is_accepted_is_told_with_its_size(caplog: pytest.LogCaptureFixture) -> None:
+    read(FakeCluster({T0: (15, 18)}), 10, 21, fail=False)
+    assert "t-0: offsets 10 to 21 are wanted, 15 to 18 are there: 8 offsets are skipped, going on at 15" in caplog.text
+
+
+@pytest.mark.parametrize("fail", [True, False])
+def test_a_topic_made_anew_since_the_plan_is_a_loss_also_when_it_has_such_offsets(
+    fail: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    asked = {"columns": ("offset",), "fail_on_data_loss": fail, "timeout_ms": 1, "topic_id": "of the plan"}
+    batches = read_range(FakeCluster({T0: (0, 100)}), OffsetRange("t", 0, 10, 21), **asked)  # type: ignore[arg-type]
+    if fail:
+        with pytest.raises(
+            DataLossError, match=r"t-0: offsets 10 to 21 are wanted of a topic that was deleted and cre"
+        ):
+            list(batches)
+    else:
+        assert list(batches) == []
+        assert "11 offsets are skipped" in caplog.text
+
+
+class CompactedCluster(FakeCluster):
+    """Every fifth record is left."""
+
+    def read(self, wanted: OffsetRange, **asked: Any) -> Iterator[Any]:
+        import pyarrow.compute as pc
+
+        for batch in super().read(wanted, **asked):
+            kept = batch.filter(pc.equal(pc.multiply(pc.divide(batch.column("offset"), 5), 5), batch.column("offset")))
+            if kept.num_rows:
+                yield kept
+
+
+@pytest.mark.parametrize("end", [31, 34, 35])
+def test_gaps_that_compaction_left_are_no_loss_also_at_both_ends(end: int) -> None:
+    assert read(CompactedCluster({T0: (0, 100)}), 11, end) == [15, 20, 25, 30]
+    assert read(CompactedCluster({T0: (0, 100)}), 11, 14) == [], "a range may be nothing but a gap"
+
+
 class AgingCluster(FakeCluster):
     """Offers two batches, then its head is gone."""
 

@@ -30,7 +30,7 @@ class Reader(HeadraceStreamReader):
         return self.clock_ms
 
     def ranges(self, start: Offsets, end: Offsets) -> list[tuple[int, int, int]]:
-        return [tuple(part.value[1:]) for part in self.partitions(start, end)]  # type: ignore[misc]
+        return [tuple(part.value[1:4]) for part in self.partitions(start, end)]  # type: ignore[misc]
 
 
 def offsets(**by_partition: int) -> Offsets:
@@ -169,7 +169,59 @@ def test_a_restart_in_the_first_batch_sees_that_its_head_aged_out() -> None:
     end = first.latestOffset(first.initialOffset(), ReadAllAvailable())
     cluster.logs[T0] = (2, 9)
     again = Reader(cluster, startingOffsets="earliest")
-    assert again.ranges(again.initialOffset(), end) == [(0, 0, 5)], "the task finds offsets 0 and 1 gone, and says so"
+    with pytest.raises(DataLossError, match="t-0: offsets 0 to 5 are wanted, but the log begins at 2: 2 offsets are g"):
+        again.ranges(again.initialOffset(), end)
+    lenient = Reader(cluster, startingOffsets="earliest", failOnDataLoss="false")
+    assert lenient.ranges(lenient.initialOffset(), end) == [(0, 2, 5)]
+
+
+def test_a_limit_counts_what_is_left_when_the_starts_have_moved(caplog: pytest.LogCaptureFixture) -> None:
+    """Of t-0 only 20 of 100 offsets are left, of t-1 all 20: each gives half of the batch."""
+    cluster = FakeCluster({T0: (80, 100), T1: (0, 20)})
+    reader = Reader(cluster, failOnDataLoss="false", maxOffsetsPerTrigger=10)
+    start = offsets(p0=0, p1=0)
+    end = reader.latestOffset(start, reader.getDefaultReadLimit())
+    assert end == offsets(p0=85, p1=5)
+    assert reader.ranges(start, end) == [(0, 80, 85), (1, 0, 5)]
+    assert "t-0: offsets 0 to 85 are wanted, but the log begins at 80: 80 offsets are gone" in caplog.text
+    assert reader.ranges(end, reader.latestOffset(end, reader.getDefaultReadLimit())) == [(0, 85, 90), (1, 5, 10)]
+    strict = Reader(cluster, maxOffsetsPerTrigger=10)
+    with pytest.raises(DataLossError, match="80 offsets are gone"):
+        strict.ranges(start, strict.latestOffset(start, strict.getDefaultReadLimit()))
+
+
+def test_a_log_that_is_empty_behind_its_moved_start_is_passed_over() -> None:
+    cluster = FakeCluster({T0: (50, 50)})
+    reader = Reader(cluster, failOnDataLoss="false", maxOffsetsPerTrigger=10)
+    end = reader.latestOffset(offsets(p0=5), reader.getDefaultReadLimit())
+    assert end == offsets(p0=50), "in one batch, not in five without a row"
+    assert reader.ranges(offsets(p0=5), end) == []
+
+
+@pytest.mark.parametrize("new_end", [2, 10, 17])
+@pytest.mark.parametrize("limited", [False, True])
+def test_a_topic_made_anew_is_a_loss_or_is_read_from_its_start(new_end: int, limited: bool) -> None:
+    def made(**given: object) -> tuple[Reader, FakeCluster, Offsets]:
+        cluster = FakeCluster({T0: (0, 10)})
+        reader = Reader(cluster, startingOffsets="earliest", **given)
+        limit = ReadMaxRows(1_000) if limited else ReadAllAvailable()
+        at = reader.latestOffset(reader.initialOffset(), limit)
+        assert at == offsets(p0=10)
+        cluster.logs[T0], cluster.topic_ids["t"] = (0, new_end), "another"
+        return reader, cluster, at
+
+    reader, _, at = made()
+    with pytest.raises(DataLossError, match="t-0: the topic was deleted and created anew"):
+        reader.latestOffset(at, ReadAllAvailable())
+
+    reader, cluster, at = made(failOnDataLoss="false")
+    end = reader.latestOffset(at, ReadMaxRows(1_000) if limited else ReadAllAvailable())
+    assert end == {"t": {"0": new_end}, "$start": {"t": {"0": 0}}}
+    assert reader.ranges(at, end) == [(0, 0, new_end)]
+    again = Reader(cluster, startingOffsets="earliest", failOnDataLoss="false")  # killed in that batch
+    assert again.ranges(at, end) == [(0, 0, new_end)]
+    cluster.logs[T0] = (0, 30)
+    assert reader.ranges(end, reader.latestOffset(end, ReadAllAvailable())) == [(0, new_end, 30)]
 
 
 def test_without_news_the_answer_is_the_start_itself_even_when_it_carries_its_own_start() -> None:

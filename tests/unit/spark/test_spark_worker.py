@@ -57,8 +57,8 @@ def test_readers_travel_with_their_options_and_without_connections() -> None:
         assert "_offsets" not in arrived.__dict__
     source = cloudpickle.loads(cloudpickle.dumps(HeadraceDataSource(options())))
     assert source.options == options()
-    part = cloudpickle.loads(cloudpickle.dumps(RangePartition(OffsetRange("t", 0, 1, 2))))
-    assert part.value == ("t", 0, 1, 2)
+    part = cloudpickle.loads(cloudpickle.dumps(RangePartition(OffsetRange("t", 0, 1, 2), "an id")))
+    assert part.value == ("t", 0, 1, 2, "an id")
 
 
 @pytest.mark.parametrize("kind", [HeadraceBatchReader, HeadraceStreamReader])

@@ -121,6 +121,11 @@ class RangeReader:
                     if batch.num_rows:
                         yield batch
 
+    def topic_id(self, topic: str) -> bytes | None:
+        """The topic's id as this reader's metadata has it by now; None while it has none. Another id: another topic."""
+        info = self._core.engine.metadata.snapshot.topics.get(topic)
+        return None if info is None else info.topic_id
+
     def _wait(self) -> None:
         core = self._core
         deadline = time.monotonic() + core.engine.api_timeout_s

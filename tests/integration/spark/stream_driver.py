@@ -1,6 +1,6 @@
-"""A driver for test_spark_restart.py: a stream into Parquet that can be held in the middle of a batch.
+"""A driver for test_spark_restart.py: a stream into Parquet, or a topic, that can be held in the middle of a batch.
 
-    parquet_driver.py BOOTSTRAP TOPIC DIRECTORY HOLD_AT
+    stream_driver.py BOOTSTRAP TOPIC DIRECTORY HOLD_AT [TO_TOPIC]
 
 The task of partition 1 that meets offset HOLD_AT writes DIRECTORY/held and then waits for as long as its driver lives;
 -1 holds nowhere.
@@ -20,6 +20,7 @@ import headrace_spark
 
 def main() -> None:
     bootstrap, topic, directory, hold_at = sys.argv[1], sys.argv[2], Path(sys.argv[3]), int(sys.argv[4])
+    to_topic = sys.argv[5] if len(sys.argv) > 5 else None
     held = directory / "held"
 
     def gate(batches: Iterator[Any]) -> Iterator[Any]:
@@ -44,14 +45,12 @@ def main() -> None:
         .load()
         .select("partition", "offset", "value")
     )
-    query = (
-        frame.mapInArrow(gate, frame.schema)
-        .writeStream.format("parquet")
-        .option("path", str(directory / "out"))
-        .option("checkpointLocation", str(directory / "checkpoint"))
-        .trigger(availableNow=True)
-        .start()
-    )
+    writer = frame.mapInArrow(gate, frame.schema).writeStream
+    if to_topic is None:
+        writer = writer.format("parquet").option("path", str(directory / "out"))
+    else:
+        writer = writer.format("headrace").option("kafka.bootstrap.servers", bootstrap).option("topic", to_topic)
+    query = writer.option("checkpointLocation", str(directory / "checkpoint")).trigger(availableNow=True).start()
     query.awaitTermination()
     spark.stop()
 
