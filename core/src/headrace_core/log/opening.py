@@ -243,6 +243,13 @@ def _scan_unflushed(
                 f"position 0: begins with offset {after.base_offset}, but the segment before it ends at "
                 f"{before.next_offset}",
             )
+        epochs_before, epochs_after = before.epochs, scans[following].epochs
+        if epochs_before and epochs_after and epochs_after[0].epoch < epochs_before[-1].epoch:
+            raise opening.corrupt(
+                after,
+                f"position 0 (offset {after.base_offset}): leader epoch {epochs_after[0].epoch} cannot follow "
+                f"{epochs_before[-1].epoch}",
+            )
     return scans
 
 
