@@ -30,7 +30,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from ..errors import CorruptMessageError
-from ..records import HEADER_BYTES, check_batch, epoch_range, read_header
+from ..records import HEADER_BYTES, check_batch, epoch_range, read_header, without_position
 from ..types import NO_EPOCH
 from .epochs import EpochStart
 from .files import File
@@ -111,8 +111,10 @@ def scan(
                 raise CorruptMessageError(
                     f"offsets {header.base_offset} to {header.last_offset} cannot follow {found.next_offset - 1}"
                 )
+            if header.last_offset - base_offset > RELATIVE_OFFSET_MAX:
+                raise CorruptMessageError(f"offset {header.last_offset} is too far from {base_offset}, the first one")
             latest_epoch = found.epochs[-1].epoch if found.epochs else NO_EPOCH
-            if header.leader_epoch < latest_epoch and header.leader_epoch != NO_EPOCH:
+            if header.leader_epoch < latest_epoch:  # none (-1) either: a log that has had a leader keeps having one
                 raise CorruptMessageError(f"leader epoch {header.leader_epoch} cannot follow {latest_epoch}")
             if epochs is not None:
                 _, _, least, most = epoch_range(epochs, header.last_offset)
@@ -125,7 +127,7 @@ def scan(
                     window_at, at = found.end, 0
                 check_batch(window, at)
         except CorruptMessageError as error:
-            found.problem = error.message
+            found.problem = without_position(error.message)
             return found
         found.batches.append(BatchMeta(header.size, header.base_offset, header.last_offset, header.max_timestamp_ms))
         if not found.epochs or header.leader_epoch > found.epochs[-1].epoch:
