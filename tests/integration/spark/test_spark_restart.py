@@ -35,6 +35,8 @@ def start_driver(bootstrap: str, topic: str, directory: Path, hold_at: int, *to_
 
 def kill_driver(driver: subprocess.Popen[bytes]) -> None:
     """kill -9 to everything the driver consists of: its Python, its JVM, its workers."""
+    if driver.poll() is not None:
+        return
     family = [psutil.Process(driver.pid), *psutil.Process(driver.pid).children(recursive=True)]
     os.killpg(driver.pid, signal.SIGKILL)
     for process in family:
@@ -50,7 +52,9 @@ def wait_until_held(driver: subprocess.Popen[bytes], directory: Path, written: C
     """Until the batch's one task waits and the other has ``written`` its part, which nobody has committed yet."""
     deadline = time.monotonic() + 90
     while time.monotonic() < deadline:
-        assert driver.poll() is None, "the driver ended before it was held"
+        if driver.poll() is not None:
+            told = "\n".join(log.read_text()[-2_000:] for log in directory.glob("driver-*.log"))
+            pytest.fail(f"the driver ended before it was held: {told}")
         if (directory / "held").exists() and written():
             return
         time.sleep(0.05)  # looking again, not waiting for a state by guess
