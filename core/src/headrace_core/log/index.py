@@ -189,8 +189,12 @@ class OffsetIndex:
 
     def create(self) -> None:
         """A new segment's index."""
-        self._entries = (array("I"), array("I"))
+        self.begin_empty()
         self.file.create()
+
+    def begin_empty(self) -> None:
+        """Its file is known to be empty."""
+        self._entries = (array("I"), array("I"))
 
     def start_empty(self) -> None:
         """An index that is about to be rebuilt."""
@@ -288,8 +292,12 @@ class TimeIndex:
 
     def create(self) -> None:
         """A new segment's index."""
-        self._entries = (array("q"), array("I"))
+        self.begin_empty()
         self.file.create()
+
+    def begin_empty(self) -> None:
+        """Its file is known to be empty."""
+        self._entries = (array("q"), array("I"))
 
     def start_empty(self) -> None:
         """An index that is about to be rebuilt."""

@@ -86,16 +86,16 @@ class _Opening:
 
     def is_cleanly_closed(self, active: LogSegment, log_end_offset: int) -> bool:
         """Does the last segment end where the clean shutdown said, with indexes that fit?"""
+        if active.size == 0:
+            return active.base_offset == log_end_offset and active.begin_empty()
         try:
             if not active.indexes_fit():
                 return False
-            found = scan(active.log, active.base_offset, position=0, check_crc=False) if active.size == 0 else None
-            if found is None:
-                position = active.index.last_position()
-                first = active.header_at(position) if position < active.size else None
-                if first is None:
-                    return False
-                found = scan(active.log, first.base_offset, position=position, check_crc=False)
+            position = active.index.last_position()
+            if position >= active.size:
+                return False
+            first = active.header_at(position)
+            found = scan(active.log, first.base_offset, position=position, check_crc=False)
         except CorruptLogError:
             return False
         return found.problem is None and found.next_offset == log_end_offset
@@ -110,12 +110,10 @@ class _Opening:
     def sizes_fit(self, segment: LogSegment) -> bool:
         """A cheap look at a sealed segment's indexes, without reading them."""
         for path, entry_bytes, needed in ((INDEX_SUFFIX, 8, False), (TIME_INDEX_SUFFIX, 12, segment.size > 0)):
-            name = segment.path.removesuffix(LOG_SUFFIX) + path
-            if not self.fs.exists(name):
+            try:
+                size = self.fs.file_size(segment.path.removesuffix(LOG_SUFFIX) + path)
+            except FileNotFoundError:
                 return False
-            file = self.fs.open(name)
-            size = file.size()
-            file.close()
             if size % entry_bytes or (needed and size == 0):
                 return False
         return True
@@ -254,7 +252,7 @@ def _scan_unflushed(
 
 
 def _headers(opening: _Opening, segment: LogSegment) -> Scan:
-    found = scan(segment.log, segment.base_offset, check_crc=False)
+    found = scan(segment.log, segment.base_offset, end=segment.size, check_crc=False)
     if found.problem is not None:
         raise opening.corrupt(segment, f"position {found.end}: {found.problem}; below the recovery point")
     return found

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from ..errors import CorruptLogError, CorruptMessageError, ServerBusyError
-from ..records import HEADER_BYTES, BatchHeader, check_batch, read_header
+from ..records import HEADER_BYTES, BatchHeader, check_batch, read_header, without_position
 from .files import Buffer, File, FileSystem, full_disk_tolerated
 from .index import RELATIVE_OFFSET_MAX, IndexEntry, OffsetIndex, TimeIndex, TimestampOffset
 
@@ -233,6 +233,19 @@ class LogSegment:
         self.index.file.write()
         self.time_index.file.write()
 
+    def begin_empty(self) -> bool:
+        """Makes a segment that was attached, and has no bytes, ready for appends without opening its files; False (and
+        no change) when its indexes are not empty."""
+        for index in (self.index, self.time_index):
+            with contextlib.suppress(FileNotFoundError):
+                if self._fs.file_size(index.file.path):
+                    return False
+        self.index.begin_empty()
+        self.time_index.begin_empty()
+        self._largest = TimestampOffset(-1, self.base_offset)
+        self._times_checked = True
+        return True
+
     def resume(self) -> None:
         """Makes a segment that was attached ready for appends."""
         self._bytes_since_index = self.size - self.index.last_position()
@@ -382,7 +395,7 @@ class LogSegment:
         try:
             return read_header(self.log.pread(HEADER_BYTES, position))
         except CorruptMessageError as error:
-            raise CorruptLogError(f"{self.path}, position {position}: {error.message}") from error
+            raise CorruptLogError(f"{self.path}, position {position}: {without_position(error.message)}") from error
 
     def find(self, offset: int) -> Place:
         """The first batch whose last offset is ``offset`` or more; ``offset`` must lie below the segment's end."""
@@ -488,9 +501,9 @@ class LogSegment:
                 check_batch(window, inside)
             except CorruptMessageError as error:
                 raise CorruptLogError(
-                    f"{self.path}, position {position}, offset {next_offset}: {error.message}"
+                    f"{self.path}, position {position}, offset {next_offset}: {without_position(error.message)}"
                 ) from error
-            if header.base_offset < next_offset:
+            if header.base_offset < next_offset or not self.fits(header.last_offset):
                 raise _cannot_follow(self.path, position, header, next_offset)
             yield Place(position, header)
             next_offset = header.next_offset
@@ -543,13 +556,14 @@ class _Walk:
             if self._indexed_offset >= 0:
                 raise self._mismatch(error.message) from error
             raise CorruptLogError(
-                f"{self._segment.path}, position {position}, offset {self._next_offset}: {error.message}"
+                f"{self._segment.path}, position {position}, offset {self._next_offset}: "
+                f"{without_position(error.message)}"
             ) from error
         if self._indexed_offset >= 0:
             if header.last_offset != self._indexed_offset:
                 raise self._mismatch(f"a batch with offsets {header.base_offset} to {header.last_offset} is there")
             self._indexed_offset = -1
-        if header.base_offset < self._next_offset:
+        if header.base_offset < self._next_offset or not self._segment.fits(header.last_offset):
             raise _cannot_follow(self._segment.path, position, header, self._next_offset)
         self._next_offset = header.next_offset
         self._position = position + header.size
