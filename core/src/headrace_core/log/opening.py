@@ -171,6 +171,8 @@ def open_segments(
         vouched_for = epochs.entries if epochs_known and epochs.is_vouched_for else None
         scans = _scan_unflushed(opening, segments, recovery_point, vouched_for)
         log_end_offset = scans[len(segments) - 1].next_offset
+        if not epochs.is_vouched_for:
+            epochs_known = False  # it will be written with a checksum: from the batches, not from what nobody vouches for
     _remove(opening)
     if scans:
         fs.sync_directory(directory)
