@@ -1,0 +1,256 @@
+"""Retention and compaction on real processes, with the SDK: what a user sees of them."""
+
+from __future__ import annotations
+
+import json
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+from broker_world import Cluster, until
+
+from headrace import Admin, ConfigResource, Consumer, NewTopic, Producer, Record, TopicPartition
+
+#: Everything that waits does so for a moment.
+QUICK = {
+    "log.initial.task.delay.ms": "50",
+    "log.retention.check.interval.ms": "100",
+    "log.cleaner.backoff.ms": "50",
+    "log.cleaner.dedupe.buffer.size": "4194304",
+}
+
+
+@pytest.fixture(scope="module")
+def quick(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    with Cluster(tmp_path_factory.mktemp("upkeep"), **QUICK) as running:
+        yield running
+
+
+def create(cluster: Cluster, name: str, **config: str) -> TopicPartition:
+    with Admin(bootstrap_servers=cluster.broker.address()) as admin:
+        admin.create_topics(
+            [NewTopic(name, partitions=1, config={key.replace("_", "."): value for key, value in config.items()})]
+        )
+    return TopicPartition(name, 0)
+
+
+def records_of(cluster: Cluster, partition: TopicPartition) -> list[Record]:
+    """Everything that a consumer gets now, from the start to the end; offsets ascend."""
+    with Consumer(bootstrap_servers=cluster.broker.address(), auto_offset_reset="earliest") as consumer:
+        consumer.assign([partition])
+        end = consumer.end_offsets([partition])[partition]
+        found: list[Record] = []
+        deadline = time.monotonic() + 30
+        while consumer.position(partition) < end:
+            assert time.monotonic() < deadline
+            found += consumer.poll(0.2, max_records=100_000)
+    offsets = [record.offset for record in found]
+    assert offsets == sorted(set(offsets))
+    return found
+
+
+def table_of(records: list[Record]) -> dict[bytes, bytes | None]:
+    return {record.key: record.value for record in records if record.key is not None}
+
+
+def files_of(cluster: Cluster, partition: TopicPartition, suffix: str = ".log") -> list[str]:
+    directory = cluster.broker.data / f"{partition.topic}-{partition.partition}"
+    return sorted(path.name for path in directory.iterdir() if path.name.endswith(suffix))
+
+
+def produce(cluster: Cluster, topic: str, pairs: list[tuple[bytes, bytes | None]]) -> None:
+    with Producer(bootstrap_servers=cluster.broker.address(), batch_size=2048) as producer:
+        for key, value in pairs:
+            producer.send(topic, value, key=key, partition=0)
+
+
+def test_a_compacted_topic_keeps_the_last_value_of_each_key(quick: Cluster) -> None:
+    partition = create(
+        quick,
+        "table",
+        cleanup_policy="compact",
+        segment_bytes="4096",
+        min_cleanable_dirty_ratio="0.01",
+        delete_retention_ms="100",
+    )
+    rng = random.Random(7)
+    wanted: dict[bytes, bytes | None] = {}
+
+    def write(count: int) -> None:
+        pairs: list[tuple[bytes, bytes | None]] = []
+        for number in range(count):
+            key = b"key-%02d" % rng.randrange(20)
+            pairs.append((key, None if rng.random() < 0.1 else b"value %d " % number + b"." * 80))
+        wanted.update(dict(pairs))
+        produce(quick, "table", pairs)
+
+    write(600)
+    for key in (b"key-03", b"key-11"):
+        produce(quick, "table", [(key, None)])
+        wanted[key] = None
+    produce(quick, "table", [(b"last", b"fills a segment " + b"." * 4000), (b"active", b"stays")])
+    wanted |= {b"last": b"fills a segment " + b"." * 4000, b"active": b"stays"}
+    values = {key: value for key, value in wanted.items() if value is not None}
+
+    def cleaned() -> bool:
+        found = records_of(quick, partition)
+        table = table_of(found)
+        assert {key: value for key, value in table.items() if value is not None} == values
+        return len(found) <= len(wanted)
+
+    until(cleaned, "the topic to be compacted")
+
+    def buried() -> bool:
+        produce(quick, "table", [(b"last", b"another " + b"." * 4000), (b"active", b"stays")])
+        return not any(record.value is None for record in records_of(quick, partition))
+
+    until(buried, "the tombstones to go")
+    values[b"last"] = b"another " + b"." * 4000
+    assert table_of(records_of(quick, partition)) == values
+    assert quick.broker.log().count("LogCleaned partition=table-0") > 1
+    assert "LogUncleanable" not in quick.broker.log()
+    quick.broker.terminate()
+    quick.restart()
+    assert table_of(records_of(quick, partition)) == values
+
+
+def test_old_records_go_by_time_and_the_idle_log_goes_on_at_its_end(quick: Cluster) -> None:
+    partition = create(quick, "by-time", retention_ms="1500", segment_bytes="4096", file_delete_delay_ms="0")
+    produce(quick, "by-time", [(b"k", b"v" * 500)] * 50)
+    until(lambda: records_of(quick, partition) == [], "every record to be too old")
+    assert files_of(quick, partition) == [f"{50:020d}.log"]
+    until(lambda: files_of(quick, partition, ".deleted") == [], "the files to be removed")
+    produce(quick, "by-time", [(b"k", b"again")])
+    assert [(record.offset, record.value) for record in records_of(quick, partition)] == [(50, b"again")]
+    assert "why=retention.ms" in quick.broker.log()
+
+
+def test_old_records_go_by_size_also_when_the_limit_is_altered(quick: Cluster) -> None:
+    partition = create(quick, "by-size", retention_bytes="20000", segment_bytes="4096", file_delete_delay_ms="60000")
+    produce(quick, "by-size", [(b"k", b"%03d" % number + b"v" * 500) for number in range(200)])
+
+    def bytes_left() -> int:
+        return sum(record.value is not None and len(record.value) for record in records_of(quick, partition))
+
+    until(lambda: bytes_left() < 25_000, "the log to shrink")
+    left = records_of(quick, partition)
+    assert [record.offset for record in left] == list(range(left[0].offset, 200))
+    assert bytes_left() > 15_000
+    assert files_of(quick, partition, ".log.deleted"), "they stay for file.delete.delay.ms"
+    with Admin(bootstrap_servers=quick.broker.address()) as admin:
+        admin.alter_configs({ConfigResource("topic", "by-size"): {"retention.bytes": "5000"}})
+    until(lambda: bytes_left() < 9_000, "the new limit to hold")
+    start = records_of(quick, partition)[0].offset
+    assert start > left[0].offset
+    with Consumer(bootstrap_servers=quick.broker.address()) as consumer:
+        assert consumer.beginning_offsets([partition]) == {partition: start}
+
+
+def test_the_cleaner_obeys_its_broker_keys_without_a_restart(make_cluster: Callable[..., Cluster]) -> None:
+    cluster = make_cluster(**{**QUICK, "log.cleaner.threads": "1", "log.cleaner.dedupe.buffer.size": "4194304"})
+    partition = create(cluster, "t", cleanup_policy="compact", segment_bytes="100000", min_cleanable_dirty_ratio="0.01")
+
+    def alter(**keys: str) -> None:
+        with Admin(bootstrap_servers=cluster.broker.address()) as admin:
+            admin.alter_configs(
+                {ConfigResource("broker", ""): {key.replace("_", "."): value for key, value in keys.items()}}
+            )
+
+    alter(log_cleaner_threads="2", log_cleaner_io_max_bytes_per_second="1000")
+    produce(cluster, "t", [(b"k%d" % (number % 5), b"." * 900) for number in range(200)])
+    assert "LogCleaned" not in cluster.broker.log(), "at 1000 bytes a second it cannot be done yet"
+    alter(log_cleaner_io_max_bytes_per_second="1e9")
+    until(lambda: len(records_of(cluster, partition)) < 120, "the throttle to be lifted")
+    started = time.monotonic()
+    assert cluster.broker.terminate() == 0
+    assert time.monotonic() - started < 10
+
+
+class Reader(threading.Thread):
+    """Reads a topic from its start to its end, again and again, and judges what it sees."""
+
+    def __init__(self, cluster: Cluster, partition: TopicPartition, last: dict[bytes, int], stop: threading.Event):
+        super().__init__(daemon=True)
+        self.address, self.partition, self.last, self.stop = cluster.broker.address(), partition, last, stop
+        self.passes = self.jumps = 0
+        self.failure: BaseException | None = None
+
+    def run(self) -> None:
+        try:
+            while not self.stop.is_set() or self.passes < 2:
+                self.read_all()
+                self.passes += 1
+        except BaseException as error:  # noqa: BLE001 - the test's own thread raises it
+            self.failure = error
+
+    def read_all(self) -> None:
+        before = dict(self.last)  # acknowledged before the pass begins
+        seen: dict[bytes, int] = {}
+        with Consumer(bootstrap_servers=self.address, auto_offset_reset="earliest") as consumer:
+            consumer.assign([self.partition])
+            end = consumer.end_offsets([self.partition])[self.partition]
+            position = -1
+            deadline = time.monotonic() + 60
+            while consumer.position(self.partition) < end:
+                assert time.monotonic() < deadline, "a consumer stands still"
+                for record in consumer.poll(0.2, max_records=10_000):
+                    assert record.offset > position, f"{record.offset} after {position}"
+                    self.jumps += record.offset > position + 1
+                    position = record.offset
+                    assert record.key is not None
+                    assert record.value is not None
+                    number = json.loads(record.value)["n"]
+                    assert number > seen.get(record.key, -1), "an older value after a newer one"
+                    seen[record.key] = number
+        missing = {key: (seen.get(key), number) for key, number in before.items() if seen.get(key, -1) < number}
+        assert not missing, f"lost the last value of {missing}"
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("open_files", ["1000", "16"])
+def test_consumers_read_while_compaction_and_deletion_run(
+    make_cluster: Callable[..., Cluster], open_files: str, seed: int
+) -> None:
+    """No record twice or backwards, no last value of a key lost, no closed file; with few descriptors, too."""
+    cluster = make_cluster(**{**QUICK, "log.retention.check.interval.ms": "20", "log.open.files.max": open_files})
+    partition = create(
+        cluster,
+        "busy",
+        cleanup_policy="compact,delete",
+        retention_ms="600000",
+        segment_bytes="3000",
+        min_cleanable_dirty_ratio="0.01",
+        file_delete_delay_ms="0",
+    )
+    rng = random.Random(seed)
+    last: dict[bytes, int] = {}
+    stop = threading.Event()
+    readers = [Reader(cluster, partition, last, stop) for _ in range(2)]
+    for reader in readers:
+        reader.start()
+    number = 0
+    deadline = time.monotonic() + 6
+    with Producer(bootstrap_servers=cluster.broker.address(), batch_size=1024) as producer:
+        while time.monotonic() < deadline and not any(reader.failure for reader in readers):
+            sent = {}
+            for _ in range(rng.randrange(1, 200)):
+                key = b"key-%d" % rng.randrange(30)
+                producer.send("busy", json.dumps({"n": number, "pad": "." * 50}).encode(), key=key, partition=0)
+                sent[key] = number
+                number += 1
+            producer.flush()
+            last.update(sent)
+    stop.set()
+    for reader in readers:
+        reader.join(60)
+        assert not reader.is_alive()
+        if reader.failure is not None:
+            raise reader.failure
+        assert reader.passes >= 2
+        assert reader.jumps > 0, "nothing was compacted while it read"
+    log = cluster.broker.log()
+    assert "LogCleaned partition=busy-0" in log
+    assert "LogUncleanable" not in log
+    assert "Traceback" not in log
