@@ -103,6 +103,11 @@ def topic_codec(config: LogConfig) -> Compression | None:
     return Compression.NONE if config.compression_type == "uncompressed" else Compression.parse(config.compression_type)
 
 
+def _level(config: LogConfig) -> int | None:
+    """None: the codec's own choice, which Kafka writes as -1 where no level has that number."""
+    return None if config.compression_level == -1 and config.compression_type == "gzip" else config.compression_level
+
+
 def in_topic_codec(
     data: Buffer, headers: Sequence[BatchHeader], config: LogConfig
 ) -> tuple[Buffer, Sequence[BatchHeader]]:
@@ -116,7 +121,7 @@ def in_topic_codec(
     for header in headers:
         batch: Buffer = view[position : position + header.size]
         position += header.size
-        batches.append(batch if header.compression is wanted else recompress(batch, wanted, config.compression_level))
+        batches.append(batch if header.compression is wanted else recompress(batch, wanted, _level(config)))
     whole = b"".join(batches)
     return whole, headers_of(whole)
 
@@ -175,7 +180,7 @@ def _rewritten(batch: memoryview, header: BatchHeader, config: LogConfig, append
     out: Buffer = batch
     wanted = topic_codec(config)
     if wanted is not None and wanted is not header.compression:
-        out = recompress(out, wanted, config.compression_level)
+        out = recompress(out, wanted, _level(config))
     return with_log_append_time(out, append_time_ms) if append_time_ms >= 0 else out
 
 
