@@ -413,3 +413,25 @@ def test_a_log_that_was_cut_back_into_a_compacted_segment_opens_after_a_crash() 
     ledger.log.flush()
     log = ledger.open(ledger.fs.crash_clone())
     assert [record.offset for record in read_on(log, 0, 1 << 20)] == [3, 5]
+
+
+def test_the_largest_timestamp_is_that_of_a_record_and_not_of_an_emptied_batch() -> None:
+    """A header that keeps the place of records that went keeps their time, too: it must not hide the others."""
+    ledger = Ledger()
+    ledger.clock.jump(1_000_000)
+    for number in range(10):  # one whole segment, all of it replaced below
+        ledger.put(("key", f"late {number} " + "." * 60))
+    ledger.log.roll()
+    ledger.clock.jump(-1_000_000)
+    ledger.put(("other", "early"))
+    early = ledger.put(("key", "earlier than those that it replaces"))
+    ledger.log.roll()
+    ledger.put(("active", "x"))
+    ledger.log.flush()
+    ledger.clean()
+    empty = [segment for segment in ledger.log.segments if segment.largest_timestamp.timestamp_ms > 1_700_000_000_000]
+    assert empty, "an emptied batch is there, with the late time"
+    found = ledger.log.offset_of_max_timestamp()
+    assert found is not None
+    assert found.timestamp_ms == 1_700_000_000_000
+    assert found.offset == early - 1

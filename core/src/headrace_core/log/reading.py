@@ -15,6 +15,7 @@ and offset.
 
 from __future__ import annotations
 
+import heapq
 import logging
 from bisect import bisect_right
 from collections.abc import Callable
@@ -23,12 +24,14 @@ from typing import NamedTuple, TypeVar
 from ..errors import CorruptLogError, CorruptMessageError, OffsetOutOfRangeError, UnknownTopicOrPartitionError
 from ..records import (
     SLICE_EXACT,
+    Buffer,
     Record,
     check_slice,
     decode_batch,
     iterate_headers,
     read_header,
     slice_fault,
+    without_position,
 )
 from ..types import TopicPartition
 from .epochs import EpochStart
@@ -187,14 +190,31 @@ class LogReader:
         place = segment.find_by_index(offset)
         return None if place is None else place.position
 
-    def _end_of(self, up_to: int, segment: LogSegment, places: _Places) -> int:
-        """Where the bytes end that lie wholly below ``up_to``."""
+    def _end_of(self, up_to: int, segment: LogSegment, following: int | None, places: _Places) -> int:
+        """Where the bytes end that lie wholly below ``up_to``. ``following``: the next segment's base offset."""
         size = segment.size  # before the search: a batch that is appended meanwhile must not count
-        end = self._position_of(up_to, segment, places)
-        if end is None:
-            end = size
-            places.put(up_to, segment, end)
-        return end
+        if following is not None and up_to >= following:
+            return size
+        position = places.get(up_to, segment)
+        if position is not None:
+            return position
+        place = segment.find_by_index(up_to)
+        if place is None:
+            places.put(up_to, segment, size)
+            return size
+        position, header = place
+        if places.get(header.base_offset, segment) != position:  # else it was appended under these offsets just now
+            after = position + header.size
+            if after < segment.size:
+                next_offset = segment.header_at(after).base_offset
+            else:
+                next_offset = self.log_end_offset if following is None else following
+            if header.next_offset > next_offset:
+                raise CorruptLogError(
+                    f"{segment.path}, position {position}, offset {up_to}: a batch with offsets {header.base_offset} "
+                    f"to {header.last_offset}, but what comes next begins with {next_offset}"
+                )
+        return position
 
     def _read_segment(
         self,
@@ -207,10 +227,8 @@ class LogReader:
         wait: bool,
         places: _Places,
     ) -> ReadResult | None:
-        if following is not None and up_to >= following:
-            end, next_offset = segment.size, following
-        else:
-            end, next_offset = self._end_of(up_to, segment, places), up_to
+        data_end = end = self._end_of(up_to, segment, following, places)
+        next_offset = up_to if following is None else min(up_to, following)
         if end <= position:
             return ReadResult(b"", offset)
         if end - position > max_bytes:
@@ -224,7 +242,9 @@ class LogReader:
                 f"{segment.path}: {end - position} bytes expected at position {position}, the file has only "
                 f"{len(records)}"
             )
-        self._check(records, segment, following, position, offset, next_offset)
+        is_exact = self._check(records, segment, following, position, offset, next_offset)
+        if not is_exact and end < data_end:  # a header's word for a gap is not enough to send a reader across it
+            next_offset = _end_offset(records)
         places.put(next_offset, segment, end)
         return ReadResult(records, next_offset)
 
@@ -236,20 +256,18 @@ class LogReader:
         position: int,
         offset: int,
         next_offset: int,
-    ) -> None:
+    ) -> bool:
         """CorruptLogError unless ``records``, from ``position`` on, are sound batches, of which the first reaches to
-        ``offset``, and what comes behind them begins with ``next_offset``."""
+        ``offset``, and what comes behind them begins with ``next_offset``. False when there is a gap before that."""
         # After the bytes were read: an epoch that began before they were written is known by now.
         entries = self.known_epochs()
         verdict = check_slice(records, offset, next_offset, entries)
         if verdict == SLICE_EXACT:
-            return
+            return True
         if verdict >= 0:
-            expected = 0
-            for _, header in iterate_headers(memoryview(records)[:verdict]):
-                expected = header.next_offset
-            what = slice_fault(records, verdict, expected or offset, next_offset, entries)
-            raise CorruptLogError(f"{segment.path}, position {position + verdict}, offset {expected or offset}: {what}")
+            expected = _end_offset(memoryview(records)[:verdict]) if verdict else offset
+            what = slice_fault(records, verdict, expected, next_offset, entries)
+            raise CorruptLogError(f"{segment.path}, position {position + verdict}, offset {expected}: {what}")
         # With a gap in or behind it: the first batch may have been told a smaller offset than its own.
         before, first = segment.offset_before(position), read_header(records)
         if first.base_offset < before:
@@ -259,6 +277,7 @@ class LogReader:
             )
         if following is not None and position + len(records) == segment.size:
             self._check_end(segment, following)
+        return False
 
     def _check_end(self, segment: LogSegment, following: int) -> None:
         """Where a segment's batches end is where the next one begins, unless a compaction (Kafka's; ours keeps the last
@@ -286,17 +305,14 @@ class LogReader:
                 return None
             if segment.size == 0 or segment.largest_timestamp.timestamp_ms < timestamp_ms:
                 continue
-            is_active = number == len(segments) - 1
-            self._keep_warm(segment, is_active=is_active)
+            following = segments[number + 1].base_offset if number + 1 < len(segments) else None
+            self._keep_warm(segment, is_active=following is None)
             start = segment.floor(timestamp_ms)
             if segment.base_offset < self.log_start_offset:
                 from_start = segment.find_or_end(self.log_start_offset)
                 start = segment.size if from_start is None else max(start, from_start.position)
-            for place in segment.sound_batches(start, segment.size):
-                if place.header.base_offset >= up_to:
-                    return None
+            for place in segment.sound_batches(start, self._end_of(up_to, segment, following, self._places)):
                 if place.header.max_timestamp_ms >= timestamp_ms:
-                    following = None if is_active else segments[number + 1].base_offset
                     found = self._first_record(segment, following, place, timestamp_ms)
                     if found is not None:
                         return found
@@ -309,34 +325,43 @@ class LogReader:
     def _offset_of_max_timestamp(self, up_to: int | None) -> FoundTimestamp | None:
         up_to = self.log_end_offset if up_to is None else up_to
         segments = self._segments
-        best: tuple[int, TimestampOffset] | None = None
+        followings = [segment.base_offset for segment in segments[1:]] + [None]
+        #: The latest first: (-timestamp, number of the segment, offset, was every batch looked at?)
+        candidates: list[tuple[int, int, int, bool]] = []
+
+        def look_at_all(number: int) -> TimestampOffset:
+            end = self._end_of(up_to, segments[number], followings[number], self._places)
+            return self._largest_within(segments[number], end)
+
         for number, segment in enumerate(segments):
             if segment.base_offset >= up_to or segment.size == 0:
                 continue
-            largest = segment.largest_timestamp
+            largest, is_exact = segment.largest_timestamp, False
             if segment.base_offset < self.log_start_offset or largest.offset >= up_to:
-                largest = self._largest_within(segment, up_to)
-            if largest.timestamp_ms >= 0 and (best is None or largest.timestamp_ms > best[1].timestamp_ms):
-                best = (number, largest)
-        if best is None:
-            return None
-        number, largest = best
-        segment, is_active = segments[number], number == len(segments) - 1
-        self._keep_warm(segment, is_active=is_active)
-        following = None if is_active else segments[number + 1].base_offset
-        return self._first_record(segment, following, segment.find(largest.offset), largest.timestamp_ms)
+                largest, is_exact = look_at_all(number), True
+            if largest.timestamp_ms >= 0:
+                heapq.heappush(candidates, (-largest.timestamp_ms, number, largest.offset, is_exact))
+        while candidates:
+            negative_ms, number, offset, is_exact = heapq.heappop(candidates)
+            segment, following = segments[number], followings[number]
+            self._keep_warm(segment, is_active=following is None)
+            found = self._first_record(segment, following, segment.find(offset), -negative_ms)
+            if found is not None:
+                return found
+            # What compaction left of a batch may be its header, which keeps the time of records that are gone.
+            if not is_exact and (largest := look_at_all(number)).timestamp_ms >= 0:
+                heapq.heappush(candidates, (-largest.timestamp_ms, number, largest.offset, True))
+        return None
 
-    def _largest_within(self, segment: LogSegment, up_to: int) -> TimestampOffset:
-        """As the segment's largest timestamp, but only of records from the log start to below ``up_to``."""
+    def _largest_within(self, segment: LogSegment, end: int) -> TimestampOffset:
+        """As the segment's largest timestamp, but only of records from the log start to position ``end``."""
         start = self.log_start_offset
         largest = TimestampOffset(-1, segment.base_offset)
         first = segment.find_or_end(start)
-        for place in segment.sound_batches(segment.size if first is None else first.position, segment.size):
+        for place in segment.sound_batches(segment.size if first is None else first.position, end):
             header = place.header
-            if header.last_offset >= up_to:
-                break
             timestamp_ms = header.max_timestamp_ms
-            if timestamp_ms <= largest.timestamp_ms:
+            if timestamp_ms <= largest.timestamp_ms or header.record_count == 0:
                 continue
             if header.base_offset < start:  # some of its records were deleted, perhaps the latest
                 records = self._records(segment, place, segment.log.pread(header.size, place.position))
@@ -367,7 +392,8 @@ class LogReader:
             return decode_batch(batch, start_offset=self.log_start_offset)
         except CorruptMessageError as error:
             raise CorruptLogError(
-                f"{segment.path}, position {place.position}, offset {place.header.base_offset}: {error.message}"
+                f"{segment.path}, position {place.position}, offset {place.header.base_offset}: "
+                f"{without_position(error.message)}"
             ) from error
 
     # ---------------------------------------------------------------- memory of places
@@ -385,6 +411,14 @@ class LogReader:
         for cold in warm[:-_WARM_SEGMENTS]:
             cold.unload_indexes()
         self._warm = warm[-_WARM_SEGMENTS:]
+
+
+def _end_offset(batches: Buffer) -> int:
+    """The offset after the last of some sound batches."""
+    end_offset = 0
+    for _, header in iterate_headers(batches):
+        end_offset = header.next_offset
+    return end_offset
 
 
 def _base_offset(segment: LogSegment) -> int:
