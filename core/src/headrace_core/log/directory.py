@@ -394,6 +394,10 @@ class LogDirectory:
             self._log_starts[log.topic_partition] = start
             self._write(LOG_STARTS, self._log_starts)
         self._drop(log)
+        if start > log.segments[0].base_offset:
+            # A second word for a start that no file's name tells: were the checkpoint of log starts damaged, records
+            # that were deleted would be back.
+            log.epochs.restore(log.epochs.entries)
         return start
 
     def expire(self, verdicts: Iterable[tuple[PartitionLog, Expired]]) -> list[tuple[PartitionLog, Expired]]:

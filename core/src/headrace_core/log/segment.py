@@ -567,6 +567,11 @@ class _Walk:
             raise _cannot_follow(self._segment.path, position, header, self._next_offset)
         self._next_offset = header.next_offset
         self._position = position + header.size
+        if self._position > self._segment.size:
+            raise CorruptLogError(
+                f"{self._segment.path}, position {position}, offset {header.base_offset}: the batch has {header.size} "
+                f"bytes by its header, only {self._segment.size - position} are there"
+            )
         return Place(position, header)
 
     def _mismatch(self, what: str) -> IndexMismatchError:

@@ -21,6 +21,7 @@ from .batches import (
     with_base,
     with_log_append_time,
     with_max_timestamps,
+    without_position,
 )
 from .types import (
     DEFAULT_LIMITS,
@@ -96,4 +97,5 @@ __all__ = [
     "with_base",
     "with_log_append_time",
     "with_max_timestamps",
+    "without_position",
 ]

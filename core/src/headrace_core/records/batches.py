@@ -6,6 +6,7 @@ names the position.
 
 from __future__ import annotations
 
+import re
 import struct
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
@@ -35,6 +36,7 @@ from .types import (
 SLICE_EXACT, SLICE_HAS_GAPS = -1, -2
 
 _OFFSET_MAX = 2**63 - 1
+_PLACE = re.compile(r"\Abatch at position \d+")
 _BASE = struct.Struct(">q4xi")
 _LENGTH_AT = struct.Struct(">8xi")
 _CRC = struct.Struct(">I")
@@ -173,7 +175,7 @@ def slice_fault(
     try:
         header = check_batch(data, position)
     except CorruptMessageError as error:
-        return error.message.partition(": ")[2] if error.message.startswith("batch at position") else error.message
+        return without_position(error.message)
     offsets = f"offsets {header.base_offset} to {header.last_offset}"
     if header.base_offset < expected:
         return f"{offsets} cannot follow {expected - 1}"
@@ -185,6 +187,11 @@ def slice_fault(
             known = f"{most}" if least == most else f"{least} to {most}"
             return f"leader epoch {header.leader_epoch}, but that of {offsets} is {known} by the epoch checkpoint"
     return f"{offsets}: nothing is wrong any more, it was when it was read first"
+
+
+def without_position(message: str) -> str:
+    """What an error says of a batch, for who knows its place in the file and not only in the bytes that were read."""
+    return _PLACE.sub("the batch", message, count=1)
 
 
 def whole_batches_end(data: Buffer, position: int = 0) -> int:

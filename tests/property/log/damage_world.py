@@ -1,0 +1,184 @@
+"""A small log with everything in it, a model of what it says, and a judge of what is made of it once it is damaged."""
+
+from __future__ import annotations
+
+import enum
+import logging
+import random
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from headrace_core.errors import CorruptLogError, InvalidConfigError
+from headrace_core.log import FoundTimestamp, LogConfig, LogDirectory, PartitionLog, format_directory
+from headrace_core.log.dump import problem_of
+from headrace_core.records import Compression, decode_batch, encode_batch, split_batches
+from headrace_core.testing.clock import ManualClock
+from headrace_core.testing.crashing_fs import CrashingFileSystem, Loss
+from headrace_core.types import FlushPolicy, TopicPartition
+
+ROOT = "/data"
+ORDERS, PAYMENTS = TopicPartition("orders", 0), TopicPartition("payments", 3)
+NOW_MS = 1_700_000_000_000
+CONFIG = LogConfig(
+    segment_bytes=420, index_interval_bytes=1, segment_index_bytes=1200, flush=FlushPolicy.OS, segment_ms=10**12
+)
+_CODECS = (Compression.NONE, Compression.GZIP, Compression.NONE, Compression.LZ4)
+#: Grows, repeats, falls back: what a time index has to cope with.
+_TIMES = (0, 5, 5, 9, 3, 20, 14, 22, 22, 30, 28, 41)
+
+
+@dataclass(frozen=True)
+class Image:
+    """A log directory at rest, and the model: what must be read from it."""
+
+    fs: CrashingFileSystem
+    records: dict[int, tuple[int, bytes, int]]  # offset: timestamp, value, leader epoch
+    log_start_offset: int
+    log_end_offset: int
+    #: Where the last batch begins, if it lies above the recovery point.
+    tail_offset: int | None
+
+    def damaged(self) -> CrashingFileSystem:
+        """A copy to be damaged."""
+        return self.fs.crash_clone(loss=Loss.NONE)
+
+
+def open_directory(fs: CrashingFileSystem) -> LogDirectory:
+    return LogDirectory.open(
+        fs, ROOT, clock=ManualClock(NOW_MS), config_of=lambda topic, topic_id: CONFIG, rng=random.Random(1)
+    )
+
+
+def make_image(*, clean: bool) -> Image:
+    """Several segments, three leader epochs, batches with and without compression, a log start in the middle of one."""
+    fs = CrashingFileSystem(keep_trace=False)
+    format_directory(fs, ROOT, cluster_id="c", node_id=1)
+    directory = open_directory(fs)
+    log = directory.create(ORDERS, uuid.UUID(int=1), CONFIG)
+    other = directory.create(PAYMENTS, uuid.UUID(int=2), CONFIG)
+    other.append(encode_batch([(NOW_MS, None, b"paid", [])]), 0)
+    records: dict[int, tuple[int, bytes, int]] = {}
+    bases: list[int] = []
+    for number, time in enumerate(_TIMES):
+        epoch = (2, 2, 2, 2, 3, 3, 3, 7, 7, 7, 7, 7)[number]
+        batch = [(NOW_MS + time + i, b"k", b"%d.%d" % (number, i) * 6, []) for i in range(1 + number % 3)]
+        info = log.append(encode_batch(batch, compression=_CODECS[number % 4]), epoch)
+        bases.append(info.base_offset)
+        for i, (timestamp_ms, _, value, _) in enumerate(batch):
+            records[info.base_offset + i] = (timestamp_ms, value, epoch)
+        if number == 9:
+            log.flush()
+            other.flush()
+            directory.write_recovery_points()
+            directory.write_high_watermarks({ORDERS: log.log_end_offset, PAYMENTS: 1})
+    start = bases[1] + 1
+    directory.delete_records(log, start)
+    assert len(log.segments) >= 4, "a small log with several segments"
+    assert start > log.segments[0].base_offset, "the log starts in the middle of a segment"
+    end = log.log_end_offset
+    assert log.active.base_offset <= bases[-2], "the last two batches share the active segment"
+    if clean:
+        directory.close(broker_epoch=5)
+    kept = {offset: record for offset, record in records.items() if offset >= start}
+    return Image(fs.crash_clone(loss=Loss.NONE), kept, start, end, None if clean else bases[-1])
+
+
+class Outcome(enum.Enum):
+    """What may become of damaged bytes. There is no fourth."""
+
+    IDENTICAL = "what was written is served"
+    NAMED = "a named error"
+    TORN = "a named torn tail"
+
+
+def judge_start(image: Image, fs: CrashingFileSystem, path: str) -> Outcome:
+    """Starts on ``fs``, in which the file ``path`` is damaged, and reads everything in every way."""
+    with said() as lines:
+        try:
+            directory = open_directory(fs)
+        except InvalidConfigError as error:
+            assert path.endswith("meta.properties"), f"a damaged {path} keeps the directory from starting: {error}"
+            assert path in error.message
+            return Outcome.NAMED
+        if not path.startswith(f"{ROOT}/{PAYMENTS}/"):
+            assert PAYMENTS in directory.logs, "one damaged partition took another one down"
+            payments = directory.logs[PAYMENTS].read(0, 1 << 20)
+            assert payments is not None
+            assert [record.value for record in decode_batch(payments.records)] == [b"paid"]
+        if ORDERS in directory.quarantined:
+            assert path in directory.quarantined[ORDERS].message
+            return Outcome.NAMED
+        log = directory.logs[ORDERS]
+        if log.log_end_offset != image.log_end_offset:
+            assert log.log_end_offset == image.tail_offset, "more is missing than the last batch above the recovery point"
+            assert any("cut at position" in line and path in line for line in lines), lines
+            judge_log(image, log, path, end_offset=image.tail_offset)
+            return Outcome.TORN
+        return judge_log(image, log, path)
+
+
+def judge_log(image: Image, log: PartitionLog, path: str, *, end_offset: int | None = None) -> Outcome:
+    """Reads an open log in every way; what is not an error is what was written."""
+    end = image.log_end_offset if end_offset is None else end_offset
+    assert log.log_start_offset == image.log_start_offset, "deleted records came back, or others went"
+    kept = {offset: record for offset, record in image.records.items() if offset < end}
+    outcome = Outcome.IDENTICAL
+    for max_bytes in (1, 300, 1 << 20):
+        for first in (image.log_start_offset, *list(kept)[3::4]):
+            outcome = _named(outcome, path, lambda: _read_all(log, kept, first, end, max_bytes))  # noqa: B023
+    for time in range(-1, max(_TIMES) + 4):
+        wanted_ms = NOW_MS + time
+        expected = next(((ts, o, e) for o, (ts, _, e) in kept.items() if ts >= wanted_ms), None)
+        outcome = _named(
+            outcome, path, lambda: _same(log.offset_for_timestamp(wanted_ms, end), expected)  # noqa: B023
+        )
+    latest = max(ts for ts, _, _ in kept.values())
+    expected = next((ts, o, e) for o, (ts, _, e) in kept.items() if ts == latest)
+    return _named(outcome, path, lambda: _same(log.offset_of_max_timestamp(end), expected))
+
+
+def _named(before: Outcome, path: str, read: Callable[[], None]) -> Outcome:
+    try:
+        read()
+    except CorruptLogError as error:
+        found = problem_of(error, path="")
+        assert found.path, f"it does not say where: {error.message}"
+        assert found.position >= 0
+        assert path.rpartition("/")[0] == found.path.rpartition("/")[0], f"{path} is damaged, not {error.message}"
+        return Outcome.NAMED
+    return before
+
+
+def _same(found: FoundTimestamp | None, expected: tuple[int, int, int] | None) -> None:
+    assert found == expected, f"a search by time found {found}, not {expected}"
+
+
+def _read_all(log: PartitionLog, kept: dict[int, tuple[int, bytes, int]], offset: int, end: int, max_bytes: int) -> None:
+    while offset < end:
+        result = log.read(offset, max_bytes, end)
+        assert result is not None
+        assert result.records, f"nothing at offset {offset}"
+        for span in split_batches(result.records):
+            for record in decode_batch(result.records, span.position, start_offset=offset):
+                assert record.offset == offset, f"offset {record.offset} was served where {offset} should be"
+                assert (record.timestamp_ms, record.value, record.leader_epoch) == kept[offset], f"offset {offset}"
+                offset += 1
+        assert offset == result.next_offset, f"{offset} was read, but the reader was told to go on at {result.next_offset}"
+
+
+@contextmanager
+def said() -> Iterator[list[str]]:
+    """What the log's modules tell the process's log."""
+    lines: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: lines.append(record.getMessage())  # type: ignore[method-assign]
+    logger = logging.getLogger("headrace_core.log")
+    logger.addHandler(handler)
+    before, logger.propagate = logger.propagate, False
+    try:
+        yield lines
+    finally:
+        logger.removeHandler(handler)
+        logger.propagate = before
