@@ -413,14 +413,11 @@ class Storage:
 
     async def _create_in(self, writer: DirectoryWriter, share: list[NewLog]) -> list[Outcome]:
         def create_all() -> list[Outcome]:
-            outcomes: list[Outcome] = []
-            for partition, topic_id, config in share:
-                try:
-                    writer.directory.create(partition, topic_id, config)
-                    outcomes.append((partition, None))
-                except HeadraceError as error:
-                    outcomes.append((partition, error))
-            return outcomes
+            made = writer.directory.create_all(share)
+            return [
+                (partition, outcome if isinstance(outcome, HeadraceError) else None)
+                for (partition, _, _), outcome in zip(share, made, strict=True)
+            ]
 
         try:
             return await writer.run(create_all)
