@@ -1,0 +1,402 @@
+"""Targets: recovery of any bytes, interrupted swaps of any files, compaction of any log with sound framing, dump."""
+
+# ruff: noqa: PT017 - a typed error is one of the right answers here, and its words are checked
+from __future__ import annotations
+
+import logging
+import random
+import struct
+from typing import Any
+
+from compaction_world import Batch, batches_of, committed, latest_values, transactions_of
+from fuzz_engine import Reader, Target, chunks
+from fuzz_records import outcome
+from fuzz_seeds import framed, logs, marker, rebased, sealed_after
+
+from headrace_core.errors import CorruptLogError, CorruptMessageError, HeadraceError
+from headrace_core.log import Append, LogConfig, PartitionLog
+from headrace_core.log.compaction import _cleaning, _pure
+from headrace_core.log.compaction.cleaner import Cleaner
+from headrace_core.log.compaction.planning import CleanerConfig
+from headrace_core.log.compaction.planning import Target as CleaningTarget
+from headrace_core.log.compaction.swap import finish_swaps
+from headrace_core.log.compaction.transactions import TransactionHistory, TransactionJudge
+from headrace_core.log.dump import dump
+from headrace_core.records import HEADER_BYTES, check_batch, decode_batch, read_header
+from headrace_core.records.batches import iterate_headers
+from headrace_core.testing.clock import ManualClock
+from headrace_core.testing.crashing_fs import CrashingFileSystem
+from headrace_core.types import TopicPartition
+
+for _name in ("headrace_core", "headrace.controller"):
+    logging.getLogger(_name).setLevel(logging.CRITICAL)
+
+ROOT = "/data"
+DIRECTORY = "/data/orders-0"
+PARTITION = TopicPartition("orders", 0)
+NOW_MS = 1_700_000_100_000
+
+
+def _config(compact: bool) -> LogConfig:
+    return LogConfig(
+        segment_bytes=1 << 20,
+        index_interval_bytes=150,
+        segment_index_bytes=1200,
+        cleanup_compact=compact,
+        cleanup_delete=not compact,
+    )
+
+
+def _disk(files: dict[str, bytes]) -> CrashingFileSystem:
+    fs = CrashingFileSystem(keep_trace=False)
+    for path in (ROOT, DIRECTORY):
+        fs.mkdir(path)
+    fs.sync_directory("/")
+    fs.sync_directory(ROOT)
+    for name, data in files.items():
+        fs.replace(f"{DIRECTORY}/{name}", data)
+    return fs
+
+
+def _open(fs: CrashingFileSystem, config: LogConfig, **options: Any) -> PartitionLog:
+    return PartitionLog.open(
+        fs, DIRECTORY, PARTITION, config, clock=ManualClock(NOW_MS), rng=random.Random(1), **options
+    )
+
+
+# ---------------------------------------------------------------------------------------------- recovery
+
+
+def recovery(data: bytes) -> None:
+    """Any bytes as a log's segments. Either CorruptLogError and nothing is changed, or: the sound prefix is all there,
+    everything that is read is sound, and a second start changes nothing."""
+    reader = Reader(data)
+    choices, base, recovery_point = reader.integer(1), reader.integer(1), reader.integer(1)
+    config = _config(bool(choices & 1))
+    files, expected_end = _segments(reader.rest, base if choices & 2 else 0, split=bool(choices & 4))
+    point = recovery_point if choices & 8 else 0
+    if choices & 16:
+        files["leader-epoch-checkpoint"] = b"0\n1\n0 0\n"
+    if choices & 32:
+        files[min(files).removesuffix(".log") + ".index"] = struct.pack(">II", choices, base)
+    fs = _disk(files)
+    before = fs.files()
+    clean = {"clean": True} if choices & 64 else {}
+    try:
+        log = _open(fs, config, recovery_point=point, **clean)
+    except CorruptLogError as error:
+        assert DIRECTORY in error.message
+        assert fs.files() == before, "a log that is not served was changed"
+        return
+    if not clean:
+        assert log.log_end_offset >= expected_end, f"a sound prefix was lost: {log.log_end_offset} < {expected_end}"
+    served = _read_all(log)
+    log.flush()
+    assert log.log_end_offset >= point or not clean
+    after = {path: content for path, content in fs.files().items() if path.endswith((".log", "-checkpoint"))}
+    ends = log.log_start_offset, log.log_end_offset
+    again = _open(fs, config, recovery_point=0)
+    assert (again.log_start_offset, again.log_end_offset) == ends
+    assert _read_all(again) == served
+    for path, content in after.items():
+        assert fs.files().get(path) == content, f"the second start changed {path}"
+    again.close()
+    third = _open(fs, config, recovery_point=ends[1], clean=True)
+    assert (third.log_start_offset, third.log_end_offset) == ends
+    assert _read_all(third) == served
+    _append_and_read(third)
+
+
+def _segments(data: bytes, base: int, *, split: bool) -> tuple[dict[str, bytes], int]:
+    """The bytes as one segment, or as two that part at a sound batch; and where the sound prefix ends at least."""
+    ends, offset, epoch, prefix = [0], base, -1, 0
+    for position, _ in framed(data):
+        try:
+            header = check_batch(data, position)
+        except CorruptMessageError:
+            break
+        bad_epoch = header.leader_epoch < epoch
+        if position != ends[-1] or header.base_offset != offset or bad_epoch or header.last_offset - base >= 2**31:
+            break
+        offset, epoch, prefix = header.next_offset, max(epoch, header.leader_epoch), position + header.size
+        ends.append(prefix)
+    if split and len(ends) > 2:
+        middle = ends[len(ends) // 2]
+        second = read_header(data, middle).base_offset if middle < len(data) - HEADER_BYTES else offset
+        return {f"{base:020d}.log": data[:middle], f"{second:020d}.log": data[middle:]}, offset
+    return {f"{base:020d}.log": data}, offset
+
+
+def _read_all(log: PartitionLog) -> bytes:
+    """Everything, each batch checked, offsets ascending."""
+    found, offset = b"", log.log_start_offset
+    while offset < log.log_end_offset:
+        result = log.read(offset, 300)
+        assert result is not None
+        assert offset < result.next_offset <= log.log_end_offset
+        found, offset = found + result.records, result.next_offset
+    last = -1
+    for position, header in iterate_headers(found):
+        check_batch(found, position)
+        assert header.base_offset > last, "offsets go back"
+        last = header.last_offset
+    outcome(lambda: log.offset_for_timestamp(0))
+    outcome(log.offset_of_max_timestamp)
+    return found
+
+
+def _append_and_read(log: PartitionLog) -> None:
+    batch = logs()[1][: read_header(logs()[1]).size]
+    epoch = max(log.epochs.latest_epoch, 0)
+    (done,) = log.append_many([Append(data=batch, leader_epoch=epoch, headers=[read_header(batch)])])
+    if isinstance(done, HeadraceError):
+        return
+    result = log.read(done.base_offset, 1 << 20)
+    assert result is not None
+    assert [record.value for record in decode_batch(result.records)] == [None]
+
+
+# ---------------------------------------------------------------------------------------------- swaps
+
+_STEMS = tuple(f"{offset:020d}" for offset in (0, 2, 5, 100))
+_SUFFIXES = (".log", ".log.swap", ".log.cleaned", ".index", ".index.swap", ".timeindex.swap", ".txnindex.swap")
+
+
+def swaps(data: bytes) -> None:
+    """Any files as an interrupted compaction left them. Either CorruptLogError and nothing is changed, or nothing with
+    .swap is left; once more changes nothing, and no .log goes that no swapped segment stands for."""
+    reader = Reader(data)
+    files = {}
+    while reader.rest and len(files) < 8:
+        which = reader.integer(1)
+        name = _STEMS[which & 3] + _SUFFIXES[(which >> 2) % len(_SUFFIXES)]
+        files[name] = reader.chunk()
+    fs = _disk(files)
+    before = fs.files()
+    try:
+        finish_swaps(fs, DIRECTORY)
+    except CorruptLogError as error:
+        assert ".log.swap" in error.message
+        assert fs.files() == before, "a swap that is refused changed something"
+        return
+    after = fs.files()
+    assert not [path for path in after if path.endswith(".swap")]
+    assert finish_swaps(fs, DIRECTORY) == []
+    assert fs.files() == after
+    swapped = {int(name[:20]): rest for name, rest in files.items() if name.endswith(".log.swap")}
+    for name, content in files.items():
+        if not name.endswith(".log"):
+            continue
+        at = int(name[:20])
+        covered = [base for base, rest in swapped.items() if base <= at < _next_offset(rest, base)]
+        if not covered:
+            assert after.get(f"{DIRECTORY}/{name}") == content, f"{name} went, and nothing stands for it"
+
+
+def _next_offset(data: bytes, base: int) -> int:
+    end = base
+    for position, _ in framed(data):
+        end = read_header(data, position).next_offset
+    return end
+
+
+def _swap_seeds() -> list[bytes]:
+    first, second, third = logs()[1], rebased([logs()[1][: read_header(logs()[1]).size]] * 3, 2), logs()[3]
+
+    def files(*items: tuple[int, int, bytes]) -> bytes:
+        return b"".join(bytes([stem | suffix << 2]) + chunks(data) for stem, suffix, data in items)
+
+    return [
+        files((0, 0, first), (1, 0, second), (0, 1, first), (0, 4, bytes(8)), (0, 5, bytes(12))),
+        files((0, 0, second), (1, 1, second), (3, 0, third), (3, 4, b"")),
+        files((0, 1, b""), (0, 0, first)),
+        files((0, 2, first), (0, 0, first), (1, 6, b"x")),
+    ]
+
+
+def _sealed_swap(data: bytes, rng: random.Random) -> bytes:
+    """Batches inside of the files get CRCs that fit: where they begin does not matter, so each part is tried."""
+    reader, out = Reader(data), b""
+    seal = sealed_after(0)
+    while reader.rest and len(out) < 1 << 15:
+        head, body = reader.bytes(1), reader.chunk()
+        out += head + chunks(seal(body, rng)[:0xFFFF])
+    return out
+
+
+# ---------------------------------------------------------------------------------------------- compaction
+
+
+def compacting(data: bytes) -> None:
+    """Any log whose batches have the right CRCs: a cleaning ends with a typed error, or leaves the latest values, in
+    order, and nothing that was not there; the compiled filter and the plain one leave the same bytes."""
+    reader = Reader(data)
+    choices, memory = reader.integer(1), reader.integer(1)
+    batches = _sound_batches(reader.rest)
+    whole = rebased(batches)
+    _filters_agree(whole, memory)
+    fs = _disk({})
+    log = _open(fs, _config(compact=True))
+    for number, batch in enumerate(batches):
+        (done,) = log.append_many([Append(data=batch, leader_epoch=0, headers=[read_header(batch)])])
+        assert not isinstance(done, Exception), done
+        if number % (choices % 5 + 1) == 0:
+            log.roll()
+    log.roll()
+    log.flush()
+    target = CleaningTarget(PARTITION, log.log_start_offset, log.log_end_offset, 0, log.size_bytes, False)
+    cleaner = Cleaner(
+        fs,
+        CleanerConfig(dedupe_buffer_bytes=24 * (memory + 4), io_buffer_bytes=choices * 8 + 61),
+        clock=ManualClock(NOW_MS),
+        secret=bytes(16),
+    )
+    kind, before = outcome(lambda: batches_of(log))
+    if kind != "ok" or not all(
+        map(_has_sound_key, before)
+    ):  # records that cannot be read: the cleaning may say so too, and must leave the log as it is
+        files = fs.files()
+        kind, _ = outcome(lambda: _clean(cleaner, log, target))
+        assert kind == "ok" or {k: v for k, v in fs.files().items() if k.endswith(".log")} == {
+            k: v for k, v in files.items() if k.endswith(".log")
+        }
+        return
+    ends = log.log_start_offset, log.log_end_offset
+    for _ in range(2):
+        kind, _ = outcome(lambda: _clean(cleaner, log, target))
+        after = batches_of(log)
+        offsets = [record.offset for batch in after for record in batch.records]
+        assert offsets == sorted(set(offsets))
+        old, new = committed(before), committed(after)
+        assert latest_values(new) == latest_values(old)
+        assert set(new) <= set(old)
+        assert transactions_of(after).open_from == transactions_of(before).open_from
+        if kind != "ok":
+            break
+    _read_all(log)
+    log.flush()
+    again = _open(fs, _config(compact=True))
+    assert (again.log_start_offset, again.log_end_offset) == ends
+
+
+def _has_sound_key(batch: Batch) -> bool:
+    """Is it no control batch, or one that says of which kind it is?"""
+    return not batch.header.is_control or all(len(record.key or b"") >= 4 for record in batch.records)
+
+
+def _clean(cleaner: Cleaner, log: PartitionLog, target: CleaningTarget) -> Any:
+    return cleaner.clean(log, target, execute=lambda action: action(), producers={})
+
+
+def _sound_batches(data: bytes) -> list[bytes]:
+    found, total = [], 0
+    for position, size in framed(data):
+        batch = data[position : position + size]
+        try:
+            header = check_batch(batch)
+        except CorruptMessageError:
+            continue
+        total += header.last_offset_delta + 1
+        if total >= 2**31 or len(found) >= 60:
+            break
+        found.append(struct.pack(">q", 0) + batch[8:])
+    return found
+
+
+def _filters_agree(data: bytes, memory: int) -> None:
+    """_cleaning.pyx and its plain twin on the same bytes."""
+    aborted: list[Any] = []
+    found = []
+    for module in (_pure, _cleaning):
+        history = TransactionHistory()
+        scanned = outcome(lambda module=module, history=history: module.scan_batches(data, history.observe))
+        aborted.append(list(history.aborted) if scanned[0] == "ok" else None)
+        offsets: Any = module.OffsetMap(24 * (memory + 4), bytes(16), 0.9)
+        indexer = module.KeyIndexer(offsets, 0, TransactionJudge(history.aborted, NOW_MS).judge)
+        indexed = outcome(lambda indexer=indexer: indexer.feed(data))
+        keep = module.BatchFilter(
+            offsets,
+            latest=indexer.latest,
+            keep_next_offset=-5,
+            judge=TransactionJudge(history.aborted, NOW_MS).judge,
+            last_offsets={7: 3},
+            marker_epochs={8: 0},
+            now_ms=NOW_MS,
+            horizon_ms=NOW_MS + 10,
+        )
+        fed = outcome(lambda keep=keep: keep.feed(data))
+        out, metas = keep.take()
+        found.append(
+            (
+                scanned if scanned[0] == "ok" else scanned[0],
+                indexed if indexed[0] == "ok" else indexed[0],
+                indexer.latest,
+                offsets.size,
+                fed if fed[0] == "ok" else fed[0],
+                _contents(bytes(out)) if fed[0] == "ok" else None,
+                [tuple(meta)[1:] for meta in metas] if fed[0] == "ok" else None,
+            )
+        )
+    assert aborted[0] == aborted[1], f"aborted: pure {aborted[0]}, native {aborted[1]}"
+    for number, (pure, native) in enumerate(zip(*found, strict=True)):
+        assert pure == native, f"answer {number}: pure {pure}, native {native}"
+
+
+def _contents(data: bytes) -> list[Any]:
+    """Headers and records: the compiled filter keeps the bytes of a record, the plain one writes it anew, which differs
+    where they were not the shortest."""
+    return [
+        (
+            header._replace(batch_length=0, crc=0),
+            outcome(
+                lambda position=position: [  # type: ignore[misc]
+                    (r.offset, r.timestamp_ms, r.key, r.value, r.headers) for r in decode_batch(data, position)
+                ]
+            ),
+        )
+        for position, header in iterate_headers(data)
+    ]
+
+
+def _log_seeds() -> list[bytes]:
+    more = rebased([marker(0), marker(1, producer_id=8), marker(5)])
+    return [b"\3\x20" + item for item in (*logs(), more, logs()[2] + logs()[1])]
+
+
+# ---------------------------------------------------------------------------------------------- dump
+
+
+def dumping(data: bytes) -> None:
+    """`headrace log dump --deep` of any files: lines and named problems, never an exception, and nothing is changed."""
+    reader = Reader(data)
+    stem = f"{reader.integer(1):020d}"
+    files = {f"{stem}{suffix}": reader.chunk() for suffix in (".index", ".timeindex")}
+    files["leader-epoch-checkpoint"], files["partition.metadata"] = reader.chunk(), reader.chunk()
+    files[f"{stem}.log"] = reader.rest
+    fs = _disk(files)
+    before = fs.files()
+    for name in (DIRECTORY, *(f"{DIRECTORY}/{stem}{suffix}" for suffix in (".log", ".index", ".timeindex"))):
+        for line in dump(name, deep=True, fs=fs):
+            str(line)
+    assert fs.files() == before
+
+
+TARGETS = (
+    Target(
+        "recovery",
+        recovery,
+        lambda: (
+            [bytes([choices, 0, 0]) + item for choices in (0, 1, 4, 8, 20, 64) for item in logs()[:3]]
+            + [b"\2\x64\0" + logs()[3]]
+        ),
+        sealed_after(3),
+    ),
+    Target("swaps", swaps, _swap_seeds, _sealed_swap),
+    Target("compaction", compacting, _log_seeds, sealed_after(2)),
+    Target(
+        "dumping",
+        dumping,
+        lambda: [b"\0" + chunks(bytes(16), bytes(24), b"0\n0\n", b"version: 0\n") + logs()[0]],
+        sealed_after(0),
+    ),
+)
