@@ -13,6 +13,7 @@ Positions advance only when an answer is queued, so that a poll which gives up l
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections import deque
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -344,15 +345,21 @@ class FetchStream(StreamHandler[Any]):
     def _failure(self, partition: TopicPartition, position: int, error: HeadraceError) -> Any:
         self._broker.metrics.fetch_errors.value += 1
         hint = self._broker.replicas.leader_hint(partition, error)
+        high_watermark = last_stable_offset = log_start = -1
+        if isinstance(error, OffsetOutOfRangeError):  # where the log is, so that nobody need ask
+            with contextlib.suppress(HeadraceError):
+                leader = self._broker.replicas.leader(partition).leader
+                high_watermark, log_start = leader.high_watermark, leader.log_start
+                last_stable_offset = leader.last_stable_offset
         return fetch_pb2.FetchPartitionResult(
             topic=partition.topic,
             partition=partition.partition,
             error=error_to_proto(error),
             fetch_offset=position,
             next_offset=position,
-            high_watermark=-1,
-            last_stable_offset=-1,
-            log_start_offset=-1,
+            high_watermark=high_watermark,
+            last_stable_offset=last_stable_offset,
+            log_start_offset=log_start,
             current_leader=None if hint is None else common_pb2.LeaderHint(leader_id=hint[0], leader_epoch=hint[1]),
         )
 

@@ -1,0 +1,271 @@
+"""Retention and the cleaners inside a broker: what they tell the leaders, what they leave alone, how they end."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+from solo_broker import BROKER_ID, SoloBroker, fetch, produce
+
+from headrace_broker.handlers.offsets import OffsetsService
+from headrace_broker.settings import LiveSettings
+from headrace_broker.upkeep.upkeep import Upkeep
+from headrace_core.clock import SystemClock
+from headrace_core.errors import OffsetOutOfRangeError
+from headrace_core.metadata.records import ConfigRecord, ConfigResourceType
+from headrace_core.records import encode_batch
+from headrace_core.telemetry import Emitter, LogCleaned, LogUncleanable, Metrics, SegmentsDeleted
+from headrace_core.testing.crashing_fs import CrashingFileSystem
+from headrace_core.types import TopicPartition
+from headrace_protos.v1 import offsets_pb2
+
+CLEANERS = {"log.cleaner.dedupe.buffer.size": 1 << 20, "log.cleaner.backoff.ms": 20}
+
+
+class Room:
+    """A broker with its upkeep."""
+
+    def __init__(self, broker: SoloBroker, **keys: Any) -> None:
+        self.broker = broker
+        self.events = broker.events
+        emitter = Emitter()
+        emitter.subscribe(broker.events.append)
+        self.settings = LiveSettings(CLEANERS | keys, emitter)
+        self.metrics = Metrics()
+        self.upkeep = Upkeep(
+            broker.storage.writers,
+            broker.replicas,
+            clock=SystemClock(),
+            settings=self.settings,
+            events=emitter,
+            metrics=self.metrics,
+            loop=asyncio.get_running_loop(),
+        )
+
+    async def configure(self, topic: str, **config: str) -> None:
+        """The controller has altered the topic."""
+        await self.broker.change(
+            *[
+                ConfigRecord(ConfigResourceType.TOPIC, topic, key.replace("_", "."), value)
+                for key, value in config.items()
+            ]
+        )
+        self.upkeep.cleaners.retry([topic])
+
+    async def alter(self, **keys: str) -> None:
+        """All brokers' keys have been altered."""
+        await self.broker.change(
+            *[ConfigRecord(ConfigResourceType.BROKER, "", key.replace("_", "."), value) for key, value in keys.items()]
+        )
+        self.settings.apply(self.broker.image, BROKER_ID)
+
+    def told(self, kind: type) -> list[Any]:
+        return [event for event in self.events if isinstance(event, kind)]
+
+    async def fill(self, topic: str, count: int, *, keys: int = 5, timestamp_ms: int | None = None) -> None:
+        for number in range(count):
+            at_ms = int(time.time() * 1000) if timestamp_ms is None else timestamp_ms
+            record = (at_ms, b"key-%d" % (number % keys), b"%d " % number + b"." * 200, None)
+            result = await self.broker.append(topic, encode_batch([record]))
+            assert not result.error.code, result.error
+
+
+@asynccontextmanager
+async def room(fs: CrashingFileSystem | None = None, **keys: Any) -> AsyncIterator[Room]:
+    async with SoloBroker(fs or CrashingFileSystem(keep_trace=False), segment_bytes="1000") as broker:
+        made = Room(broker, **{key.replace("_", "."): value for key, value in keys.items()})
+        try:
+            yield made
+        finally:
+            await made.upkeep.stop()
+
+
+async def until(condition: Callable[[], Any]) -> Any:
+    async with asyncio.timeout(20):
+        while not (found := condition()):  # noqa: ASYNC110
+            await asyncio.sleep(0.005)
+        return found
+
+
+def cleaners() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name.startswith("cleaner-")]
+
+
+def test_a_log_start_that_retention_moved_is_in_every_answer() -> None:
+    async def scenario() -> None:
+        async with room() as here:
+            broker = here.broker
+            await broker.topic("t")
+            await here.fill("t", 20, timestamp_ms=1000)  # 1970
+            leader = broker.replicas.leader(TopicPartition("t", 0)).leader
+            consumer, stream = broker.consumer()
+            consumer.on_request(fetch(1, "t", offset=20, max_wait_ms=60_000))  # waits at the end
+            await here.upkeep.retention.check()
+            assert leader.log_start == 20
+            consumer.on_request(fetch(2, "t", offset=3))  # which ends the wait
+            (answer, refused) = await stream.wait_sent(2)
+            assert answer.results[0].log_start_offset == 20
+            assert refused.results[0].error.code == OffsetOutOfRangeError.number
+            assert (refused.results[0].log_start_offset, refused.results[0].high_watermark) == (20, 20)
+            listed = await OffsetsService(broker.context).ListOffsets(
+                offsets_pb2.ListOffsetsRequest(
+                    partitions=[offsets_pb2.ListOffsetsPartition(topic="t", timestamp_ms=-2, current_leader_epoch=-1)]
+                ),
+                None,
+            )
+            assert listed.results[0].offset == 20
+            producer, produced = broker.producer()
+            producer.on_request(produce(1, "t", encode_batch([(int(time.time() * 1000), None, b"new", None)])))
+            (done,) = await produced.wait_sent(1)
+            assert (done.results[0].base_offset, done.results[0].log_start_offset) == (20, 20)
+            assert broker.values("t") == [b"new"]
+            (event,) = here.told(SegmentsDeleted)
+            assert (event.why, event.log_start_offset, event.count) == ("retention.ms", 20, 7)
+            consumer.on_closed()
+
+    asyncio.run(scenario())
+
+
+def test_one_pass_over_many_partitions_never_stalls_the_loop() -> None:
+    async def scenario() -> None:
+        async with room() as here:
+            await here.broker.topic("many", 300)
+            await here.broker.topic("old")
+            await here.fill("old", 10, timestamp_ms=1000)
+            longest = 0.0
+            checking = asyncio.ensure_future(here.upkeep.retention.check())
+            while not checking.done():
+                before = time.perf_counter()
+                await asyncio.sleep(0)
+                longest = max(longest, time.perf_counter() - before)
+            assert longest < 1, "the loop stood still"
+            assert here.broker.replicas.leader(TopicPartition("old", 0)).leader.log_start == 10
+            assert len(here.told(SegmentsDeleted)) == 1
+
+    asyncio.run(scenario())
+
+
+def test_retention_never_reaches_above_the_high_watermark() -> None:
+    async def scenario() -> None:
+        async with room() as here:
+            broker = here.broker
+            await broker.topic("t")
+            await here.fill("t", 20, timestamp_ms=1000)
+            leader = broker.replicas.leader(TopicPartition("t", 0)).leader
+            leader.high_watermark = 10  # as if a replica lagged
+            await here.upkeep.retention.check()
+            assert leader.log_start == 9  # three records a segment
+            assert broker.replicas.leader(TopicPartition("t", 0)).log.log_start_offset == 9
+
+    asyncio.run(scenario())
+
+
+def test_deleted_files_go_after_their_delay_without_a_timer_for_each() -> None:
+    async def scenario() -> None:
+        fs = CrashingFileSystem(keep_trace=False)
+        async with room(fs, log_initial_task_delay_ms=0, log_retention_check_interval_ms=20) as here:
+            await here.broker.topic("t")
+            await here.configure("t", file_delete_delay_ms="100")
+            await here.fill("t", 10, timestamp_ms=1000)
+            here.upkeep.start()
+            await until(lambda: any(path.endswith(".deleted") for path in fs.files()))
+            await until(lambda: not any(path.endswith(".deleted") for path in fs.files()))
+            await here.broker.delete("t")
+            await until(lambda: not any("t-0" in path for path in fs.files() if "checkpoint" not in path))
+
+    asyncio.run(scenario())
+
+
+def test_an_idle_active_segment_is_compacted_when_its_records_wait_too_long() -> None:
+    async def scenario() -> None:
+        async with room(log_initial_task_delay_ms=0, log_retention_check_interval_ms=20) as here:
+            await here.broker.topic("t")
+            await here.configure("t", cleanup_policy="compact", max_compaction_lag_ms="300", segment_bytes="1000000")
+            await here.fill("t", 30)
+            here.upkeep.start()
+            (event, *_) = await until(lambda: here.told(LogCleaned))
+            assert event.records_kept == 5
+            assert here.broker.values("t") == [b"%d " % number + b"." * 200 for number in range(25, 30)]
+
+    asyncio.run(scenario())
+
+
+def test_a_log_that_cannot_be_cleaned_is_said_once_and_the_others_go_on() -> None:
+    async def scenario() -> None:
+        fs = CrashingFileSystem(keep_trace=False)
+        async with room(fs) as here:
+            for name in ("bad", "good"):
+                await here.broker.topic(name)
+                await here.configure(name, cleanup_policy="compact", min_cleanable_dirty_ratio="0.01")
+                await here.fill(name, 30)
+            fs.flip("/data/bad-0/00000000000000000003.log", 80)
+            here.upkeep.start()
+            (event,) = await until(lambda: here.told(LogUncleanable))
+            assert event.partition == TopicPartition("bad", 0)
+            assert "00000000000000000003.log" in event.reason
+            await until(lambda: any(event.partition.topic == "good" for event in here.told(LogCleaned)))
+            assert here.metrics.snapshot()["uncleanable-partitions-count"] == 1
+            await here.fill("good", 10)
+            await until(lambda: len(here.told(LogCleaned)) > 1)
+            assert len(here.told(LogUncleanable)) == 1
+            fs.flip("/data/bad-0/00000000000000000003.log", 80)  # mended
+            await here.configure("bad", min_cleanable_dirty_ratio="0.02")
+            await until(lambda: any(event.partition.topic == "bad" for event in here.told(LogCleaned)))
+            assert here.metrics.snapshot()["uncleanable-partitions-count"] == 0
+
+    asyncio.run(scenario())
+
+
+def test_the_crew_follows_its_settings_and_stops_at_once_though_it_is_throttled() -> None:
+    async def scenario() -> None:
+        before = len(cleaners())
+        async with room(log_cleaner_io_max_bytes_per_second=10.0) as here:
+            await here.broker.topic("t")
+            await here.configure("t", cleanup_policy="compact", min_cleanable_dirty_ratio="0.01")
+            await here.fill("t", 60)
+            here.upkeep.start()
+            await until(lambda: len(cleaners()) == before + 1)
+            started = time.monotonic()
+            await here.alter(log_cleaner_threads="3")  # 10 bytes a second: the old crew is in the midst of a wait
+            await until(lambda: len(cleaners()) == before + 3)
+            assert not here.told(LogCleaned)
+            await here.alter(log_cleaner_threads="1", log_cleaner_io_max_bytes_per_second="1e9")
+            await until(lambda: here.told(LogCleaned))
+            assert len(cleaners()) == before + 1
+            await here.upkeep.stop()
+            assert len(cleaners()) == before
+            assert time.monotonic() - started < 15
+
+    asyncio.run(scenario())
+
+
+def test_cleaning_can_be_switched_off() -> None:
+    async def scenario() -> None:
+        before = len(cleaners())
+        async with room(log_cleaner_enable=False) as here:
+            here.upkeep.start()
+            assert len(cleaners()) == before
+
+    asyncio.run(scenario())
+
+
+def test_a_topic_that_is_deleted_in_the_middle_of_its_cleaning_is_no_failure() -> None:
+    async def scenario() -> None:
+        async with room(log_cleaner_io_max_bytes_per_second=20_000.0) as here:
+            for number in range(3):
+                await here.broker.topic("t", topic_id=b"%016d" % number)
+                await here.configure("t", cleanup_policy="compact", min_cleanable_dirty_ratio="0.01")
+                await here.fill("t", 100)
+                if number == 0:
+                    here.upkeep.start()
+                directory = here.broker.storage.writers()[0].directory
+                await until(lambda directory=directory: directory.compaction._in_progress)
+                await here.broker.delete("t")
+            await until(lambda: not here.broker.storage.writers()[0].directory.compaction._in_progress)
+            assert not here.told(LogUncleanable)
+
+    asyncio.run(scenario())
