@@ -79,6 +79,11 @@ def _of_ready_made(form: str) -> Bar:
     return Bar(f"Spark {form} read", "a data source with the Arrow batches ready-made", 0.6, "x", share)
 
 
+def _of_dropping(name: str, label: str) -> Bar:
+    share = _ratio(f"headrace.spark.{name}", f"spark.dropping.{name}")
+    return Bar(label, "a Python sink that drops its Arrow batches", 0.5, "x", share)
+
+
 def _at_most(path: str, limit: float, unit: str, name: str) -> Bar:
     return Bar(path, "absolute", limit, unit, _median(name), at_least=False)
 
@@ -120,6 +125,9 @@ BARS: tuple[Bar, ...] = (
     Bar("Spark AvailableNow stream, aggregate", "absolute", 1.2e6, "rows/s", _median("headrace.spark.stream")),
     _of_ready_made("batch"),
     _of_ready_made("stream"),
+    Bar("Spark sink, acks=all", "absolute", 1e6, "rows/s", _median("headrace.spark.sink")),
+    _of_dropping("sink", "Spark sink"),
+    _of_dropping("copy", "Spark, topic to topic"),
     _at_most("broker RSS, idle", 90, "MiB", "headrace.rss.idle"),
     _at_most("broker RSS, most under load", 400, "MiB", "headrace.rss.loaded"),
     _at_most("start to first acknowledged record", 1.5, "s", "headrace.start"),

@@ -1,11 +1,14 @@
-"""Rows per second through Spark: ours, and a Python data source whose batches lie ready. JSON lines, one per sample.
+"""Rows per second through Spark, in and out, beside what Spark allows. JSON lines, one per sample.
 
-    spark.py [--rounds 3] [--records 5000000] [--bootstrap HOST:PORT] [--progress]
+    spark.py [--rounds 3] [--records 5000000] [--bootstrap HOST:PORT] [--only sink] [--set key=value] [--progress]
 
 The query is an aggregate by partition over random 100-byte values in 6 partitions, all seven columns, ``local[2]``;
 the stream runs with AvailableNow and maxOffsetsPerTrigger of a million. Times include the query's start; one round
 before the first is not counted (the JVM compiles). Without ``--bootstrap`` a cluster is started and filled.
-``--progress`` prints each micro-batch's durations to stderr.
+Beside it runs a Python data source whose batches lie ready (spark_ready.py). ``sink`` writes as many rows into 2
+partitions, acks=all; ``copy`` reads the value of the filled topic and writes it there; beside them runs a Python sink
+that drops its batches (spark_sinks.py). ``--set`` gives the session a setting of Spark's, ``--progress`` prints each
+micro-batch's durations to stderr.
 """
 
 from __future__ import annotations
@@ -27,6 +30,7 @@ sys.path.insert(0, str(BENCH))
 from pyspark.sql import DataFrame, SparkSession  # noqa: E402
 from pyspark.sql import functions as F  # noqa: E402
 from spark_ready import PARTITIONS, VALUE_BYTES, ReadyMade  # noqa: E402
+from spark_sinks import SINK_TOPIC, Dropping, count_written, fresh_topic, rows, write  # noqa: E402
 
 import headrace_spark  # noqa: E402
 
@@ -99,6 +103,22 @@ def stream(spark: SparkSession, form: str, options: dict[str, str], records: int
     return records / seconds
 
 
+def sinks(spark: SparkSession, address: str, records: int, number: int) -> None:
+    """Ours and the dropping one, for made rows and for rows read from the filled topic."""
+    source = {"headrace.bootstrap.servers": address, "subscribe": TOPIC, "startingOffsets": "earliest"}
+    frames = {
+        "sink": rows(spark, records),
+        "copy": spark.read.format("headrace").schema("value BINARY").options(**source).load(),
+    }
+    for name, frame in frames.items():
+        fresh_topic(address)
+        options = {"headrace.bootstrap.servers": address, "topic": SINK_TOPIC, "headrace.acks": "all"}
+        tell(f"headrace.spark.{name}", write(frame, "headrace", options, records), number)
+        if (written := count_written(address)) != records:
+            raise SystemExit(f"{written} rows were written, not {records}")
+        tell(f"spark.dropping.{name}", write(frame, "dropping", {}, records), number)
+
+
 def check(rows: int, size: int, records: int) -> None:
     if rows != records or size != records * VALUE_BYTES:
         raise SystemExit(f"{rows} rows of {size} bytes were read, not {records} of {records * VALUE_BYTES}")
@@ -109,12 +129,16 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--records", type=int, default=5_000_000)
     parser.add_argument("--bootstrap")
+    parser.add_argument("--only", choices=("source", "sink"))
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
     parser.add_argument("--progress", action="store_true")
     asked = parser.parse_args()
     records = asked.records // PARTITIONS * PARTITIONS
-    spark = headrace_spark.session("headrace bench", master="local[2]")
+    settings = dict(given.split("=", 1) for given in asked.set)
+    spark = headrace_spark.session("headrace bench", master="local[2]", **settings)
     spark.sparkContext.setLogLevel("ERROR")
     spark.dataSource.register(ReadyMade)
+    spark.dataSource.register(Dropping)
     with servers(asked.bootstrap) as address:
         fill(address, records)
         forms = {
@@ -125,6 +149,10 @@ def main() -> None:
             "spark.ready_made": ("ready_made", {"records": str(records), "batchRows": str(READY_ROWS)}),
         }
         for number in range(-1, asked.rounds):
+            if asked.only != "source":
+                sinks(spark, address, records, number)
+            if asked.only == "sink":
+                continue
             for name, (form, options) in forms.items():
                 tell(f"{name}.batch", batch(spark, form, options, records), number)
             for name, (form, options) in forms.items():

@@ -1,20 +1,45 @@
-"""Spark's part of the comparison: bench/spark.py in a process of its own (it keeps a JVM), its samples into ours."""
+"""Spark's part of the comparison: bench/spark.py in a process of its own (it keeps a JVM), its samples into ours.
+
+spark_side.py [--rounds 3] [--only source|sink] [--save]      Spark's part alone; --save into bench/results
+"""
 
 from __future__ import annotations
 
+import argparse
 import json
+import sys
 
-from measure import PYTHON, ROOT, Samples, run
+from measure import PYTHON, ROOT, Samples, emit, machine, run, save, table
 
 
-def measure(samples: Samples, rounds: int) -> None:
+def measure(samples: Samples, rounds: int, only: str | None = None) -> None:
     """Runs bench/spark.py, which prints JSON objects {"sample", "value", "unit"}, one a line."""
     script = ROOT / "bench" / "spark.py"
     if not script.exists():
         samples.fail("spark", f"{script.relative_to(ROOT)} is not there")
         return
-    for line in run([PYTHON, str(script), "--rounds", str(rounds)], timeout_s=1200).splitlines():
+    command = [PYTHON, str(script), "--rounds", str(rounds), *(["--only", only] if only else [])]
+    for line in run(command, timeout_s=1200).splitlines():
         if line.startswith("{"):
             found = json.loads(line)
             if "sample" in found:
                 samples.add(found["sample"], found["value"], found["unit"])
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--only", choices=("source", "sink"))
+    parser.add_argument("--save", action="store_true")
+    asked = parser.parse_args()
+    samples = Samples()
+    emit(machine=machine())
+    measure(samples, asked.rounds, asked.only)
+    print(table(samples))
+    if asked.save:
+        print(save(samples, what=f"spark-{asked.only}" if asked.only else "spark", extra={"rounds": asked.rounds}))
+    return 1 if samples.failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
