@@ -176,6 +176,19 @@ def test_a_disk_that_goes_while_nobody_uses_it_is_noticed(break_it: object) -> N
     asyncio.run(scenario())
 
 
+def test_nothing_is_made_in_a_mount_point_without_its_disk() -> None:
+    async def scenario() -> None:
+        fs = CrashingFileSystem()
+        async with SoloBroker(fs, "/one", "/two") as broker:
+            await broker.topic("orders")
+            _unformatted(fs)  # since the last look
+            await broker.topic("payments")
+            assert await append(broker, "payments", b"x") == STORAGE_ERROR
+            assert not fs.exists("/two/payments-0")
+
+    asyncio.run(scenario())
+
+
 def test_a_disk_that_turns_read_only_under_load_costs_the_other_no_write_and_nobody_a_record() -> None:
     async def scenario() -> None:
         fs = CrashingFileSystem()

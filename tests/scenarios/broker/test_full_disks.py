@@ -88,6 +88,21 @@ def test_a_client_that_only_retries_finds_the_room() -> None:
     asyncio.run(scenario())
 
 
+def test_the_reserve_may_be_changed_while_the_broker_runs() -> None:
+    async def scenario() -> None:
+        fs = CrashingFileSystem()
+        fs.mount("/one", 100_000)
+        async with SoloBroker(fs, "/one") as broker:
+            await broker.topic("orders")
+            (writer,) = broker.storage.writers()
+            assert writer.space is not None
+            for wanted, kept in ((3_000, 3_000), (64 * 2**20, 5_000), (0, 0)):
+                broker.storage.set_reserve(wanted)
+                assert writer.space.reserve_bytes == kept
+
+    asyncio.run(scenario())
+
+
 def test_deleting_a_topic_makes_the_room_that_another_waits_for() -> None:
     async def scenario() -> None:
         fs = CrashingFileSystem()

@@ -139,6 +139,7 @@ class Broker:
             metrics=self.context.metrics.metrics,
             loop=loop,
         )
+        self.storage.on_full = lambda _: self.upkeep.retention.disk_is_full()
         self._controller = ControllerLink(config.controller_addresses, self.clock)
         self._assignments = DirectoryAssignments(self._directory_of, self._assign_directories)
         self._listeners: dict[str, Listener] = {}
@@ -387,7 +388,10 @@ class Broker:
         await self._controller.close()
         epoch = self._session.registered.broker_epoch if self._ready and self._session is not None else -1
         clean = await self.storage.close(high_watermarks, broker_epoch=epoch)
-        remove_state(self.config.state_file)
+        try:
+            remove_state(self.config.state_file)
+        except OSError as error:
+            logger.warning("runtime.state.file=%s could not be removed: %s", self.config.state_file, error)
         self.events.emit(NodeStopped(role="broker", node_id=self.replicas.broker_id, clean=clean))
 
     async def _leave_cluster(self) -> None:

@@ -413,6 +413,7 @@ class Storage:
 
     async def _create_in(self, writer: DirectoryWriter, share: list[NewLog]) -> list[Outcome]:
         def create_all() -> list[Outcome]:
+            check_mounted(writer.directory)  # else they would be made on the disk that the mount point is on
             made = writer.directory.create_all(share)
             return [
                 (partition, outcome if isinstance(outcome, HeadraceError) else None)

@@ -103,6 +103,10 @@ class Retention:
             unsubscribe()
             self._threads.close()
 
+    def disk_is_full(self) -> None:
+        """Look at once, not at the next tick."""
+        self._changed.set()
+
     def _settings_changed(self, old: BrokerSettings, new: BrokerSettings) -> None:
         if old.retention_check_interval_ms != new.retention_check_interval_ms:
             self._changed.set()
