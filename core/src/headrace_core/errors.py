@@ -313,6 +313,18 @@ class InconsistentClusterIdError(HeadraceError):
     code, number = "INCONSISTENT_CLUSTER_ID", 104
 
 
+class DuplicateVoterError(HeadraceError):
+    """The node votes already (KIP-853)."""
+
+    code, number = "DUPLICATE_VOTER", 126
+
+
+class VoterNotFoundError(HeadraceError):
+    """There is no such voter (KIP-853)."""
+
+    code, number = "VOTER_NOT_FOUND", 127
+
+
 class FencedBrokerError(RetriableError):
     """The broker is fenced by the controller and does not serve."""
 
@@ -341,6 +353,18 @@ class ServerBusyError(RetriableError):
     """The server's queues are full."""
 
     code, number = "SERVER_BUSY", 1005
+
+
+class VoterChangeInProgressError(RetriableError):
+    """The voters change one at a time, and the change before this one is not committed yet."""
+
+    code, number = "VOTER_CHANGE_IN_PROGRESS", 1006
+
+
+class ReplicaNotCaughtUpError(RetriableError):
+    """A replica that lacks much of the log cannot become a voter: it would hold the others up."""
+
+    code, number = "REPLICA_NOT_CAUGHT_UP", 1007
 
 
 # What happens on this side of the wire only: these have a code, but never travel (number None has no wire value).

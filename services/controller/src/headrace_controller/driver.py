@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -26,11 +27,13 @@ from headrace_core.clock import Clock
 from headrace_core.errors import (
     DiskFullError,
     HeadraceError,
+    InvalidConfigError,
     NotControllerError,
     RequestTimedOutError,
     ServerBusyError,
     ServerShuttingDownError,
     UnknownServerError,
+    UnsupportedVersionError,
 )
 from headrace_core.metadata import ImageBuilder, MetadataDelta, MetadataImage
 from headrace_core.metadata.codec import encode_decision
@@ -48,7 +51,7 @@ from .cluster.requests import (
     Reply,
     Request,
 )
-from .raft import EntriesFlushed, EntryKind, HardStateSaved, RaftNode, Role
+from .raft import EntryKind, RaftNode, Ready, ReplicaKey, Role, VoterSet
 from .storage import MetadataStorage
 
 logger = logging.getLogger("headrace.controller")
@@ -104,8 +107,8 @@ class ControllerDriver:
     ) -> None:
         self._core = core
         self._storage = storage
+        _check_sole_voter(node_id, voters)
         self._node_id = node_id
-        self._voters = voters
         self._cluster_id = cluster_id
         self._clock = clock
         self._emitter = emitter or Emitter()
@@ -292,21 +295,25 @@ class ControllerDriver:
 
     def _carry_out(self) -> None:
         """Do what raft asks for until it asks for nothing more, then hand out what is committed."""
-        ready = self._raft.ready()
-        while ready.hard_state is not None or ready.entries:
-            if ready.hard_state is not None:
-                self._storage.save_hard_state(ready.hard_state)
-                self._raft.step(HardStateSaved(ready.hard_state))
-            if ready.entries:
-                for entry in ready.entries:
-                    if entry.kind is EntryKind.LEADER_CHANGE:
-                        self._core.skip(entry.next_offset, entry.term)
-                self._raft.step(EntriesFlushed(self._storage.append(ready.entries, self._node_id)))
-            ready = self._raft.ready()
+        while (ready := self._raft.ready()).must_persist:
+            self._persist(ready)
+            self._raft.persisted(ready)
+        self._raft.persisted(ready)
         for image, delta in self._core.commit(ready.committed):
             self._publish(image, delta)
         while self._waiting and self._waiting[0].offset <= ready.committed:
             _answer(self._waiting.popleft())
+
+    def _persist(self, ready: Ready) -> None:
+        """A sole voter sends nothing, receives no snapshot and never has to cut what it wrote."""
+        assert not ready.messages + ready.replies, "there is nobody to talk to"
+        if ready.hard_state is not None:
+            self._storage.save_hard_state(ready.hard_state)
+        for entry in ready.entries:
+            if entry.kind is EntryKind.LEADER_CHANGE:
+                self._core.skip(entry.next_offset, entry.term)
+        if ready.entries:
+            self._storage.append(ready.entries, self._node_id)
 
     def _publish(self, image: MetadataImage, delta: MetadataDelta) -> None:
         before, self._published = self._published, image
@@ -336,13 +343,9 @@ class ControllerDriver:
     # -- leading, and failing to --------------------------------------------------------------------------------------
 
     def _new_raft(self) -> RaftNode:
-        return RaftNode(
-            self._node_id,
-            self._voters,
-            hard_state=self._storage.hard_state,
-            log_end_offset=self._storage.log_end_offset,
-            last_term=self._storage.last_term,
-        )
+        key = ReplicaKey(self._node_id, self._storage.directory_id)
+        stored = self._storage.stored(VoterSet.of([key]))
+        return RaftNode(key, stored, self._storage, draw=random.SystemRandom().randrange)
 
     def _take_the_lead(self) -> None:
         self._raft.tick()
@@ -371,6 +374,15 @@ class ControllerDriver:
             _fail(each.future, error)
         self._waiting.clear()
         self._asked.clear()
+
+
+def _check_sole_voter(node_id: int, voters: tuple[int, ...]) -> None:
+    if len(voters) > 1:
+        raise UnsupportedVersionError(
+            f"controller.quorum.voters names {len(voters)} voters: a quorum of several is not built yet; name one"
+        )
+    if list(voters) != [node_id]:
+        raise InvalidConfigError(f"controller.quorum.voters does not name this controller, node.id={node_id}")
 
 
 def _answer(waiting: _Waiting) -> None:

@@ -22,6 +22,7 @@ import struct
 import uuid
 import zlib
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from headrace_core.clock import Clock
 from headrace_core.config import INT_MAX, LONG_MAX
@@ -32,10 +33,10 @@ from headrace_core.log.directory import LogDirectory
 from headrace_core.log.files import FileSystem, read_file, write_file_atomically
 from headrace_core.log.space import SpaceGauge
 from headrace_core.metadata.codec import MetadataBatch, decode_batches
-from headrace_core.records import encode_batch
+from headrace_core.records import encode_batch, iterate_headers
 from headrace_core.types import TopicPartition
 
-from .raft import Entry, EntryKind, HardState
+from .raft import NO_DIRECTORY, Entry, EntryKind, HardState, Place, ReplicaKey, SnapshotId, Stored, VoterSet
 
 METADATA_PARTITION = TopicPartition("__cluster_metadata", 0)
 #: The id that Kafka reserves for its metadata log.
@@ -107,19 +108,34 @@ class MetadataStorage:
         return self._directory.meta.cluster_id
 
     @property
+    def directory_id(self) -> bytes:
+        """The disk that this voter votes with (KIP-853)."""
+        return self._directory.meta.directory_id.bytes
+
+    @property
     def log_end_offset(self) -> int:
         return self._log.log_end_offset
 
-    @property
-    def last_term(self) -> int:
-        """The term of the log's last entry; 0 for an empty log."""
-        return max(self._log.epochs.latest_epoch, 0)
+    def stored(self, voters: VoterSet) -> Stored:
+        """What raft begins with; ``voters``: the configured ones."""
+        return Stored(
+            start=SnapshotId(Place(0, 0), voters),
+            end_offset=self._log.log_end_offset,
+            hard_state=self.hard_state,
+            terms=tuple((entry.epoch, entry.start_offset) for entry in self._log.epochs.entries),
+        )
 
     # -- term and vote ------------------------------------------------------------------------------------------------
 
     def save_hard_state(self, state: HardState) -> None:
         """Durable when this returns. DiskFullError: the old one still holds."""
-        text = json.dumps({"data_version": 0, "leaderEpoch": state.term, "votedId": state.vote}, sort_keys=True)
+        content_of_state = {
+            "data_version": 1,
+            "leaderEpoch": state.term,
+            "votedId": -1 if state.vote is None else state.vote.node_id,
+            "votedDirectoryId": (NO_DIRECTORY if state.vote is None else state.vote.directory_id).hex(),
+        }
+        text = json.dumps(content_of_state, sort_keys=True)
         content = json.dumps({"state": text, "crc32": zlib.crc32(text.encode())})
         try:
             write_file_atomically(self._fs, self._state_path, content.encode())
@@ -145,11 +161,19 @@ class MetadataStorage:
             if zlib.crc32(text.encode()) != outer["crc32"]:
                 raise ValueError("wrong checksum")
             state = json.loads(text)
-            return HardState(term=int(state["leaderEpoch"]), vote=int(state["votedId"]))
+            return HardState(term=int(state["leaderEpoch"]), vote=self._vote_in(state))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise CorruptLogError(
                 f"{self._state_path} is damaged ({error}): restore it; a voter that forgets its vote could vote twice"
             ) from None
+
+    def _vote_in(self, state: dict[str, Any]) -> ReplicaKey | None:
+        voted = int(state["votedId"])
+        if voted < 0:
+            return None
+        if "votedDirectoryId" in state:
+            return ReplicaKey(voted, bytes.fromhex(state["votedDirectoryId"]))
+        return ReplicaKey(voted, self.directory_id)  # version 0, from when every voter was alone: it voted for itself
 
     # -- room ---------------------------------------------------------------------------------------------------------
 
@@ -201,6 +225,22 @@ class MetadataStorage:
     def close(self, *, clean: bool = True) -> None:
         """Let go of the directory; ``clean`` says on disk that everything was flushed."""
         self._directory.close(clean=clean)
+
+    def entries(self, offset: int, end: int, max_bytes: int) -> list[Entry]:
+        """As ``LogView`` has it."""
+        result = self._log.read(offset, max_bytes, end)
+        if result is None:
+            raise StorageError(f"{self._log.directory}: offset {offset} could not be read")
+        found = []
+        for position, header in iterate_headers(result.records):
+            kind = EntryKind.LEADER_CHANGE if header.is_control else EntryKind.DATA
+            data = b"" if header.is_control else result.records[position : position + header.size]
+            found.append(Entry(kind, header.leader_epoch, header.base_offset, header.last_offset_delta + 1, data))
+        return found
+
+    def snapshot_chunk(self, snapshot: SnapshotId, position: int, max_bytes: int) -> tuple[bytes, bool] | None:
+        """As ``LogView`` has it. There are no snapshots yet: the log begins at 0."""
+        return None
 
     def _leader_change(self, entry: Entry, leader: int) -> bytes:
         """Kafka's LeaderChangeMessage as a control batch (KIP-595), so that its tools read ours."""

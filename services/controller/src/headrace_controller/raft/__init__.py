@@ -1,5 +1,62 @@
-"""Raft, pure: what a voter must save, append and may commit. No asyncio, files, clock or randomness in here."""
+"""Raft, pure: what a replica must save, send, append and may commit. No asyncio, files, clock or randomness in here."""
 
-from .node import EntriesFlushed, Entry, EntryKind, HardState, HardStateSaved, RaftNode, Ready, Role
+from .log import LogView, RaftLog
+from .node import RaftNode
+from .types import (
+    NO_DIRECTORY,
+    NOBODY,
+    AppendRequest,
+    AppendResponse,
+    Entry,
+    EntryKind,
+    HardState,
+    HeartbeatRequest,
+    HeartbeatResponse,
+    Message,
+    Place,
+    RaftSettings,
+    ReadState,
+    Ready,
+    ReplicaKey,
+    Role,
+    SnapshotChunk,
+    SnapshotId,
+    SnapshotRequest,
+    SnapshotResponse,
+    Stored,
+    TimeoutNow,
+    VoteRequest,
+    VoteResponse,
+    VoterSet,
+)
 
-__all__ = ["EntriesFlushed", "Entry", "EntryKind", "HardState", "HardStateSaved", "RaftNode", "Ready", "Role"]
+__all__ = [
+    "NOBODY",
+    "NO_DIRECTORY",
+    "AppendRequest",
+    "AppendResponse",
+    "Entry",
+    "EntryKind",
+    "HardState",
+    "HeartbeatRequest",
+    "HeartbeatResponse",
+    "LogView",
+    "Message",
+    "Place",
+    "RaftLog",
+    "RaftNode",
+    "RaftSettings",
+    "ReadState",
+    "Ready",
+    "ReplicaKey",
+    "Role",
+    "SnapshotChunk",
+    "SnapshotId",
+    "SnapshotRequest",
+    "SnapshotResponse",
+    "Stored",
+    "TimeoutNow",
+    "VoteRequest",
+    "VoteResponse",
+    "VoterSet",
+]

@@ -1,184 +1,664 @@
-"""One voter of the metadata quorum, as a pure state machine: inputs are ``step`` and ``tick``, the output is ``ready``.
+"""One replica of the metadata log, as a pure state machine: ``step`` and ``tick`` are its inputs, ``ready`` its output.
 
-Built so far: a quorum of one. What a sole voter needs of Raft is all here, and nothing of it is a shortcut:
+It is Raft as in the paper (Ongaro and Ousterhout, 2014) and the thesis (Ongaro, 2014), with what KIP-595, KIP-853 and
+KIP-996 add: votes belong to a node *on its disk*, and nobody raises the term before a majority would vote for it.
 
-    role        it means                                 it ends when
-    FOLLOWER    just started, or resigned                tick: nobody else can lead, so it stands for election
-    CANDIDATE   term raised, voted for itself            its vote is durable: one of one votes is a majority
-    LEADER      takes proposals                          resign
+    role          it means                                it becomes
+    ------------  --------------------------------------  ------------------------------------------------------------
+    FOLLOWER      follows the leader of its term, or      PROSPECTIVE  it heard of no leader for an election time-out,
+                  waits for one; all that do not vote                  and votes
+                  are followers for ever                  CANDIDATE    the leader hands over to it (TimeoutNow)
+    PROSPECTIVE   asks who would vote for it in the next  CANDIDATE    a majority would
+                  term; its own term stays (9.6)          FOLLOWER     a leader appears, a higher term, a majority
+                                                                       would not
+    CANDIDATE     has raised its term, voted for itself   LEADER       a majority has voted for it, itself included
+                  (once that is durable) and asks for                  once its vote is durable
+                  votes (5.2)                             FOLLOWER     a leader or a higher term, a majority refused
+                                                          PROSPECTIVE  the election took too long
+    LEADER        takes proposals, and has them copied    FOLLOWER     a higher term, no majority heard for an election
+                                                                       time-out (6.2), or it was removed (4.2.2)
 
-* Term and vote are durable before anything is done in the term (Raft, 5.1 and 5.2): ``ready`` gives them first, and
-  only HardStateSaved makes a candidate a leader. Without it, a crash could bring a term back to life.
-* A leader begins its term with an entry of its own (5.4.2, figure 8): an entry of an earlier term counts as committed
-  only once one of the current term is.
-* The commit offset is the end of what is *flushed*, not of what is written: with a single voter an acknowledged write
-  that is only in the page cache would be a lost one (etcd issue 14370).
+What is kept, and where it is easily lost:
 
-The log itself is elsewhere. Entries are opaque; an entry takes up ``count`` offsets, as a record batch does. ``ready``
-is a to-do list: save ``hard_state``, then append and flush ``entries``, then hand out what lies below ``committed``;
-report back with ``step``. More voters will add messages between them to ``step`` and to Ready, not another shape.
+* Term and vote are durable before anything speaks of them (5.1, 5.2): every answer is among ``Ready.replies``, which
+  are sent after the disk has what they speak of. A candidate counts its own vote only once it is durable.
+* A leader's own log counts in a majority only as far as it is durable (etcd issue 14370: a sole voter lost what it had
+  acknowledged).
+* Only an entry of the leader's own term is committed by counting; those before it follow (5.4.2, figure 8). So a term
+  begins with an entry, and reads and changes of the voters wait until it is committed (6.4; the fix to 4.1).
+* Voters change one at a time, and the next change waits for the commit of the one before (4.1). The latest set in the
+  log counts at once; if it is cut off again, the one before it does.
+* Who hears from a leader does not help to depose it (4.2.3, 9.6): a server that was removed, or sees only a part of the
+  others, disturbs nobody. Only a leader that hands over says so, and is believed.
+* A message to another directory's replica of this node is not for us: it was meant for the disk that is gone (KIP-853).
+
+``Ready`` is a to-do list (see types.py). One is carried out at a time; messages may be stepped meanwhile.
 """
 
 from __future__ import annotations
 
-import enum
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 
-from headrace_core.errors import InvalidConfigError, NotControllerError, UnsupportedVersionError
+from headrace_core.errors import (
+    DuplicateVoterError,
+    InvalidRequestError,
+    NotControllerError,
+    ReplicaNotCaughtUpError,
+    VoterChangeInProgressError,
+    VoterNotFoundError,
+)
 
-NOBODY = -1
+from .log import LogView, RaftLog
+from .progress import Mode, Progress
+from .quorum import Outcome, agreed, tally
+from .reads import Reads
+from .types import (
+    NOBODY,
+    AppendRequest,
+    AppendResponse,
+    Body,
+    Entry,
+    EntryKind,
+    HardState,
+    HeartbeatRequest,
+    HeartbeatResponse,
+    Message,
+    Place,
+    RaftSettings,
+    ReadState,
+    Ready,
+    ReplicaKey,
+    Role,
+    SnapshotChunk,
+    SnapshotId,
+    SnapshotRequest,
+    SnapshotResponse,
+    Stored,
+    TimeoutNow,
+    VoteRequest,
+    VoteResponse,
+    VoterSet,
+)
 
-
-class Role(enum.Enum):
-    FOLLOWER = "follower"
-    CANDIDATE = "candidate"
-    LEADER = "leader"
-
-
-class EntryKind(enum.Enum):
-    DATA = "data"
-    LEADER_CHANGE = "leader change"
-
-
-@dataclass(frozen=True, slots=True)
-class HardState:
-    """What a voter must never forget."""
-
-    term: int = 0
-    vote: int = NOBODY
-
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """Offsets [base_offset, next_offset) of the log, proposed in ``term``. A LEADER_CHANGE has no data."""
-
-    kind: EntryKind
-    term: int
-    base_offset: int
-    count: int
-    data: bytes = b""
-
-    @property
-    def next_offset(self) -> int:
-        return self.base_offset + self.count
-
-
-@dataclass(frozen=True, slots=True)
-class HardStateSaved:
-    """The storage says: this term and vote are durable."""
-
-    hard_state: HardState
-
-
-@dataclass(frozen=True, slots=True)
-class EntriesFlushed:
-    """The storage says: the log is durable below this offset."""
-
-    next_offset: int
-
-
-@dataclass(frozen=True, slots=True)
-class Ready:
-    """What is to be done, in this order. Empty fields ask for nothing."""
-
-    hard_state: HardState | None
-    entries: tuple[Entry, ...]
-    committed: int
-    role: Role
-    term: int
-    leader: int
+#: A random number from 0 to below its argument.
+Draw = Callable[[int], int]
 
 
 class RaftNode:
-    """A voter. Raises UnsupportedVersionError for a quorum of several voters, which is not built yet."""
+    """See the module. ``draw`` spreads the election time-outs, so that votes are seldom split (5.2)."""
 
     def __init__(
-        self, node_id: int, voters: Sequence[int], *, hard_state: HardState, log_end_offset: int, last_term: int
+        self, key: ReplicaKey, stored: Stored, view: LogView, *, draw: Draw, settings: RaftSettings | None = None
     ) -> None:
-        """``hard_state`` and the log's end as the storage found them; ``last_term`` is that of the log's last entry."""
-        if len(voters) > 1:
-            raise UnsupportedVersionError(
-                f"controller.quorum.voters names {len(voters)} voters: a quorum of several is not built yet; name one"
-            )
-        if list(voters) != [node_id]:
-            raise InvalidConfigError(f"controller.quorum.voters does not name this controller, node.id={node_id}")
-        self.node_id = node_id
+        self.key = key
+        self.settings = settings or RaftSettings()
         self.role = Role.FOLLOWER
+        self.log = RaftLog(view, stored)
+        #: Everything below is committed. Not kept on disk: a leader tells it again, or commits anew.
+        self.committed = stored.start.place.offset
+        self._draw = draw
         # A log may be ahead of a lost or older term file: a term is never used twice.
-        self._hard_state = hard_state if hard_state.term >= last_term else HardState(last_term)
-        self._unsaved: HardState | None = None
-        self._log_end_offset = log_end_offset
-        self._committed = 0
-        self._term_start = log_end_offset
-        self._entries: list[Entry] = []
+        saved = stored.hard_state
+        self._state = saved if saved.term >= self.log.last_term else HardState(self.log.last_term)
+        self._saved = saved
+        self._leader: ReplicaKey | None = None
+        self._elapsed = 0
+        self._timeout = 0
+        self._votes: dict[ReplicaKey, bool] = {}
+        self._reset_timer()
+        # of a leader
+        self._progress: dict[ReplicaKey, Progress] = {}
+        self._reads = Reads()
+        self._term_start = 0
+        self._since_heartbeat = 0
+        self._transfer_to: ReplicaKey | None = None
+        # of a follower that receives a snapshot
+        self._receiving: tuple[SnapshotId, int] | None = None
+        self._chunk: tuple[SnapshotChunk, bool] | None = None
+        self._install: SnapshotId | None = None
+        # until the next ready
+        self._messages: list[Message] = []
+        self._replies: list[Message] = []
+        self._served: list[ReadState] = []
+        self._reads_failed: list[object] = []
+        self._in_hand: Ready | None = None
+        self._chunk_in_hand: tuple[SnapshotChunk, bool] | None = None
+
+    # -- what others may look at -------------------------------------------------------------------------------------
+
+    @property
+    def node_id(self) -> int:
+        return self.key.node_id
 
     @property
     def term(self) -> int:
-        return self._hard_state.term
+        return self._state.term
 
     @property
     def leader(self) -> int:
-        return self.node_id if self.role is Role.LEADER else NOBODY
+        """The node id of this term's leader, as far as it is known; else NOBODY."""
+        return NOBODY if self._leader is None else self._leader.node_id
+
+    @property
+    def voters(self) -> VoterSet:
+        return self.log.voters
+
+    @property
+    def is_voter(self) -> bool:
+        return self.key in self.log.voters
+
+    @property
+    def _may_stand(self) -> bool:
+        """It votes, or did before a change that may not be committed: then the others may need its log, which could
+        be the only one that is long enough, although its own vote does not count (4.2.2)."""
+        return any(self.key in voters for voters in self.log.voters_since(self.committed))
+
+    @property
+    def _is_alone(self) -> bool:
+        """The only voter, which waits for nobody else before it stands for election."""
+        return self.voters.keys == (self.key,) and self.role is Role.FOLLOWER
 
     @property
     def log_end_offset(self) -> int:
-        """One past the last offset proposed: where the next entry begins."""
-        return self._log_end_offset
+        """Where the next entry begins."""
+        return self.log.end_offset
 
     @property
-    def committed(self) -> int:
-        """Everything below is committed."""
-        return self._committed
+    def has_committed_in_term(self) -> bool:
+        """Is the leader's commit offset known to be up to date (5.4.2)?"""
+        return self.role is Role.LEADER and self.committed > self._term_start
+
+    def progress_of(self, key: ReplicaKey) -> Progress | None:
+        """A leader's view of a follower."""
+        return self._progress.get(key)
+
+    # -- inputs ------------------------------------------------------------------------------------------------------
 
     def tick(self) -> None:
-        """Time has passed. A sole voter waits for nobody before it stands for election."""
-        if self.role is Role.FOLLOWER:
-            self._become_candidate()
+        """Time has passed, by one tick."""
+        self._elapsed += 1
+        if self.role is Role.LEADER:
+            self._tick_as_leader()
+        elif self._may_stand and (self._elapsed >= self._timeout or self._is_alone):
+            self._become_prospective()
 
-    def step(self, event: HardStateSaved | EntriesFlushed) -> None:
-        """The storage reports what is durable."""
-        if isinstance(event, HardStateSaved):
-            if self.role is Role.CANDIDATE and event.hard_state == self._hard_state:
-                self._become_leader()
-        else:
-            self._advance_commit(event.next_offset)
+    def step(self, message: Message) -> None:
+        """A message has arrived: once, several times, late or out of order."""
+        sender, body = message.sender, message.body
+        if message.to != self.key or sender == self.key:
+            return
+        if isinstance(body, VoteRequest):
+            self._on_vote_request(sender, body)
+            return
+        if body.term < self.term and not (isinstance(body, VoteResponse) and body.is_pre_vote):
+            # (Who would vote for us in a term to come may well be in an earlier one: the answer names what was asked.)
+            self._answer_stale(sender, body)
+            return
+        if body.term > self.term:
+            self._become_follower(body.term)
+        match body:
+            case VoteResponse():
+                self._on_vote_response(sender, body)
+            case AppendRequest():
+                self._follow(sender)
+                self._on_append(sender, body)
+            case HeartbeatRequest():
+                self._follow(sender)
+                self._commit(min(body.committed, self.log.end_offset))
+                self._reply(sender, HeartbeatResponse(self.term, body.round))
+            case SnapshotRequest():
+                self._follow(sender)
+                self._on_snapshot(sender, body)
+            case TimeoutNow():
+                if self.role is Role.FOLLOWER and self._may_stand:
+                    self._become_candidate(is_transfer=True)
+            case _:
+                self._on_answer_to_leader(sender, body)
 
     def propose(self, data: bytes, count: int) -> Entry:
-        """Append ``data``, which takes up ``count`` offsets; NotControllerError unless this voter leads."""
-        if self.role is not Role.LEADER:
-            raise NotControllerError(f"controller {self.node_id} is not the active controller")
+        """Append ``data``, which takes up ``count`` offsets. NotControllerError unless this node leads and is not
+        handing over."""
+        self._check_leading()
+        if self._transfer_to is not None:
+            raise NotControllerError(f"controller {self.node_id} is handing over to {self._transfer_to}; try again")
         return self._append(EntryKind.DATA, data, count)
 
-    def resign(self) -> None:
-        """Stop leading. What was proposed and not committed may or may not survive."""
-        self.role = Role.FOLLOWER
-        self._entries.clear()
+    def read(self, token: object) -> None:
+        """Ask for a linearizable read: ``token`` comes back in ``Ready.reads``, with the offset that must be applied
+        first, or in ``reads_failed``. NotControllerError unless this node leads."""
+        self._check_leading()
+        self._reads.ask(token)
+
+    def observe(self, key: ReplicaKey) -> None:
+        """A replica that does not vote has connected: a leader copies the log to it."""
+        if self.role is Role.LEADER and key != self.key and key not in self._progress:
+            self._progress[key] = Progress(self.settings, self.log.end_offset)
+
+    def forget(self, key: ReplicaKey) -> None:
+        """An observer has gone. Voters stay."""
+        if key not in self.voters:
+            self._progress.pop(key, None)
+
+    def add_voter(self, key: ReplicaKey) -> Entry:
+        """Make an observer that has caught up a voter (thesis, 4.1 and 4.2.1; KIP-853).
+
+        Raises NotControllerError, VoterChangeInProgressError, DuplicateVoterError, ReplicaNotCaughtUpError.
+        """
+        self._check_may_change()
+        present = self.voters.find(key.node_id)
+        if present is not None:
+            raise DuplicateVoterError(
+                f"node {key.node_id} is a voter already, as {present}"
+                + ("" if present == key else "; remove that one first")
+            )
+        progress = self._progress.get(key)
+        match = -1 if progress is None else progress.match
+        if self.log.end_offset - match > self.settings.learner_lag_max or match < self._term_start:
+            raise ReplicaNotCaughtUpError(
+                f"{key} has the log up to {max(match, 0)}, and it ends at {self.log.end_offset}; try again when it has "
+                "caught up"
+            )
+        return self._append_voters(self.voters.plus(key))
+
+    def remove_voter(self, key: ReplicaKey) -> Entry:
+        """The leader may remove itself: it goes once that is committed (4.2.2).
+
+        Raises NotControllerError, VoterChangeInProgressError, VoterNotFoundError, InvalidRequestError (the last one).
+        """
+        self._check_may_change()
+        if key not in self.voters:
+            raise VoterNotFoundError(f"{key} is no voter; the voters are {self.voters}")
+        if len(self.voters) == 1:
+            raise InvalidRequestError(f"{key} is the only voter: nobody would be left")
+        return self._append_voters(self.voters.minus(key))
+
+    def transfer(self, key: ReplicaKey) -> None:
+        """Hand the lead over (3.10): ``key`` is brought up to date and told to stand for election at once; given up
+        after an election time-out. Raises NotControllerError, VoterNotFoundError."""
+        self._check_leading()
+        if key not in self.voters:
+            raise VoterNotFoundError(f"{key} is no voter; the voters are {self.voters}")
+        if key != self.key:
+            self._transfer_to = key
+            self._elapsed = 0
+            self._hand_over()
+
+    def compacted(self, snapshot: SnapshotId) -> None:
+        """The state machine's own snapshot, of committed entries, is durable: the log begins behind it."""
+        assert snapshot.place.offset <= self.committed, f"{snapshot} is beyond what is committed, {self.committed}"
+        if snapshot.place.offset > self.log.start.offset:
+            self.log.compacted(snapshot)
+
+    # -- output ------------------------------------------------------------------------------------------------------
 
     def ready(self) -> Ready:
-        """What has become due since the last call. Entries wait until the term they belong to is durable."""
-        unsaved, self._unsaved = self._unsaved, None
-        entries, self._entries = tuple(self._entries), []
-        assert not (unsaved and entries), "entries of a term that is not durable"
-        return Ready(unsaved, entries, self._committed, self.role, self.term, self.leader)
+        """What is to be done. Before the next call, ``persisted`` must say that it was."""
+        assert self._in_hand is None, "the Ready before is still being carried out"
+        if self.role is Role.LEADER:
+            self._ask_round()
+            self._send_all()
+        truncate_to, entries = self.log.take_unwritten()
+        self._chunk_in_hand, self._chunk = self._chunk, None
+        install, self._install = self._install, None
+        messages, self._messages = tuple(self._messages), []
+        replies, self._replies = tuple(self._replies), []
+        served, self._served = tuple(self._served), []
+        failed, self._reads_failed = tuple(self._reads_failed), []
+        self._in_hand = Ready(
+            role=self.role,
+            term=self.term,
+            leader=self.leader,
+            committed=self.committed,
+            hard_state=self._state if self._state != self._saved else None,
+            chunk=None if self._chunk_in_hand is None else self._chunk_in_hand[0],
+            install=install,
+            truncate_to=truncate_to,
+            entries=entries,
+            messages=messages,
+            replies=replies,
+            reads=served,
+            reads_failed=failed,
+        )
+        return self._in_hand
 
-    def _become_candidate(self) -> None:
+    def persisted(self, ready: Ready, *, snapshot_is_sound: bool = True) -> None:
+        """Step 2 of ``ready`` was done. ``snapshot_is_sound``: False when its chunk completed a snapshot whose checksum
+        is wrong: it is asked for anew."""
+        assert self._in_hand is ready, "not what was handed out last"
+        self._in_hand = None
+        self.log.written()
+        if ready.hard_state is not None:
+            self._saved = ready.hard_state
+            if self.role is Role.CANDIDATE and self._saved == self._state:
+                self._votes[self.key] = True
+                self._count_votes()
+        if self._chunk_in_hand is not None:
+            self._chunk_written(*self._chunk_in_hand, is_sound=snapshot_is_sound)
+            self._chunk_in_hand = None
+        if self.role is Role.LEADER:
+            self._advance_commit()
+
+    # -- elections (5.2, 9.6) ----------------------------------------------------------------------------------------
+
+    def _become_follower(self, term: int, leader: ReplicaKey | None = None) -> None:
+        if self.role is Role.LEADER:
+            self._reads_failed += self._reads.drop()
+            self._progress.clear()
+            self._transfer_to = None
+        if term > self.term:
+            self._state = HardState(term)
+        self.role = Role.FOLLOWER
+        self._leader = leader
+        self._reset_timer()
+
+    def _become_prospective(self) -> None:
+        self.role = Role.PROSPECTIVE
+        self._leader = None
+        self._reset_timer()
+        self._votes = {self.key: True}
+        for key in self.voters:
+            if key != self.key:
+                self._send(key, VoteRequest(self.term + 1, self.log.end, is_pre_vote=True))
+        self._count_votes()
+
+    def _become_candidate(self, *, is_transfer: bool = False) -> None:
         self.role = Role.CANDIDATE
-        self._hard_state = self._unsaved = HardState(self.term + 1, self.node_id)
+        self._leader = None
+        self._state = HardState(self.term + 1, self.key)
+        self._votes = {}
+        self._reset_timer()
+        for key in self.voters:
+            if key != self.key:
+                self._reply(key, VoteRequest(self.term, self.log.end, is_transfer=is_transfer))
 
     def _become_leader(self) -> None:
         self.role = Role.LEADER
-        self._term_start = self._log_end_offset
+        self._leader = self.key
+        self._elapsed = self._since_heartbeat = 0
+        self._progress = {key: Progress(self.settings, self.log.end_offset) for key in self.voters if key != self.key}
+        self._term_start = self.log.end_offset
         self._append(EntryKind.LEADER_CHANGE, b"", 1)
 
-    def _append(self, kind: EntryKind, data: bytes, count: int) -> Entry:
+    def _count_votes(self) -> None:
+        outcome = tally(self.voters, self._votes)
+        if outcome is Outcome.LOST:
+            self._become_follower(self.term)
+        elif outcome is Outcome.WON:
+            if self.role is Role.PROSPECTIVE:
+                self._become_candidate()
+            else:
+                self._become_leader()
+
+    def _on_vote_request(self, sender: ReplicaKey, request: VoteRequest) -> None:
+        if request.term < self.term:
+            self._reply(sender, self._vote(request, is_granted=False))
+            return
+        if self._hears_a_leader and not request.is_transfer:
+            if request.is_pre_vote:
+                self._reply(sender, self._vote(request, is_granted=False))
+            return  # whoever stands for election is removed, or cut off from the leader: no matter of ours (4.2.3)
+        if not request.is_pre_vote and request.term > self.term:
+            self._become_follower(request.term)
+        is_free = self._state.vote == sender or (self._state.vote is None and self._leader is None)
+        may_vote = is_free or (request.is_pre_vote and request.term > self.term)
+        is_granted = may_vote and self.log.is_up_to_date(request.end)
+        if is_granted and not request.is_pre_vote:
+            self._state = HardState(self.term, sender)
+            self._reset_timer()
+        self._reply(sender, self._vote(request, is_granted=is_granted))
+
+    def _vote(self, request: VoteRequest, *, is_granted: bool) -> VoteResponse:
+        return VoteResponse(self.term, request.term, is_granted, request.is_pre_vote)
+
+    @property
+    def _hears_a_leader(self) -> bool:
+        return self._leader is not None and self._elapsed < self.settings.election_ticks
+
+    def _on_vote_response(self, sender: ReplicaKey, response: VoteResponse) -> None:
+        asked = (Role.PROSPECTIVE, self.term + 1) if response.is_pre_vote else (Role.CANDIDATE, self.term)
+        if (self.role, response.asked_term) == asked:
+            self._votes.setdefault(sender, response.is_granted)
+            self._count_votes()
+
+    def _reset_timer(self) -> None:
+        self._elapsed = 0
+        self._timeout = self.settings.election_ticks + self._draw(self.settings.election_ticks)
+
+    # -- following (5.3) ---------------------------------------------------------------------------------------------
+
+    def _follow(self, leader: ReplicaKey) -> None:
+        """A message of this term's leader."""
+        assert self.role is not Role.LEADER, f"{leader} and {self.key} both lead in term {self.term}"
+        if self.role is not Role.FOLLOWER or self._leader != leader:
+            self._become_follower(self.term, leader)
+        self._elapsed = 0
+
+    def _on_append(self, leader: ReplicaKey, request: AppendRequest) -> None:
+        previous = request.previous
+        if previous.offset < self.committed:  # an old message: what is committed here is equal there
+            self._reply(leader, AppendResponse(self.term, previous.offset, self._committed_place()))
+        elif self.log.has(previous):
+            self.log.adopt(request.entries, self.committed)
+            end = request.entries[-1].next_offset if request.entries else previous.offset
+            self._commit(min(request.committed, end))
+            term = self.log.term_below(end)
+            assert term is not None
+            self._reply(leader, AppendResponse(self.term, previous.offset, Place(end, term)))
+        else:
+            hint = self.log.last_place_up_to(previous)
+            self._reply(leader, AppendResponse(self.term, previous.offset, hint, is_rejected=True))
+
+    def _committed_place(self) -> Place:
+        term = self.log.term_below(self.committed)
+        assert term is not None
+        return Place(self.committed, term)
+
+    def _commit(self, offset: int) -> None:
+        self.committed = max(self.committed, offset)
+        assert self.committed <= self.log.end_offset, f"committed {self.committed} of {self.log.end_offset}"
+
+    def _answer_stale(self, sender: ReplicaKey, body: Body) -> None:
+        """A leader of an earlier term learns that it is none any more. Without this answer a replica that came back
+        with a higher term could neither follow nor, being refused its pre-votes, win (etcd's raft has the same)."""
+        if isinstance(body, AppendRequest | HeartbeatRequest | SnapshotRequest):
+            self._reply(sender, AppendResponse(self.term, -1, Place(0, 0), is_rejected=True))
+
+    # -- receiving a snapshot (7) ------------------------------------------------------------------------------------
+
+    def _on_snapshot(self, leader: ReplicaKey, request: SnapshotRequest) -> None:
+        place = request.snapshot.place
+        if place.offset <= self.committed or self.log.has(place):
+            self._commit(min(place.offset, self.log.end_offset))
+            self._receiving = None
+            self._reply(leader, SnapshotResponse(self.term, place, 0, is_installed=True))
+            return
+        if self._receiving is None or self._receiving[0] != request.snapshot:
+            self._receiving = (request.snapshot, 0)
+        if self._chunk is not None or self._chunk_in_hand is not None:
+            return  # one at a time; its answer says where to go on
+        position = self._receiving[1]
+        if request.position != position:
+            self._reply(leader, SnapshotResponse(self.term, place, position))
+            return
+        self._chunk = (SnapshotChunk(request.snapshot, position, request.data), request.is_last)
+
+    def _chunk_written(self, chunk: SnapshotChunk, is_last: bool, *, is_sound: bool) -> None:
+        if self._receiving != (chunk.snapshot, chunk.position):
+            return  # another snapshot is being received by now
+        place = chunk.snapshot.place
+        position = chunk.position + len(chunk.data) if is_sound else 0
+        self._receiving = (chunk.snapshot, position)
+        is_installed = False
+        if is_last and is_sound:
+            self._receiving = None
+            if place.offset > self.committed and not self.log.has(place):
+                self._install = chunk.snapshot
+                self.log.restart_behind(chunk.snapshot)
+                self.committed = place.offset
+            is_installed = True
+        if self._leader is not None and self._leader != self.key:
+            self._reply(self._leader, SnapshotResponse(self.term, place, position, is_installed))
+
+    # -- leading (5.3, 5.4.2) ----------------------------------------------------------------------------------------
+
+    def _tick_as_leader(self) -> None:
+        if self._elapsed >= self.settings.election_ticks:
+            self._elapsed = 0
+            self._transfer_to = None
+            heard = agreed(self.voters, lambda key: int(key == self.key or self._progress[key].heard))
+            for progress in self._progress.values():
+                progress.heard = False
+            if not heard:
+                self._become_follower(self.term)
+                return
+        self._since_heartbeat += 1
+        if self._since_heartbeat >= self.settings.heartbeat_ticks:
+            self._send_heartbeats()
+
+    def _append(self, kind: EntryKind, data: bytes, count: int, voters: VoterSet | None = None) -> Entry:
         assert count > 0, "an entry takes up at least one offset"
-        entry = Entry(kind, self.term, self._log_end_offset, count, data)
-        self._log_end_offset = entry.next_offset
-        self._entries.append(entry)
+        entry = Entry(kind, self.term, self.log.end_offset, count, data, voters)
+        self.log.append(entry)
         return entry
 
-    def _advance_commit(self, flushed: int) -> None:
-        assert flushed <= self._log_end_offset, f"flushed {flushed} of a log that ends at {self._log_end_offset}"
-        if self.role is Role.LEADER and flushed > self._term_start:  # an entry of this term is durable
-            self._committed = max(self._committed, flushed)
+    def _append_voters(self, voters: VoterSet) -> Entry:
+        entry = self._append(EntryKind.VOTERS, b"", 1, voters)
+        for key in voters:
+            if key != self.key and key not in self._progress:
+                self._progress[key] = Progress(self.settings, self.log.end_offset)
+        return entry  # a voter that was removed stays, as an observer: it has to learn it
+
+    def _advance_commit(self) -> None:
+        """A majority has it on disk, and it is of this term."""
+        offset = agreed(self.voters, self._durable_at)
+        if offset <= self.committed or self.log.term_below(offset) != self.term:
+            return
+        self._commit(offset)
+        if self.key not in self.voters and self.log.voters_offset <= self.committed:
+            self._send_all()  # the others learn at once that it is committed
+            self._become_follower(self.term)
+
+    def _durable_at(self, key: ReplicaKey) -> int:
+        return self.log.durable_offset if key == self.key else self._progress[key].match
+
+    def _send_all(self) -> None:
+        for key, progress in self._progress.items():
+            self._send_entries(key, progress)
+
+    def _send_entries(self, key: ReplicaKey, progress: Progress, *, also_empty: bool = False) -> None:
+        """All that the follower lacks and may be sent now; nothing, when it lacks nothing and knows what is committed,
+        unless ``also_empty``."""
+        while progress.may_send:
+            if progress.mode is Mode.SNAPSHOT or progress.next_offset < self.log.start.offset:
+                self._send_chunk(key, progress)
+                return
+            entries = self.log.entries(progress.next_offset, self.settings.message_bytes_max)
+            offset = entries[0].base_offset if entries else progress.next_offset
+            if not (entries or also_empty or progress.told < self.committed or progress.mode is Mode.PROBE):
+                return
+            term = self.log.term_below(offset)
+            if term is None:  # the entry began before a snapshot that ends in the middle of it: cannot be, by batches
+                raise AssertionError(f"nothing is known of offset {offset} of a log that starts at {self.log.start}")
+            progress.next_offset = offset
+            self._send(key, AppendRequest(self.term, Place(offset, term), entries, self.committed))
+            progress.told = self.committed
+            progress.sent(entries[-1].next_offset if entries else offset, sum(entry.size for entry in entries))
+            also_empty = False
+            if not entries:
+                return
+
+    def _send_chunk(self, key: ReplicaKey, progress: Progress) -> None:
+        if progress.mode is not Mode.SNAPSHOT or progress.snapshot is None:
+            progress.install(self.log.snapshot)
+        assert progress.snapshot is not None
+        chunk = self.log.snapshot_chunk(progress.snapshot, progress.position, self.settings.snapshot_chunk_bytes)
+        if chunk is None:  # removed meanwhile: a later one stands in its place
+            progress.install(self.log.snapshot)
+            chunk = self.log.snapshot_chunk(self.log.snapshot, 0, self.settings.snapshot_chunk_bytes)
+            assert chunk is not None, f"{self.log.snapshot} is not there"
+        data, is_last = chunk
+        progress.is_waiting = True
+        self._send(key, SnapshotRequest(self.term, progress.snapshot, progress.position, data, is_last))
+
+    def _send_heartbeats(self) -> None:
+        self._since_heartbeat = 0
+        for key, progress in self._progress.items():
+            committed = min(self.committed, progress.match)
+            self._send(key, HeartbeatRequest(self.term, committed, self._reads.round))
+
+    def _ask_round(self) -> None:
+        """Reads that were asked for wait for a round of heartbeats that begins now."""
+        if self._reads.are_asked and self.has_committed_in_term:
+            self._reads.begin_round(self.committed)
+            self._send_heartbeats()
+            self._serve_reads()
+
+    def _serve_reads(self) -> None:
+        confirmed = agreed(self.voters, lambda key: self._reads.round if key == self.key else self._progress[key].round)
+        self._served += self._reads.confirmed(confirmed)
+
+    def _on_answer_to_leader(self, sender: ReplicaKey, body: Body) -> None:
+        progress = self._progress.get(sender)
+        if self.role is not Role.LEADER or progress is None:
+            return
+        progress.heard = True
+        match body:
+            case AppendResponse(is_rejected=True):
+                self._on_refusal(sender, progress, body)
+            case AppendResponse():
+                assert body.match.offset <= self.log.end_offset, f"{sender} has {body.match}, {self.log.end} is the end"
+                if progress.matched(body.match.offset):
+                    self._advance_commit()
+            case HeartbeatResponse():
+                progress.round = max(progress.round, body.round)
+                progress.give_way()
+                if progress.match < self.log.end_offset:
+                    self._send_entries(sender, progress, also_empty=True)
+                self._serve_reads()
+            case SnapshotResponse():
+                self._on_snapshot_response(sender, progress, body)
+        if self.role is Role.LEADER and sender == self._transfer_to:
+            self._hand_over()
+
+    def _on_refusal(self, sender: ReplicaKey, progress: Progress, body: AppendResponse) -> None:
+        """Go back to where the logs may agree; to a snapshot, when that lies before what this log still has."""
+        start = self.log.start.offset
+        if not progress.refused(body.previous_offset, self.log.last_place_up_to(body.match).offset):
+            return
+        if body.previous_offset <= start or body.match.offset < start:
+            progress.install(self.log.snapshot)
+        self._send_entries(sender, progress)
+
+    def _on_snapshot_response(self, sender: ReplicaKey, progress: Progress, body: SnapshotResponse) -> None:
+        if progress.mode is not Mode.SNAPSHOT or progress.snapshot is None or progress.snapshot.place != body.place:
+            return
+        if body.is_installed:
+            progress.probe(body.place.offset)
+        else:
+            progress.position, progress.is_waiting = body.position, False
+        self._send_entries(sender, progress)
+
+    def _hand_over(self) -> None:
+        key = self._transfer_to
+        if key is not None and self._progress[key].match == self.log.end_offset:
+            self._send(key, TimeoutNow(self.term))
+
+    # -- checks, sending ---------------------------------------------------------------------------------------------
+
+    def _check_leading(self) -> None:
+        if self.role is not Role.LEADER:
+            known = f"; controller {self.leader} does" if self._leader is not None else ""
+            raise NotControllerError(f"controller {self.node_id} does not lead{known}")
+
+    def _check_may_change(self) -> None:
+        self._check_leading()
+        if not self.has_committed_in_term:
+            raise VoterChangeInProgressError("the leader has not yet committed an entry of its own term; try again")
+        if self.log.voters_offset > self.committed:
+            raise VoterChangeInProgressError(f"the voters are being changed to {self.voters}; try again")
+
+    def _send(self, to: ReplicaKey, body: Body) -> None:
+        self._messages.append(Message(self.key, to, body))
+
+    def _reply(self, to: ReplicaKey, body: Body) -> None:
+        self._replies.append(Message(self.key, to, body))

@@ -1,0 +1,227 @@
+"""The log as a voter sees it: what is on its disk, and behind that what is on its way there.
+
+    start            durable      handed out         end
+      |  on the disk    |   being written   |  not yet   |
+
+Entries beyond ``durable`` are held here; older ones are read through a ``LogView`` when a follower needs them. Of the
+whole log only the beginnings of terms and the sets of voters are kept in memory: enough to compare two logs (5.3) and
+to know who votes (the latest set in the log counts, committed or not; thesis, 4.1).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from typing import Protocol
+
+from .types import Entry, Place, SnapshotId, Stored, VoterSet
+
+
+class LogView(Protocol):
+    """What the core reads of the disk; nothing in here changes anything."""
+
+    def entries(self, offset: int, end: int, max_bytes: int) -> Sequence[Entry]:
+        """Durable entries from the one that holds ``offset`` on, below ``end``: at least one, and no more bytes than
+        ``max_bytes`` unless the first alone is larger."""
+
+    def snapshot_chunk(self, snapshot: SnapshotId, position: int, max_bytes: int) -> tuple[bytes, bool] | None:
+        """Bytes of a snapshot on the disk, and whether they are its last; None when it is not there any more."""
+
+
+class RaftLog:
+    """See the module."""
+
+    def __init__(self, view: LogView, stored: Stored) -> None:
+        self._view = view
+        self._start = stored.start
+        self._terms: list[tuple[int, int]] = list(stored.terms)
+        self._voters: list[tuple[int, VoterSet]] = list(stored.voters)
+        #: Entries that are not durable yet, and how many of them were handed out to be written.
+        self._tail: list[Entry] = []
+        self._handed = 0
+        self._durable = stored.end_offset
+        self._truncate_to: int | None = None
+
+    # ---------------------------------------------------------------- where it begins and ends
+
+    @property
+    def start(self) -> Place:
+        """The log holds what comes behind this; what comes before is in a snapshot."""
+        return self._start.place
+
+    @property
+    def snapshot(self) -> SnapshotId:
+        """What the log begins behind."""
+        return self._start
+
+    @property
+    def end_offset(self) -> int:
+        return self._tail[-1].next_offset if self._tail else self._durable
+
+    @property
+    def end(self) -> Place:
+        return Place(self.end_offset, self.last_term)
+
+    @property
+    def last_term(self) -> int:
+        return self._terms[-1][0] if self._terms else self._start.place.term
+
+    @property
+    def durable_offset(self) -> int:
+        """Everything below is on the disk."""
+        return self._durable
+
+    # ---------------------------------------------------------------- who votes
+
+    @property
+    def voters(self) -> VoterSet:
+        """The latest set, committed or not."""
+        return self._voters[-1][1] if self._voters else self._start.voters
+
+    @property
+    def voters_offset(self) -> int:
+        """The end of the entry that made them voters; the log's start when no entry did."""
+        return self._voters[-1][0] if self._voters else self._start.place.offset
+
+    def voters_at(self, offset: int) -> VoterSet:
+        """Who voted when the log ended at ``offset``."""
+        found = bisect_right(self._voters, offset, key=lambda item: item[0])
+        return self._voters[found - 1][1] if found else self._start.voters
+
+    def voters_since(self, offset: int) -> list[VoterSet]:
+        """Who voted when the log ended at ``offset``, and every set after that."""
+        return [self.voters_at(offset), *(voters for at, voters in self._voters if at > offset)]
+
+    # ---------------------------------------------------------------- comparing
+
+    def term_below(self, offset: int) -> int | None:
+        """The term of the entry that holds ``offset`` - 1; None where the log does not say."""
+        if offset == self._start.place.offset:
+            return self._start.place.term
+        if not self._start.place.offset < offset <= self.end_offset:
+            return None
+        return self._term_at(offset - 1)[0]
+
+    def has(self, place: Place) -> bool:
+        """Is the log equal to one with an entry of that term ending there, up to there?"""
+        return self.term_below(place.offset) == place.term
+
+    def is_up_to_date(self, end: Place) -> bool:
+        """May a log that ends so be the leader's (5.4.1)?"""
+        return (end.term, end.offset) >= (self.last_term, self.end_offset)
+
+    def last_place_up_to(self, place: Place) -> Place:
+        """The last place at or before ``place.offset`` whose term is at most ``place.term``: where two logs that
+        differ at ``place`` may still agree. It skips a whole term at a time (5.3, the end)."""
+        offset = min(place.offset, self.end_offset)
+        while offset > self._start.place.offset:
+            term = self.term_below(offset)
+            assert term is not None
+            if term <= place.term:
+                return Place(offset, term)
+            offset = self._term_at(offset - 1)[1]
+        return self._start.place
+
+    def _term_at(self, offset: int) -> tuple[int, int]:
+        """(term, where it begins) of the entry that holds ``offset``. The term that the log starts behind may go on."""
+        found = bisect_right(self._terms, offset, key=lambda item: item[1])
+        return self._terms[found - 1] if found else (self._start.place.term, self._start.place.offset)
+
+    # ---------------------------------------------------------------- reading
+
+    def entries(self, offset: int, max_bytes: int) -> tuple[Entry, ...]:
+        """Entries from the one that holds ``offset`` on: about ``max_bytes`` of them, at least one if there is any."""
+        if offset >= self.end_offset:
+            return ()
+        found: list[Entry] = []
+        size = 0
+        if offset < self._durable:
+            found += self._view.entries(offset, self._durable, max_bytes)
+            size = sum(entry.size for entry in found)
+            assert found, f"the storage has nothing at {offset}, below its end {self._durable}"
+            offset = found[-1].next_offset
+            if offset < self._durable:
+                return tuple(found)
+        for entry in self._tail:
+            if entry.next_offset <= offset:
+                continue
+            if found and size + entry.size > max_bytes:
+                break
+            found.append(entry)
+            size += entry.size
+        return tuple(found)
+
+    def snapshot_chunk(self, snapshot: SnapshotId, position: int, max_bytes: int) -> tuple[bytes, bool] | None:
+        """As LogView's."""
+        return self._view.snapshot_chunk(snapshot, position, max_bytes)
+
+    # ---------------------------------------------------------------- changing
+
+    def append(self, entry: Entry) -> None:
+        assert entry.base_offset == self.end_offset, f"an entry at {entry.base_offset}, the log ends at {self.end}"
+        assert entry.term >= self.last_term, f"an entry of term {entry.term} behind one of {self.last_term}"
+        self._tail.append(entry)
+        if entry.term > self.last_term:
+            self._terms.append((entry.term, entry.base_offset))
+        if entry.voters is not None:
+            self._voters.append((entry.next_offset, entry.voters))
+
+    def adopt(self, entries: Sequence[Entry], committed: int) -> None:
+        """A leader's entries, the first of which follows something that this log has: those that it has already stay,
+        what differs goes (5.3). Nothing committed is ever cut."""
+        for number, entry in enumerate(entries):
+            if entry.base_offset < self._start.place.offset or self.term_below(entry.next_offset) == entry.term:
+                continue
+            if entry.base_offset < self.end_offset:
+                assert entry.base_offset >= committed, f"{entry.base_offset} is to be cut, below {committed}: committed"
+                self._truncate(entry.base_offset)
+            for missing in entries[number:]:
+                self.append(missing)
+            return
+
+    def _truncate(self, offset: int) -> None:
+        kept = [entry for entry in self._tail if entry.next_offset <= offset]
+        assert not kept or kept[-1].next_offset == offset, f"{offset} lies inside an entry"
+        if self._durable > offset or len(kept) < self._handed:  # the disk has it, or is about to
+            self._truncate_to = offset if self._truncate_to is None else min(self._truncate_to, offset)
+        self._handed = min(self._handed, len(kept))
+        self._durable = min(self._durable, offset)
+        self._tail = kept
+        self._terms = [item for item in self._terms if item[1] < offset]
+        self._voters = [item for item in self._voters if item[0] <= offset]
+
+    def restart_behind(self, snapshot: SnapshotId) -> None:
+        """The log is empty, and begins behind a snapshot."""
+        self._start = snapshot
+        self._terms, self._voters, self._tail = [], [], []
+        self._handed = 0
+        self._durable = snapshot.place.offset
+        self._truncate_to = None
+
+    def compacted(self, snapshot: SnapshotId) -> None:
+        """A snapshot of this node's own state machine holds what lies below it; the log begins there now."""
+        place = snapshot.place
+        assert self.has(place), f"{snapshot} is of another log than the one that ends at {self.end}"
+        assert place.offset <= self._durable, f"{snapshot} is ahead of what is durable, {self._durable}"
+        goes_on = self._term_at(place.offset) if place.offset < self.end_offset else None
+        self._terms = [item for item in self._terms if item[1] > place.offset]
+        if goes_on is not None and goes_on[0] > place.term:
+            self._terms.insert(0, (goes_on[0], place.offset))
+        self._voters = [item for item in self._voters if item[0] > place.offset]
+        self._start = snapshot
+
+    # ---------------------------------------------------------------- to the disk
+
+    def take_unwritten(self) -> tuple[int | None, tuple[Entry, ...]]:
+        """What is to be cut, and what to be appended after that, since the last call."""
+        truncate_to, self._truncate_to = self._truncate_to, None
+        entries = tuple(self._tail[self._handed :])
+        self._handed = len(self._tail)
+        return truncate_to, entries
+
+    def written(self) -> None:
+        """What was taken is durable: as much of it as the log still has."""
+        if self._handed:
+            self._durable = self._tail[self._handed - 1].next_offset
+            del self._tail[: self._handed]
+            self._handed = 0

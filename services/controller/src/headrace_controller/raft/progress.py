@@ -1,0 +1,119 @@
+"""How far a follower is, as its leader sees it (etcd's tracker; Raft, 5.3).
+
+PROBE       it is not known where the two logs part: one message at a time
+REPLICATE   they agree: messages are sent ahead, within limits, without waiting for answers
+SNAPSHOT    what it needs is not in the log any more: it gets a snapshot, chunk by chunk
+"""
+
+from __future__ import annotations
+
+import enum
+from collections import deque
+
+from .types import RaftSettings, SnapshotId
+
+
+class Mode(enum.Enum):
+    PROBE = "probe"
+    REPLICATE = "replicate"
+    SNAPSHOT = "snapshot"
+
+
+class Progress:
+    """See the module. ``match``: durable and equal there below this; ``next_offset``: what is sent next."""
+
+    __slots__ = (
+        "_bytes",
+        "_in_flight",
+        "_settings",
+        "heard",
+        "is_waiting",
+        "match",
+        "mode",
+        "next_offset",
+        "position",
+        "round",
+        "snapshot",
+        "told",
+    )
+
+    def __init__(self, settings: RaftSettings, next_offset: int) -> None:
+        self._settings = settings
+        self.mode = Mode.PROBE
+        self.match = 0
+        self.next_offset = next_offset
+        #: Since the leader last asked itself whether a majority still hears it.
+        self.heard = False
+        #: The last round of heartbeats that was answered.
+        self.round = 0
+        #: A probe, or a chunk, is under way.
+        self.is_waiting = False
+        self.snapshot: SnapshotId | None = None
+        #: Where its next chunk begins.
+        self.position = 0
+        #: The commit offset that was sent last.
+        self.told = 0
+        self._in_flight: deque[tuple[int, int]] = deque()
+        self._bytes = 0
+
+    @property
+    def may_send(self) -> bool:
+        if self.mode is not Mode.REPLICATE:
+            return not self.is_waiting
+        limits = self._settings
+        return len(self._in_flight) < limits.in_flight_messages_max and self._bytes < limits.in_flight_bytes_max
+
+    def sent(self, next_offset: int, size: int) -> None:
+        """Entries up to ``next_offset`` are under way."""
+        if self.mode is Mode.REPLICATE:
+            if next_offset > self.next_offset:
+                self._in_flight.append((next_offset, size))
+                self._bytes += size
+                self.next_offset = next_offset
+        else:
+            self.is_waiting = True
+
+    def matched(self, offset: int) -> bool:
+        """The follower holds everything below ``offset``; True when that is news."""
+        is_news = offset > self.match
+        self.match = max(self.match, offset)
+        self.next_offset = max(self.next_offset, self.match)
+        while self._in_flight and self._in_flight[0][0] <= self.match:
+            self._bytes -= self._in_flight.popleft()[1]
+        if self.mode is Mode.PROBE:
+            self.replicate()
+        return is_news
+
+    def refused(self, previous_offset: int, next_offset: int) -> bool:
+        """The follower has not what lies before ``previous_offset``: go on at ``next_offset``. False for the answer to
+        something older, which says nothing now."""
+        if self.mode is Mode.SNAPSHOT or previous_offset <= self.match:
+            return False
+        if self.mode is Mode.PROBE and previous_offset != self.next_offset:
+            return False
+        self.probe(max(min(next_offset, previous_offset), self.match))
+        return True
+
+    def give_way(self) -> None:
+        """A heartbeat was answered: what seems to be under way may have been lost; one more may go."""
+        if self.mode is Mode.REPLICATE:
+            if self._in_flight and not self.may_send:
+                self._bytes -= self._in_flight.popleft()[1]
+        else:
+            self.is_waiting = False
+
+    def probe(self, next_offset: int) -> None:
+        self.mode, self.next_offset, self.is_waiting, self.snapshot = Mode.PROBE, next_offset, False, None
+        self._clear()
+
+    def replicate(self) -> None:
+        self.mode, self.next_offset, self.is_waiting, self.snapshot = Mode.REPLICATE, self.match, False, None
+        self._clear()
+
+    def install(self, snapshot: SnapshotId) -> None:
+        self.mode, self.snapshot, self.position, self.is_waiting = Mode.SNAPSHOT, snapshot, 0, False
+        self._clear()
+
+    def _clear(self) -> None:
+        self._in_flight.clear()
+        self._bytes = 0

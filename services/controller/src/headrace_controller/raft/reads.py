@@ -1,0 +1,51 @@
+"""Linearizable reads without a write (ReadIndex; thesis, 6.4).
+
+A leader may have been deposed without knowing it. So a read notes the commit offset of now, waits until a majority has
+answered a heartbeat that was sent *after* that, which proves that nobody else led then, and may be served once the
+state machine has applied up to the noted offset. All reads that arrive before a round of heartbeats share it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from .types import ReadState
+
+
+class Reads:
+    """Those that wait for their round."""
+
+    def __init__(self) -> None:
+        #: Rounds of heartbeats begun in this term as leader.
+        self.round = 0
+        self._asked: list[object] = []
+        self._waiting: deque[tuple[int, ReadState]] = deque()
+
+    def ask(self, token: object) -> None:
+        self._asked.append(token)
+
+    @property
+    def are_asked(self) -> bool:
+        return bool(self._asked)
+
+    def begin_round(self, committed: int) -> int:
+        """What was asked waits for this round, and will see at least ``committed``."""
+        self.round += 1
+        self._waiting += [(self.round, ReadState(token, committed)) for token in self._asked]
+        self._asked.clear()
+        return self.round
+
+    def confirmed(self, round_: int) -> tuple[ReadState, ...]:
+        """A majority has answered this round: the reads that may be served now."""
+        done = []
+        while self._waiting and self._waiting[0][0] <= round_:
+            done.append(self._waiting.popleft()[1])
+        return tuple(done)
+
+    def drop(self) -> tuple[object, ...]:
+        """Every read that was not served, forgotten."""
+        tokens = (*(state.token for _, state in self._waiting), *self._asked)
+        self._waiting.clear()
+        self._asked.clear()
+        self.round = 0
+        return tokens
