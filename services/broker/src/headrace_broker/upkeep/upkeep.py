@@ -60,7 +60,9 @@ class Upkeep:
         await self.cleaners.stop()
 
     def metadata_changed(self, delta: MetadataDelta) -> None:
-        """After the change is in force: topics with new settings may have become worth a cleaning, or cleanable."""
-        topics = {name for kind, name in delta.configs if kind is ConfigResourceType.TOPIC}
-        if topics:
-            self.cleaners.retry(topics)
+        """After the change is in force: topics with new settings (their own, or a broker default) may have become
+        worth a cleaning, or cleanable."""
+        if any(kind is ConfigResourceType.BROKER for kind, _ in delta.configs):
+            self.cleaners.retry()
+        elif delta.configs:
+            self.cleaners.retry(name for kind, name in delta.configs if kind is ConfigResourceType.TOPIC)
