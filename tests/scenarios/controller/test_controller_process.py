@@ -218,7 +218,7 @@ def test_a_watcher_is_told_of_what_concerns_it_and_of_nothing_else(make_controll
 
 
 def test_a_broker_is_unfenced_at_once_and_fenced_when_it_falls_silent(make_controller: Make) -> None:
-    controller = make_controller(**{"broker.session.timeout.ms": "1000"})
+    controller = make_controller(**{"broker.session.timeout.ms": "1000", "broker.heartbeat.interval.ms": "100"})
     controller.start()
 
     async def live() -> None:
@@ -243,7 +243,7 @@ def test_a_broker_is_unfenced_at_once_and_fenced_when_it_falls_silent(make_contr
 
 
 def test_a_paused_controller_blames_nobody_for_its_own_silence(make_controller: Make) -> None:
-    controller = make_controller(**{"broker.session.timeout.ms": "1000"})
+    controller = make_controller(**{"broker.session.timeout.ms": "1000", "broker.heartbeat.interval.ms": "100"})
     controller.start()
 
     async def live() -> None:
