@@ -86,7 +86,14 @@ def _open_storage(config: NodeConfig, clock: SystemClock) -> MetadataStorage:
     if len(config.log_dirs) > 1:
         logger.warning("log.dirs: a controller uses only the first directory, %s", root)
     meta = read_meta(root)
-    return MetadataStorage.open(RealFileSystem(), root, clock=clock, cluster_id=meta.cluster_id, node_id=config.node_id)
+    return MetadataStorage.open(
+        RealFileSystem(),
+        root,
+        clock=clock,
+        cluster_id=meta.cluster_id,
+        node_id=config.node_id,
+        reserve_bytes=config.values["log.dir.reserve.bytes"],
+    )
 
 
 def _make_driver(
