@@ -1,20 +1,27 @@
-"""The log against a plain list: whatever is done to it, in whatever order, crashes included."""
+"""The log against a plain list: whatever is done to it, in whatever order, crashes included.
+
+While the owner is at work, a reader looks in at every one of its file operations: what it sees is the log as it was
+before or as it will be after, record by record, and nothing between.
+"""
 
 from __future__ import annotations
 
 import random
 import uuid
-from dataclasses import dataclass
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from headrace_core.errors import OffsetNotAvailableError, OffsetOutOfRangeError, UnknownTopicOrPartitionError
 from headrace_core.log import Append, AppendInfo, LogConfig, LogDirectory, PartitionLog, format_directory
 from headrace_core.log.dump import Problem, dump
 from headrace_core.records import Compression, decode_batch, encode_batch, split_batches
 from headrace_core.testing.clock import ManualClock
-from headrace_core.testing.crashing_fs import CrashingFileSystem, Loss
+from headrace_core.testing.crashing_fs import CrashingFileSystem, Loss, TraceEntry
 from headrace_core.types import TopicPartition
 
 ROOT = "/data"
@@ -49,12 +56,14 @@ class LogMachine(RuleBasedStateMachine):
         self.start_offset = 0
         self.flushed = 0
         self.epoch = 0
+        self.config = CONFIG
+        self.peeks = 0
         self.open()
         self.log = self.directory.create(PARTITION, TOPIC_ID, CONFIG)
 
     def open(self) -> None:
         self.directory = LogDirectory.open(
-            self.fs, ROOT, clock=self.clock, config_of=lambda topic, topic_id: CONFIG, rng=self.rng
+            self.fs, ROOT, clock=self.clock, config_of=lambda topic, topic_id: self.config, rng=self.rng
         )
         assert not self.directory.quarantined
         if PARTITION in self.directory.logs:
@@ -70,11 +79,62 @@ class LogMachine(RuleBasedStateMachine):
 
     empty_at = 0
 
+    # ---------------------------------------------------------------- a reader beside the owner
+
+    @contextmanager
+    def reader_beside(self, up_to: int) -> Iterator[None]:
+        """A reader of offsets below ``up_to`` (where a batch begins) at each file operation of what is done meanwhile."""
+        known = {record.offset: record for record in self.records}
+        is_reading = False
+
+        def look(entry: TraceEntry) -> None:
+            nonlocal is_reading
+            if not is_reading:
+                is_reading = True
+                self.peek(known, up_to)
+                is_reading = False
+
+        self.fs.on_operation = look
+        try:
+            yield
+        finally:
+            self.fs.on_operation = None
+
+    def peek(self, known: dict[int, Kept], up_to: int) -> None:
+        if self.start_offset > up_to:
+            return
+        self.peeks += 1
+        offset = self.rng.randint(self.start_offset, up_to)
+        try:
+            result = self.log.read(offset, self.rng.choice([1, 200, 10_000]), up_to, wait=self.rng.random() < 0.7)
+        except OffsetOutOfRangeError:
+            assert offset < self.log.log_start_offset, "a record that stays was out of range"
+            return
+        except (OffsetNotAvailableError, UnknownTopicOrPartitionError):
+            assert self.log.cuts % 2, "only a truncation may send a reader away"
+            return
+        if result is None:
+            return  # to be asked again by a thread that may wait
+        found = [
+            record
+            for span in split_batches(result.records)
+            for record in decode_batch(result.records, span.position, start_offset=offset)
+        ]
+        assert [record.offset for record in found] == list(range(offset, result.next_offset))
+        assert offset == up_to or found, "no record where there is one"
+        for record in found:
+            kept = known[record.offset]
+            assert (record.timestamp_ms, record.value, record.leader_epoch) == (
+                kept.timestamp_ms,
+                kept.value,
+                kept.epoch,
+            )
+
     # ---------------------------------------------------------------- changes
 
     @rule(groups=st.lists(st.lists(batches, min_size=1, max_size=3), min_size=1, max_size=3), codec=codecs)
     def append(self, groups: list[list[list[tuple[int, bytes]]]], codec: Compression) -> None:
-        appends, expected = [], []
+        appends, expected, before = [], [], self.end_offset
         for group in groups:
             data = b""
             for batch in group:
@@ -84,12 +144,14 @@ class LogMachine(RuleBasedStateMachine):
                     self.records.append(Kept(self.end_offset, ms, value, self.epoch, base))
             appends.append(Append(data=data, leader_epoch=self.epoch))
             expected.append(self.end_offset)
-        outcomes = self.log.append_many(appends)
+        with self.reader_beside(before):
+            outcomes = self.log.append_many(appends)
         assert [outcome.next_offset for outcome in outcomes if isinstance(outcome, AppendInfo)] == expected
 
     @rule()
     def flush(self) -> None:
-        self.flushed = self.log.flush()
+        with self.reader_beside(self.end_offset):
+            self.flushed = self.log.flush()
         assert self.flushed == self.end_offset
 
     @rule()
@@ -98,7 +160,22 @@ class LogMachine(RuleBasedStateMachine):
 
     @rule()
     def roll(self) -> None:
-        self.log.roll()
+        with self.reader_beside(self.end_offset):
+            self.log.roll()
+
+    @rule(
+        segment_bytes=st.sampled_from([500, 900, 4000]),
+        interval_bytes=st.sampled_from([0, 120, 1000]),
+        index_bytes=st.sampled_from([36, 150, 1000]),
+    )
+    def reconfigure(self, segment_bytes: int, interval_bytes: int, index_bytes: int) -> None:
+        self.config = replace(
+            self.config,
+            segment_bytes=segment_bytes,
+            index_interval_bytes=interval_bytes,
+            segment_index_bytes=index_bytes,
+        )
+        self.log.reconfigure(self.config)
 
     @rule()
     def checkpoint(self) -> None:
@@ -108,15 +185,20 @@ class LogMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def truncate(self, data: st.DataObject) -> None:
         offset = data.draw(st.integers(self.start_offset, self.end_offset + 1))
-        self.directory.truncate(self.log, offset)
+        with self.reader_beside(self.batch_of(offset)):
+            self.directory.truncate(self.log, offset)
         self.cut(offset)
         self.flushed = min(self.flushed, self.end_offset)
+
+    def batch_of(self, offset: int) -> int:
+        """Where the batch begins that holds the offset."""
+        return next((record.batch for record in self.records if record.offset == offset), min(offset, self.end_offset))
 
     def cut(self, offset: int) -> None:
         """Whole batches go: the one that straddles the offset too."""
         if offset >= self.end_offset:
             return
-        batch = next(record.batch for record in self.records if record.offset == offset)
+        batch = self.batch_of(offset)
         self.empty_at = batch
         self.records = [record for record in self.records if record.offset < batch]
         if self.start_offset > self.end_offset:
@@ -126,8 +208,61 @@ class LogMachine(RuleBasedStateMachine):
     def delete_records(self, data: st.DataObject) -> None:
         self.flush()  # a broker deletes below the high watermark only
         before = data.draw(st.integers(0, self.end_offset))
-        self.start_offset = max(self.start_offset, before)
-        assert self.directory.delete_records(self.log, before) == self.start_offset
+        start_offset = max(self.start_offset, before)
+        with self.reader_beside(self.end_offset):
+            assert self.directory.delete_records(self.log, before) == start_offset
+        self.start_offset = start_offset
+
+    @rule(
+        retention_bytes=st.none() | st.integers(0, 4000),
+        retention_ms=st.none() | st.integers(99_000, 101_500),
+        data=st.data(),
+    )
+    def retain(self, retention_bytes: int | None, retention_ms: int | None, data: st.DataObject) -> None:
+        self.flush()
+        high_watermark = self.batch_of(data.draw(st.integers(self.start_offset, self.end_offset)))
+        self.log.reconfigure(replace(self.config, retention_bytes=retention_bytes, retention_ms=retention_ms))
+        expected = self.start_after_retention(retention_bytes, retention_ms, high_watermark)
+        verdict = self.log.expired(high_watermark)
+        assert (verdict.log_start_offset if verdict else self.start_offset) == expected
+        with self.reader_beside(self.end_offset):
+            if verdict is not None:
+                assert self.directory.expire([(self.log, verdict)])
+        self.start_offset = expected
+        self.log.reconfigure(self.config)
+
+    def start_after_retention(self, most_bytes: int | None, most_ms: int | None, high_watermark: int) -> int:
+        """Segment by segment from the oldest on: it goes if its records are deleted, if what is left without it is not
+        below the limit of bytes, or if its latest record is too old; never above the high watermark."""
+        segments = self.log.segments
+        ends = [*(segment.base_offset for segment in segments[1:]), self.end_offset]
+        start, size = self.start_offset, sum(segment.size for segment in segments)
+        rules = ["start", "size", "time"]
+        for number, (segment, end) in enumerate(zip(segments, ends, strict=True)):
+            is_active = number == len(segments) - 1
+            if end > high_watermark or (is_active and segment.size == 0):
+                break
+            latest = max((r.timestamp_ms for r in self.records if segment.base_offset <= r.offset < end), default=None)
+            while (
+                rules
+                and not {
+                    "start": end <= start and not is_active,
+                    "size": most_bytes is not None and size - segment.size >= most_bytes,
+                    "time": most_ms is not None and (latest is None or self.clock.now_ms() - latest > most_ms),
+                }[rules[0]]
+            ):
+                del rules[0]  # a rule ends at the first segment that it keeps; the next one goes on from there
+            if not rules:
+                break
+            size -= segment.size
+            start = max(start, end)
+        return start
+
+    @rule(everything=st.booleans())
+    def remove_deleted_files(self, everything: bool) -> None:
+        self.clock.advance(self.rng.choice([0, 61_000]))
+        with self.reader_beside(self.end_offset):
+            self.directory.remove_deleted(everything=everything)
 
     # ---------------------------------------------------------------- stops
 

@@ -107,8 +107,6 @@ class PartitionLog(LogReader):
         self.flushed_offset = log_end_offset
         #: Records appended since the last flush, and when the first of them was (None: none are).
         self.unflushed_since_ms: float | None = None
-        #: How often the log was truncated: who copies it looks.
-        self.cuts = 0
         self._fs = fs
         self._clock = clock
         self._rng = rng
@@ -404,10 +402,14 @@ class PartitionLog(LogReader):
         (``LogDirectory.truncate`` does)."""
         if offset >= self.log_end_offset:
             return
-        self.cuts += 1
+        self.cuts += 1  # odd from here on: a reader that meets what is half cut knows that it is no damage
         if offset <= self._segments[0].base_offset:
             self._restart_at(offset)
-            return
+        else:
+            self._cut_at(offset)
+        self.cuts += 1
+
+    def _cut_at(self, offset: int) -> None:
         keep = [segment for segment in self._segments if segment.base_offset < offset]
         last = keep[-1]
         place = last.find_or_end(offset)

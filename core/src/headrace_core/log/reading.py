@@ -21,7 +21,13 @@ from bisect import bisect_right
 from collections.abc import Callable
 from typing import NamedTuple, TypeVar
 
-from ..errors import CorruptLogError, CorruptMessageError, OffsetOutOfRangeError, UnknownTopicOrPartitionError
+from ..errors import (
+    CorruptLogError,
+    CorruptMessageError,
+    OffsetNotAvailableError,
+    OffsetOutOfRangeError,
+    UnknownTopicOrPartitionError,
+)
 from ..records import (
     SLICE_EXACT,
     Buffer,
@@ -100,6 +106,8 @@ class LogReader:
         self.log_start_offset = log_start_offset
         #: One past the last record that was written.
         self.log_end_offset = log_end_offset
+        #: Grows by one when a truncation begins, and by one when it ends.
+        self.cuts = 0
         self._segments = segments
         self._places = _Places()
         self._warm: tuple[LogSegment, ...] = ()
@@ -143,6 +151,7 @@ class LogReader:
     def _twice(self, read: Callable[[], T]) -> T:
         """``read()``; what it finds damaged is looked at a second time: the log may just have been truncated, or its
         segments replaced, and a disk may have a bad moment. An index that is in doubt is made anew before."""
+        cuts = self.cuts
         try:
             return read()
         except IndexMismatchError as mismatch:
@@ -151,7 +160,14 @@ class LogReader:
                     segment.distrust_indexes(mismatch.message)
         except CorruptLogError as error:
             logger.warning("%s: %s; reading it again", self.topic_partition, error.message)
-        return read()
+        try:
+            return read()
+        except CorruptLogError as error:
+            if cuts % 2 or self.cuts != cuts:
+                raise OffsetNotAvailableError(
+                    f"{self.topic_partition} is being truncated, and was read in the midst of it: read again"
+                ) from error
+            raise
 
     def _read(self, offset: int, max_bytes: int, up_to: int | None, *, wait: bool) -> ReadResult | None:
         places, segments = self._places, self._segments
