@@ -21,6 +21,7 @@ import random
 import re
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 from ..clock import Clock
 from ..errors import CorruptLogError, HeadraceError, InconsistentTopicIdError, InvalidConfigError, StorageError
@@ -53,12 +54,14 @@ from .creating import NewLog, create_logs
 from .deleting import DeletedFiles, Removed
 from .files import NO_SPACE, FileSystem, Lock, make_directories
 from .partition_log import PartitionLog, close_together, flush_together
+from .progress import OnProgress, OpeningMeter
 from .retention import Expired
 
 logger = logging.getLogger(__name__)
 
 _DELETED = "-delete"
-_PARTITION_DIRECTORY = re.compile(r"([a-zA-Z0-9._-]{1,249})-(\d{1,10})\Z")
+#: A partition's directory is called <topic>-<partition>.
+PARTITION_DIRECTORY = re.compile(r"([a-zA-Z0-9._-]{1,249})-(\d{1,10})\Z")
 _NAME_BYTES_MAX = 255
 
 #: The settings of a topic, by name and (if the directory knows it) id.
@@ -140,8 +143,13 @@ class LogDirectory:
         rng: random.Random | None = None,
         cluster_id: str | None = None,
         node_id: int | None = None,
+        recovery_threads: int = 1,
+        on_progress: OnProgress | None = None,
     ) -> LogDirectory:
         """Locks the directory and opens every log in it; damaged ones end up in ``quarantined``.
+
+        After an unclean stop ``recovery_threads`` logs are scanned at a time. ``on_progress`` hears every few seconds
+        how far this is, in whichever thread it happens to be.
 
         Raises InvalidConfigError (not formatted, or for somebody else), StorageError (another process has it), OSError.
         """
@@ -170,39 +178,53 @@ class LogDirectory:
                 rng=rng or random.Random(),
                 last_stop=read_clean_shutdown(fs, root),
             )
-            directory._open_logs()
+            directory._open_logs(recovery_threads, on_progress)
         except BaseException:
             lock.release()
             raise
         return directory
 
-    def _open_logs(self) -> None:
+    def _open_logs(self, threads: int, on_progress: OnProgress | None) -> None:
         self._recovery_points = read_offsets(self.fs, self._path(RECOVERY_POINTS))
         log_starts = load_offsets(self.fs, self._path(LOG_STARTS))
         self._log_starts, self._knows_log_starts = log_starts or {}, log_starts is not None
         self._high_watermarks = read_offsets(self.fs, self._path(HIGH_WATERMARKS))
-        found: set[TopicPartition] = set()
+        found: dict[TopicPartition, str] = {}
         for name in self.fs.listdir(self.root):
             path = self._path(name)
             if not self.fs.is_directory(path):
                 continue
             if name.endswith(_DELETED):
                 self.deleted.add(path, 0, due_ms=self._clock.monotonic_ms())
-            elif match := _PARTITION_DIRECTORY.match(name):
-                partition = TopicPartition(match[1], int(match[2]))
-                found.add(partition)
-                self._open_log(partition, path)
+            elif match := PARTITION_DIRECTORY.match(name):
+                found[TopicPartition(match[1], int(match[2]))] = path
+        self._open_found(found, threads, OpeningMeter(self.root, self._clock, on_progress))
         with _full_disk_left_out(self.root):
             self._forget(lambda partition: partition not in found)
         with _full_disk_left_out(self.root):
-            self.compaction.keep_only(found)
+            self.compaction.keep_only(set(found))
         if self._last_stop is not None:  # from here on files change: the next stop has to prove that it was clean
             self.fs.unlink(self._path(CLEAN_SHUTDOWN))
         self.fs.sync_directory(self.root)
         with _full_disk_left_out(self.root):
             self.write_recovery_points()
 
-    def _open_log(self, partition: TopicPartition, path: str) -> None:
+    def _open_found(self, found: Mapping[TopicPartition, str], threads: int, meter: OpeningMeter) -> None:
+        meter.logs = len(found)
+        if threads < 2 or len(found) < 2 or self._last_stop is not None:
+            for partition, path in found.items():
+                self._open_log(partition, path, meter)
+            return
+        # A scan mostly waits: for the disk to read, and to force what the page cache had left.
+        pool = ThreadPoolExecutor(threads, thread_name_prefix=f"recovery-{self.root.rpartition('/')[2]}")
+        try:
+            for opening in [pool.submit(self._open_log, partition, path, meter) for partition, path in found.items()]:
+                opening.result()
+        finally:
+            pool.shutdown(cancel_futures=True)
+        self.logs = {partition: self.logs[partition] for partition in found if partition in self.logs}
+
+    def _open_log(self, partition: TopicPartition, path: str, meter: OpeningMeter) -> None:
         topic_id = None
         try:
             topic_id = read_partition_metadata(self.fs, path)
@@ -220,6 +242,7 @@ class LogDirectory:
                 recovery_point=self._recovery_points.get(partition, 0),
                 log_start_offset=self._log_starts.get(partition, 0) if self._knows_log_starts else None,
                 clean=self._was_closed_cleanly(partition),
+                meter=meter,
             )
             if not self._knows_log_starts and log.log_start_offset > log.segments[0].base_offset:
                 self._log_starts[partition] = log.log_start_offset
@@ -228,6 +251,7 @@ class LogDirectory:
             logger.error("%s is quarantined: %s", partition, error.message)
             self.quarantined[partition] = error
             self._quarantined_ids[partition] = topic_id
+        meter.log_opened()
 
     def _was_closed_cleanly(self, partition: TopicPartition) -> bool:
         stop = self._last_stop

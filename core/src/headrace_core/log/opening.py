@@ -16,6 +16,7 @@ from .compaction.swap import finish_swaps
 from .config import LogConfig
 from .epochs import EpochStart, LeaderEpochs, with_epoch
 from .files import NO_SPACE, FileSystem
+from .progress import OpeningMeter
 from .recovery import Scan, Verdict, judge, scan
 from .segment import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, LogSegment, segment_name
 
@@ -35,11 +36,14 @@ class Opened:
 
 
 class _Opening:
-    def __init__(self, fs: FileSystem, directory: str, config: LogConfig, now_ms: int) -> None:
+    def __init__(
+        self, fs: FileSystem, directory: str, config: LogConfig, now_ms: int, meter: OpeningMeter | None
+    ) -> None:
         self.fs = fs
         self.directory = directory
         self.config = config
         self.now_ms = now_ms
+        self.meter = meter
         self.notes: list[str] = []
         self.leftovers: list[str] = []
 
@@ -145,10 +149,11 @@ def open_segments(
     recovery_point: int,
     log_start_offset: int | None,
     clean: bool,
+    meter: OpeningMeter | None = None,
 ) -> Opened:
     """See ``PartitionLog.open``."""
     start_is_known, log_start_offset = log_start_offset is not None, log_start_offset or 0
-    opening = _Opening(fs, directory, config, now_ms)
+    opening = _Opening(fs, directory, config, now_ms, meter)
     opening.notes += finish_swaps(fs, directory)
     segments = opening.attach_all(log_start_offset)
     epochs = LeaderEpochs(fs, directory)
@@ -172,7 +177,9 @@ def open_segments(
         scans = _scan_unflushed(opening, segments, recovery_point, vouched_for)
         log_end_offset = scans[len(segments) - 1].next_offset
         if not epochs.is_vouched_for:
-            epochs_known = False  # it will be written with a checksum: from the batches, not from what nobody vouches for
+            epochs_known = (
+                False  # it will be written with a checksum: from the batches, not from what nobody vouches for
+            )
     _remove(opening)
     if scans:
         fs.sync_directory(directory)
@@ -223,7 +230,8 @@ def _scan_unflushed(
             continue
         # The active segment is never compacted, but truncation may have made a compacted one the active one.
         contiguous = number == last and not opening.config.cleanup_compact
-        found = scans[number] = scan(segment.log, segment.base_offset, contiguous=contiguous, epochs=epochs)
+        file = segment.log if opening.meter is None else opening.meter.scanning(segment.log)
+        found = scans[number] = scan(file, segment.base_offset, contiguous=contiguous, epochs=epochs)
         judgement = judge(segment.log, found, recovery_point=recovery_point, is_last=number == last)
         if judgement.verdict is Verdict.CORRUPT:
             raise opening.corrupt(segment, judgement.why)

@@ -39,6 +39,7 @@ from .epochs import EpochEnd, EpochStart, LeaderEpochs
 from .files import NO_SPACE, Buffer, FileSystem
 from .opening import open_segments
 from .producer_state import SNAPSHOT_SUFFIX
+from .progress import OpeningMeter
 from .reading import LogReader
 from .retention import Expired, SegmentFacts, expired, is_waiting_for_compaction, time_of_segment
 from .segment import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, BatchMeta, LogSegment, Place
@@ -126,12 +127,14 @@ class PartitionLog(LogReader):
         recovery_point: int = 0,
         log_start_offset: int | None = 0,
         clean: bool = False,
+        meter: OpeningMeter | None = None,
     ) -> PartitionLog:
         """Opens the log in ``directory`` (which exists), creating its first segment if it has none.
 
         ``clean``: the last owner closed it and ``recovery_point`` is its end; else what lies beyond the recovery point
         is scanned, a torn tail is cut and indexes are rebuilt. ``log_start_offset=None``: the checkpoint that tells it
-        is lost, and the epoch checkpoint tells it. Raises CorruptLogError (nothing is changed then) and OSError.
+        is lost, and the epoch checkpoint tells it. ``meter`` counts what is scanned. Raises CorruptLogError (nothing is
+        changed then) and OSError.
         """
         opened = open_segments(
             fs,
@@ -141,6 +144,7 @@ class PartitionLog(LogReader):
             recovery_point=recovery_point,
             log_start_offset=log_start_offset,
             clean=clean,
+            meter=meter,
         )
         for note in opened.notes:
             logger.warning("%s", note)

@@ -1,0 +1,91 @@
+"""How far a log directory is with being opened: told every few seconds, for a start that takes longer than that."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import cast
+
+from ..clock import Clock
+from .files import File
+
+INTERVAL_MS = 2000.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpeningProgress:
+    """``logs_opened`` of ``logs`` are open after ``seconds``; recovery has read ``scanned_bytes`` so far."""
+
+    path: str
+    logs_opened: int
+    logs: int
+    scanned_bytes: int
+    seconds: float
+
+
+OnProgress = Callable[[OpeningProgress], None]
+
+
+class OpeningMeter:
+    """Counts, and tells ``on_progress`` at most every ``interval_ms``: there is no timer, whoever counts looks at the
+    clock. For several threads."""
+
+    def __init__(
+        self, path: str, clock: Clock, on_progress: OnProgress | None = None, *, interval_ms: float = INTERVAL_MS
+    ) -> None:
+        self.logs = 0
+        self._path = path
+        self._clock = clock
+        self._on_progress = on_progress
+        self._interval_ms = interval_ms
+        self._lock = threading.Lock()
+        self._opened = self._scanned_bytes = 0
+        self._began_ms = self._told_ms = clock.monotonic_ms()
+
+    def log_opened(self) -> None:
+        """One more log is open, or known to be damaged."""
+        self._count(1, 0)
+
+    def scanned(self, size: int) -> None:
+        """Recovery has read so many bytes more."""
+        self._count(0, size)
+
+    def scanning(self, file: File) -> File:
+        """``file``, for a scan whose reading is counted."""
+        return cast("File", _CountedFile(file, self))
+
+    def _count(self, opened: int, scanned_bytes: int) -> None:
+        with self._lock:
+            self._opened += opened
+            self._scanned_bytes += scanned_bytes
+            now_ms = self._clock.monotonic_ms()
+            if self._on_progress is None or now_ms - self._told_ms < self._interval_ms:
+                return
+            self._told_ms = now_ms
+            progress = OpeningProgress(
+                path=self._path,
+                logs_opened=self._opened,
+                logs=self.logs,
+                scanned_bytes=self._scanned_bytes,
+                seconds=(now_ms - self._began_ms) / 1000,
+            )
+        self._on_progress(progress)
+
+
+class _CountedFile:
+    """What a scan needs of a file."""
+
+    __slots__ = ("_file", "_meter")
+
+    def __init__(self, file: File, meter: OpeningMeter) -> None:
+        self._file = file
+        self._meter = meter
+
+    def size(self) -> int:
+        return self._file.size()
+
+    def pread(self, size: int, position: int) -> bytes:
+        data = self._file.pread(size, position)
+        self._meter.scanned(len(data))
+        return data
