@@ -83,7 +83,7 @@ class LogMachine(RuleBasedStateMachine):
 
     @contextmanager
     def reader_beside(self, up_to: int) -> Iterator[None]:
-        """A reader of offsets below ``up_to``, where a batch begins, at each file operation of what is done meanwhile."""
+        """A reader of offsets below ``up_to``, where a batch begins, at each file operation done meanwhile."""
         known = {record.offset: record for record in self.records}
         is_reading = False
 
