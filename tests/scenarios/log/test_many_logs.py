@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import random
+import threading
 import uuid
-from collections import Counter
+from itertools import pairwise
 
 import pytest
-from log_world import ORDERS, ROOT, TOPIC_ID, batch, formatted, open_directory, values_of
+from log_world import NOW_MS, ORDERS, ROOT, TOPIC_ID, batch, formatted, open_directory, values_of
 
 from headrace_core.errors import CorruptLogError, InconsistentTopicIdError
 from headrace_core.log import LogConfig, LogDirectory, PartitionLog
 from headrace_core.log.checkpoints import PARTITION_METADATA
 from headrace_core.log.creating import NewLog
-from headrace_core.testing.crashing_fs import CrashingFileSystem, Loss, SimulatedCrash
+from headrace_core.log.progress import OpeningProgress
+from headrace_core.testing.clock import ManualClock
+from headrace_core.testing.crashing_fs import Loss, SimulatedCrash
 from headrace_core.types import TopicPartition
 
 
@@ -25,10 +28,6 @@ def made(directory: LogDirectory, count: int) -> list[PartitionLog]:
     logs = directory.create_all(wanted(count))
     assert all(isinstance(log, PartitionLog) for log in logs)
     return [log for log in logs if isinstance(log, PartitionLog)]
-
-
-def counts(fs: CrashingFileSystem) -> Counter[str]:
-    return Counter(entry.operation for entry in fs.trace)
 
 
 def test_logs_made_together_are_there_after_a_power_loss():
@@ -139,3 +138,58 @@ def test_a_clean_start_opens_no_log_that_is_empty_and_syncs_none():
     of_logs = [entry for entry in fs.trace if f"{ROOT}/many-" in entry.path]
     assert not [entry for entry in of_logs if entry.path.endswith(".log") and entry.operation != "stat"]
     assert not [entry for entry in of_logs if entry.operation in ("sync", "sync_directory", "write", "truncate")]
+
+
+def test_an_unclean_start_scans_on_several_threads_and_keeps_the_order():
+    fs = formatted()
+    directory = open_directory(fs)
+    for number, log in enumerate(made(directory, 12)):
+        log.append(batch(f"value of {number}"), 0)
+        log.flush()
+    fs.crash()
+    plain = open_directory(fs)
+    names = list(plain.logs)
+    plain.close(clean=False)
+    fs.crash()
+    again = LogDirectory.open(
+        fs, ROOT, clock=ManualClock(NOW_MS), config_of=lambda topic, topic_id: LogConfig(), recovery_threads=4
+    )
+    assert list(again.logs) == names
+    assert {str(partition): values_of(log) for partition, log in again.logs.items()} == {
+        f"many-{number}": [f"value of {number}"] for number in range(12)
+    }
+
+
+def test_an_error_of_one_log_ends_an_unclean_start_once_no_thread_is_at_work():
+    fs = formatted()
+    directory = open_directory(fs)
+    for log in made(directory, 12):
+        log.append(batch("a"), 0)
+        log.flush()
+    fs.crash()
+    fs.fail("read", path_contains="many-5/", path_ends=".log")
+    with pytest.raises(OSError, match="Input/output error"):
+        LogDirectory.open(
+            fs, ROOT, clock=ManualClock(NOW_MS), config_of=lambda topic, topic_id: LogConfig(), recovery_threads=3
+        )
+    assert not [thread.name for thread in threading.enumerate() if thread.name.startswith("recovery-")]
+    assert len(open_directory(fs).logs) == 12, "the lock was released"
+
+
+def test_a_long_start_says_how_far_it_is():
+    fs, clock = formatted(), ManualClock(NOW_MS)
+    directory = open_directory(fs)
+    for log in made(directory, 30):
+        log.append(batch("a", pad=3000), 0)
+        log.flush()
+    fs.crash()
+    told: list[OpeningProgress] = []
+    fs.on_operation = lambda entry: clock.advance(100) if entry.operation == "read" else None
+    LogDirectory.open(
+        fs, ROOT, clock=clock, config_of=lambda topic, topic_id: LogConfig(), on_progress=told.append
+    ).close()
+    assert len(told) > 1
+    assert {(progress.path, progress.logs) for progress in told} == {(ROOT, 30)}
+    assert [progress.logs_opened for progress in told] == sorted(progress.logs_opened for progress in told)
+    assert 3000 < told[0].scanned_bytes <= told[-1].scanned_bytes <= 30 * 3200
+    assert all(after.seconds - before.seconds >= 2 for before, after in pairwise(told))

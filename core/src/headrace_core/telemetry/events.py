@@ -117,6 +117,18 @@ class PartitionFailed(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LogDirectoryOpening(Event):
+    """A log directory is still being opened: how many of its logs are open after ``seconds``, and how many bytes
+    recovery has read so far. Every few seconds."""
+
+    path: str
+    logs_opened: int
+    logs: int
+    scanned_bytes: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LogDirectoryOpened(Event):
     """A log directory is locked, its logs are open; not ``clean``: what lay beyond recovery points was scanned."""
 

@@ -112,6 +112,7 @@ class Broker:
             on_directory_failed=lambda _: self._tell_offline_directories(),
             on_moved=lambda partitions: self._assignments.replicas_changed(partitions),
             reserve_bytes=self.settings.current.dir_reserve_bytes,
+            recovery_threads=values["num.recovery.threads.per.data.dir"],
         )
         self.settings.subscribe(lambda _, new: self.storage.set_reserve(new.dir_reserve_bytes))
         self.replicas.tie(self.storage)

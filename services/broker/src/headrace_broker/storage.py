@@ -34,13 +34,22 @@ from headrace_core.errors import (
 from headrace_core.log import LogConfig, PartitionLog
 from headrace_core.log.directory import LogDirectory
 from headrace_core.log.files import FileSystem
+from headrace_core.log.progress import OpeningProgress
 from headrace_core.log.space import SpaceGauge
 from headrace_core.log.writer import DirectoryWriter
 from headrace_core.node.meta_properties import MetaProperties
-from headrace_core.telemetry import Emitter, LogDirectoryFailed, LogDirectoryFull, LogDirectoryOpened
+from headrace_core.telemetry import (
+    Emitter,
+    LogDirectoryFailed,
+    LogDirectoryFull,
+    LogDirectoryOpened,
+    LogDirectoryOpening,
+)
 from headrace_core.types import TopicPartition
 
 from .directories import (
+    LOST,
+    UNASSIGNED,
     DirectoryDescription,
     HeldDirectory,
     LogDescription,
@@ -94,6 +103,7 @@ class Storage:
         on_full: Callable[[DirectoryWriter], None] | None = None,
         on_moved: Callable[[Iterable[TopicPartition]], None] | None = None,
         reserve_bytes: int = DEFAULT_RESERVE_BYTES,
+        recovery_threads: int = 1,
     ) -> None:
         self.assigned = assigned
         self.on_directory_failed = on_directory_failed
@@ -108,6 +118,8 @@ class Storage:
         self._on_failed = on_failed
         self._on_damage = on_damage
         self._reserve_bytes = reserve_bytes
+        self._recovery_threads = recovery_threads
+        self._loop = loop
         self._threads = WorkThreads(loop)
         self._all_failed = asyncio.Event()
         self._is_identified = False
@@ -161,7 +173,29 @@ class Storage:
 
     def _open_directory(self, settings_of: Callable[[str], LogConfig], root: str) -> LogDirectory:
         return LogDirectory.open(
-            self._fs, root, clock=self._clock, config_of=lambda topic, _: settings_of(topic), rng=self._rng
+            self._fs,
+            root,
+            clock=self._clock,
+            config_of=lambda topic, _: settings_of(topic),
+            rng=self._rng,
+            recovery_threads=self._recovery_threads,
+            on_progress=self._on_progress,
+        )
+
+    def _on_progress(self, progress: OpeningProgress) -> None:
+        """In a thread of the opening."""
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is left to be told
+            self._loop.call_soon_threadsafe(self._tell_progress, progress)
+
+    def _tell_progress(self, progress: OpeningProgress) -> None:
+        self._events.emit(
+            LogDirectoryOpening(
+                path=progress.path,
+                logs_opened=progress.logs_opened,
+                logs=progress.logs,
+                scanned_bytes=progress.scanned_bytes,
+                seconds=progress.seconds,
+            )
         )
 
     def _opened(self, held: HeldDirectory, directory: LogDirectory) -> None:
@@ -234,7 +268,9 @@ class Storage:
 
     def directory_of(self, partition: TopicPartition) -> uuid.UUID | None:
         """The id of the directory that has the partition's log, sound or damaged, or that failed before it could have
-        it; None when there is none."""
+        it; LOST when it may be in one that was away at the start; None when there is none."""
+        if partition in self._withheld:
+            return LOST
         held = self._at.get(partition)
         if held is None or held.writer is None:
             return None
@@ -400,7 +436,7 @@ class Storage:
 
     def _assigned_directory(self, partition: TopicPartition, topic_id: uuid.UUID) -> HeldDirectory | None:
         directory_id = self.assigned(partition, topic_id)
-        if directory_id is None or directory_id.int == 0:
+        if directory_id in (None, UNASSIGNED, LOST):
             return None
         for held in self._held:
             if held.directory_id == directory_id:
