@@ -10,7 +10,7 @@ from solo_broker import BROKER_ID, SoloBroker, batch
 from headrace_broker.assignments import DirectoryAssignments
 from headrace_broker.controller_link import ReplicaKey
 from headrace_core import errors
-from headrace_core.metadata import EMPTY_IMAGE
+from headrace_core.metadata import EMPTY_IMAGE, LOST_DIRECTORY, PartitionChangeRecord
 from headrace_core.testing.crashing_fs import CrashingFileSystem
 from headrace_core.types import TopicPartition
 
@@ -74,6 +74,37 @@ def test_a_replica_whose_directory_failed_unassigned_is_said_to_have_been_there(
             assert sorted(outcomes) == [0, errors.StorageError.number]
             assert await Told(broker).everything() == before
             assert len(set(before.values())) == 2
+
+    asyncio.run(scenario())
+
+
+def test_a_replica_that_is_not_found_while_a_directory_is_away_is_said_to_be_lost() -> None:
+    """The broker died before it could say where it put its replicas, and one of its disks is away when it is back."""
+
+    async def scenario() -> None:
+        fs = CrashingFileSystem()
+        async with SoloBroker(fs, "/one", "/two") as broker:
+            await broker.topic("orders", 2)
+            before = await Told(broker).everything()
+            image = broker.image
+        fs.break_disk("/two", reads=True)
+        async with SoloBroker(fs, "/one", "/two", image=image) as broker:
+            (one,) = (each.bytes for each in broker.storage.directory_ids())
+            told = await Told(broker).everything()
+            assert told == {number: one if was == one else LOST_DIRECTORY for number, was in before.items()}
+            assert sorted(told.values()) == sorted([one, LOST_DIRECTORY])
+            await broker.change(
+                *(
+                    PartitionChangeRecord(image.topic_ids["orders"], number, 1, directories=(directory,))
+                    for number, directory in told.items()
+                )
+            )
+            image = broker.image
+        fs.mend_disk("/two")
+        async with SoloBroker(fs, "/one", "/two", image=image) as broker:
+            assert await Told(broker).everything() == {n: where for n, where in before.items() if where != one}
+            outcomes = [(await broker.append("orders", batch(b"a"), number)).error.code for number in range(2)]
+            assert outcomes == [0, 0]
 
     asyncio.run(scenario())
 

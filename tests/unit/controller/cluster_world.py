@@ -25,7 +25,7 @@ CLUSTER = "cluster-one"
 
 
 def id16(number: int) -> bytes:
-    return number.to_bytes(16, "big")
+    return (1_000_000 + number).to_bytes(16, "big")  # the smallest ones are reserved
 
 
 class World:

@@ -25,7 +25,7 @@ from headrace_core.errors import (
     UnknownTopicIdError,
     UnknownTopicOrPartitionError,
 )
-from headrace_core.metadata import EMPTY_IMAGE, UNASSIGNED_DIRECTORY
+from headrace_core.metadata import EMPTY_IMAGE, LOST_DIRECTORY, UNASSIGNED_DIRECTORY
 from headrace_core.metadata.codec import decode_batches, encode_decision
 from headrace_core.types import NO_LEADER
 
@@ -162,6 +162,24 @@ def test_a_replica_that_was_in_a_failed_directory_before_it_could_be_said_is_off
     assert world.partition("t").leader == 1
     assert world.assign(broker, topic, TWO, 0) == ()
     assert (world.partition("t").leader, world.partition("t").directories) == (NO_LEADER, (TWO,))
+
+
+def test_a_lost_replica_does_not_lead_until_it_is_found() -> None:
+    world, broker = one_broker()
+    topic = world.create("t")
+    world.assign(broker, topic, LOST_DIRECTORY, 0)
+    assert (world.partition("t").leader, world.partition("t").isr) == (NO_LEADER, (1,))
+    world.beat(broker, want_fence=True)
+    world.beat(broker)
+    assert world.partition("t").leader == NO_LEADER, "nor when its broker comes back"
+    world.assign(broker, topic, TWO, 0)
+    assert world.partition("t").leader == 1
+
+
+def test_a_directory_cannot_have_a_reserved_id() -> None:
+    for reserved in (UNASSIGNED_DIRECTORY, LOST_DIRECTORY):
+        with pytest.raises(InvalidRequestError, match="reserved"):
+            World().register(7, directories=(ONE, reserved))
 
 
 def test_a_replica_that_is_found_in_a_working_directory_leads_again() -> None:

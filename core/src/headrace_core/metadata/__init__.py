@@ -15,6 +15,7 @@ from .image import (
     TopicImage,
 )
 from .records import (
+    LOST_DIRECTORY,
     METADATA_VERSION,
     UNASSIGNED_DIRECTORY,
     BrokerChangeRecord,
@@ -32,6 +33,7 @@ from .records import (
 
 __all__ = [
     "EMPTY_IMAGE",
+    "LOST_DIRECTORY",
     "METADATA_VERSION",
     "UNASSIGNED_DIRECTORY",
     "BrokerChangeRecord",

@@ -23,6 +23,9 @@ METADATA_VERSION = 1
 #: The directory of a replica whose broker has not said yet where it is (KIP-858's reserved id, as all small ones are).
 UNASSIGNED_DIRECTORY = bytes(16)
 
+#: The directory of a replica that its broker cannot find, while some of its directories are away; never online.
+LOST_DIRECTORY = bytes(15) + b"\x01"
+
 
 class ConfigResourceType(enum.IntEnum):
     """What a configuration entry belongs to (the numbers of headrace.v1.ConfigResourceType)."""

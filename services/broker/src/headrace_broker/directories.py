@@ -23,6 +23,9 @@ from headrace_core.types import TopicPartition
 
 logger = logging.getLogger(__name__)
 
+#: KIP-858's reserved ids: of a log that nobody has placed yet, and of one that may be in a directory that is away.
+UNASSIGNED, LOST = uuid.UUID(int=0), uuid.UUID(int=1)
+
 
 @dataclass(slots=True, eq=False)
 class HeldDirectory:

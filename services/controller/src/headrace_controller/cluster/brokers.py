@@ -24,6 +24,8 @@ from headrace_core.errors import (
     StaleBrokerEpochError,
 )
 from headrace_core.metadata import (
+    LOST_DIRECTORY,
+    UNASSIGNED_DIRECTORY,
     BrokerChangeRecord,
     BrokerImage,
     MetadataImage,
@@ -122,6 +124,8 @@ def _check_registration(image: MetadataImage, request: RegisterBroker) -> None:
     directories = request.directory_ids
     if not directories or len(set(directories)) != len(directories) or any(len(i) != ID_BYTES for i in directories):
         raise InvalidRequestError("directory_ids: one or more distinct ids of 16 bytes are needed")
+    if UNASSIGNED_DIRECTORY in directories or LOST_DIRECTORY in directories:
+        raise InvalidRequestError("directory_ids: the ids 0 and 1 are reserved")
     if (
         len(directories) > DIRECTORIES_MAX
         or len(request.endpoints) > ENDPOINTS_MAX

@@ -2,7 +2,8 @@
 
 A broker with one directory is not asked: its replicas get that one with their creation. A broker with several chooses
 by load, and says so afterwards; until then the replica is UNASSIGNED, and believed to be well. What it says later is a
-move between its directories (KIP-113), or that a replica was in a directory that failed before it could be said.
+move between its directories (KIP-113), that a replica was in a directory that failed before it could be said, or that
+it is LOST: not in any that works, so perhaps in one that is away.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from headrace_core.errors import (
     UnknownTopicIdError,
     UnknownTopicOrPartitionError,
 )
-from headrace_core.metadata import UNASSIGNED_DIRECTORY, BrokerImage, MetadataImage, MetadataRecord
+from headrace_core.metadata import LOST_DIRECTORY, UNASSIGNED_DIRECTORY, BrokerImage, MetadataImage, MetadataRecord
 
 from . import brokers, elections
 from .decision import Decision, View
@@ -63,7 +64,7 @@ def _check(image: MetadataImage, broker: BrokerImage, topic_id: bytes, number: i
         raise UnknownTopicOrPartitionError(f"topic {topic.name} has no partition {number}")
     if broker.broker_id not in topic.partitions[number].replicas:
         raise NotLeaderOrFollowerError(f"broker {broker.broker_id} has no replica of {topic.name}-{number}")
-    if directory not in broker.directory_ids and directory not in broker.offline_directories:
+    if directory not in (*broker.directory_ids, *broker.offline_directories, LOST_DIRECTORY):
         raise LogDirNotFoundError(f"broker {broker.broker_id} has no directory {directory.hex()}")
 
 
