@@ -52,9 +52,11 @@ QUARANTINE = "headrace-quarantine"
 
 _VERSION = "0"
 _BITS = 32
-_SEALED_META = re.compile(rb"#crc32c=([0-9a-f]{8})\n\Z")
-_SEALED_TOPIC = re.compile(rb"\ncrc32c: ([0-9a-f]{8})\Z")
-_SEALED_STOP = re.compile(rb', "crc32c": "([0-9a-f]{8})"\}\Z')
+#: What stands around the eight digits of a checksum at a file's end.
+_META_SEAL = (b"#crc32c=", b"\n")
+_TOPIC_SEAL = (b"\ncrc32c: ", b"")
+_STOP_SEAL = (b', "crc32c": "', b'"}')
+_DIGITS = re.compile(rb"[0-9a-f]{8}\Z")
 
 logger = logging.getLogger(__name__)
 
@@ -205,7 +207,7 @@ def write_meta(fs: FileSystem, root: str, meta: DirectoryMeta) -> None:
         f"node.id={meta.node_id}\nversion=1\n"
     )
     data = text.encode()
-    write_file_atomically(fs, f"{root}/{META_PROPERTIES}", data + f"#crc32c={crc32c(data):08x}\n".encode())
+    write_file_atomically(fs, f"{root}/{META_PROPERTIES}", _sealed(data, _META_SEAL))
 
 
 def read_meta(fs: FileSystem, root: str) -> DirectoryMeta | None:
@@ -215,7 +217,7 @@ def read_meta(fs: FileSystem, root: str) -> DirectoryMeta | None:
         data = read_file(fs, path)
     except FileNotFoundError:
         return None
-    problem = _wrong_checksum(data, _SEALED_META)
+    problem = _wrong_checksum(data, _META_SEAL)
     if problem is not None:
         raise InvalidConfigError(
             f"{path} is damaged: {problem}. Put right what it says of this node (the other directories' files say the "
@@ -237,7 +239,7 @@ def read_meta(fs: FileSystem, root: str) -> DirectoryMeta | None:
 def encode_partition_metadata(topic_id: uuid.UUID) -> bytes:
     """The bytes of ``partition.metadata``."""
     data = f"version: 0\ntopic_id: {encode_id(topic_id)}".encode()
-    return data + f"\ncrc32c: {crc32c(data):08x}".encode()
+    return _sealed(data, _TOPIC_SEAL)
 
 
 def write_partition_metadata(fs: FileSystem, directory: str, topic_id: uuid.UUID) -> None:
@@ -252,7 +254,7 @@ def read_partition_metadata(fs: FileSystem, directory: str) -> uuid.UUID | None:
         data = read_file(fs, path)
     except FileNotFoundError:
         return None
-    problem = _wrong_checksum(data, _SEALED_TOPIC)
+    problem = _wrong_checksum(data, _TOPIC_SEAL)
     if problem is not None:
         raise CorruptLogError(f"{path}, position 0: {problem}; restore the file, or delete {directory}")
     values = _properties(data, ":")
@@ -264,13 +266,27 @@ def read_partition_metadata(fs: FileSystem, directory: str) -> uuid.UUID | None:
         raise CorruptLogError(f"{path} does not name a topic id: {error!r}") from error
 
 
-def _wrong_checksum(data: bytes, sealed: re.Pattern[bytes]) -> str | None:
-    """What is wrong with the checksum at the end of ``data``; None when it fits, or when there is none."""
-    match = sealed.search(data)
-    if match is None:
+def _sealed(data: bytes, seal: tuple[bytes, bytes]) -> bytes:
+    """``data`` with its checksum behind it, between what stands around the digits."""
+    return data + seal[0] + f"{crc32c(data):08x}".encode() + seal[1]
+
+
+def _wrong_checksum(data: bytes, seal: tuple[bytes, bytes]) -> str | None:
+    """What is wrong with the checksum at the end of ``data``; None when it fits, or when there is none. What looks like
+    a checksum but for a character or two is a damaged one."""
+    before, after = seal
+    at = len(data) - len(before) - 8 - len(after)
+    if at < 0:
         return None
-    found = crc32c(data[: match.start()])
-    return None if found == int(match[1], 16) else f"its CRC-32C is {found:#010x}, its checksum 0x{match[1].decode()}"
+    end = len(data) - len(after)
+    around = data[at : at + len(before)] + data[end:]
+    if sum(a != b for a, b in zip(around, before + after, strict=True)) > 2:
+        return None
+    digits = data[end - 8 : end]
+    if around != before + after or not _DIGITS.match(digits):
+        return f"its checksum cannot be read: {data[at:]!r}"
+    found = crc32c(data[:at])
+    return None if found == int(digits, 16) else f"its CRC-32C is {found:#010x}, its checksum 0x{digits.decode()}"
 
 
 def _properties(data: bytes, separator: str) -> dict[str, str]:
@@ -300,8 +316,7 @@ def write_clean_shutdown(fs: FileSystem, root: str, stop: CleanShutdown) -> None
     if stop.quarantined:
         content["quarantined"] = sorted(stop.quarantined)
     data = json.dumps(content).encode()
-    sealed = data[:-1] + f', "crc32c": "{crc32c(data):08x}"}}'.encode()
-    write_file_atomically(fs, f"{root}/{CLEAN_SHUTDOWN}", sealed)
+    write_file_atomically(fs, f"{root}/{CLEAN_SHUTDOWN}", _sealed(data[:-1], _STOP_SEAL))
 
 
 def read_clean_shutdown(fs: FileSystem, root: str) -> CleanShutdown | None:
@@ -311,24 +326,26 @@ def read_clean_shutdown(fs: FileSystem, root: str) -> CleanShutdown | None:
         data = read_file(fs, path)
     except FileNotFoundError:
         return None
-    problem = None
-    match = _SEALED_STOP.search(data)
-    if match is not None:
-        problem = _wrong_stop(data[: match.start()] + b"}", int(match[1], 16))
-    try:
-        content = json.loads(data)
-        stop = CleanShutdown(int(content.get("brokerEpoch", -1)), frozenset(map(str, content.get("quarantined", ()))))
-    except (ValueError, AttributeError, TypeError) as error:
-        problem = problem or str(error)
+    stop, problem = _decode_stop(data)
     if problem is None:
         return stop
     logger.error("%s is damaged: %s; the stop before this start counts as unclean", path, problem)
     return None
 
 
-def _wrong_stop(data: bytes, checksum: int) -> str | None:
-    found = crc32c(data)
-    return None if found == checksum else f"its CRC-32C is {found:#010x}, its checksum {checksum:#010x}"
+def clean_shutdown_fault(data: bytes) -> str | None:
+    """Why the bytes of a clean shutdown's marker cannot be believed; None when they can."""
+    return _decode_stop(data)[1]
+
+
+def _decode_stop(data: bytes) -> tuple[CleanShutdown | None, str | None]:
+    stop, problem = None, _wrong_checksum(data, _STOP_SEAL)
+    try:
+        content = json.loads(data)
+        stop = CleanShutdown(int(content.get("brokerEpoch", -1)), frozenset(map(str, content.get("quarantined", ()))))
+    except (ValueError, AttributeError, TypeError) as error:
+        problem = problem or str(error)
+    return stop, problem
 
 
 # ---------------------------------------------------------------------------------------------- quarantine

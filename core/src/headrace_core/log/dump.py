@@ -15,14 +15,16 @@ recovery:
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+import struct
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
-from ..errors import CorruptLogError, CorruptMessageError, HeadraceError
-from ..records import BatchHeader, Record, decode_batch, read_header
-from .checkpoints import PARTITION_METADATA, read_partition_metadata
-from .epochs import LEADER_EPOCH_FILE, LeaderEpochs
+from ..errors import CorruptLogError, HeadraceError
+from ..records import HEADER_BYTES, BatchHeader, Record, decode_batch, read_header
+from .checkpoints import PARTITION_METADATA, decode_checkpoint, read_partition_metadata
+from .epochs import LEADER_EPOCH_FILE, EpochStart, parse_epochs
 from .files import File, FileSystem, RealFileSystem, read_file
 from .index import OFFSET_ENTRY, TIME_ENTRY
 from .recovery import find_sound_batch, scan
@@ -84,6 +86,8 @@ class Problem:
     position: int
     offset: int
     what: str
+    #: What to do about it.
+    cure: str = ""
 
     def __str__(self) -> str:
         return f"{self.path}, position {self.position}, offset {self.offset}: {self.what}"
@@ -145,9 +149,17 @@ def _dump_directory(fs: FileSystem, path: str, deep: bool) -> Iterator[Line]:
         yield Problem(path, -1, -1, "there is no segment in this directory")
         return
     ends: list[int] = []
+    epochs: tuple[EpochStart, ...] | None = None
+    beside: list[Line] = []
+    for found in epochs_beside(fs, path, names):
+        if isinstance(found, tuple):
+            epochs = found
+        else:
+            beside.append(found)
+    beside += partition_id_beside(fs, path, names)
     for stem in stems:
         end = int(stem)
-        for line in _dump_segment(fs, f"{path}/{stem}{LOG_SUFFIX}", int(stem), deep):
+        for line in _dump_segment(fs, f"{path}/{stem}{LOG_SUFFIX}", int(stem), deep, epochs):
             if isinstance(line, BatchLine):
                 end = line.header.next_offset
             yield line
@@ -165,35 +177,64 @@ def _dump_directory(fs: FileSystem, path: str, deep: bool) -> Iterator[Line]:
                 int(stem),
                 f"begins with offset {int(stem)}, the one before ends at {end}",
             )
-    yield from _check_beside(fs, path, names, ends[-1])
-
-
-def _check_beside(fs: FileSystem, path: str, names: list[str], log_end_offset: int) -> Iterator[Line]:
-    if LEADER_EPOCH_FILE in names:
-        epochs = LeaderEpochs(fs, path)
-        if not epochs.load():
-            yield Problem(f"{path}/{LEADER_EPOCH_FILE}", 0, -1, "cannot be read; a start rebuilds it")
-        elif epochs.entries and epochs.entries[-1].start_offset > log_end_offset:
-            last = epochs.entries[-1]
-            yield Problem(
+    if epochs and epochs[-1].start_offset > ends[-1]:
+        beside.append(
+            Problem(
                 f"{path}/{LEADER_EPOCH_FILE}",
-                -1,
-                last.start_offset,
-                f"epoch {last.epoch} starts behind the log's end {log_end_offset}",
+                0,
+                epochs[-1].start_offset,
+                f"epoch {epochs[-1].epoch} starts behind the log's end {ends[-1]}",
             )
-    if PARTITION_METADATA in names:
+        )
+    yield from beside
+
+
+def epochs_beside(
+    fs: FileSystem, directory: str, names: Sequence[str]
+) -> Iterator[FileLine | Problem | tuple[EpochStart, ...]]:
+    """What the epoch checkpoint of a partition says, if it says something that its checksum bears out (Kafka's has
+    none, and is not asked)."""
+    if LEADER_EPOCH_FILE not in names:
+        return
+    path = f"{directory}/{LEADER_EPOCH_FILE}"
+    data = read_file(fs, path)
+    yield FileLine(path, len(data))
+    if not data:
+        return
+    found = decode_checkpoint(data)
+    problem = found.problem
+    if found.rows is not None:
         try:
-            read_partition_metadata(fs, path)
-        except CorruptLogError as error:
-            yield Problem(f"{path}/{PARTITION_METADATA}", 0, -1, error.message)
+            entries = parse_epochs(found.rows)
+        except ValueError as error:
+            problem = str(error)
+        else:
+            if found.has_checksum:
+                yield entries
+            return
+    yield Problem(path, 0, -1, problem or "it cannot be read", "remove it: a start rebuilds it from the batches")
 
 
-def _dump_segment(fs: FileSystem, path: str, base_offset: int, deep: bool) -> Iterator[Line]:
+def partition_id_beside(fs: FileSystem, directory: str, names: Sequence[str]) -> Iterator[FileLine | Problem]:
+    """``partition.metadata``: its checksum, and that it names a topic's id."""
+    if PARTITION_METADATA not in names:
+        return
+    path = f"{directory}/{PARTITION_METADATA}"
+    yield FileLine(path, fs.file_size(path))
+    try:
+        read_partition_metadata(fs, directory)
+    except CorruptLogError as error:
+        yield Problem(path, 0, -1, error.message, f"restore it by the topic's id, or delete {directory}")
+
+
+def _dump_segment(
+    fs: FileSystem, path: str, base_offset: int, deep: bool, epochs: Sequence[EpochStart] | None = None
+) -> Iterator[Line]:
     file = fs.open(path)
     try:
         size = file.size()
         yield FileLine(path, size)
-        found = scan(file, base_offset)
+        found = scan(file, base_offset, epochs=epochs)
         position = 0
         for meta in found.batches:
             batch = file.pread(meta.size, position)
@@ -235,69 +276,100 @@ def _records(path: str, position: int, batch: bytes, header: BatchHeader) -> Ite
 
 
 def _dump_index(fs: FileSystem, path: str) -> Iterator[Line]:
-    base_offset = _base_offset(path)
-    data = read_file(fs, path)
+    base_offset, data = _base_offset(path), read_file(fs, path)
     yield FileLine(path, len(data))
-    log = _open_log(fs, path, INDEX_SUFFIX)
-    whole = len(data) - len(data) % OFFSET_ENTRY.size
-    before = (-1, -1)
-    try:
-        for number, (relative, position) in enumerate(OFFSET_ENTRY.iter_unpack(data[:whole])):
-            offset = base_offset + relative
-            at = number * OFFSET_ENTRY.size
-            yield OffsetEntryLine(path, number, offset, position)
-            if relative <= before[0] or position <= before[1]:
-                yield Problem(path, at, offset, f"entry {number} is not above the one before it")
-            before = (relative, position)
-            wrong = "the log file is missing" if log is None else _wrong_position(log, offset, position)
-            if wrong is not None:
-                yield Problem(path, at, offset, wrong)
-    finally:
-        if log is not None:
-            log.close()
-    if whole != len(data):
-        yield Problem(path, whole, -1, f"{len(data) - whole} bytes at the end are no entry")
-
-
-def _wrong_position(log: File, offset: int, position: int) -> str | None:
-    try:
-        header = read_header(log.pread(61, position))
-    except CorruptMessageError as error:
-        return f"points to position {position} of the log, where no batch starts: {error.message}"
-    if header.last_offset != offset:
-        return f"points to position {position}, where a batch ends with offset {header.last_offset}"
-    return None
+    for number, (relative, position) in enumerate(OFFSET_ENTRY.iter_unpack(data[: _whole(data, OFFSET_ENTRY)])):
+        yield OffsetEntryLine(path, number, base_offset + relative, position)
+    yield from check_index(path, data, base_offset, _batches_of(fs, path, INDEX_SUFFIX))
 
 
 def _dump_time_index(fs: FileSystem, path: str) -> Iterator[Line]:
-    base_offset = _base_offset(path)
-    data = read_file(fs, path)
+    base_offset, data = _base_offset(path), read_file(fs, path)
     yield FileLine(path, len(data))
-    log = _open_log(fs, path, TIME_INDEX_SUFFIX)
-    batches: dict[int, BatchMeta] = {}
-    if log is not None:
-        batches = {meta.last_offset: meta for meta in scan(log, base_offset, check_crc=False).batches}
-        log.close()
-    whole = len(data) - len(data) % TIME_ENTRY.size
+    for number, (timestamp_ms, relative) in enumerate(TIME_ENTRY.iter_unpack(data[: _whole(data, TIME_ENTRY)])):
+        yield TimeEntryLine(path, number, timestamp_ms, base_offset + relative)
+    yield from check_time_index(path, data, base_offset, _batches_of(fs, path, TIME_INDEX_SUFFIX))
+
+
+def _whole(data: bytes, entry: struct.Struct) -> int:
+    return len(data) - len(data) % entry.size
+
+
+def check_index(path: str, data: bytes, base_offset: int, batches: Sequence[BatchMeta] | None) -> Iterator[Problem]:
+    """An offset index against the batches of its segment (None: there is no segment)."""
+    last_offsets, position = {}, 0
+    for meta in batches or ():
+        last_offsets[position] = meta.last_offset
+        position += meta.size
     before = (-1, -1)
-    for number, (timestamp_ms, relative) in enumerate(TIME_ENTRY.iter_unpack(data[:whole])):
-        offset = base_offset + relative
-        at = number * TIME_ENTRY.size
-        yield TimeEntryLine(path, number, timestamp_ms, offset)
+    for number, (relative, position) in enumerate(OFFSET_ENTRY.iter_unpack(data[: _whole(data, OFFSET_ENTRY)])):
+        offset, at = base_offset + relative, number * OFFSET_ENTRY.size
+        if relative <= before[0] or position <= before[1]:
+            yield Problem(path, at, offset, f"entry {number} is not above the one before it")
+        before = (relative, position)
+        if batches is None:
+            yield Problem(path, at, offset, "the log file is missing")
+        elif position not in last_offsets:
+            yield Problem(path, at, offset, f"points to position {position} of the log, where no sound batch starts")
+        elif last_offsets[position] != offset:
+            yield Problem(
+                path,
+                at,
+                offset,
+                f"points to position {position}, where a batch ends with offset {last_offsets[position]}",
+            )
+    yield from _check_rest(path, data, OFFSET_ENTRY)
+
+
+def check_time_index(
+    path: str, data: bytes, base_offset: int, batches: Sequence[BatchMeta] | None
+) -> Iterator[Problem]:
+    """A time index against the batches of its segment: each entry is the first batch with a timestamp that large."""
+    ends = [meta.last_offset for meta in batches or ()]
+    latest = list(accumulate((meta.max_timestamp_ms for meta in batches or ()), max))
+    before = (-1, -1)
+    for number, (timestamp_ms, relative) in enumerate(TIME_ENTRY.iter_unpack(data[: _whole(data, TIME_ENTRY)])):
+        offset, at = base_offset + relative, number * TIME_ENTRY.size
         if timestamp_ms <= before[0] or relative <= before[1]:
             yield Problem(path, at, offset, f"entry {number} is not above the one before it")
         before = (timestamp_ms, relative)
-        batch = batches.get(offset)
-        if log is None:
+        if batches is None:
             yield Problem(path, at, offset, "the log file is missing")
-        elif batch is None:
-            yield Problem(path, at, offset, "no batch of the log ends with this offset")
-        elif batch.max_timestamp_ms != timestamp_ms:
+            continue
+        holder = bisect_left(ends, offset)
+        if holder == len(ends) or batches[holder].base_offset > offset:
+            yield Problem(path, at, offset, "no batch of the log holds this offset")
+        elif batches[holder].max_timestamp_ms != timestamp_ms:
+            largest = batches[holder].max_timestamp_ms
+            yield Problem(path, at, offset, f"says {timestamp_ms}, the batch's largest timestamp is {largest}")
+        elif holder and latest[holder - 1] >= timestamp_ms:
             yield Problem(
-                path, at, offset, f"says {timestamp_ms}, the batch's largest timestamp is {batch.max_timestamp_ms}"
+                path, at, offset, f"says that {timestamp_ms} comes first here, but an earlier batch has it too"
             )
+    yield from _check_rest(path, data, TIME_ENTRY)
+
+
+def _check_rest(path: str, data: bytes, entry: struct.Struct) -> Iterator[Problem]:
+    whole = _whole(data, entry)
     if whole != len(data):
         yield Problem(path, whole, -1, f"{len(data) - whole} bytes at the end are no entry")
+
+
+def _batches_of(fs: FileSystem, path: str, suffix: str) -> Sequence[BatchMeta] | None:
+    log = _open_log(fs, path, suffix)
+    if log is None:
+        return None
+    try:
+        batches = scan(log, _base_offset(path), check_crc=False).batches
+        without_times, position = list(batches), 0
+        for number, meta in enumerate(batches):
+            if not read_header(log.pread(HEADER_BYTES, position)).record_count:
+                without_times[number] = meta._replace(max_timestamp_ms=-1)  # compaction left it: no record's time
+            position += meta.size
+        # Of a segment that has nothing else, the index has the headers' times: every sealed one has an entry.
+        return without_times if any(meta.max_timestamp_ms >= 0 for meta in without_times) else batches
+    finally:
+        log.close()
 
 
 def _open_log(fs: FileSystem, index_path: str, suffix: str) -> File | None:

@@ -1,8 +1,9 @@
-"""``log dump``: segments and indexes, read without a broker."""
+"""``log dump`` and ``log verify``: segments, indexes and checkpoints, read without a broker."""
 
 from __future__ import annotations
 
 import dataclasses
+import time
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
@@ -20,6 +21,7 @@ def register(app: typer.Typer) -> None:
     group = typer.Typer(help="Read log files without a broker.", no_args_is_help=True)
     group.callback()(_group)
     group.command("dump")(dump)
+    group.command("verify")(verify)
     app.add_typer(group, name="log")
 
 
@@ -71,6 +73,55 @@ def dump(
         note(f"headrace: {problem} [{CorruptLogError.code}]")
     if problems:
         raise typer.Exit(1)
+
+
+def verify(
+    path: Annotated[
+        Path, typer.Argument(help="A log directory (all its partitions), a partition's directory, or a .log file.")
+    ],
+    output: Output = OutputFormat.TEXT,
+) -> None:
+    """Check everything in the files of a log: batches, records, offsets, leader epochs, indexes, checkpoints.
+
+    Changes nothing. Exit code 1 on damage; each problem is a line on stderr with file, position, offset and what to do.
+    A broker may run meanwhile, but what it has not written whole yet may look like damage: stop it to be sure.
+
+    \b
+    Examples:
+      headrace log verify ./cluster/broker-1
+      headrace log verify ./cluster/broker-1/orders-0 -o json
+    """
+    from headrace_core.log.dump import Problem
+    from headrace_core.log.verify import Counts
+    from headrace_core.log.verify import verify as lines_of
+
+    counts, problems = Counts(), []
+    started = told = time.monotonic()
+    try:
+        for line in lines_of(str(path), counts=counts):
+            if isinstance(line, Problem):
+                problems.append(line)
+                note(f"headrace: {line} [{CorruptLogError.code}]" + (f"; {line.cure}" if line.cure else ""))
+            elif time.monotonic() - told >= _PROGRESS_S:
+                told = time.monotonic()
+                note(f"headrace: {_looked_at(counts)} after {told - started:.0f} s; now {line.path}")
+    except (FileNotFoundError, ValueError) as error:
+        raise InvalidArgumentError(str(error)) from error
+    if output is OutputFormat.JSON:
+        found = [dataclasses.asdict(problem) for problem in problems]
+        print_json({"path": str(path), "sound": not problems, **dataclasses.asdict(counts), "problems": found})
+    else:
+        print(f"{_looked_at(counts)}: {f'{len(problems)} problems' if problems else 'all of it sound'}")
+    if problems:
+        raise typer.Exit(1)
+
+
+#: Long work says how far it is.
+_PROGRESS_S = 2.0
+
+
+def _looked_at(counts: Any) -> str:
+    return f"{counts.files} files, {counts.batches} batches, {counts.records} records, {counts.bytes} bytes"
 
 
 _KINDS = {

@@ -1,0 +1,363 @@
+"""Is everything in these files what was written? What ``headrace log verify PATH`` asks: no broker, no change.
+
+``verify`` takes a log directory, a partition's directory or a segment, and yields a ``FileLine`` for each file that it
+begins with, and a ``Problem`` for each thing that does not hold: file, position, offset, what is wrong, what to do. It
+goes on behind a problem where it can. What is asked of each file:
+
+    segment                   each batch: framing, CRC, offsets that go on, the epoch checkpoint's epoch; each record's
+                              structure, offset and time against its batch; whole batches to the end of the file, which
+                              is where the next segment begins
+    offset index              each entry: the batch at its position ends with its offset; ascending
+    time index                each entry: the first batch with that largest timestamp; a sealed segment's last entry is
+                              its largest timestamp
+    producer snapshot         its checksum, and its structure
+    leader-epoch-checkpoint   its checksum; ascending; not beyond the log's end
+    partition.metadata, meta.properties, .kafka_cleanshutdown      their checksums, and what they say
+    the checkpoints of a log directory      their checksums; each offset within the log that it is about
+
+Offsets between batches may be missing where compaction has been, so such a gap alone is no problem. A file without a
+checksum (Kafka's) is taken as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+
+from ..errors import CorruptLogError, HeadraceError, InvalidConfigError
+from ..records import BatchHeader, decode_batch, read_header
+from ..types import TopicPartition
+from .checkpoints import (
+    CLEAN_SHUTDOWN,
+    HIGH_WATERMARKS,
+    LOG_STARTS,
+    META_PROPERTIES,
+    QUARANTINE,
+    RECOVERY_POINTS,
+    clean_shutdown_fault,
+    decode_checkpoint,
+    parse_offsets,
+    read_meta,
+    read_quarantine,
+)
+from .compaction.manager import CLEANER_OFFSETS
+from .directory import PARTITION_DIRECTORY
+from .dump import FileLine, Problem, check_index, check_time_index, epochs_beside, partition_id_beside
+from .epochs import EpochStart
+from .files import File, FileSystem, RealFileSystem, read_file
+from .producer_state import SNAPSHOT_SUFFIX, ProducerTable
+from .recovery import find_sound_batch, scan
+from .segment import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, BatchMeta
+
+_RESTORE = "restore the file from another copy, or delete the partition's directory to give its records up"
+_REBUILD = "with the broker stopped, remove the file: the next start rebuilds it"
+_SAFE = {
+    RECOVERY_POINTS: "remove it: the next start scans every log",
+    HIGH_WATERMARKS: "remove it: high watermarks are found again",
+    LOG_STARTS: "remove it: starts are taken from the epoch checkpoints and the segments",
+    CLEANER_OFFSETS: "remove it: compaction begins anew",
+    CLEAN_SHUTDOWN: "remove it: the next start scans what lies beyond the recovery points",
+}
+
+
+@dataclass(slots=True)
+class Counts:
+    """What was looked at so far."""
+
+    files: int = 0
+    bytes: int = 0
+    batches: int = 0
+    records: int = 0
+    problems: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Ends:
+    """From where to where a partition's records reach."""
+
+    start_offset: int
+    end_offset: int
+
+
+def verify(path: str, *, fs: FileSystem | None = None, counts: Counts | None = None) -> Iterator[FileLine | Problem]:
+    """See the module. ``counts`` is kept up to date meanwhile, for who shows progress.
+
+    Raises FileNotFoundError for a path that is not there, ValueError for one of another kind.
+    """
+    fs, counts = fs or RealFileSystem(), counts or Counts()
+    path = path.rstrip("/")
+    for line in _verify(fs, path, counts):
+        if isinstance(line, Problem):
+            counts.problems += 1
+        else:
+            counts.files += 1
+            counts.bytes += line.size
+        yield line
+
+
+def _verify(fs: FileSystem, path: str, counts: Counts) -> Iterator[FileLine | Problem]:
+    if not fs.exists(path):
+        raise FileNotFoundError(f"{path}: no such file or directory")
+    name = path.rpartition("/")[2]
+    if not fs.is_directory(path):
+        stem = name.removesuffix(LOG_SUFFIX)
+        if stem == name or not stem.isdigit():
+            raise ValueError(f"{path}: not a segment's .log file, nor a partition's directory, nor a log directory")
+        segment = _Segment(fs, path, int(stem), None, counts)
+        yield from segment.verify()
+        yield from segment.verify_indexes(is_sealed=False)
+        return
+    names = fs.listdir(path)
+    if any(entry.endswith(LOG_SUFFIX) for entry in names) or PARTITION_DIRECTORY.match(name):
+        yield from _Partition(fs, path, counts).verify()
+    elif META_PROPERTIES in names or any(PARTITION_DIRECTORY.match(entry) for entry in names):
+        yield from _verify_root(fs, path, names, counts)
+    else:
+        raise ValueError(f"{path}: neither a partition's directory nor a log directory: nothing of a log is in it")
+
+
+# ---------------------------------------------------------------------------------------------- a log directory
+
+
+def _verify_root(fs: FileSystem, root: str, names: list[str], counts: Counts) -> Iterator[FileLine | Problem]:
+    if META_PROPERTIES in names:
+        path = f"{root}/{META_PROPERTIES}"
+        yield _file(fs, path)
+        try:
+            read_meta(fs, root)
+        except InvalidConfigError as error:
+            yield Problem(path, 0, -1, error.message, "put it right by the other directories' files")
+    if CLEAN_SHUTDOWN in names:
+        path = f"{root}/{CLEAN_SHUTDOWN}"
+        yield _file(fs, path)
+        fault = clean_shutdown_fault(read_file(fs, path))
+        if fault is not None:
+            yield Problem(path, 0, -1, fault, _SAFE[CLEAN_SHUTDOWN])
+    ends: dict[TopicPartition, _Ends | None] = {}
+    for name in names:
+        match = PARTITION_DIRECTORY.match(name)
+        if match is not None and fs.is_directory(f"{root}/{name}"):
+            partition = _Partition(fs, f"{root}/{name}", counts)
+            yield from partition.verify()
+            ends[TopicPartition(match[1], int(match[2]))] = partition.ends
+    for name in (RECOVERY_POINTS, HIGH_WATERMARKS, LOG_STARTS, CLEANER_OFFSETS):
+        if name in names:
+            yield from _verify_offsets(fs, root, name, ends)
+
+
+def _verify_offsets(
+    fs: FileSystem, root: str, name: str, ends: dict[TopicPartition, _Ends | None]
+) -> Iterator[FileLine | Problem]:
+    path = f"{root}/{name}"
+    line = _file(fs, path)
+    yield line
+    if line.size == 0:
+        return
+    found = decode_checkpoint(read_file(fs, path))
+    if found.rows is None:
+        yield Problem(path, 0, -1, found.problem or "it cannot be read", _SAFE[name])
+        return
+    try:
+        offsets = parse_offsets(found.rows)
+    except ValueError as error:
+        yield Problem(path, 0, -1, str(error), _SAFE[name])
+        return
+    for partition, offset in offsets.items():
+        if partition not in ends:
+            continue  # it is on its way out, or was moved: the next start drops the entry
+        log = ends[partition]
+        if log is None or log.start_offset <= offset <= log.end_offset:
+            continue
+        if offset < log.start_offset and name != RECOVERY_POINTS:
+            continue  # retention went on since it was written
+        if offset > log.end_offset:
+            what = f"says {offset} of {partition}, whose log ends at {log.end_offset}"
+            if name == RECOVERY_POINTS:
+                yield Problem(path, 0, offset, f"{what}: records that were flushed are missing", _RESTORE)
+            elif name == LOG_STARTS:
+                yield Problem(path, 0, offset, what, _SAFE[name])
+
+
+# ---------------------------------------------------------------------------------------------- a partition
+
+
+class _Partition:
+    def __init__(self, fs: FileSystem, directory: str, counts: Counts) -> None:
+        self.ends: _Ends | None = None
+        self._fs = fs
+        self._directory = directory
+        self._counts = counts
+
+    def verify(self) -> Iterator[FileLine | Problem]:
+        fs, directory = self._fs, self._directory
+        names = fs.listdir(directory)
+        why = read_quarantine(fs, directory)
+        if why is not None:
+            cure = f"once the log is restored, remove {directory}/{QUARANTINE}"
+            yield Problem(f"{directory}/{QUARANTINE}", 0, -1, f"the log is quarantined: {why}", cure)
+        yield from partition_id_beside(fs, directory, names)
+        bases = sorted(int(name.removesuffix(LOG_SUFFIX)) for name in names if _is_segment(name))
+        epochs: tuple[EpochStart, ...] | None = None
+        for line in epochs_beside(fs, directory, names):
+            if isinstance(line, tuple):
+                epochs = line
+            else:
+                yield line
+        segments = [_Segment(fs, f"{directory}/{base:020d}{LOG_SUFFIX}", base, epochs, self._counts) for base in bases]
+        if not segments:
+            yield Problem(directory, -1, -1, "there is no segment in this directory", _RESTORE)
+            return
+        for segment in segments:
+            yield from segment.verify()
+            yield from segment.verify_indexes(is_sealed=segment is not segments[-1])
+        yield from self._seams(segments)
+        if epochs and epochs[-1].start_offset > segments[-1].next_offset:
+            yield Problem(
+                f"{directory}/leader-epoch-checkpoint",
+                0,
+                epochs[-1].start_offset,
+                f"epoch {epochs[-1].epoch} starts behind the log's end {segments[-1].next_offset}",
+                _REBUILD,
+            )
+        for name in names:
+            if name.endswith(SNAPSHOT_SUFFIX):
+                yield from self._snapshot(f"{directory}/{name}")
+        if all(segment.is_sound for segment in segments):
+            self.ends = _Ends(bases[0], segments[-1].next_offset)
+
+    def _seams(self, segments: list[_Segment]) -> Iterator[Problem]:
+        was_compacted = any(segment.first_gap for segment in segments[:-1])
+        last = segments[-1]
+        if last.first_gap is not None and not was_compacted:  # what is appended to was never compacted
+            position, expected, found = last.first_gap
+            yield Problem(
+                last.path, position, expected, f"begins with offset {found}, but {expected} should come", _RESTORE
+            )
+        for before, after in pairwise(segments):
+            if not before.is_sound or before.next_offset == after.base_offset:
+                continue
+            if before.next_offset > after.base_offset or not was_compacted:
+                yield Problem(
+                    before.path,
+                    before.size,
+                    before.next_offset,
+                    f"the file ends with offset {before.next_offset - 1}, the next segment begins with "
+                    f"{after.base_offset}",
+                    _RESTORE,
+                )
+
+    def _snapshot(self, path: str) -> Iterator[FileLine | Problem]:
+        yield _file(self._fs, path)
+        try:
+            ProducerTable.from_snapshot(read_file(self._fs, path), path, 0)
+        except CorruptLogError as error:
+            yield Problem(path, 0, -1, error.message.removeprefix(f"{path}: "), _REBUILD)
+
+
+def _is_segment(name: str) -> bool:
+    return name.endswith(LOG_SUFFIX) and name.removesuffix(LOG_SUFFIX).isdigit()
+
+
+def _file(fs: FileSystem, path: str) -> FileLine:
+    return FileLine(path, fs.file_size(path))
+
+
+# ---------------------------------------------------------------------------------------------- a segment
+
+
+class _Segment:
+    def __init__(
+        self, fs: FileSystem, path: str, base_offset: int, epochs: tuple[EpochStart, ...] | None, counts: Counts
+    ) -> None:
+        self.path = path
+        self.base_offset = self.next_offset = base_offset
+        self.size = 0
+        self.is_sound = True
+        #: (position, the offset that should be there, the one that is); None: the offsets have no gap.
+        self.first_gap: tuple[int, int, int] | None = None
+        self._fs = fs
+        self._epochs = epochs
+        self._counts = counts
+        self._batches: list[BatchMeta] = []
+        #: Of batches that hold records.
+        self._largest_ms = -1
+
+    def verify(self) -> Iterator[FileLine | Problem]:
+        file = self._fs.open(self.path)
+        try:
+            self.size = file.size()
+            yield FileLine(self.path, self.size)
+            position = 0
+            while True:
+                found = scan(file, self.next_offset, position=position, epochs=self._epochs)
+                for meta in found.batches:
+                    yield from self._batch(file, meta, position)
+                    position += meta.size
+                self.next_offset = found.next_offset
+                if found.problem is None:
+                    return
+                self.is_sound = False
+                sound = find_sound_batch(file, found.end + 1, self.size, found.next_offset)
+                rest = "no sound batch follows" if sound is None else f"the next sound batch is at position {sound}"
+                yield Problem(self.path, found.end, found.next_offset, f"{found.problem}; {rest}", _RESTORE)
+                if sound is None:
+                    return
+                position = sound
+        finally:
+            file.close()
+
+    def _batch(self, file: File, meta: BatchMeta, position: int) -> Iterator[Problem]:
+        batch = file.pread(meta.size, position)
+        header = read_header(batch)
+        if header.base_offset > self.next_offset and self.first_gap is None:
+            self.first_gap = (position, self.next_offset, header.base_offset)
+        self.next_offset = header.next_offset
+        self._counts.batches += 1
+        if header.record_count:
+            self._largest_ms = max(self._largest_ms, header.max_timestamp_ms)
+        else:
+            meta = meta._replace(max_timestamp_ms=-1)  # compaction left it: its time is no record's
+        self._batches.append(meta)
+        what = self._what_is_wrong_inside(batch, header)
+        if what is not None:
+            self.is_sound = False
+            yield Problem(self.path, position, header.base_offset, what, _RESTORE)
+
+    def _what_is_wrong_inside(self, batch: bytes, header: BatchHeader) -> str | None:
+        try:
+            records = decode_batch(batch, check_crc=False)
+        except HeadraceError as error:
+            return error.message
+        self._counts.records += len(records)
+        if len(records) != header.record_count:
+            return f"{len(records)} records, the header says {header.record_count}"
+        latest_ms = max((record.timestamp_ms for record in records), default=header.max_timestamp_ms)
+        # A batch that was compacted keeps the time of records that it lost.
+        if latest_ms > header.max_timestamp_ms:
+            return f"a record has timestamp {latest_ms}, the batch's largest is {header.max_timestamp_ms}"
+        return None
+
+    def verify_indexes(self, *, is_sealed: bool) -> Iterator[FileLine | Problem]:
+        stem = self.path.removesuffix(LOG_SUFFIX)
+        for suffix, check in ((INDEX_SUFFIX, check_index), (TIME_INDEX_SUFFIX, check_time_index)):
+            path = stem + suffix
+            if not self._fs.exists(path):
+                yield Problem(path, -1, self.base_offset, "the index is missing", "the next start rebuilds it")
+                continue
+            data = read_file(self._fs, path)
+            yield FileLine(path, len(data))
+            if not self.is_sound:
+                continue  # each entry behind the damage would be one more problem
+            for problem in check(path, data, self.base_offset, self._batches):
+                yield Problem(problem.path, problem.position, problem.offset, problem.what, _REBUILD)
+            if suffix == TIME_INDEX_SUFFIX and is_sealed:
+                last_ms = int.from_bytes(data[-12:-4], "big", signed=True) if len(data) >= 12 else -1
+                if len(data) % 12 == 0 and last_ms < self._largest_ms:
+                    yield Problem(
+                        path,
+                        max(len(data) - 12, 0),
+                        self.next_offset - 1,
+                        f"ends with timestamp {last_ms}, the segment's largest is {self._largest_ms}",
+                        _REBUILD,
+                    )

@@ -1,0 +1,70 @@
+"""``headrace log verify`` names every damaged byte, with its file, and says nothing of what is sound."""
+
+from __future__ import annotations
+
+import pytest
+from damage_world import ORDERS, ROOT, Image, make_image
+
+from headrace_core.log.dump import Problem, dump
+from headrace_core.log.verify import Counts, verify
+from headrace_core.testing.crashing_fs import CrashingFileSystem
+
+
+@pytest.fixture(scope="module", params=[True, False], ids=["after a clean stop", "after a kill"])
+def image(request: pytest.FixtureRequest) -> Image:
+    return make_image(clean=request.param)
+
+
+def problems(fs: CrashingFileSystem, path: str = ROOT) -> list[Problem]:
+    return [line for line in verify(path, fs=fs) if isinstance(line, Problem)]
+
+
+def test_a_sound_directory_is_sound(image: Image) -> None:
+    counts = Counts()
+    assert [line for line in verify(ROOT, fs=image.fs, counts=counts) if isinstance(line, Problem)] == []
+    files = [path for path, data in image.fs.files().items() if not path.endswith(".lock")]
+    assert counts.files == len(files), "every file was looked at"
+    assert counts.bytes == sum(len(image.fs.files()[path]) for path in files)
+    assert [line for line in dump(f"{ROOT}/{ORDERS}", fs=image.fs, deep=True) if isinstance(line, Problem)] == []
+
+
+def test_every_flipped_byte_is_named(image: Image) -> None:
+    for path, data in image.fs.files().items():
+        for position in range(len(data)):
+            fs = image.damaged()
+            fs.flip(path, position, (0x01, 0x80, 0xFF, 0x10)[position % 4])
+            found = problems(fs)
+            assert any(path in (problem.path, problem.what) or path in problem.what for problem in found), (
+                f"{path}, byte {position} flipped: {found or 'nothing was said'}"
+            )
+            assert all(problem.cure for problem in found), "each says what to do"
+
+
+def test_every_cut_of_a_segment_is_named(image: Image) -> None:
+    """At the end of the last batch but one in the last segment nothing tells it from a log that ends there, but for a
+    recovery point above it."""
+    segments = [path for path in image.fs.files() if path.endswith(".log") and str(ORDERS) in path]
+    for path in segments[:-1]:
+        data = image.fs.files()[path]
+        for size in range(0, len(data), 3):
+            fs = image.damaged()
+            fs.replace(path, data[:size])
+            assert any(problem.path.startswith(path.removesuffix(".log")) for problem in problems(fs)), (
+                f"{path}[:{size}]"
+            )
+
+
+def test_a_quarantined_log_is_named(image: Image) -> None:
+    fs = image.damaged()
+    fs.replace(f"{ROOT}/{ORDERS}/headrace-quarantine", b"/data/orders-0/0.log, position 3, offset 7: rotten\n")
+    (found,) = problems(fs)
+    assert "rotten" in found.what
+    assert "remove" in found.cure
+
+
+def test_what_is_no_log_is_refused_by_name(image: Image) -> None:
+    with pytest.raises(FileNotFoundError, match="/nowhere"):
+        list(verify("/nowhere", fs=image.fs))
+    image.fs.replace("/other", b"x")
+    with pytest.raises(ValueError, match="/other"):
+        list(verify("/other", fs=image.fs))
