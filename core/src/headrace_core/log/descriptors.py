@@ -85,7 +85,7 @@ class CachedFile:
     def size(self) -> int:
         return self._descriptor().size()
 
-    def pread(self, size: int, position: int) -> bytes:
+    def pread(self, size: int, position: int) -> bytes:  # as _descriptor(), without the call
         file = self._file
         if file is None:
             file = self._cache._reopen(self)
@@ -93,7 +93,11 @@ class CachedFile:
         return file.pread(size, position)
 
     def is_cached(self, size: int, position: int) -> bool:
-        return self._descriptor().is_cached(size, position)
+        file = self._file
+        if file is None:
+            file = self._cache._reopen(self)
+        self._is_used = True
+        return file.is_cached(size, position)
 
     def pwritev(self, buffers: Sequence[Buffer], position: int) -> int:
         return self._descriptor_to_write().pwritev(buffers, position)
