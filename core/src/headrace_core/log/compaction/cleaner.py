@@ -162,7 +162,7 @@ class _Round:
         segments = [segment for segment in self._segments[:-1] if segment.base_offset < clean_offset]
         is_interrupted = False
         for group in self._groups(segments):
-            if not self._clean_group(group, judge, clean_offset - 1):
+            if not self._clean_group_or_leave(group, judge, clean_offset - 1):
                 is_interrupted = True
                 break
         return self._report(
@@ -276,6 +276,22 @@ class _Round:
             return file.size()
         finally:
             file.close()
+
+    def _clean_group_or_leave(self, group: Sequence[LogSegment], judge: TransactionJudge, latest: int) -> bool:
+        """``_clean_group``; also True when retention took all of the group meanwhile, which is as good."""
+        try:
+            if not self._is_below_start(group) and self._clean_group(group, judge, latest):
+                return True
+        except (CorruptLogError, FileNotFoundError):
+            if not self._is_below_start(group):
+                raise
+        self._expected.difference_update(group)
+        return self._is_below_start(group)
+
+    def _is_below_start(self, group: Sequence[LogSegment]) -> bool:
+        """Have all segments of a group been deleted from the log's front?"""
+        present = self._log.segments
+        return bool(present) and present[0].base_offset > group[-1].base_offset
 
     def _clean_group(self, group: Sequence[LogSegment], judge: TransactionJudge, latest: int) -> bool:
         """Filters a group into a new segment and has it swapped in; False when the log was changed meanwhile."""
