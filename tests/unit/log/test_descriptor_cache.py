@@ -138,6 +138,16 @@ def test_a_failed_sync_leaves_the_descriptor_where_it_is():
         assert left.is_open
 
 
+def test_a_turn_that_wrote_to_many_files_gives_their_descriptors_back_when_it_has_synced_them(tmp_path: Path):
+    cache = DescriptorCache(RealFileSystem(), 5)
+    files = filled(cache, str(tmp_path), 40)
+    for file in files:
+        file.pwritev([b"x"], 1)
+    assert descriptors_of(tmp_path) == 40
+    cache.sync_files(files)
+    assert descriptors_of(tmp_path) <= 5
+
+
 def test_many_unsynced_files_leave_room_for_others():
     cache = DescriptorCache(CrashingFileSystem(), 8)
     files = filled(cache, "", 40)

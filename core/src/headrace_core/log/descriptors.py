@@ -197,8 +197,7 @@ class DescriptorCache:
             return found
 
     def _give_descriptor(self, file: CachedFile, *, create: bool = False) -> File:
-        while len(self._ring) >= max(self._files_max - len(self._held), 1) and self._turn_hand():
-            pass
+        self._keep_to(self._files_max - 1)
         try:
             found = self._fs.open(file.path, write=True, create=create)
         except OSError as error:
@@ -223,6 +222,11 @@ class DescriptorCache:
             ) from error
 
     # ---------------------------------------------------------------- closing
+
+    def _keep_to(self, files: int) -> None:
+        """Closes files until so many are open; not the last one, if it is the unsynced ones that are too many."""
+        while len(self._ring) > max(files - len(self._held), 0) and self._turn_hand():
+            pass
 
     def _turn_hand(self) -> bool:
         """Takes one entry out of the ring; False when there is none."""
@@ -256,6 +260,7 @@ class DescriptorCache:
                 file._is_held = False
                 self._held.discard(file)
                 self._ring.append(ref(file))
+                self._keep_to(self._files_max)
 
     def _retire(self, file: CachedFile) -> None:
         """Its name is about to go, or to be another file's. Its readers go on with the descriptor; if none is to be

@@ -1,0 +1,296 @@
+"""Thousands of partitions on one broker, and long logs at its start: what they cost.
+
+    partitions.py [--partitions 5000] [--rounds 5] [--smoke] [--only many,unclean,clean] [--save]
+
+A real controller and broker (``LocalCluster``), the defaults of production. Three cases:
+
+    many      memory, descriptors and idle CPU with 50 partitions and with 5,000 more (of 1 topic, then of 500 topics),
+              producing to 50 of them and to 50 in all, in turns; creating and deleting the 5,000; a clean restart
+    unclean   kill -9 with 1 GiB that was never flushed (log.flush=os) beyond the recovery point, then the start
+    clean     a clean restart with 10 GiB
+
+Each sample is one JSON object on a line; a table of bars closes the run. Exit 1 when a bar is missed or a case fails.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shutil
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from measure import PYTHON, ROOT, WORK, Samples, emit, machine, rss_mib, run_json, save, settle, table
+
+from headrace import Admin, LocalCluster, NewTopic
+
+FEW = 50
+TICKS = os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    partitions: int
+    topics: int  # that share as many partitions in the second layout
+    records: int  # of 100 bytes, of one produce run
+    rounds: int
+    idle_s: float
+    suspect_records: int  # of 1,000 bytes
+    long_records: int
+
+
+FULL = Sizes(5000, 500, 8_000_000, 5, 20.0, 1_060_000, 10_800_000)
+SMOKE = Sizes(60, 6, 50_000, 1, 1.0, 5_000, 10_000)
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    what: str
+    sample: str
+    limit: float
+    at_least: bool = False
+
+    def verdict(self, samples: Samples) -> tuple[float | None, bool]:
+        """The worst value, and whether it keeps to the limit."""
+        values = samples.values.get(self.sample)
+        if not values:
+            return None, False
+        worst = min(values) if self.at_least else max(values)
+        return worst, worst >= self.limit if self.at_least else worst <= self.limit
+
+
+BARS = {
+    "many": (
+        Bar("idle CPU of the broker, % of a core", "many.idle_cpu", 5.0),
+        Bar("memory per partition, KiB (the worse of created and restarted)", "many.rss_per_partition", 20.0),
+        Bar("descriptors of the broker", "many.descriptors", 1200.0),
+        Bar("clean restart, s", "many.restart", 10.0),
+        Bar("producing to 50 of them, of the speed with 50 in all", "many.produce_ratio", 0.8, at_least=True),
+    ),
+    "unclean": (Bar("start after kill -9 with 1 GiB in doubt, s", "unclean.start", 5.0),),
+    "clean": (Bar("clean restart with 10 GiB, s", "clean.restart", 3.0),),
+}
+
+
+class Cluster:
+    """One controller and one broker, and what the system says about them."""
+
+    work = WORK
+
+    def __init__(self, directory: Path) -> None:
+        self.local = LocalCluster(brokers=1, data=directory, start_timeout_s=120, stop_timeout_s=120)
+
+    def pid(self, role: str) -> int:
+        return next(int(node["pid"]) for node in self.local.ps() if node["role"] == role)
+
+    def cpu_s(self, role: str) -> float:
+        fields = Path(f"/proc/{self.pid(role)}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / TICKS
+
+    def descriptors(self) -> int:
+        return len(os.listdir(f"/proc/{self.pid('broker')}/fd"))
+
+    def rss_kib(self, role: str = "broker") -> float:
+        return rss_mib(self.pid(role)) * 1024
+
+    def create(self, topics: Sequence[tuple[str, int]], **config: str) -> float:
+        """Creates topics in one request; seconds until every partition is led."""
+        begun = time.monotonic()
+        with Admin(bootstrap_servers=self.local.bootstrap_servers) as admin:
+            admin.create_topics(
+                [NewTopic(name, partitions=count, replication_factor=1, config=config) for name, count in topics],
+                timeout=300,
+            )
+        return time.monotonic() - begun
+
+    def delete(self, topics: Sequence[str]) -> float:
+        begun = time.monotonic()
+        with Admin(bootstrap_servers=self.local.bootstrap_servers) as admin:
+            admin.delete_topics(list(topics), timeout=300)
+        return time.monotonic() - begun
+
+    def produce(self, topic: str, records: int, *, size: int = 100, api: str = "many") -> float:
+        """Records per second, every one acknowledged."""
+        command = [PYTHON, "-m", "headrace.cli", "bench", "produce", "--topic", topic, "--api", api]
+        command += ["--records", str(records), "--record-bytes", str(size)]
+        command += ["-b", self.local.bootstrap_servers, "-o", "json"]
+        found = run_json(command, timeout_s=300)
+        if found.get("verified") is not True:
+            raise RuntimeError(f"{' '.join(command)}: not verified: {found}")
+        return float(found["records_per_s"])
+
+    def restart(self) -> float:
+        """Seconds from the signal to stop until it serves again."""
+        begun = time.monotonic()
+        self.local.restart("broker", 1)
+        return time.monotonic() - begun
+
+    def own_start_s(self) -> float:
+        """What the broker itself says of its last start."""
+        return float(re.findall(r"NodeStarted .*seconds=([0-9.]+)", self.local.log("broker", 1))[-1])
+
+
+@contextmanager
+def cluster(name: str) -> Iterator[Cluster]:
+    directory = Cluster.work / f"partitions-{name}"
+    shutil.rmtree(directory, ignore_errors=True)
+    directory.mkdir(parents=True)
+    try:
+        one = Cluster(directory)
+        with one.local:
+            yield one
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+# ---------------------------------------------------------------------------------------------- the cases
+
+
+def many(samples: Samples, sizes: Sizes) -> None:
+    for layout, topics in (
+        ("one", [("many", sizes.partitions)]),
+        ("topics", [(f"many-{number}", sizes.partitions // sizes.topics) for number in range(sizes.topics)]),
+    ):
+        with cluster(f"{layout}-few") as few, cluster(layout) as one:
+            for each in (few, one):
+                each.create([("few", FEW)])
+                each.restart()
+            _many(samples, sizes, one, layout, topics)
+            _produce_in_turns(samples, sizes, few, one, layout)
+            samples.add("many.descriptors", one.descriptors(), "")
+            samples.add(f"many.{layout}.delete", one.delete([name for name, _ in topics]), "s")
+
+
+def _many(samples: Samples, sizes: Sizes, one: Cluster, layout: str, topics: list[tuple[str, int]]) -> None:
+    fresh_kib, controller_kib = one.rss_kib(), one.rss_kib("controller")
+    cpu_s = {role: one.cpu_s(role) for role in ("broker", "controller")}
+    samples.add(f"many.{layout}.create", one.create(topics), "s")
+    for role, before_s in cpu_s.items():
+        samples.add(f"many.{layout}.create_cpu.{role}", one.cpu_s(role) - before_s, "s")
+    samples.add(f"many.{layout}.rss_controller", one.rss_kib("controller") - controller_kib, "KiB")
+    samples.add("many.rss_per_partition", (one.rss_kib() - fresh_kib) / sizes.partitions, "KiB")
+    samples.add("many.descriptors", one.descriptors(), "")
+    _idle(samples, sizes, one, layout)
+    samples.add("many.restart", one.restart(), "s")
+    samples.add(f"many.{layout}.start", one.own_start_s(), "s")
+    samples.add("many.rss_per_partition", (one.rss_kib() - fresh_kib) / sizes.partitions, "KiB")
+    samples.add("many.descriptors", one.descriptors(), "")
+    _idle(samples, sizes, one, layout)
+
+
+def _produce_in_turns(samples: Samples, sizes: Sizes, few: Cluster, one: Cluster, layout: str) -> None:
+    """To 50 partitions of either broker, the other one idle meanwhile: a slow minute of the machine hits both."""
+    found: dict[str, list[float]] = {"with_50": [], "with_all": []}
+    for number in range(sizes.rounds + 1):
+        for name, each in (("with_50", few), ("with_all", one)):
+            records_per_s = each.produce("few", sizes.records)
+            if number:  # the first round makes the files
+                found[name].append(records_per_s)
+                samples.add(f"many.{layout}.produce_{name}", records_per_s, "rec/s")
+    ratio = statistics.median(found["with_all"]) / statistics.median(found["with_50"])
+    samples.add("many.produce_ratio", ratio, "x")
+
+
+def _idle(samples: Samples, sizes: Sizes, one: Cluster, layout: str) -> None:
+    settle()
+    time.sleep(sizes.idle_s / 4)
+    before = {role: one.cpu_s(role) for role in ("broker", "controller")}
+    time.sleep(sizes.idle_s)
+    used = {role: (one.cpu_s(role) - before[role]) / sizes.idle_s * 100 for role in before}
+    samples.add("many.idle_cpu", used["broker"], "%")
+    samples.add(f"many.{layout}.idle_cpu_controller", used["controller"], "%")
+
+
+def unclean(samples: Samples, sizes: Sizes) -> None:
+    with cluster("unclean") as one:
+        one.create([("suspect", 1)], **{"log.flush": "os", "segment.bytes": str(2**31 - 1)})
+        one.produce("suspect", sizes.suspect_records, size=1000, api="arrow")
+        log = next(one.local.directory.rglob("suspect-0/*.log"))
+        samples.add("unclean.bytes", log.stat().st_size / 2**30, "GiB")
+        one.local.kill("broker", 1)
+        begun = time.monotonic()
+        one.local.restart("broker", 1)
+        samples.add("unclean.start", time.monotonic() - begun, "s")
+        samples.add("unclean.start_of_the_broker", one.own_start_s(), "s")
+
+
+def clean(samples: Samples, sizes: Sizes) -> None:
+    with cluster("clean") as one:
+        one.create([("long", 4)], **{"log.flush": "os"})
+        one.produce("long", sizes.long_records, size=1000, api="arrow")
+        size = sum(path.stat().st_size for path in one.local.directory.rglob("long-*/*.log"))
+        samples.add("clean.bytes", size / 2**30, "GiB")
+        samples.add("clean.first_restart", one.restart(), "s")  # the stop forces what log.flush=os had left
+        samples.add("clean.restart", one.restart(), "s")
+        samples.add("clean.start", one.own_start_s(), "s")
+
+
+CASES: dict[str, Callable[[Samples, Sizes], None]] = {"many": many, "unclean": unclean, "clean": clean}
+
+
+def verdicts(samples: Samples, cases: Sequence[str]) -> list[dict[str, Any]]:
+    found = []
+    for bar in (bar for case in cases for bar in BARS[case]):
+        value, met = bar.verdict(samples)
+        found.append({"what": bar.what, "bar": bar.limit, "at_least": bar.at_least, "measured": value, "met": met})
+    return found
+
+
+def shown(bars: Sequence[dict[str, Any]]) -> str:
+    lines = []
+    for bar in bars:
+        value = "not measured" if bar["measured"] is None else f"{bar['measured']:.3g}"
+        sign = ">=" if bar["at_least"] else "<="
+        lines.append(f"{'yes' if bar['met'] else 'NO':<4}{bar['what']:<66}{sign} {bar['bar']:<8g}{value}")
+    return "\n".join(lines)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--partitions", type=int)
+    parser.add_argument("--rounds", type=int)
+    parser.add_argument("--smoke", action="store_true")
+    parser.add_argument("--only", default=",".join(CASES))
+    parser.add_argument("--work", type=Path, default=WORK, help="where the clusters live for as long as they run")
+    parser.add_argument("--save", action="store_true", help="into bench/results")
+    asked = parser.parse_args()
+    Cluster.work = asked.work
+    sizes = SMOKE if asked.smoke else FULL
+    partitions, rounds = asked.partitions or sizes.partitions, asked.rounds or sizes.rounds
+    sizes = Sizes(
+        partitions,
+        max(partitions // 10, 1),
+        sizes.records,
+        rounds,
+        sizes.idle_s,
+        sizes.suspect_records,
+        sizes.long_records,
+    )
+    cases = asked.only.split(",")
+    samples = Samples()
+    emit(machine=machine())
+    for case in cases:
+        try:
+            CASES[case](samples, sizes)
+        except (RuntimeError, OSError) as failure:
+            samples.fail(case, str(failure))
+    bars = verdicts(samples, cases)
+    emit(bars=bars)
+    print(table(samples))
+    print(shown(bars))
+    if asked.save:
+        print(save(samples, what="partitions", extra={"partitions": partitions, "bars": bars}).relative_to(ROOT))
+    for failed in samples.failures:
+        print(f"failed: {failed}")
+    return 1 if samples.failures or not all(bar["met"] for bar in bars) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,85 @@
+"""Many partitions on a real broker with few descriptors, and the benchmark that measures thousands."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from headrace import Admin, Consumer, LocalCluster, NewTopic, Producer, TopicPartition
+
+ROOT = Path(__file__).resolve().parents[3]
+PARTITIONS = 240
+FILES_MAX = 20
+
+
+def log_descriptors(pid: int) -> int:
+    """How many descriptors of a process are files of the topic's logs."""
+    found = 0
+    for name in os.listdir(f"/proc/{pid}/fd"):
+        try:
+            found += "/many-" in os.readlink(f"/proc/{pid}/fd/{name}")
+        except FileNotFoundError:
+            continue
+    return found
+
+
+def broker_pid(cluster: LocalCluster) -> int:
+    return next(int(node["pid"]) for node in cluster.ps() if node["role"] == "broker")
+
+
+def produce(cluster: LocalCluster, life: int) -> None:
+    with Producer(bootstrap_servers=cluster.bootstrap_servers) as producer:
+        futures = [
+            producer.send("many", b"%d of life %d" % (number, life), partition=number) for number in range(PARTITIONS)
+        ]
+        for future in futures:
+            future.result(timeout=30)
+
+
+def consumed(cluster: LocalCluster, wanted: int) -> set[tuple[int, bytes]]:
+    found: set[tuple[int, bytes]] = set()
+    with Consumer(bootstrap_servers=cluster.bootstrap_servers, auto_offset_reset="earliest") as consumer:
+        consumer.assign([TopicPartition("many", number) for number in range(PARTITIONS)])
+        deadline = time.monotonic() + 60
+        while len(found) < wanted and time.monotonic() < deadline:
+            found |= {(record.partition, record.value or b"") for record in consumer.poll(0.5)}
+    return found
+
+
+def test_every_partition_is_written_and_read_through_few_descriptors():
+    with LocalCluster(brokers=1, config={"log.open.files.max": FILES_MAX}) as cluster:
+        with Admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
+            admin.create_topics([NewTopic("many", partitions=PARTITIONS, replication_factor=1)])
+        assert log_descriptors(broker_pid(cluster)) <= FILES_MAX
+        produce(cluster, 1)
+        expected = {(number, b"%d of life 1" % number) for number in range(PARTITIONS)}
+        assert consumed(cluster, PARTITIONS) == expected
+        assert log_descriptors(broker_pid(cluster)) <= FILES_MAX
+        cluster.kill("broker", 1)
+        cluster.restart("broker", 1)
+        assert log_descriptors(broker_pid(cluster)) <= FILES_MAX
+        produce(cluster, 2)
+        cluster.restart("broker", 1)
+        expected |= {(number, b"%d of life 2" % number) for number in range(PARTITIONS)}
+        assert consumed(cluster, 2 * PARTITIONS) == expected
+        assert log_descriptors(broker_pid(cluster)) <= FILES_MAX
+
+
+def test_the_benchmark_of_partitions_runs(tmp_path: Path):
+    """Small: what it measures means nothing, but every case has to come to its end and every bar to be measured."""
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "bench" / "partitions.py"), "--smoke", "--work", str(tmp_path)],
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    assert not [line for line in lines if "failed" in line], done.stdout + done.stderr
+    (bars,) = [line["bars"] for line in lines if "bars" in line]
+    assert len(bars) == 7
+    assert all(bar["measured"] is not None for bar in bars)
