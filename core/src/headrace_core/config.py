@@ -383,7 +383,7 @@ class ConfigDef:
         if found:
             raise InvalidConfigError("; ".join(found))
 
-    def notes(self, given: Mapping[str, Any]) -> list[str]:
+    def notes(self, given: Iterable[str]) -> list[str]:
         """One line for each given key that is not honoured: what stands in its place, or why it does nothing."""
         lines = []
         for key in map(self.key, given):

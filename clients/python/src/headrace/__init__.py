@@ -26,10 +26,12 @@ if TYPE_CHECKING:
     from .fetch import RangeReader as RangeReader
     from .local import LocalCluster as LocalCluster
     from .memory import tune_memory as tune_memory
+    from .models import AppendConfig as AppendConfig
     from .models import BrokerInfo as BrokerInfo
     from .models import ClusterDescription as ClusterDescription
     from .models import ConfigEntry as ConfigEntry
     from .models import ConfigResource as ConfigResource
+    from .models import ConfigSynonym as ConfigSynonym
     from .models import CreatedTopic as CreatedTopic
     from .models import LogDirDescription as LogDirDescription
     from .models import ManyMetadata as ManyMetadata
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
     from .models import PartitionDescription as PartitionDescription
     from .models import RecordRange as RecordRange
     from .models import ReplicaInfo as ReplicaInfo
+    from .models import SubtractConfig as SubtractConfig
     from .models import TopicDescription as TopicDescription
     from .models import TopicPartitionReplica as TopicPartitionReplica
     from .partitioners import PriorityPartitioner as PriorityPartitioner
@@ -54,6 +57,7 @@ __version__ = "0.1.0"
 #: Public name -> the module that holds it.
 _HOMES = {
     "Admin": ".admin",
+    "AppendConfig": ".models",
     "AsyncAdmin": ".admin",
     "AsyncConsumer": ".consumer",
     "AsyncProducer": ".producer",
@@ -62,6 +66,7 @@ _HOMES = {
     "ClusterDescription": ".models",
     "ConfigEntry": ".models",
     "ConfigResource": ".models",
+    "ConfigSynonym": ".models",
     "Consumer": ".consumer",
     "CreatedTopic": ".models",
     "HeadraceError": ".errors",
@@ -81,6 +86,7 @@ _HOMES = {
     "RecordMetadata": ".accumulator",
     "RecordRange": ".models",
     "ReplicaInfo": ".models",
+    "SubtractConfig": ".models",
     "TopicDescription": ".models",
     "TopicPartition": "headrace_core.types",
     "TopicPartitionReplica": ".models",
@@ -89,6 +95,7 @@ _HOMES = {
 
 __all__ = [
     "Admin",
+    "AppendConfig",
     "AsyncAdmin",
     "AsyncConsumer",
     "AsyncProducer",
@@ -97,6 +104,7 @@ __all__ = [
     "ClusterDescription",
     "ConfigEntry",
     "ConfigResource",
+    "ConfigSynonym",
     "Consumer",
     "ConsumerRecord",
     "CreatedTopic",
@@ -117,6 +125,7 @@ __all__ = [
     "RecordMetadata",
     "RecordRange",
     "ReplicaInfo",
+    "SubtractConfig",
     "TopicDescription",
     "TopicPartition",
     "TopicPartitionReplica",

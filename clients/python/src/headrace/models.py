@@ -115,14 +115,50 @@ class ConfigResource(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
+class ConfigSynonym:
+    """A value that is set for a key, under the name that it has there (``log.retention.ms`` for ``retention.ms``)."""
+
+    name: str
+    value: str
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
 class ConfigEntry:
-    """One key. ``source``: default, static_broker, dynamic_default_broker, dynamic_broker or dynamic_topic."""
+    """One key. ``source``: default, static_broker, dynamic_default_broker, dynamic_broker or dynamic_topic.
+
+    ``value`` is empty when ``is_sensitive``. ``type``: boolean, int, long, double, string, list, password or class;
+    ``allowed``: the legal values in words, or empty. ``synonyms`` (when asked for): every value that is set, the one
+    that holds first, the default last.
+    """
 
     name: str
     value: str
     source: str
     read_only: bool = False
     documentation: str = ""
+    type: str = ""
+    is_sensitive: bool = False
+    allowed: str = ""
+    synonyms: tuple[ConfigSynonym, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class AppendConfig:
+    """In alter_configs: add ``items`` (with commas) to the list that holds now, where they are not in it."""
+
+    items: str
+
+
+@dataclass(frozen=True, slots=True)
+class SubtractConfig:
+    """In alter_configs: take ``items`` (with commas) out of the list that holds now."""
+
+    items: str
+
+
+#: What a key may be altered to; None: back to its default.
+ConfigValue = str | None | AppendConfig | SubtractConfig
 
 
 class TopicPartitionReplica(NamedTuple):

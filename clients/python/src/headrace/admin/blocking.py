@@ -11,6 +11,7 @@ from ..models import (
     ClusterDescription,
     ConfigEntry,
     ConfigResource,
+    ConfigValue,
     CreatedTopic,
     LogDirDescription,
     NewTopic,
@@ -18,7 +19,7 @@ from ..models import (
     TopicPartitionReplica,
 )
 from ..settings import ADMIN, resolve
-from . import log_dirs
+from . import configs, log_dirs
 from .calls import AdminCalls, new_topics
 
 T = TypeVar("T")
@@ -67,20 +68,24 @@ class Admin:
         self._run(lambda calls: calls.create_partitions(dict(counts), timeout, validate_only))
 
     def describe_configs(
-        self, resources: Iterable[ConfigResource], *, timeout: float | None = None
+        self, resources: Iterable[ConfigResource], *, include_synonyms: bool = False, timeout: float | None = None
     ) -> dict[ConfigResource, dict[str, ConfigEntry]]:
-        """All keys of each resource, with where their values come from."""
-        return self._run(lambda calls: calls.describe_configs(list(resources), timeout))
+        """All keys of each resource, with where their values come from; with ``include_synonyms`` every value that is
+        set for them. A live broker is asked itself what its properties file says."""
+        wanted = list(resources)
+        return self._run(lambda calls: configs.describe_configs(calls, wanted, include_synonyms, timeout))
 
     def alter_configs(
         self,
-        changes: Mapping[ConfigResource, Mapping[str, str | None]],
+        changes: Mapping[ConfigResource, Mapping[str, ConfigValue]],
         *,
         timeout: float | None = None,
         validate_only: bool = False,
     ) -> None:
-        """Set keys, or put them back to their default (None); what is not named stays (KIP-339)."""
-        self._run(lambda calls: calls.alter_configs(dict(changes), timeout, validate_only))
+        """Set keys, put them back to their default (None), or change lists (AppendConfig, SubtractConfig); what is not
+        named stays (KIP-339). ``validate_only``: check, and change nothing."""
+        wanted = dict(changes)
+        self._run(lambda calls: configs.alter_configs(calls, wanted, timeout, validate_only))
 
     def delete_records(
         self, before: Mapping[TopicPartition, int], *, timeout: float | None = None

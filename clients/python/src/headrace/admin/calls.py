@@ -22,19 +22,11 @@ from ..engine.connections import call
 from ..engine.io_thread import closed_error, forget, forked_error, register
 from ..models import (
     ClusterDescription,
-    ConfigEntry,
-    ConfigResource,
     CreatedTopic,
     NewTopic,
     PartitionDescription,
     TopicDescription,
 )
-
-_RESOURCE_TYPES = {
-    "topic": admin_pb2.CONFIG_RESOURCE_TYPE_TOPIC,
-    "broker": admin_pb2.CONFIG_RESOURCE_TYPE_BROKER,
-}
-_RESOURCE_NAMES = {number: name for name, number in _RESOURCE_TYPES.items()}
 
 
 class AdminCalls:
@@ -85,55 +77,22 @@ class AdminCalls:
             )
             for partition, brokers in sorted((topic.assignments or {}).items()):
                 item.assignments.add(partition=partition, broker_ids=list(brokers))
-        answer = await self._change("CreateTopics", request, timeout)
-        _raise_failures((item.name, item.error) for item in answer.results)
+        answer = await self.change("CreateTopics", request, timeout)
+        raise_failures((item.name, item.error) for item in answer.results)
         return [
             CreatedTopic(item.name, item.topic_id, item.partitions, item.replication_factor) for item in answer.results
         ]
 
     async def delete_topics(self, names: list[str], timeout: float | None) -> None:
-        answer = await self._change("DeleteTopics", admin_pb2.DeleteTopicsRequest(topics=names), timeout)
-        _raise_failures((item.name, item.error) for item in answer.results)
+        answer = await self.change("DeleteTopics", admin_pb2.DeleteTopicsRequest(topics=names), timeout)
+        raise_failures((item.name, item.error) for item in answer.results)
 
     async def create_partitions(self, counts: dict[str, int], timeout: float | None, validate_only: bool) -> None:
         request = admin_pb2.CreatePartitionsRequest(validate_only=validate_only)
         for topic, count in counts.items():
             request.topics.add(topic=topic, total_count=_int32(count, "count"))
-        answer = await self._change("CreatePartitions", request, timeout)
-        _raise_failures((item.topic, item.error) for item in answer.results)
-
-    async def describe_configs(
-        self, resources: list[ConfigResource], timeout: float | None
-    ) -> dict[ConfigResource, dict[str, ConfigEntry]]:
-        await self._see_own_writes(timeout)
-        request = admin_pb2.DescribeConfigsRequest(resources=[_resource(item) for item in resources])
-        answer = await self._call("DescribeConfigs", request, timeout)
-        _raise_failures((_shown(item.resource), item.error) for item in answer.results)
-        return {
-            ConfigResource(_RESOURCE_NAMES.get(item.resource.type, "unknown"), item.resource.name): {
-                entry.name: ConfigEntry(
-                    entry.name,
-                    entry.value,
-                    admin_pb2.ConfigSource.Name(entry.source).removeprefix("CONFIG_SOURCE_").lower(),
-                    entry.read_only,
-                    entry.documentation,
-                )
-                for entry in item.entries
-            }
-            for item in answer.results
-        }
-
-    async def alter_configs(
-        self, changes: dict[ConfigResource, Any], timeout: float | None, validate_only: bool
-    ) -> None:
-        request = admin_pb2.AlterConfigsRequest(validate_only=validate_only)
-        for resource, values in changes.items():
-            item = request.resources.add(resource=_resource(resource))
-            for name, value in values.items():
-                kind = admin_pb2.AlterConfigOp.KIND_DELETE if value is None else admin_pb2.AlterConfigOp.KIND_SET
-                item.ops.add(kind=kind, name=name, value="" if value is None else str(value))
-        answer = await self._change("AlterConfigs", request, timeout)
-        _raise_failures((_shown(item.resource), item.error) for item in answer.results)
+        answer = await self.change("CreatePartitions", request, timeout)
+        raise_failures((item.topic, item.error) for item in answer.results)
 
     async def delete_records(
         self, before: dict[TopicPartition, int], timeout: float | None
@@ -165,7 +124,7 @@ class AdminCalls:
 
     async def describe_topics(self, names: list[str] | None, timeout: float | None) -> list[TopicDescription]:
         answer = await self._metadata(timeout, topics=names or [], all_topics=names is None)
-        _raise_failures((item.name, item.error) for item in answer.topics)
+        raise_failures((item.name, item.error) for item in answer.topics)
         return [
             TopicDescription(
                 item.name,
@@ -199,19 +158,19 @@ class AdminCalls:
         await metadata.refresh([], deadline=self.engine.deadline(timeout))
         return await metadata.ask(request, self.engine.deadline(timeout))
 
-    async def _see_own_writes(self, timeout: float | None) -> None:
+    async def see_own_writes(self, timeout: float | None) -> None:
         if self.engine.metadata.snapshot.metadata_offset < self.written_offset:
             await self.engine.metadata.refresh(
                 [], min_offset=self.written_offset, deadline=self.engine.deadline(timeout)
             )
 
-    async def _change(self, method: str, request: Any, timeout: float | None) -> Any:
+    async def change(self, method: str, request: Any, timeout: float | None) -> Any:
         """A change, and its place in the metadata log; returns when the node we asked shows it."""
-        answer = await self._call(method, request, timeout)
+        answer = await self.call(method, request, timeout)
         self.written_offset = max(self.written_offset, answer.metadata_offset)
         return answer
 
-    async def _call(self, method: str, request: Any, timeout: float | None) -> Any:
+    async def call(self, method: str, request: Any, timeout: float | None) -> Any:
         def stub_of(address: str) -> Callable[..., Any]:
             found: Callable[..., Any] = getattr(self.engine.connections.admin(address), method)
             return found
@@ -226,7 +185,7 @@ class AdminCalls:
         return await self.engine.retrying(attempt, deadline, method)
 
 
-def _raise_failures(results: Iterable[tuple[str, Any]]) -> None:
+def raise_failures(results: Iterable[tuple[str, Any]]) -> None:
     """Raise the first failure; when there are several, its message tells them all."""
     failed: list[tuple[str, HeadraceError]] = [
         (name, from_number(error.code, error.message)) for name, error in results if error.code
@@ -247,19 +206,6 @@ def _check_count(topic: NewTopic, what: str, count: int | None, error: type[Head
     """None and Kafka's -1 mean the cluster's default; the wire's 0 would too, and is a mistake here."""
     if count is not None and count < 1 and count != -1:
         raise error(f"topic {topic.name!r}: {what}={count}: must be at least 1, or None for the cluster's default")
-
-
-def _resource(resource: ConfigResource) -> Any:
-    kind = _RESOURCE_TYPES.get(resource[0])
-    if kind is None:
-        raise InvalidArgumentError(f"configuration resource type {resource[0]!r}: must be 'topic' or 'broker'")
-    return admin_pb2.ConfigResource(type=kind, name=str(resource[1]))
-
-
-def _shown(resource: Any) -> str:
-    """A resource in an error's text: ``topic orders``, ``broker 1``, ``all brokers``."""
-    kind = _RESOURCE_NAMES.get(resource.type, "resource")
-    return f"{kind} {resource.name}" if resource.name or kind != "broker" else "all brokers"
 
 
 def _int32(value: int, what: str) -> int:

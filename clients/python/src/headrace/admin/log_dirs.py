@@ -5,19 +5,18 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import Any, TypeVar
+from collections.abc import Iterable, Mapping
+from typing import Any
 
-from headrace_core.errors import BrokerIdNotRegisteredError, HeadraceError, InvalidArgumentError, from_number
+from headrace_core.errors import HeadraceError, InvalidArgumentError, from_number
 from headrace_core.rpc.status import error_of
 from headrace_core.types import TopicPartition
-from headrace_protos.v1 import admin_pb2, metadata_pb2
+from headrace_protos.v1 import admin_pb2
 
 from ..engine.connections import call
 from ..models import LogDirDescription, ReplicaInfo, TopicPartitionReplica
 from .calls import AdminCalls
-
-T = TypeVar("T")
+from .routing import at_broker
 
 
 def wanted_replicas(topics: Iterable[str | TopicPartition] | str | None) -> dict[str, set[int]] | None:
@@ -64,7 +63,7 @@ async def describe_log_dirs(
         answer = await call(engine.connections.admin(address).DescribeLogDirs, own, address, timeout_s)
         return [_description(broker_id, item) for item in answer.directories]
 
-    found = await asyncio.gather(*(_at_broker(calls, broker_id, describe, timeout) for broker_id in ids))
+    found = await asyncio.gather(*(at_broker(calls, broker_id, describe, timeout) for broker_id in ids))
     return dict(zip(ids, found, strict=True))
 
 
@@ -95,30 +94,10 @@ async def alter_replica_log_dirs(
             if item.error.code
         ]
 
-    outcomes = await asyncio.gather(*(_at_broker(calls, broker_id, alter, timeout) for broker_id in by_broker))
+    outcomes = await asyncio.gather(*(at_broker(calls, broker_id, alter, timeout) for broker_id in by_broker))
     failed = [failure for outcome in outcomes for failure in outcome]
     if failed:
         raise type(failed[0][1])("; ".join(f"{name}: {error.message}" for name, error in failed))
-
-
-async def _at_broker(
-    calls: AdminCalls, broker_id: int, ask: Callable[[int, str, float], Awaitable[T]], timeout: float | None
-) -> T:
-    """``ask`` a broker, once it shows what this client has written. BrokerIdNotRegisteredError when it is not live."""
-    engine = calls.engine
-
-    async def attempt(timeout_s: float) -> T:
-        broker = engine.metadata.snapshot.brokers.get(broker_id)
-        if broker is None:
-            live = ", ".join(map(str, sorted(engine.metadata.snapshot.brokers))) or "none"
-            raise BrokerIdNotRegisteredError(f"broker {broker_id} is not live, or does not exist (live: {live})")
-        if calls.written_offset:
-            seen = metadata_pb2.MetadataRequest(min_metadata_offset=calls.written_offset)
-            await call(engine.connections.metadata(broker.address).GetMetadata, seen, broker.address, timeout_s)
-        return await ask(broker_id, broker.address, timeout_s)
-
-    answer: T = await engine.retrying(attempt, engine.deadline(timeout), f"asking broker {broker_id}")
-    return answer
 
 
 def _description(broker_id: int, item: Any) -> LogDirDescription:

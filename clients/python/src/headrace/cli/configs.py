@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable, Iterable
 from typing import Annotated, Any
 
 import typer
 
 from .client import DEFAULT_BOOTSTRAP, Bootstrap, admin
-from .output import Output, OutputFormat, key_values, print_json, print_table
+from .output import Output, OutputFormat, key_values, note, print_json, print_table
 
-_Topic = Annotated[str | None, typer.Option("--topic", "-t", help="The topic.")]
-_Broker = Annotated[str | None, typer.Option("--broker", help='A broker\'s id, or "" for the default of all brokers.')]
+_Topic = Annotated[str | None, typer.Option("--topic", "-t", metavar="NAME", help="The topic.")]
+_Broker = Annotated[str | None, typer.Option("--broker", metavar="ID", help="The broker.")]
+_BrokerDefault = Annotated[bool, typer.Option("--broker-default", help="What all brokers have that set nothing.")]
+
+#: The commas between keys: not those inside [...], nor those before what is no KEY=VALUE.
+_BETWEEN_KEYS = re.compile(r",(?![^\[]*\])(?=[^,=\[\]]+=)")
 
 
 def register(app: typer.Typer) -> None:
@@ -23,6 +29,7 @@ def register(app: typer.Typer) -> None:
 def describe(
     topic: _Topic = None,
     broker: _Broker = None,
+    broker_default: _BrokerDefault = False,
     everything: Annotated[bool, typer.Option("--all", help="Defaults too, not only what was set.")] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TEXT,
@@ -33,17 +40,26 @@ def describe(
     Examples:
       headrace configs describe --topic orders
       headrace configs describe --broker 1 --all
+      headrace configs describe --broker-default
     """
-    resource = _resource(topic, broker)
+    resource = _resource(topic, broker, broker_default)
     with admin(bootstrap) as client:
-        entries = sorted(client.describe_configs([resource])[resource].values(), key=lambda entry: entry.name)
+        found = client.describe_configs([resource], include_synonyms=True)[resource]
+    entries = sorted(found.values(), key=lambda entry: entry.name)
     if output is OutputFormat.JSON:
         rows = [
             {
                 "name": entry.name,
-                "value": entry.value,
+                "value": None if entry.is_sensitive else entry.value,
                 "source": entry.source,
                 "read_only": entry.read_only,
+                "sensitive": entry.is_sensitive,
+                "type": entry.type,
+                "allowed": entry.allowed,
+                "synonyms": [
+                    {"name": each.name, "value": None if entry.is_sensitive else each.value, "source": each.source}
+                    for each in entry.synonyms
+                ],
                 "documentation": entry.documentation,
             }
             for entry in entries
@@ -51,45 +67,131 @@ def describe(
         print_json({"type": resource.type, "name": resource.name, "configs": rows})
         return
     shown = [entry for entry in entries if everything or entry.source != "default"]
-    print_table(("KEY", "VALUE", "SOURCE"), [(entry.name, entry.value, entry.source) for entry in shown])
+    print_table(
+        ("KEY", "VALUE", "SOURCE", "INSTEAD OF"),
+        [
+            (entry.name, "[hidden]" if entry.is_sensitive else entry.value, entry.source, _hidden_by(entry))
+            for entry in shown
+        ],
+    )
 
 
 def alter(
     config: Annotated[
         list[str] | None, typer.Option("--set", "--config", "-c", metavar="KEY=VALUE", help="Repeatable.")
     ] = None,
-    delete: Annotated[
-        list[str] | None, typer.Option("--delete", metavar="KEY", help="Back to its default; repeatable.")
+    add: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--add", "--add-config", metavar="K=V,K=[V,V]", help="As --set, several at once, lists in brackets."
+        ),
     ] = None,
+    delete: Annotated[
+        list[str] | None,
+        typer.Option("--delete", "--delete-config", metavar="KEY,...", help="Back to its default; repeatable."),
+    ] = None,
+    append: Annotated[
+        list[str] | None, typer.Option("--append", metavar="KEY=V,V", help="Add to a list; repeatable.")
+    ] = None,
+    subtract: Annotated[
+        list[str] | None, typer.Option("--subtract", metavar="KEY=V,V", help="Take from a list; repeatable.")
+    ] = None,
+    validate_only: Annotated[
+        bool, typer.Option("--validate-only", "--dry-run", help="Check, and change nothing.")
+    ] = False,
     topic: _Topic = None,
     broker: _Broker = None,
+    broker_default: _BrokerDefault = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TEXT,
 ) -> None:
-    """Set keys, or put them back to their default; what is not named stays.
+    """Set keys, or put them back to their default; what is not named stays. All of it is done, or nothing.
 
     \b
     Examples:
       headrace configs alter --topic orders --set retention.ms=3600000
-      headrace configs alter --topic orders --delete retention.ms
+      headrace configs alter --topic orders --add retention.ms=3600000,cleanup.policy=[compact,delete]
+      headrace configs alter --topic orders --append cleanup.policy=compact --delete retention.ms
+      headrace configs alter --broker-default --set log.cleaner.threads=2
     """
-    resource = _resource(topic, broker)
-    changes: dict[str, str | None] = dict(key_values(config or (), "--set"))
-    changes |= dict.fromkeys(delete or ())
+    from .. import AppendConfig, SubtractConfig
+
+    resource = _resource(topic, broker, broker_default)
+    changes: dict[str, Any] = {}
+    given: list[tuple[str, str, Callable[[str], Any]]] = [(pair, "--set", str) for pair in config or ()]
+    given += [(pair, "--add", _without_brackets) for text in add or () for pair in _BETWEEN_KEYS.split(text)]
+    given += [(pair, "--append", AppendConfig) for pair in append or ()]
+    given += [(pair, "--subtract", SubtractConfig) for pair in subtract or ()]
+    for pair, flag, made in given:
+        for key, value in key_values([pair], flag).items():
+            _change(changes, key, made(value), flag)
+    for key in (key.strip() for text in delete or () for key in text.split(",")):
+        if key:
+            _change(changes, key, None, "--delete")
     if not changes:
-        raise typer.BadParameter("nothing to change: give --set KEY=VALUE or --delete KEY")
+        raise typer.BadParameter("nothing to change: give --set KEY=VALUE, --delete KEY, --append or --subtract")
     with admin(bootstrap) as client:
-        client.alter_configs({resource: changes})
+        client.alter_configs({resource: changes}, validate_only=validate_only)
+        now = {} if validate_only else client.describe_configs([resource])[resource]
+    _tell_notes(resource, changes)
     if output is OutputFormat.JSON:
-        print_json({"type": resource.type, "name": resource.name, "changed": changes})
+        changed = {key: _shown(value, now.get(key)) for key, value in changes.items()}
+        print_json({"type": resource.type, "name": resource.name, "validate_only": validate_only, "changed": changed})
         return
     for key, value in changes.items():
-        print(f"{key}={value}" if value is not None else f"{key}: back to its default")
+        text = _shown(value, now.get(key))
+        said = f"{key}={text}" if text is not None else f"{key}: back to its default"
+        print(f"{said} (only checked)" if validate_only else said)
 
 
-def _resource(topic: str | None, broker: str | None) -> Any:
+def _change(changes: dict[str, Any], key: str, value: Any, flag: str) -> None:
+    if key in changes:
+        raise typer.BadParameter(f"{key} is named twice", param_hint=flag)
+    changes[key] = value
+
+
+def _shown(value: Any, entry: Any) -> str | None:
+    """What a key was altered to; of a list that was changed, what it is now."""
+    if value is None or isinstance(value, str):
+        return value
+    return entry.value if entry is not None else f"{type(value).__name__.removesuffix('Config').lower()} {value.items}"
+
+
+def _without_brackets(value: str) -> str:
+    return value[1:-1] if value.startswith("[") and value.endswith("]") else value
+
+
+def _hidden_by(entry: Any) -> str:
+    """The values that are set as well and do not hold: ``9 (log.retention.ms, static_broker)``."""
+    others = [each for each in entry.synonyms[1:] if each.source != "default"]
+    return "; ".join(
+        f"{'[hidden]' if entry.is_sensitive else each.value} ({each.name}, {each.source})" for each in others
+    )
+
+
+def _tell_notes(resource: Any, changes: Iterable[str]) -> None:
+    """Whoever sets a key that does nothing here is told so."""
+    from headrace_core.errors import InvalidConfigError
+    from headrace_core.log.config import TOPIC
+    from headrace_core.node.keys import SERVER
+
+    declared = TOPIC if resource.type == "topic" else SERVER
+    for key in changes:
+        try:
+            lines = declared.notes([key])
+        except InvalidConfigError:
+            continue  # a newer cluster knows it
+        for line in lines:
+            note(f"note: {line}")
+
+
+def _resource(topic: str | None, broker: str | None, broker_default: bool) -> Any:
     from .. import ConfigResource
 
-    if (topic is None) == (broker is None):
-        raise typer.BadParameter("give either --topic NAME or --broker ID")
-    return ConfigResource("topic", topic) if topic is not None else ConfigResource("broker", broker or "")
+    if broker == "":
+        broker, broker_default = None, True
+    if (topic is not None) + (broker is not None) + broker_default != 1:
+        raise typer.BadParameter("give one of --topic NAME, --broker ID, --broker-default")
+    if topic is not None:
+        return ConfigResource("topic", topic)
+    return ConfigResource("broker", broker or "")

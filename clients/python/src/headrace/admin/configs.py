@@ -1,0 +1,132 @@
+"""Configurations described and altered (KIP-133, KIP-226, KIP-339). Runs on the I/O thread.
+
+A broker is asked about its own configuration: what its properties file says, nobody else knows. When it is not live,
+whoever answers tells what is set dynamically, and the defaults.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+from headrace_core.errors import BrokerIdNotRegisteredError, InvalidArgumentError
+from headrace_protos.v1 import admin_pb2
+
+from ..engine.connections import call
+from ..models import AppendConfig, ConfigEntry, ConfigResource, ConfigSynonym, ConfigValue, SubtractConfig
+from .calls import AdminCalls, raise_failures
+from .routing import at_broker
+
+_RESOURCE_TYPES = {
+    "topic": admin_pb2.CONFIG_RESOURCE_TYPE_TOPIC,
+    "broker": admin_pb2.CONFIG_RESOURCE_TYPE_BROKER,
+}
+_RESOURCE_NAMES = {number: name for name, number in _RESOURCE_TYPES.items()}
+
+
+async def describe_configs(
+    calls: AdminCalls, resources: list[ConfigResource], include_synonyms: bool, timeout: float | None
+) -> dict[ConfigResource, dict[str, ConfigEntry]]:
+    """In the order of ``resources``."""
+    wanted = [_resource(item) for item in resources]
+    await calls.see_own_writes(timeout)
+    by_broker: dict[int | None, list[Any]] = {}
+    for resource in wanted:
+        by_broker.setdefault(_broker_of(resource), []).append(resource)
+    groups = [_describe(calls, broker_id, group, include_synonyms, timeout) for broker_id, group in by_broker.items()]
+    results = [result for answer in await asyncio.gather(*groups) for result in answer]
+    raise_failures((_shown(item.resource), item.error) for item in results)
+    found = {(item.resource.type, item.resource.name): item for item in results}
+    return {
+        ConfigResource(_RESOURCE_NAMES[item.type], item.name): {
+            entry.name: _entry(entry) for entry in found[(item.type, item.name)].entries
+        }
+        for item in wanted
+    }
+
+
+async def alter_configs(
+    calls: AdminCalls,
+    changes: Mapping[ConfigResource, Mapping[str, ConfigValue]],
+    timeout: float | None,
+    validate_only: bool,
+) -> None:
+    """What is not named stays; all keys of one resource are changed, or none is."""
+    request = admin_pb2.AlterConfigsRequest(validate_only=validate_only)
+    for resource, values in changes.items():
+        item = request.resources.add(resource=_resource(resource))
+        for name, value in values.items():
+            kind, text = _op(value)
+            item.ops.add(kind=kind, name=name, value=text)
+    answer = await calls.change("AlterConfigs", request, timeout)
+    raise_failures((_shown(item.resource), item.error) for item in answer.results)
+
+
+async def _describe(
+    calls: AdminCalls, broker_id: int | None, resources: list[Any], include_synonyms: bool, timeout: float | None
+) -> list[Any]:
+    request = admin_pb2.DescribeConfigsRequest(resources=resources, include_synonyms=include_synonyms)
+
+    async def ask(broker: int, address: str, timeout_s: float) -> Any:
+        return await call(calls.engine.connections.admin(address).DescribeConfigs, request, address, timeout_s)
+
+    if broker_id is not None:
+        if broker_id not in calls.engine.metadata.snapshot.brokers:
+            await calls.engine.metadata.refresh([], deadline=calls.engine.deadline(timeout))
+        if broker_id in calls.engine.metadata.snapshot.brokers:
+            try:
+                return list((await at_broker(calls, broker_id, ask, timeout)).results)
+            except BrokerIdNotRegisteredError:
+                pass  # it went while it was asked
+    return list((await calls.call("DescribeConfigs", request, timeout)).results)
+
+
+def _broker_of(resource: Any) -> int | None:
+    """The broker that knows best; None: any node. What is no broker's id is left to the server to refuse."""
+    if resource.type != admin_pb2.CONFIG_RESOURCE_TYPE_BROKER or not (
+        resource.name.isascii() and resource.name.isdigit() and len(resource.name) <= 10
+    ):
+        return None
+    return int(resource.name)
+
+
+def _op(value: ConfigValue) -> tuple[Any, str]:
+    if value is None:
+        return admin_pb2.AlterConfigOp.KIND_DELETE, ""
+    if isinstance(value, AppendConfig):
+        return admin_pb2.AlterConfigOp.KIND_APPEND, value.items
+    if isinstance(value, SubtractConfig):
+        return admin_pb2.AlterConfigOp.KIND_SUBTRACT, value.items
+    return admin_pb2.AlterConfigOp.KIND_SET, str(value)
+
+
+def _entry(entry: Any) -> ConfigEntry:
+    return ConfigEntry(
+        name=entry.name,
+        value=entry.value,
+        source=_source(entry.source),
+        read_only=entry.read_only,
+        documentation=entry.documentation,
+        type=admin_pb2.ConfigType.Name(entry.type).removeprefix("CONFIG_TYPE_").lower(),
+        is_sensitive=entry.is_sensitive,
+        allowed=entry.allowed,
+        synonyms=tuple(ConfigSynonym(item.name, item.value, _source(item.source)) for item in entry.synonyms),
+    )
+
+
+def _source(number: Any) -> str:
+    return str(admin_pb2.ConfigSource.Name(number)).removeprefix("CONFIG_SOURCE_").lower()
+
+
+def _resource(resource: ConfigResource) -> Any:
+    kind = _RESOURCE_TYPES.get(resource[0])
+    if kind is None:
+        raise InvalidArgumentError(f"configuration resource type {resource[0]!r}: must be 'topic' or 'broker'")
+    return admin_pb2.ConfigResource(type=kind, name=str(resource[1]))
+
+
+def _shown(resource: Any) -> str:
+    """A resource in an error's text: ``topic orders``, ``broker 1``, ``all brokers``."""
+    kind = _RESOURCE_NAMES.get(resource.type, "resource")
+    return f"{kind} {resource.name}" if resource.name or kind != "broker" else "all brokers"

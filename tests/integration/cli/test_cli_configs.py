@@ -1,0 +1,112 @@
+"""``headrace configs``: sources, lists, checks without changes, and keys that reach the running broker."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from headrace import Admin, AppendConfig, ConfigResource, LocalCluster, SubtractConfig
+from headrace.errors import InvalidConfigError
+
+
+@pytest.fixture
+def topic(cli, headrace: LocalCluster) -> str:
+    name = "configs-of-a-topic"
+    cli("topics", "create", name, code=None)
+    return name
+
+
+@pytest.fixture
+def altered(cli) -> Iterator[None]:
+    """What is set for all brokers goes again: the cluster is everybody's."""
+    yield
+    cli("configs", "alter", "--broker-default", "--delete", "log.cleaner.backoff.ms,log.retention.ms", code=None)
+
+
+def test_several_keys_lists_and_deletions_in_one_go(cli, topic: str) -> None:
+    cli("configs", "alter", "-t", topic, "--add", "retention.ms=5000,cleanup.policy=[compact,delete]")
+    rows = {row[0]: row[1:] for row in (line.split() for line in cli("configs", "describe", "-t", topic).lines[1:])}
+    assert rows == {"cleanup.policy": ["compact,delete", "dynamic_topic"], "retention.ms": ["5000", "dynamic_topic"]}
+    lines = cli(
+        "configs", "alter", "-t", topic, "--subtract", "cleanup.policy=compact", "--delete", "retention.ms"
+    ).lines
+    assert lines == ["cleanup.policy=delete", "retention.ms: back to its default"]
+    changed = cli("configs", "alter", "-t", topic, "--append", "cleanup.policy=compact", "-o", "json").json()
+    assert changed["changed"] == {"cleanup.policy": "delete,compact"}
+    cli("configs", "alter", "-t", topic, "--delete", "cleanup.policy,retention.ms")
+    assert len(cli("configs", "describe", "-t", topic).lines) == 1
+
+
+def test_a_check_changes_nothing(cli, topic: str) -> None:
+    line = cli("configs", "alter", "-t", topic, "--set", "retention.ms=5", "--validate-only").text
+    assert line == "retention.ms=5 (only checked)\n"
+    assert len(cli("configs", "describe", "-t", topic).lines) == 1
+    failed = cli("configs", "alter", "-t", topic, "--set", "retention.ms=7d", "--dry-run", code=1)
+    assert "7d is 604800000" in failed.err
+
+
+def test_every_value_that_is_set_is_told_with_its_source(cli, topic: str, altered: None) -> None:
+    cli("configs", "alter", "--broker-default", "--set", "log.retention.ms=70000")
+    cli("configs", "alter", "-t", topic, "--set", "retention.ms=60000")
+    (row,) = (
+        row
+        for row in cli("configs", "describe", "-t", topic, "-o", "json").json()["configs"]
+        if row["name"] == "retention.ms"
+    )
+    assert [(each["name"], each["value"], each["source"]) for each in row["synonyms"]] == [
+        ("retention.ms", "60000", "dynamic_topic"),
+        ("log.retention.ms", "70000", "dynamic_default_broker"),
+        ("log.retention.ms", "604800000", "default"),
+    ]
+    assert (row["type"], row["allowed"], row["read_only"], row["sensitive"]) == ("long", "-1 or more", False, False)
+    shown = cli("configs", "describe", "-t", topic).text
+    assert "70000 (log.retention.ms, dynamic_default_broker)" in shown
+    assert "log.retention.ms" in cli("configs", "describe", "--broker-default").text
+    cli("configs", "alter", "-t", topic, "--delete", "retention.ms")
+
+
+def test_a_brokers_own_file_is_told_whoever_is_asked(cli, headrace: LocalCluster) -> None:
+    asked = next(node["address"] for node in headrace.ps() if node["role"] == "controller")
+    found = cli("configs", "describe", "--broker", "1", "-b", asked, "-o", "json").json()
+    log_dirs = next(row for row in found["configs"] if row["name"] == "log.dirs")
+    assert log_dirs["source"] == "static_broker"
+    assert Path(log_dirs["value"]).is_dir()
+
+
+def test_a_key_that_does_nothing_here_is_told_so(cli, topic: str) -> None:
+    done = cli("configs", "alter", "-t", topic, "--set", "local.retention.ms=5")
+    assert "note: local.retention.ms: has no effect: tiered storage is not built" in done.err
+    cli("configs", "alter", "-t", topic, "--delete", "local.retention.ms")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("describe",),
+        ("describe", "--topic", "t", "--broker", "1"),
+        ("describe", "--broker", "1", "--broker-default"),
+        ("alter", "--topic", "t"),
+        ("alter", "--topic", "t", "--set", "a=1", "--delete", "a"),
+        ("alter", "--topic", "t", "--add", "a"),
+    ],
+)
+def test_wrong_usage_is_told_before_anybody_is_asked(bare_cli, arguments: tuple[str, ...]) -> None:
+    assert bare_cli("configs", *arguments, code=2).err
+
+
+def test_the_sdk_changes_lists_and_checks_only(headrace: LocalCluster, topic: str) -> None:
+    resource = ConfigResource("topic", topic)
+    with Admin(bootstrap_servers=headrace.bootstrap_servers) as admin:
+        admin.alter_configs({resource: {"cleanup.policy": AppendConfig("compact")}}, validate_only=True)
+        assert admin.describe_configs([resource])[resource]["cleanup.policy"].value == "delete"
+        admin.alter_configs({resource: {"cleanup.policy": AppendConfig("compact")}})
+        entry = admin.describe_configs([resource], include_synonyms=True)[resource]["cleanup.policy"]
+        assert (entry.value, entry.source, entry.type) == ("delete,compact", "dynamic_topic", "list")
+        assert [each.source for each in entry.synonyms] == ["dynamic_topic", "default"]
+        admin.alter_configs({resource: {"cleanup.policy": SubtractConfig("compact")}})
+        assert admin.describe_configs([resource])[resource]["cleanup.policy"].value == "delete"
+        with pytest.raises(InvalidConfigError, match="is no list"):
+            admin.alter_configs({resource: {"retention.ms": AppendConfig("5")}})
+        admin.alter_configs({resource: {"cleanup.policy": None}})
