@@ -254,3 +254,61 @@ def test_consumers_read_while_compaction_and_deletion_run(
     assert "LogCleaned partition=busy-0" in log
     assert "LogUncleanable" not in log
     assert "Traceback" not in log
+
+
+@pytest.mark.timeout(180)
+def test_a_consumer_that_retention_overtakes_goes_on_at_the_start_and_misses_nothing_else(
+    make_cluster: Callable[..., Cluster], seed: int
+) -> None:
+    """Offsets jump only past a log start that has moved above them; DeleteRecords is at work, too."""
+    cluster = make_cluster(**{**QUICK, "log.retention.check.interval.ms": "20"})
+    partition = create(
+        cluster, "short", retention_bytes="30000", segment_bytes="4000", file_delete_delay_ms="0", segment_ms="100"
+    )
+    address, rng = cluster.broker.address(), random.Random(seed)
+    stop, failures, jumps, read = threading.Event(), [], [], [0]
+
+    def follow() -> None:
+        try:
+            with Consumer(bootstrap_servers=address, auto_offset_reset="earliest") as consumer:
+                while not stop.is_set():
+                    consumer.assign([partition])
+                    consumer.seek_to_beginning([partition])
+                    expected = None
+                    for _ in range(rng.randrange(5, 60)):
+                        for record in consumer.poll(0.05, max_records=rng.choice([1, 20, 500])):
+                            if expected is not None and record.offset != expected:
+                                assert record.offset > expected, f"{record.offset} after {expected - 1}"
+                                start = consumer.beginning_offsets([partition])[partition]
+                                assert start > expected, f"{record.offset} after {expected - 1}, start {start}"
+                                jumps.append(record.offset)
+                            assert record.value is not None
+                            assert record.value.startswith(b"%d " % record.offset)
+                            expected = record.offset + 1
+                            read[0] += 1
+                        stop.wait(rng.random() / 50)
+        except BaseException as error:  # noqa: BLE001 - the test raises it
+            failures.append(error)
+
+    thread = threading.Thread(target=follow, daemon=True)
+    thread.start()
+    number, deadline = 0, time.monotonic() + 6
+    with (
+        Producer(bootstrap_servers=address, batch_size=1024) as producer,
+        Admin(bootstrap_servers=address) as admin,
+    ):
+        while not failures and (time.monotonic() < deadline or not jumps) and time.monotonic() < deadline + 30:
+            for _ in range(200):
+                producer.send("short", b"%d " % number + b"." * 60, partition=0)
+                number += 1
+            producer.flush()
+            if rng.random() < 0.2:
+                admin.delete_records({partition: number - rng.randrange(200)})
+    stop.set()
+    thread.join(30)
+    assert not thread.is_alive()
+    if failures:
+        raise failures[0]
+    assert jumps, "retention never overtook the reader"
+    assert read[0] > 100
+    assert "Traceback" not in cluster.broker.log()
