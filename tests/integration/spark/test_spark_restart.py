@@ -16,7 +16,10 @@ from typing import Any
 import psutil
 import pytest
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.xdist_group("spark"), pytest.mark.timeout(180)]
+from headrace import Consumer, TopicPartition
+from headrace.fetch import OffsetRange, RangeReader
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.xdist_group("spark"), pytest.mark.timeout(300)]
 
 RECORDS = 500  # in each of two partitions; 200 per batch make five batches of 100 + 100
 
@@ -61,6 +64,11 @@ def wait_until_held(driver: subprocess.Popen[bytes], directory: Path, written: C
     pytest.fail("the driver was never held")
 
 
+def ends_of(headrace: Any, partitions: list[TopicPartition]) -> dict[TopicPartition, int]:
+    with Consumer(bootstrap_servers=headrace.bootstrap_servers) as consumer:
+        return consumer.end_offsets(partitions)
+
+
 def more_files_than(count: int, directory: Path) -> bool:
     return len(list(directory.glob("*.parquet"))) > count
 
@@ -94,21 +102,22 @@ def test_a_driver_killed_in_mid_batch_skips_no_row_and_repeats_none(
 
 
 def test_a_driver_killed_in_mid_batch_loses_nothing_and_repeats_only_that_batch_in_a_topic(
-    spark: Any, headrace: Any, make_topic: Any, send: Any, source: Any, tmp_path: Path
+    headrace: Any, make_topic: Any, send: Any, tmp_path: Path
 ) -> None:
     """Two partitions, batches of 100 + 100 rows. The driver is killed in batch 2, when one of its tasks is done."""
     topic, to_topic = make_topic(2), make_topic(2)
     send(topic, {p: [f"{p}:{n}".encode() for n in range(RECORDS)] for p in (0, 1)})
 
-    def written() -> Counter[tuple[int, str]]:
-        rows = source("read", subscribe=to_topic).load().collect()
-        return Counter((row.partition, bytes(row.value).decode()) for row in rows)
+    def written() -> int:
+        return sum(consumer.end_offsets(partitions).values())
 
+    partitions = [TopicPartition(to_topic, number) for number in (0, 1)]
     driver = start_driver(headrace.bootstrap_servers, topic, tmp_path, 250, to_topic)
-    try:
-        wait_until_held(driver, tmp_path, lambda: written().total() >= 500)  # batches 0 and 1, and one task of batch 2
-    finally:
-        kill_driver(driver)
+    with Consumer(bootstrap_servers=headrace.bootstrap_servers) as consumer:
+        try:
+            wait_until_held(driver, tmp_path, lambda: written() >= 500)  # batches 0 and 1, and one task of batch 2
+        finally:
+            kill_driver(driver)
     (tmp_path / "held").unlink()
     driver = start_driver(headrace.bootstrap_servers, topic, tmp_path, -1, to_topic)
     try:
@@ -117,7 +126,11 @@ def test_a_driver_killed_in_mid_batch_loses_nothing_and_repeats_only_that_batch_
         if driver.poll() is None:
             kill_driver(driver)
 
-    found = written()
+    ranges = [OffsetRange(to_topic, number, 0, end) for (_, number), end in ends_of(headrace, partitions).items()]
+    with RangeReader(ranges, bootstrap_servers=headrace.bootstrap_servers) as reader:
+        found = Counter(
+            (row["partition"], row["value"].decode()) for batch in reader.arrow_batches() for row in batch.to_pylist()
+        )
     assert set(found) == {(p, f"{p}:{n}") for p in (0, 1) for n in range(RECORDS)}, "nothing is lost"
     twice = {value for (_, value), times in found.items() if times > 1}
     assert twice == {f"0:{n}" for n in range(200, 300)}, "what the finished task of the killed batch wrote, no more"
