@@ -343,7 +343,7 @@ def _decode_stop(data: bytes) -> tuple[CleanShutdown | None, str | None]:
     try:
         content = json.loads(data)
         stop = CleanShutdown(int(content.get("brokerEpoch", -1)), frozenset(map(str, content.get("quarantined", ()))))
-    except (ValueError, AttributeError, TypeError) as error:
+    except (ValueError, AttributeError, TypeError, OverflowError, RecursionError) as error:
         problem = problem or str(error)
     return stop, problem
 

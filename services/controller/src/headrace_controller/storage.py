@@ -162,7 +162,7 @@ class MetadataStorage:
                 raise ValueError("wrong checksum")
             state = json.loads(text)
             return HardState(term=int(state["leaderEpoch"]), vote=self._vote_in(state))
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
             raise CorruptLogError(
                 f"{self._state_path} is damaged ({error}): restore it; a voter that forgets its vote could vote twice"
             ) from None
@@ -223,8 +223,14 @@ class MetadataStorage:
             yield from decode_batches(data)
 
     def close(self, *, clean: bool = True) -> None:
-        """Let go of the directory; ``clean`` says on disk that everything was flushed."""
-        self._directory.close(clean=clean)
+        """Let go of the directory; ``clean`` says on disk that everything was flushed. A disk too full to say so costs
+        the next start a look at the log's end, and no more."""
+        try:
+            self._directory.close(clean=clean)
+        except OSError as error:
+            if error.errno not in _NO_SPACE:
+                raise
+            logger.warning("%s: the clean stop could not be marked: %s", self._directory.root, error.strerror)
 
     def entries(self, offset: int, end: int, max_bytes: int) -> list[Entry]:
         """As ``LogView`` has it."""
