@@ -80,7 +80,7 @@ def validate(
     ``records.validate_batches`` raises: CorruptMessageError, InvalidRecordError, InvalidTimestampError,
     UnsupportedVersionError.
     """
-    earliest_ms, latest_ms = -(2**63), LONG_MAX
+    earliest_ms, latest_ms = 0, LONG_MAX  # no client writes times before 1970; from -2^63 on, deltas would overflow
     if config.timestamp_type is TimestampType.CREATE_TIME:
         if config.timestamp_before_max_ms < LONG_MAX:
             earliest_ms = max(now_ms - config.timestamp_before_max_ms, 0)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from crc32c import crc32c
 
 from ...records import DEFAULT_LIMITS, HEADER_BYTES, BatchHeader, Buffer, check_batch, read_header
-from ...records._pure_records import encode_record, read_records
+from ...records._pure_records import INT64_MAX, INT64_MIN, bad_record, encode_record, read_records
 from ...records.compression import compress, decompress
 from ...records.types import (
     COMPRESSION_MASK,
@@ -253,6 +253,8 @@ class BatchFilter:
             header.max_timestamp_ms if by_log else header.base_timestamp_ms + record.timestamp_delta for record in kept
         ]
         base_ms = self._horizon_ms if sets_horizon else header.base_timestamp_ms
+        if sets_horizon and not all(INT64_MIN <= time_ms - base_ms <= INT64_MAX for time_ms in times):
+            raise bad_record(header, None, "a timestamp delta overflows")
         body = b"".join(
             encode_record(
                 time_ms - base_ms if sets_horizon else record.timestamp_delta,
