@@ -11,7 +11,7 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from headrace_core.config import INT_MAX, LONG_MAX, ConfigDef, ConfigKey, Kind
+from headrace_core.config import HEADRACE, INT_MAX, LONG_MAX, ConfigDef, ConfigKey, Kind
 from headrace_core.errors import InvalidConfigError, UnsupportedVersionError
 
 logger = logging.getLogger("headrace")
@@ -20,6 +20,15 @@ DEFAULT_BOOTSTRAP = "127.0.0.1:9095"
 BOOTSTRAP_VARIABLE = "HEADRACE_BOOTSTRAP_SERVERS"
 
 _COMPRESSIONS = ("none", "gzip", "snappy", "lz4", "zstd")
+
+
+_METRICS = "has no effect: ask the client itself (metrics())"
+_SOCKETS = "has no effect: gRPC and the operating system size the buffers of connections"
+_CONNECTING = "has no effect: gRPC connects by itself; bootstrap.timeout.ms and request.timeout.ms bound the waiting"
+_PROVIDERS = "values are taken as they stand, ${...} is not replaced; put the value into the dict"
+_JAVA = "a class of Java's cannot be loaded here; leave it out"
+_TLS = "TLS is not built yet: reach the cluster over loopback or a tunnel, and leave this key out"
+_SASL = "authentication is not built yet: the servers ask nobody who they are; leave this key out"
 
 
 def _only(what: str, *values: Any) -> Any:
@@ -51,8 +60,9 @@ _COMMON = (
         "bootstrap.timeout.ms",
         Kind.INT,
         10_000,
-        "How long the bootstrap servers are tried before BootstrapError (not a key of Kafka's).",
+        "How long the bootstrap servers are tried before BootstrapError.",
         low=0,
+        source=HEADRACE,
     ),
     _key("request.timeout.ms", Kind.INT, 30_000, "How long one request may go unanswered.", low=1),
     _key("default.api.timeout.ms", Kind.INT, 60_000, "How long one call of the client may take in all.", low=1),
@@ -70,7 +80,7 @@ _COMMON = (
         "reconnect.backoff.max.ms",
         Kind.LONG,
         1_000,
-        "The longest such pause.",
+        "The longest pause before a connection is tried again.",
         low=0,
         note="gRPC reconnects by itself, after 1 s at most",
     ),
@@ -104,6 +114,56 @@ _COMMON = (
     ),
     _key("metrics.sample.window.ms", Kind.LONG, 30_000, "The length of one window of a rate.", low=100),
     _key("metrics.num.samples", Kind.INT, 2, "How many windows a rate looks at.", low=1),
+    _key("metrics.recording.level", Kind.STRING, "INFO", "How much is measured.", note=_METRICS),
+    _key("metric.reporters", Kind.LIST, [], "Java classes that report metrics.", note=_METRICS),
+    _key("auto.include.jmx.reporter", Kind.BOOLEAN, True, "Report by JMX (until Kafka 4).", note=_METRICS),
+    _key(
+        "enable.metrics.push",
+        Kind.BOOLEAN,
+        True,
+        "Send metrics to the brokers.",
+        note="has no effect: a client sends no metrics",
+        source="KIP-714",
+    ),
+    _key(
+        "metadata.recovery.strategy",
+        Kind.STRING,
+        "rebootstrap",
+        "What to do when no known broker answers.",
+        note="the bootstrap servers are tried again",
+        source="KIP-899",
+    ),
+    _key(
+        "metadata.recovery.rebootstrap.trigger.ms",
+        Kind.LONG,
+        300_000,
+        "When that is done.",
+        low=0,
+        note="it is done at once",
+        source="KIP-1102",
+    ),
+    _key("receive.buffer.bytes", Kind.INT, -1, "SO_RCVBUF; -1: the system's.", low=-1, note=_SOCKETS),
+    _key("send.buffer.bytes", Kind.INT, -1, "SO_SNDBUF; -1: the system's.", low=-1, note=_SOCKETS),
+    _key("socket.connection.setup.timeout.ms", Kind.LONG, 10_000, "How long connecting may take.", note=_CONNECTING),
+    _key(
+        "socket.connection.setup.timeout.max.ms",
+        Kind.LONG,
+        30_000,
+        "How long connecting may take after several failures.",
+        note=_CONNECTING,
+    ),
+    _key(
+        "config.providers",
+        Kind.LIST,
+        [],
+        "Where ${...} in values is looked up.",
+        refusal=_PROVIDERS,
+        source="KIP-297",
+    ),
+    _key("config.providers.*", Kind.PASSWORD, None, "Settings of such a provider.", refusal=_PROVIDERS),
+    _key("security.providers", Kind.STRING, None, "Java classes with security algorithms.", refusal=_JAVA),
+    _key("ssl.*", Kind.PASSWORD, None, "TLS: certificates, protocols, ciphers.", refusal=_TLS),
+    _key("sasl.*", Kind.PASSWORD, None, "SASL: logins, tokens.", refusal=_SASL),
 )
 
 PRODUCER = ConfigDef(
@@ -165,13 +225,15 @@ PRODUCER = ConfigDef(
             "partitioner.ignore.keys",
             Kind.BOOLEAN,
             False,
-            "Spread records with keys like those without (KIP-794).",
+            "Spread records with keys like those without.",
+            source="KIP-794",
         ),
         _key(
             "partitioner.adaptive.partitioning.enable",
             Kind.BOOLEAN,
             True,
-            "Give records without a key to partitions whose queue is short (KIP-794).",
+            "Give records without a key to partitions whose queue is short.",
+            source="KIP-794",
         ),
         _key(
             "partitioner.availability.timeout.ms",
@@ -179,14 +241,23 @@ PRODUCER = ConfigDef(
             0,
             "When a partition that does not move counts as unavailable.",
             low=0,
+            source="KIP-794",
             note="a partition without a leader, or with a longer queue, already gets no records without a key",
         ),
         _key(
             "interceptor.classes",
             Kind.LIST,
             [],
-            "Interceptors.",
-            check=_only("interceptors are not supported; use the serializers, or on_delivery", []),
+            "Classes that see each record before it is sent.",
+            refusal="interceptors are not supported; use the serializers, or on_delivery",
+        ),
+        _key(
+            "transaction.two.phase.commit.enable",
+            Kind.BOOLEAN,
+            False,
+            "Let somebody else decide about a prepared transaction.",
+            refusal="transactions are not built yet; leave it out",
+            source="KIP-939",
         ),
         _key(
             "metadata.max.idle.ms",
@@ -245,7 +316,7 @@ CONSUMER = ConfigDef(
             "auto.commit.interval.ms",
             Kind.INT,
             5_000,
-            "How often.",
+            "How often positions are committed by itself.",
             low=0,
             note="has no effect yet: commits come with the coordinator",
         ),
@@ -280,9 +351,9 @@ CONSUMER = ConfigDef(
             note="the server's group.consumer.heartbeat.interval.ms decides",
         ),
         _key("fetch.min.bytes", Kind.INT, 1, "A fetch is answered when so many bytes are there.", low=0),
-        _key("fetch.max.wait.ms", Kind.INT, 500, "... or when this time is over.", low=0),
+        _key("fetch.max.wait.ms", Kind.INT, 500, "A fetch is answered when this time is over, at the latest.", low=0),
         _key("fetch.max.bytes", Kind.INT, 52_428_800, "The most bytes of one answer.", low=1),
-        _key("max.partition.fetch.bytes", Kind.INT, 1_048_576, "... and of one partition in it.", low=1),
+        _key("max.partition.fetch.bytes", Kind.INT, 1_048_576, "The most bytes of one partition in an answer.", low=1),
         _key(
             "fetch.queue.max.bytes",
             Kind.LONG,
@@ -307,14 +378,36 @@ CONSUMER = ConfigDef(
             "interceptor.classes",
             Kind.LIST,
             [],
-            "Interceptors.",
-            check=_only("interceptors are not supported; use the deserializers", []),
+            "Classes that see each record before it is handed out.",
+            refusal="interceptors are not supported; use the deserializers",
         ),
+        _key("share.*", Kind.STRING, None, "Share groups.", refusal="share groups are not built", source="KIP-932"),
     ),
     where="consumer",
 )
 
-ADMIN = ConfigDef(_COMMON, where="admin")
+ADMIN = ConfigDef(
+    (
+        *_COMMON,
+        _key(
+            "bootstrap.controllers",
+            Kind.LIST,
+            [],
+            "Controllers to find the cluster by, when no broker answers.",
+            note="has no effect: bootstrap.servers may name controllers as well",
+            source="KIP-919",
+        ),
+        _key(
+            "retries",
+            Kind.INT,
+            INT_MAX,
+            "How often a call is tried again.",
+            low=0,
+            note="has no effect: a call is tried again until default.api.timeout.ms is over",
+        ),
+    ),
+    where="admin",
+)
 
 
 def resolve(definition: ConfigDef, config: Mapping[str, Any] | None, settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -349,7 +442,7 @@ def resolve(definition: ConfigDef, config: Mapping[str, Any] | None, settings: M
 def _check_owner(definition: ConfigDef, name: str) -> None:
     """A key that another client has is no typing mistake: say whose it is."""
     dotted = name.replace("_", ".")
-    if dotted in definition.keys:
+    if dotted in definition.keys or any(dotted.startswith(prefix) for prefix in definition.families):
         return
     owners = [other.where for other in (PRODUCER, CONSUMER) if dotted in other.keys]
     if owners:
@@ -364,7 +457,8 @@ def _addresses(raw: str | Iterable[str]) -> list[str]:
         raise InvalidConfigError("bootstrap.servers is empty: give host:port, such as 127.0.0.1:9095")
     for address in addresses:
         host, colon, port = address.rpartition(":")
-        if not (colon and host and port.isdigit() and 0 < int(port) < 65536):
+        is_number = port.isascii() and port.isdigit() and len(port) <= 5
+        if not (colon and host and is_number and 0 < int(port) < 65536):
             raise InvalidConfigError(f"bootstrap.servers: {address!r} is not host:port (such as 127.0.0.1:9095)")
     return list(dict.fromkeys(addresses))
 

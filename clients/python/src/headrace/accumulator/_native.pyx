@@ -357,6 +357,9 @@ cdef class Accumulator(Ledger):
                     queue = <PartitionQueue>topic.queues[topic.sticky]
             if at == 0:
                 if builder._used > topic.max_batch_bytes or builder._used > self.buffer_bytes:
+                    if self._call_wake:  # the batch before it was sealed for this record
+                        self._call_wake = False
+                        self._wake()
                     raise too_large(topic.name, builder._used, topic.max_batch_bytes, self.buffer_bytes)
                 queue.open = batch
                 self.unfinished.add(batch)
