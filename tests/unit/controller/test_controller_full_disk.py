@@ -23,6 +23,7 @@ from headrace_controller.cluster.requests import (
     Registered,
 )
 from headrace_controller.driver import ControllerDriver
+from headrace_core.clock import SystemClock
 from headrace_core.errors import DiskFullError
 from headrace_core.metadata import ConfigResourceType
 from headrace_core.testing.clock import ManualClock
@@ -133,3 +134,67 @@ def test_a_disk_without_any_room_refuses_everything_fences_nobody_and_heals() ->
 
     asyncio.run(work())
     assert names_after_a_restart(fs) == ["after", "before"]
+
+
+def test_a_controller_starts_on_a_full_disk_serves_what_it_has_and_leads_when_there_is_room() -> None:
+    fs, clock = formatted(), ManualClock()
+    fs.mount(ROOT, DISK_BYTES)
+
+    async def before() -> None:
+        async with running(fs, clock) as driver:
+            await live_broker(driver)
+            await create(driver, "before")
+
+    async def on_the_full_disk() -> None:
+        storage = open_storage(fs, clock)
+        driver = new_driver(storage, clock)
+        driver.start()
+        task = asyncio.create_task(driver.run())
+        try:
+            assert driver.leader_id == -1
+            assert sorted(driver.image.topic_ids) == ["before"]
+            for _ in range(3):
+                with pytest.raises(DiskFullError):
+                    await create(driver, "after")
+            fs.unlink(FILLER)
+            await create(driver, "after")
+            assert driver.leader_id == 1
+            assert not driver.image.brokers[1].fenced
+        finally:
+            driver.stop()
+            await task
+            storage.close()
+
+    asyncio.run(before())
+    fill(fs, leave_bytes=0)
+    asyncio.run(on_the_full_disk())
+    assert names_after_a_restart(fs) == ["after", "before"]
+
+
+def test_a_full_disk_is_tried_again_by_the_clock_and_not_without_pause() -> None:
+    fs, clock = formatted(), SystemClock()
+    fs.mount(ROOT, DISK_BYTES)
+
+    async def work() -> None:
+        storage = open_storage(fs)
+        driver = new_driver(storage, clock)  # type: ignore[arg-type]
+        driver.start()
+        task = asyncio.create_task(driver.run())
+        await live_broker(driver)
+        fill(fs, leave_bytes=0)
+        for _ in range(2):
+            with pytest.raises(DiskFullError):
+                await create(driver, "t")
+        tries = fs.operations
+        for _ in range(200):  # turns of the loop, in each of which a driver without a pause would try
+            await asyncio.sleep(0)
+        assert fs.operations - tries < 20, "the disk is asked again and again"
+        fs.unlink(FILLER)
+        async with asyncio.timeout(20):
+            while driver.leader_id < 0:  # noqa: ASYNC110  (no request comes: the tick alone finds the room)
+                await asyncio.sleep(0.01)
+        driver.stop()
+        await task
+        storage.close()
+
+    asyncio.run(work())

@@ -60,7 +60,11 @@ async def serve(config: NodeConfig, stop: asyncio.Event) -> None:
             task = asyncio.create_task(driver.run(), name="controller driver")
             bound = [ListenerAddress(each.name, each.host, await each.start()) for each in listeners]
             addresses = advertised(bound, config.advertised)
-            write_state(config.state_file, RuntimeState.of(ROLE, config.node_id, started_at_ms, addresses))
+            state = RuntimeState.of(ROLE, config.node_id, started_at_ms, addresses)
+            try:
+                write_state(config.state_file, state)
+            except OSError as error:  # a convenience: a full disk ends no controller
+                logger.warning("runtime.state.file=%s could not be written: %s", config.state_file, error)
             for listener in listeners:
                 await listener.serving(True)
             settle_memory()

@@ -116,6 +116,7 @@ class ControllerDriver:
         self._waiting: deque[_Waiting] = deque()
         self._wake = asyncio.Event()
         self._stopping = False
+        self._was_full = False
         self._subscribers: tuple[Subscriber, ...] = ()
         self._last_tick_ms = clock.monotonic_ms()
         self._tick_ms = max(core.settings.broker_session_timeout_ms / 10, 10)
@@ -189,8 +190,9 @@ class ControllerDriver:
     # -- the one task -------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Replay the log and take the lead; afterwards the image is complete. Raises CorruptLogError,
-        InconsistentClusterIdError, UnsupportedVersionError, DiskFullError, OSError."""
+        """Replay the log and take the lead (on a full disk: when there is room); afterwards the image is complete.
+        Raises CorruptLogError, InconsistentClusterIdError, UnsupportedVersionError, DiskFullError (a new log on a full
+        disk), OSError."""
         builder = ImageBuilder(self._core.committed)
         next_offset, epoch = self._core.committed.next_offset, -1
         for batch in self._storage.batches(next_offset):
@@ -200,7 +202,14 @@ class ControllerDriver:
         image, _ = builder.finish(next_offset, epoch)
         # A sole voter's own log holds nothing that was not committed: it committed each entry by flushing it.
         self._core.replay(image)
-        self._take_the_lead()
+        self._published = image
+        try:
+            self._take_the_lead()
+        except DiskFullError as error:
+            if not image.cluster_id:  # a new log, which has to say whose it is
+                raise
+            self._step_down([], error)
+            return  # what is committed is served, and the turns try again
         decision = self._core.decide(Bootstrap(self._cluster_id), self._clock.monotonic_ms())
         if decision.failure is not None:
             raise decision.failure
@@ -355,10 +364,17 @@ class ControllerDriver:
         now_ms = self._clock.monotonic_ms()
         self._core.lead(now_ms)
         self._last_tick_ms = now_ms
+        if self._was_full:
+            self._was_full = False
+            logger.warning("there is room again; controller %d leads in term %d", self._node_id, self.term)
 
     def _step_down(self, asked: list[_Asked], error: DiskFullError) -> None:
-        """Nothing of this turn was written. Forget it, refuse its requests, and begin anew with the next turn."""
-        logger.error("%s; refusing changes until there is room", error)
+        """Nothing of this turn was written. Forget it, refuse its requests, and begin anew with the next turn: that of
+        the next request, or of the next tick."""
+        if not self._was_full:
+            self._was_full = True
+            logger.error("%s; refusing changes until there is room", error)
+        self._last_tick_ms = self._clock.monotonic_ms()
         self._core.resign()
         self._raft = self._new_raft()
         while self._waiting:
