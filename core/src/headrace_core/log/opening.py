@@ -12,7 +12,7 @@ from itertools import pairwise
 
 from ..errors import CorruptLogError
 from ..types import NO_EPOCH
-from .compaction.swap import finish_swaps
+from .compaction.swap import SWAP, finish_swaps
 from .config import LogConfig
 from .epochs import EpochStart, LeaderEpochs, with_epoch
 from .files import NO_SPACE, FileSystem
@@ -47,8 +47,16 @@ class _Opening:
         self.notes: list[str] = []
         self.leftovers: list[str] = []
 
-    def attach_all(self, log_start_offset: int) -> list[LogSegment]:
-        bases, names = [], self.fs.listdir(self.directory)
+    def list_settled(self) -> list[str]:
+        """The names in the directory, once there is no interrupted compaction among them."""
+        names = self.fs.listdir(self.directory)
+        if not any(name.endswith(SWAP) for name in names):
+            return names
+        self.notes += finish_swaps(self.fs, self.directory)
+        return self.fs.listdir(self.directory)
+
+    def attach_all(self, names: Sequence[str], log_start_offset: int) -> list[LogSegment]:
+        bases = []
         for name in names:
             match = _SEGMENT_FILE.match(name)
             if match is not None and match[2] == LOG_SUFFIX:
@@ -154,8 +162,7 @@ def open_segments(
     """See ``PartitionLog.open``."""
     start_is_known, log_start_offset = log_start_offset is not None, log_start_offset or 0
     opening = _Opening(fs, directory, config, now_ms, meter)
-    opening.notes += finish_swaps(fs, directory)
-    segments = opening.attach_all(log_start_offset)
+    segments = opening.attach_all(opening.list_settled(), log_start_offset)
     epochs = LeaderEpochs(fs, directory)
     epochs_known = epochs.load()
     if epochs_known and segments and not epochs.entries and opening.first_epoch(segments[0]) >= 0:
