@@ -1,6 +1,6 @@
 """Thousands of partitions on one broker, and long logs at its start: what they cost.
 
-    partitions.py [--partitions 5000] [--rounds 5] [--smoke] [--only many,unclean,clean] [--save]
+    partitions.py [--partitions 5000] [--rounds 4] [--smoke] [--only many,unclean,clean] [--save]
 
 A real controller and broker (``LocalCluster``), the defaults of production. Three cases:
 
@@ -46,7 +46,7 @@ class Sizes:
     long_records: int
 
 
-FULL = Sizes(5000, 500, 8_000_000, 5, 20.0, 1_060_000, 10_800_000)
+FULL = Sizes(5000, 500, 8_000_000, 4, 15.0, 1_060_000, 10_800_000)
 SMOKE = Sizes(60, 6, 50_000, 1, 1.0, 5_000, 10_000)
 
 
@@ -257,7 +257,7 @@ def main() -> int:
     parser.add_argument("--partitions", type=int)
     parser.add_argument("--rounds", type=int)
     parser.add_argument("--smoke", action="store_true")
-    parser.add_argument("--only", default=",".join(CASES))
+    parser.add_argument("--only", default="unclean,clean,many")
     parser.add_argument("--work", type=Path, default=WORK, help="where the clusters live for as long as they run")
     parser.add_argument("--save", action="store_true", help="into bench/results")
     asked = parser.parse_args()
