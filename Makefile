@@ -16,7 +16,7 @@ demo: setup ## the main job, end to end; KEEP=1 leaves the cluster up
 test: setup ## the whole suite but what needs Docker or Kafka's jars
 	@tools/test.sh
 
-check: setup ## ruff, mypy, import contracts, fresh protos, no breaking change of the protocol
+check: setup ## ruff, mypy, import contracts, fresh protos and configuration page, no breaking change of the protocol
 	@tools/check.sh
 
 proto: setup ## generate the protos' code anew, and record compatible additions
