@@ -5,17 +5,20 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+import weakref
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
+import pytest
 from solo_broker import BROKER_ID, SoloBroker, fetch, produce
 
 from headrace_broker.handlers.offsets import OffsetsService
 from headrace_broker.settings import LiveSettings
 from headrace_broker.upkeep.upkeep import Upkeep
 from headrace_core.clock import SystemClock
-from headrace_core.errors import OffsetOutOfRangeError
+from headrace_core.errors import DiskFullError, OffsetOutOfRangeError
+from headrace_core.log.compaction.cleaner import Cleaner
 from headrace_core.metadata.records import ConfigRecord, ConfigResourceType
 from headrace_core.records import encode_batch
 from headrace_core.telemetry import Emitter, LogCleaned, LogUncleanable, Metrics, SegmentsDeleted
@@ -180,6 +183,42 @@ def test_deleted_files_go_after_their_delay_without_a_timer_for_each() -> None:
     asyncio.run(scenario())
 
 
+def test_a_full_directory_gets_back_what_was_deleted_and_what_has_expired() -> None:
+    async def scenario() -> None:
+        fs = CrashingFileSystem(keep_trace=False)
+        async with room(fs, log_retention_check_interval_ms=3_600_000) as here:
+            broker = here.broker
+            fs.mount("/data", 60_000)
+            broker.storage.set_reserve(3_000)
+            broker.storage.on_full = lambda _: here.upkeep.retention.disk_is_full()
+            for name in ("old", "deleted", "busy"):
+                await broker.topic(name)
+            await here.fill("old", 20, timestamp_ms=1000)
+            await here.fill("deleted", 20)
+            await broker.delete("deleted")
+            here.upkeep.start()  # its first check is 30 s away, the next an hour
+            count = 0
+            for number in range(150):
+                record = (int(time.time() * 1000), b"key", b"%d " % number + b"." * 500, None)
+                result = await broker.append("busy", encode_batch([record]))
+                if result.error.code:
+                    assert result.error.code == DiskFullError.number
+                    break
+                count += 1
+            else:
+                raise AssertionError("the disk never became full")
+            (space,) = [writer.space for writer in broker.storage.writers()]
+            assert space is not None
+            await until(lambda: not space.is_full)
+            assert not any("deleted" in path for path in fs.files())
+            assert broker.replicas.leader(TopicPartition("old", 0)).leader.log_start == 20
+            result = await broker.append("busy", encode_batch([(int(time.time() * 1000), b"key", b"." * 500, None)]))
+            assert not result.error.code, result.error
+            assert len(broker.values("busy")) == count + 1
+
+    asyncio.run(scenario())
+
+
 def test_an_idle_active_segment_is_compacted_when_its_records_wait_too_long() -> None:
     async def scenario() -> None:
         async with room(log_initial_task_delay_ms=0, log_retention_check_interval_ms=20) as here:
@@ -239,6 +278,39 @@ def test_the_crew_follows_its_settings_and_stops_at_once_though_it_is_throttled(
             await here.upkeep.stop()
             assert len(cleaners()) == before
             assert time.monotonic() - started < 15
+
+    asyncio.run(scenario())
+
+
+def test_the_map_s_memory_is_there_only_while_there_is_something_to_clean(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[weakref.ref[Cleaner]] = []
+
+    class Seen(Cleaner):
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            super().__init__(*arguments, **options)
+            made.append(weakref.ref(self))
+
+    monkeypatch.setattr("headrace_broker.upkeep.cleaners.Cleaner", Seen)
+
+    async def scenario() -> None:
+        async with room() as here:
+            await here.broker.topic("t")
+            here.upkeep.start()
+            plans = 0
+            plan = here.upkeep.cleaners.plan
+
+            def counted() -> Any:
+                nonlocal plans
+                plans += 1
+                return plan()
+
+            monkeypatch.setattr(here.upkeep.cleaners, "plan", counted)
+            await until(lambda: plans > 2)
+            assert not made
+            await here.configure("t", cleanup_policy="compact", min_cleanable_dirty_ratio="0.01")
+            await here.fill("t", 30)
+            await until(lambda: here.told(LogCleaned))
+            await until(lambda: all(cleaner() is None for cleaner in made))
 
     asyncio.run(scenario())
 

@@ -459,3 +459,28 @@ def test_segments_that_retention_takes_from_the_front_end_no_cleaning(groups: in
     assert offsets[-1] == 100
     if not interrupted:
         assert len(ledger.values()) == len(offsets), "each key once"
+
+
+def test_what_was_cut_while_it_was_cleaned_does_not_count_as_clean() -> None:
+    """The last swap is done, the log is cut below it and grows again: then the cleaning says how far it came."""
+    ledger = Ledger()
+    ledger.fill(100)
+    manager = ledger.manager()
+    cuts = 0
+
+    def execute(action: Callable[[], bool]) -> bool:
+        nonlocal cuts
+        if action.__qualname__.startswith("CleanerManager.") and not cuts:  # no swap: that it is clean
+            cuts += 1
+            manager.truncated(LEDGER, 10)
+            ledger.log.truncate_to(10)
+            ledger.fill(120)
+        return action()
+
+    report = ledger.clean(manager, execute=execute)
+    assert cuts == 1
+    assert not report.is_interrupted
+    assert ledger.log.log_end_offset > report.clean_offset
+    assert manager.clean_offset(LEDGER) is None
+    ledger.clean(manager)
+    assert len(ledger.values()) == len(ledger.records())

@@ -5,8 +5,8 @@ loop: a thread judges them (which may read from the disk), the directory's write
 lose, in its turn, and the leaders learn their new log start. It is also the one who removes deleted files when their
 delay is over; so there is no timer for any of them.
 
-A directory that is full does not wait for either: what was deleted is removed at once, and retention looks at its logs
-at every tick.
+A directory that becomes full does not wait for either: what was deleted is removed at once, and retention looks at its
+logs, now and at every tick until it has room again.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class Retention:
                     delay_ms = self._settings.current.retention_check_interval_ms
                 try:
                     await self.remove_due()
-                    await (self.check() if is_due else self._make_room())
+                    await (self.check() if is_due else self.make_room())
                 except Exception:  # a bug here must not end the broker
                     logger.exception("retention goes on after a failure")
         finally:
@@ -126,12 +126,19 @@ class Retention:
         for writer in self._writers():
             await self._check_directory(writer)
 
-    async def _make_room(self) -> None:
+    async def make_room(self) -> None:
+        """In directories that are full: what was deleted is removed, and what has expired."""
         for writer in self._writers():
-            if writer.space is not None and writer.space.is_full:
-                await self._threads.run(partial(writer.directory.remove_deleted, everything=True))
-                if await self._check_directory(writer):
-                    await self._threads.run(partial(writer.directory.remove_deleted, everything=True))
+            space = writer.space
+            if space is None or not space.is_full:
+                continue
+            remove = partial(writer.directory.remove_deleted, everything=True)
+            removed = await self._threads.run(remove)
+            if await self._check_directory(writer):
+                removed = await self._threads.run(remove)
+            if removed.names:
+                with contextlib.suppress(HeadraceError):  # it has failed, or is being closed
+                    await writer.run(space.measure)
 
     async def remove_due(self) -> None:
         """Removes the deleted files whose delay is over."""
