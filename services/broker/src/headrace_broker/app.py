@@ -359,7 +359,7 @@ class Broker:
         while True:
             await asyncio.sleep(CHECKPOINT_INTERVAL_S)
             await self.storage.checkpoint(self._high_watermarks())
-            await self.replicas.retry_full()
+            self._assignments.replicas_changed(await self.replicas.retry_full())
 
     def _high_watermarks(self) -> dict[TopicPartition, int]:
         return {replica.partition: replica.leader.high_watermark for replica in self.replicas.led()}

@@ -172,11 +172,11 @@ class Replicas:
         async with self._changing:
             await self._apply(image, MetadataDelta(0, image.next_offset, partitions=everything), at_start=True)
 
-    async def retry_full(self) -> None:
-        """Once more for the logs that could not be made because their disk was full. Costs nothing when there are
-        none."""
+    async def retry_full(self) -> list[TopicPartition]:
+        """Once more for the logs that could not be made because their disk was full; those that are there now. Costs
+        nothing when there are none."""
         if not any(isinstance(error, DiskFullError) for error in self._failed.values()):
-            return
+            return []
         async with self._changing:
             wanted: list[tuple[TopicPartition, TopicImage, PartitionImage]] = []
             for partition, error in self._failed.items():
@@ -186,6 +186,7 @@ class Replicas:
             await self._open_logs(wanted)
             for partition, topic, state in wanted:
                 self._lead_or_not(partition, topic, state)
+            return [partition for partition, _, _ in wanted if partition not in self._failed]
 
     def settings_of(self, topic: str, image: MetadataImage) -> LogConfig:
         """The settings that hold for a topic's logs on this broker."""
