@@ -156,7 +156,6 @@ class World:
         #: Every entry that was ever committed anywhere, by its offset.
         self.history: dict[int, Entry] = {}
         self.leaders: dict[int, ReplicaKey] = {}
-        self.told: list[str] = []
         self.is_cut: Callable[[ReplicaKey, ReplicaKey], bool] = lambda sender, to: False
         for member in members:
             self.add(member)
@@ -193,6 +192,7 @@ class World:
         while True:
             ready = replica.node.ready()
             self._check(replica, ready)
+            self.on_ready(replica, ready)
             self.network += ready.messages
             if ready.must_persist:
                 if dies():
@@ -273,6 +273,9 @@ class World:
             for own, replica in self.replicas.items()
             if replica.is_up and (not node_ids or own.node_id in node_ids)
         ]
+
+    def on_ready(self, replica: Replica, ready: Ready) -> None:
+        """For those who tell what happens."""
 
     # -- what must always hold
 

@@ -253,7 +253,7 @@ class RaftNode:
             )
         progress = self._progress.get(key)
         match = -1 if progress is None else progress.match
-        if self.log.end_offset - match > self.settings.learner_lag_max or match < self._term_start:
+        if self.log.end_offset - match > self.settings.learner_lag_max or match <= self._term_start:
             raise ReplicaNotCaughtUpError(
                 f"{key} has the log up to {max(match, 0)}, and it ends at {self.log.end_offset}; try again when it has "
                 "caught up"
