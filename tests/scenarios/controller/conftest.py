@@ -54,7 +54,7 @@ class ControllerProcess:
             self.process = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
         deadline = time.monotonic() + 20
         while time.monotonic() < deadline:
-            state = read_state(self.config["log.dirs"] + "/node.json")
+            state = read_state(self.config.get("runtime.state.file", self.config["log.dirs"] + "/node.json"))
             if state is not None and state.pid == self.process.pid:
                 self.state = state
                 self.config["listeners"] = ",".join(f"{name}://{at}" for name, at in state.listeners.items())
