@@ -100,6 +100,29 @@ def test_a_start_goes_on_without_a_directory_and_makes_none_of_its_partitions_an
     asyncio.run(scenario())
 
 
+def test_a_log_that_moved_before_the_controller_heard_of_it_is_not_made_anew_where_it_was() -> None:
+    async def scenario() -> None:
+        fs = CrashingFileSystem()
+        before, where = await two_directories(fs)
+        orders = TopicPartition("orders", 0)
+        async with SoloBroker(fs, "/one", "/two", image=before.image) as broker:
+            await broker.storage.move(orders, "/two")
+            await broker.storage.until_moved(orders)
+            assert await append(broker, "orders", b"b") == 0
+        sound = fs.crash_clone()
+        fs.break_disk("/two", errno.EIO, reads=True)
+        half = SoloBroker(fs, "/one", "/two", image=before.image)
+        half.storage.assigned = lambda partition, _: where[partition]
+        async with half:
+            assert await append(half, "orders", b"lost?") == STORAGE_ERROR
+            await half.again("orders")
+            assert not fs.exists("/one/orders-0")
+        async with SoloBroker(sound, "/one", "/two", image=before.image) as whole:
+            assert whole.values("orders") == [b"a", b"b"]
+
+    asyncio.run(scenario())
+
+
 def test_a_replica_goes_where_the_controller_has_it_on_record() -> None:
     async def scenario() -> None:
         fs = CrashingFileSystem()

@@ -3,9 +3,10 @@
 Where a partition's log is, by the first of these that says something:
 
     1. a log that was found on the disk, or was made since the start
-    2. the directory that the controller has on record for this replica (KIP-858): there, or nowhere
-    3. at the start, while a directory is offline: nowhere, for the log may be in that one
-    4. the directory with the fewest logs (``least_loaded``)
+    2. the directory that the controller has on record for this replica (KIP-858), if it is offline or not here: nowhere
+    3. at the start, while any directory is offline: nowhere, for the log may be in that one (what is on record may be
+       out of date: a log that moved is there before the controller has heard of it)
+    4. the directory on record; if there is none, the one with the fewest logs (``least_loaded``)
 
 "Nowhere" is an offline partition (KAFKA_STORAGE_ERROR): a log that may exist on a disk that is away is never made anew,
 empty, on another one. A directory that fails takes its partitions offline, and only them. One that is full refuses
@@ -414,14 +415,14 @@ class Storage:
         held = self._at.get(partition)
         if held is None:
             held = self._assigned_directory(partition, topic_id)
-        if held is None:
             offline = self.offline_directories()
-            if partition in self._withheld or (at_start and offline):
+            if (partition in self._withheld or (at_start and offline)) and (held is None or held.failure is None):
                 self._withheld.add(partition)
                 raise StorageError(
                     f"{partition} has no log in the directories that work, and may have one in {', '.join(offline)}: "
                     "it stays offline until the broker has started with all of them"
                 )
+        if held is None:
             online = [held for held in self._held if held.writer is not None and held.failure is None]
             if not online:
                 raise StorageError("every log directory of this broker has failed")
