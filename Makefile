@@ -1,6 +1,6 @@
 # Thin on purpose: what a target does is in tools/, and each line can be run by hand.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check proto bench bench-peers sim verify compose-test clean
+.PHONY: help setup demo test fuzz check proto bench bench-peers sim verify compose-test clean
 
 PYTHON := .venv/bin/python
 
@@ -15,6 +15,9 @@ demo: setup ## the main job, end to end; KEEP=1 leaves the cluster up
 
 test: setup ## the whole suite but what needs Docker or Kafka's jars
 	@tools/test.sh
+
+fuzz: setup ## the fuzz targets for a while (SECONDS=300 TARGETS="recovery swaps"); failures in build/fuzz
+	@$(PYTHON) tests/fuzz/run_fuzz.py --seconds $(or $(SECONDS),300) $(TARGETS)
 
 check: setup ## ruff, mypy, import contracts, fresh protos and configuration page, no breaking change of the protocol
 	@tools/check.sh

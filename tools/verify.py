@@ -46,6 +46,7 @@ SHARDS = (
         ("env", "HEADRACE_FULL_COMPACTION=1", "tools/test.sh", "tests/property/log_compaction"),
         5400,
     ),
+    Shard("fuzz", (sys.executable, "tests/fuzz/run_fuzz.py", "--seconds", "600"), 1200),
     Shard("kafka", ("tools/test_kafka.sh",), 1200),
     Shard("bench-smoke", (sys.executable, "bench/run.py", "--smoke"), 900),
     Shard("demo", (sys.executable, "-m", "headrace_spark.demo"), 1200),
