@@ -49,8 +49,6 @@ logger = logging.getLogger(__name__)
 #: Logs that are closed at the same time: each holds two descriptors meanwhile.
 _CLOSED_AT_ONCE = 64
 
-#: Why a write fails that may be tried again when there is room.
-
 #: Of files that are on their way out.
 DELETED_SUFFIX = ".deleted"
 
