@@ -31,15 +31,6 @@ _TLS = "TLS is not built yet: reach the cluster over loopback or a tunnel, and l
 _SASL = "authentication is not built yet: the servers ask nobody who they are; leave this key out"
 
 
-def _only(what: str, *values: Any) -> Any:
-    """A check that refuses everything but ``values``."""
-
-    def check(value: Any) -> str | None:
-        return None if value in values else what
-
-    return check
-
-
 def _key(name: str, kind: Kind, default: Any, doc: str, **more: Any) -> ConfigKey:
     return ConfigKey(name=name, kind=kind, default=default, doc=doc, **more)
 
@@ -97,14 +88,14 @@ _COMMON = (
         Kind.STRING,
         "PLAINTEXT",
         "How to talk to the servers.",
-        check=_only("only PLAINTEXT is built so far (TLS and SASL come later)", "PLAINTEXT"),
+        refusal="only PLAINTEXT is built so far (TLS and SASL come later)",
     ),
     _key(
         "sasl.mechanism",
         Kind.STRING,
         None,
         "How to authenticate.",
-        check=_only("SASL is not built yet", None, ""),
+        refusal="SASL is not built yet",
     ),
     _key(
         "allow.auto.create.topics",
@@ -206,9 +197,18 @@ PRODUCER = ConfigDef(
             "enable.idempotence",
             Kind.BOOLEAN,
             False,
-            "No duplicates by retries (Kafka: true; ours comes with replication).",
+            "No duplicates by retries (Kafka: true).",
+            note="true is an error until replication is built",
+            source="KIP-98",
         ),
-        _key("transactional.id", Kind.STRING, None, "The identity of a transactional producer (comes later)."),
+        _key(
+            "transactional.id",
+            Kind.STRING,
+            None,
+            "The identity of a transactional producer.",
+            note="any value is an error until transactions are built",
+            source="KIP-98",
+        ),
         _key(
             "transaction.timeout.ms",
             Kind.INT,
@@ -275,7 +275,14 @@ CONSUMER = ConfigDef(
     (
         *_COMMON,
         _key("group.id", Kind.STRING, None, "The consumer group (groups come with the coordinator)."),
-        _key("group.instance.id", Kind.STRING, None, "A static member's name (comes with the coordinator)."),
+        _key(
+            "group.instance.id",
+            Kind.STRING,
+            None,
+            "A static member's name.",
+            note="has no effect yet: groups come with the coordinator",
+            source="KIP-345",
+        ),
         _key(
             "group.protocol",
             Kind.STRING,

@@ -1,0 +1,271 @@
+"""What every declared key must be, whoever declares it; and whole files as operators paste them."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from headrace.settings import ADMIN, CONSUMER, PRODUCER
+from headrace_core.config import ConfigDef, ConfigKey, Kind, Scope, Status
+from headrace_core.errors import InvalidConfigError
+from headrace_core.log.broker_defaults import COARSE_DEFAULT_KEYS, TOPIC_DEFAULT_KEYS
+from headrace_core.log.config import TOPIC
+from headrace_core.node.arguments import StartCommand, parse_command
+from headrace_core.node.config import NodeConfig
+from headrace_core.node.keys import SERVER
+
+ROOT = Path(__file__).resolve().parents[3]
+DEFINITIONS = (TOPIC, SERVER, PRODUCER, CONSUMER, ADMIN)
+KEYS = [
+    pytest.param(key, id=f"{definition.where}-{key.name}")
+    for definition in DEFINITIONS
+    for key in (*definition.keys.values(), *definition.families.values())
+]
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_a_key_is_declared_whole(key: ConfigKey) -> None:
+    assert re.fullmatch(r"[a-z][a-z0-9.]*(\.\*)?", key.name)
+    assert key.doc[0].isupper() or key.doc.split()[0].rstrip(",") in key.doc
+    assert key.doc[-1] in ".?)", key.doc
+    assert key.source in ("Kafka", "Headrace") or re.fullmatch(r"KIP-\d+", key.source)
+    assert not (key.note and key.refusal)
+    for told in (key.note, key.refusal):
+        assert told is None or told.strip() == told != ""
+    if key.kind is Kind.PASSWORD:
+        assert key.default is None
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_its_default_is_legal_and_survives_its_text(key: ConfigKey) -> None:
+    if key.default is None or key.kind is Kind.CLASS:
+        return
+    assert key.parse(key.default) == key.default
+    assert key.parse(key.format(key.default)) == key.default
+
+
+def test_no_key_has_two_spellings_in_underscores() -> None:
+    for definition in DEFINITIONS:
+        assert len({name.replace(".", "_") for name in definition.keys}) == len(definition.keys)
+
+
+def test_a_key_of_several_clients_means_the_same_to_each_that_shares_it() -> None:
+    for name in ADMIN.keys.keys() & PRODUCER.keys.keys() & CONSUMER.keys.keys():
+        assert PRODUCER.keys[name] is CONSUMER.keys[name] is ADMIN.keys[name]
+
+
+def test_only_topic_keys_are_per_topic_and_clients_keys_stay() -> None:
+    assert {key.scope for key in TOPIC.keys.values()} == {Scope.PER_TOPIC}
+    assert Scope.PER_TOPIC not in {key.scope for key in SERVER.keys.values()}
+    assert {key.scope for client in (PRODUCER, CONSUMER, ADMIN) for key in client.keys.values()} == {Scope.READ_ONLY}
+
+
+def _read_by_code() -> str:
+    """All code but the declarations: what honours a key has to name it."""
+    declarations = {"log_config.py", "broker_defaults.py", "keys.py", "upkeep_keys.py", "pasted_keys.py"}
+    declarations |= {"refused_keys.py", "group_keys.py"}
+    texts = []
+    for folder in ("core/src", "services", "clients/python/src", "pipelines/src"):
+        for path in (ROOT / folder).rglob("*.py"):
+            if path.name not in declarations and path != ROOT / "clients/python/src/headrace/settings.py":
+                text = path.read_text(encoding="utf-8")
+                texts.append(text[text.index("class LogConfig") :] if path.match("log/config.py") else text)
+    settings = (ROOT / "clients/python/src/headrace/settings.py").read_text(encoding="utf-8")
+    texts.append(settings[settings.index("def resolve(") :])
+    return "\n".join(texts)
+
+
+def test_an_honoured_key_is_read_somewhere() -> None:
+    """A key that no code names cannot be honoured: it needs a note. (What it does is for other tests to show.)"""
+    code = _read_by_code()
+    unread = []
+    defaults = set(TOPIC_DEFAULT_KEYS.values()) | set(COARSE_DEFAULT_KEYS)  # they count by the topic key they stand for
+    for definition in DEFINITIONS:
+        for key in definition.keys.values():
+            if key.status is Status.HONOURED and not (definition is SERVER and key.name in defaults):
+                by_pattern = key.name.startswith("compression.") and 'f"compression.{' in code
+                if f'"{key.name}"' not in code and f"'{key.name}'" not in code and not by_pattern:
+                    unread.append(f"{definition.where}: {key.name}")
+    assert unread == []
+
+
+# -- pasted files -------------------------------------------------------------------------------------------------------
+
+#: In the spirit of the file that Kafka 4 comes with (config/server.properties), written anew.
+KAFKAS_FILE = """
+# who it is
+process.roles=broker
+node.id=1
+controller.quorum.bootstrap.servers=localhost:19093
+
+# sockets
+listeners=client://:9092,internal://:9093
+inter.broker.listener.name=PLAINTEXT
+advertised.listeners=client://localhost:9092,internal://localhost:9093
+controller.listener.names=CONTROLLER
+listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT
+num.network.threads=3
+num.io.threads=8
+socket.send.buffer.bytes=102400
+socket.receive.buffer.bytes=102400
+socket.request.max.bytes=104857600
+
+# logs
+log.dirs=/tmp/combined-logs
+num.partitions=1
+num.recovery.threads.per.data.dir=2
+offsets.topic.replication.factor=1
+share.coordinator.state.topic.replication.factor=1
+share.coordinator.state.topic.min.isr=1
+transaction.state.log.replication.factor=1
+transaction.state.log.min.isr=1
+#log.flush.interval.messages=10000
+#log.flush.interval.ms=1000
+log.retention.hours=168
+#log.retention.bytes=1073741824
+log.segment.bytes=1073741824
+log.retention.check.interval.ms=300000
+
+# what operators add
+auto.create.topics.enable=false
+auto.leader.rebalance.enable=true
+broker.rack=eu-1a
+compression.type=producer
+default.replication.factor=3
+delete.topic.enable=true
+group.initial.rebalance.delay.ms=0
+inter.broker.protocol.version=3.9
+log.cleaner.threads=2
+log.message.format.version=3.0
+message.max.bytes=1048588
+min.insync.replicas=2
+num.replica.fetchers=4
+offsets.retention.minutes=10080
+replica.lag.time.max.ms=30000
+unclean.leader.election.enable=false
+authorizer.class.name=
+metric.reporters=org.example.Reporter
+confluent.support.metrics.enable=false
+remote.log.storage.system.enable=false
+remote.log.manager.thread.pool.size=4
+"""
+
+
+def start(text: str, tmp_path: Path, *more: str, role: str = "broker") -> NodeConfig:
+    file = tmp_path / "server.properties"
+    file.write_text(text)
+    command = parse_command(["--config", str(file), *more], program="p", role=role)
+    assert isinstance(command, StartCommand)
+    return command.config
+
+
+def test_kafkas_own_file_is_taken_and_what_does_nothing_is_told(tmp_path: Path) -> None:
+    config = start(KAFKAS_FILE, tmp_path)
+    assert config.topic_defaults()["retention.ms"] == 604_800_000
+    assert config.values["log.cleaner.threads"] == 2
+    noted = {note.partition(":")[0] for note in config.notes()}
+    given = {line.partition("=")[0] for line in KAFKAS_FILE.splitlines() if "=" in line and not line.startswith("#")}
+    assert given - noted == {
+        "process.roles",
+        "node.id",
+        "controller.quorum.bootstrap.servers",
+        "listeners",
+        "advertised.listeners",
+        "socket.request.max.bytes",
+        "log.dirs",
+        "num.partitions",
+        "num.recovery.threads.per.data.dir",
+        "log.retention.hours",
+        "log.segment.bytes",
+        "log.retention.check.interval.ms",
+        "auto.create.topics.enable",
+        "broker.rack",
+        "compression.type",
+        "default.replication.factor",
+        "delete.topic.enable",
+        "log.cleaner.threads",
+        "message.max.bytes",
+    }
+    assert all(len(note) > 20 for note in config.notes())
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("process.roles=broker,controller", "a process of its own"),
+        ("listeners=PLAINTEXT://:9092,CONTROLLER://:9093", "a listener is called client .* or internal"),
+        ("zookeeper.connect=zk:2181", "there is no ZooKeeper: the controllers keep the metadata"),
+        ("zookeeper.connection.timeout.ms=18000", "there is no ZooKeeper"),
+        ("ssl.keystore.password=hunter2", "ssl.keystore.password is refused: TLS is not built yet"),
+        ("sasl.jaas.config=PlainLoginModule password=hunter2;", "authentication is not built yet"),
+        ("listener.name.client.ssl.key.password=hunter2", "a listener has no settings of its own"),
+        ("security.inter.broker.protocol=SASL_SSL", "TLS is not built yet"),
+        ("authorizer.class.name=org.example.Authorizer", "everybody who can connect may do everything"),
+        ("super.users=User:admin", "authorization is not built yet"),
+        ("quota.producer.default=1048576", "quotas are not built yet"),
+        ("config.providers=file", "is not replaced"),
+        ("remote.log.storage.system.enable=true", "tiered storage is not built"),
+        ("host.name=h", "write listeners="),
+        ("retention.ms=5", "for a server it is called 'log.retention.ms'"),
+        ("log.retention.ms=7d", r"7d is 604800000 \(.*server.properties, line 2\)"),
+        ("log.segment.bytes=1g", "1g is 1073741824"),
+        ("log.retention.hours=2 weeks", "2 weeks is 336"),
+        ("compression.type=lz5", "did you mean 'lz4'"),
+        ("log.cleaner.threds=1", r"did you mean 'log.cleaner.threads'\? \(.*line 2\)"),
+        ("message.max.bytes=104857601", "message.max.bytes=104857601 is above socket.request.max.bytes=104857600"),
+        ("broker.heartbeat.interval.ms=9000", "not below broker.session.timeout.ms=9000"),
+        ("log.cleaner.threads=129", "each thread needs 1 MiB"),
+        ("group.min.session.timeout.ms=1800001", "no session would fit"),
+        ("replica.fetch.wait.max.ms=30001", "would lag"),
+        ("group.consumer.session.timeout.ms=44999", "smallest value allowed"),
+        ("compression.gzip.level=0", "must be -1, or 1 to 9"),
+        ("unclean.leader.election.enable=yes", "must be true or false"),
+    ],
+)
+def test_what_is_refused_is_refused_by_name_and_with_the_cure(line: str, told: str, tmp_path: Path) -> None:
+    with pytest.raises(InvalidConfigError, match=told) as caught:
+        start(f"log.dirs=/d\n{line}\n", tmp_path)
+    assert line.partition("=")[0].split(".ssl")[0] in str(caught.value)
+    assert "hunter2" not in str(caught.value)
+
+
+def test_everything_that_is_wrong_is_told_at_once_with_its_place(tmp_path: Path) -> None:
+    with pytest.raises(InvalidConfigError) as caught:
+        start("log.dirs=/d\nnum.partitions=0\n\nno.such.key=1\n", tmp_path, "-o", "log.level=loud")
+    text = str(caught.value)
+    for part in (
+        "num.partitions='0': must be between 1",
+        "line 2)",
+        "'no.such.key'",
+        "line 4)",
+        "(-o on the command line)",
+    ):
+        assert part in text
+
+
+def test_the_command_line_goes_before_the_file(tmp_path: Path) -> None:
+    assert start("log.dirs=/d\nnum.partitions=0\n", tmp_path, "-o", "num.partitions=3").values["num.partitions"] == 3
+
+
+def test_a_controller_may_keep_its_log_elsewhere(tmp_path: Path) -> None:
+    text = "node.id=1\nlog.dirs=/d,/e\nmetadata.log.dir=/m/\n"
+    assert start(text, tmp_path, role="controller").log_dirs == ("/m",)
+    assert start(text, tmp_path, role="broker").log_dirs == ("/d", "/e")
+
+
+def test_a_secret_is_shown_nowhere() -> None:
+    definition = ConfigDef(
+        [ConfigKey(name="a.password", kind=Kind.PASSWORD, default=None, doc="Secret.", check=lambda value: "is wrong")],
+        where="test",
+    )
+    with pytest.raises(InvalidConfigError) as caught:
+        definition.parse({"a.password": "hunter2"})
+    assert str(caught.value) == "a.password=[hidden]: is wrong"
+
+
+def test_a_key_declared_twice_is_a_mistake_of_ours() -> None:
+    key = ConfigKey(name="a", kind=Kind.INT, default=1, doc="One.")
+    with pytest.raises(ValueError, match="declared twice"):
+        ConfigDef([key, key], where="test")
