@@ -37,8 +37,20 @@ class Image:
     records: dict[int, tuple[int, bytes, int]]  # offset: timestamp, value, leader epoch
     log_start_offset: int
     log_end_offset: int
-    #: Where the last batch begins, if it lies above the recovery point.
-    tail_offset: int | None
+    #: Where the batches begin that lie above the recovery point.
+    tail: tuple[int, ...]
+
+    @property
+    def bytes_below_the_start(self) -> int:
+        """Of batches that nobody can ask for."""
+        first = split_batches(self.fs.files()[f"{ROOT}/{ORDERS}/{0:020}.log"])
+        return sum(span.size for span in first if span.last_offset < self.log_start_offset)
+
+    @property
+    def tail_bytes(self) -> int:
+        """Of the last batch."""
+        last = max(path for path in self.fs.files() if path.startswith(f"{ROOT}/{ORDERS}/") and path.endswith(".log"))
+        return split_batches(self.fs.files()[last])[-1].size
 
     def damaged(self) -> CrashingFileSystem:
         """A copy to be damaged."""
@@ -82,7 +94,7 @@ def make_image(*, clean: bool) -> Image:
     if clean:
         directory.close(broker_epoch=5)
     kept = {offset: record for offset, record in records.items() if offset >= start}
-    return Image(fs.crash_clone(loss=Loss.NONE), kept, start, end, None if clean else bases[-1])
+    return Image(fs.crash_clone(loss=Loss.NONE), kept, start, end, () if clean else tuple(bases[10:]))
 
 
 class Outcome(enum.Enum):
@@ -95,28 +107,49 @@ class Outcome(enum.Enum):
 
 def judge_start(image: Image, fs: CrashingFileSystem, path: str) -> Outcome:
     """Starts on ``fs``, in which the file ``path`` is damaged, and reads everything in every way."""
+    size = len(fs.files().get(path, b""))
     with said() as lines:
         try:
             directory = open_directory(fs)
         except InvalidConfigError as error:
-            assert path.endswith("meta.properties"), f"a damaged {path} keeps the directory from starting: {error}"
-            assert path in error.message
-            return Outcome.NAMED
-        if not path.startswith(f"{ROOT}/{PAYMENTS}/"):
-            assert PAYMENTS in directory.logs, "one damaged partition took another one down"
-            payments = directory.logs[PAYMENTS].read(0, 1 << 20)
-            assert payments is not None
-            assert [record.value for record in decode_batch(payments.records)] == [b"paid"]
-        if ORDERS in directory.quarantined:
-            assert path in directory.quarantined[ORDERS].message
-            return Outcome.NAMED
-        log = directory.logs[ORDERS]
-        if log.log_end_offset != image.log_end_offset:
-            assert log.log_end_offset == image.tail_offset, "more is missing than the last batch above the recovery point"
-            assert any("cut at position" in line and path in line for line in lines), lines
-            judge_log(image, log, path, end_offset=image.tail_offset)
-            return Outcome.TORN
-        return judge_log(image, log, path)
+            if path.endswith("meta.properties") and path in error.message:
+                return Outcome.NAMED
+            raise
+        if path.startswith(f"{ROOT}/{PAYMENTS}/"):
+            assert judge_orders(image, directory, "", 0, []) is Outcome.IDENTICAL
+            return judge_payments(directory, path)
+        assert judge_payments(directory, "") is Outcome.IDENTICAL
+        return judge_orders(image, directory, path, size, lines)
+
+
+def judge_payments(directory: LogDirectory, path: str) -> Outcome:
+    """The other partition: one record, flushed."""
+    if PAYMENTS in directory.quarantined:
+        assert path in directory.quarantined[PAYMENTS].message
+        return Outcome.NAMED
+
+    def read() -> None:
+        log = directory.logs[PAYMENTS]
+        assert log.log_end_offset == 1
+        _read_all(log, {0: (NOW_MS, b"paid", 0)}, 0, 1, 1 << 20)
+        _same(log.offset_for_timestamp(NOW_MS), (NOW_MS, 0, 0))
+
+    return _named(Outcome.IDENTICAL, path, read)
+
+
+def judge_orders(image: Image, directory: LogDirectory, path: str, size: int, lines: list[str]) -> Outcome:
+    """The partition with everything in it."""
+    if ORDERS in directory.quarantined:
+        assert path in directory.quarantined[ORDERS].message
+        return Outcome.NAMED
+    log = directory.logs[ORDERS]
+    if log.log_end_offset != image.log_end_offset:
+        assert log.log_end_offset in image.tail, "more is missing than batches above the recovery point"
+        # A file that ends where a batch does tells nobody that there was more.
+        assert log.active.size == size or any("cut at position" in line and path in line for line in lines), lines
+        judge_log(image, log, path, end_offset=log.log_end_offset)
+        return Outcome.TORN
+    return judge_log(image, log, path)
 
 
 def judge_log(image: Image, log: PartitionLog, path: str, *, end_offset: int | None = None) -> Outcome:
@@ -132,7 +165,9 @@ def judge_log(image: Image, log: PartitionLog, path: str, *, end_offset: int | N
         wanted_ms = NOW_MS + time
         expected = next(((ts, o, e) for o, (ts, _, e) in kept.items() if ts >= wanted_ms), None)
         outcome = _named(
-            outcome, path, lambda: _same(log.offset_for_timestamp(wanted_ms, end), expected)  # noqa: B023
+            outcome,
+            path,
+            lambda: _same(log.offset_for_timestamp(wanted_ms, end), expected),  # noqa: B023
         )
     latest = max(ts for ts, _, _ in kept.values())
     expected = next((ts, o, e) for o, (ts, _, e) in kept.items() if ts == latest)
@@ -140,22 +175,27 @@ def judge_log(image: Image, log: PartitionLog, path: str, *, end_offset: int | N
 
 
 def _named(before: Outcome, path: str, read: Callable[[], None]) -> Outcome:
+    failure: CorruptLogError | None = None
     try:
         read()
     except CorruptLogError as error:
-        found = problem_of(error, path="")
-        assert found.path, f"it does not say where: {error.message}"
-        assert found.position >= 0
-        assert path.rpartition("/")[0] == found.path.rpartition("/")[0], f"{path} is damaged, not {error.message}"
-        return Outcome.NAMED
-    return before
+        failure = error
+    if failure is None:
+        return before
+    found = problem_of(failure, path="")
+    assert found.path, f"it does not say where: {failure.message}"
+    assert found.position >= 0
+    assert path == found.path, f"{path} is damaged, not {failure.message}"
+    return Outcome.NAMED
 
 
 def _same(found: FoundTimestamp | None, expected: tuple[int, int, int] | None) -> None:
     assert found == expected, f"a search by time found {found}, not {expected}"
 
 
-def _read_all(log: PartitionLog, kept: dict[int, tuple[int, bytes, int]], offset: int, end: int, max_bytes: int) -> None:
+def _read_all(
+    log: PartitionLog, kept: dict[int, tuple[int, bytes, int]], offset: int, end: int, max_bytes: int
+) -> None:
     while offset < end:
         result = log.read(offset, max_bytes, end)
         assert result is not None
@@ -165,7 +205,9 @@ def _read_all(log: PartitionLog, kept: dict[int, tuple[int, bytes, int]], offset
                 assert record.offset == offset, f"offset {record.offset} was served where {offset} should be"
                 assert (record.timestamp_ms, record.value, record.leader_epoch) == kept[offset], f"offset {offset}"
                 offset += 1
-        assert offset == result.next_offset, f"{offset} was read, but the reader was told to go on at {result.next_offset}"
+        assert offset == result.next_offset, (
+            f"{offset} was read, but the reader was told to go on at {result.next_offset}"
+        )
 
 
 @contextmanager

@@ -1,18 +1,29 @@
-"""Every byte of every file of a small log is damaged, one at a time: what was written is served, or the damage is named.
+"""Every byte of every file of a small log is damaged, one at a time: what was written is served, or it is named.
 
-Never a changed record, a missing middle, another offset, a wrong answer to a search by time.
+Never a changed record, a missing middle, another offset, a wrong answer to a search by time; and no other partition.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Iterator
+from itertools import chain
 
 import pytest
-from damage_world import ORDERS, ROOT, Image, Outcome, judge_log, judge_start, make_image, open_directory, said
+from damage_world import ORDERS, Image, Outcome, judge_log, judge_start, make_image, open_directory, said
 
+from headrace_core.log import reading
+from headrace_core.log.index import IndexEntry, OffsetIndex
+from headrace_core.log.opening import _Opening
+from headrace_core.log.reading import LogReader
+from headrace_core.log.segment import LogSegment
+from headrace_core.records import SLICE_EXACT
 from headrace_core.testing.crashing_fs import CrashingFileSystem
 
 CLEAN, UNCLEAN = "after a clean stop", "after a kill"
+MASKS = (0x01, 0x80, 0xFF, 0x10)
+SEGMENTS, INDEXES = (".log",), (".index", ".timeindex")
+CHECKPOINTS = ("checkpoint", ".kafka_cleanshutdown")
 
 
 @pytest.fixture(scope="module")
@@ -20,8 +31,40 @@ def images() -> dict[str, Image]:
     return {CLEAN: make_image(clean=True), UNCLEAN: make_image(clean=False)}
 
 
-def files(image: Image) -> dict[str, bytes]:
-    return {path: data for path, data in image.fs.files().items() if data and not path.endswith(".lock")}
+def files(image: Image, suffixes: tuple[str, ...]) -> Iterator[tuple[str, bytes]]:
+    for path, data in image.fs.files().items():
+        if path.endswith(suffixes) and data:
+            yield path, data
+
+
+def flips(image: Image, suffixes: tuple[str, ...], step: int = 1) -> Iterator[tuple[str, str, CrashingFileSystem]]:
+    for path, data in files(image, suffixes):
+        for position in range(0, len(data), step):
+            fs = image.damaged()
+            fs.flip(path, position, MASKS[position % 4])
+            yield path, f"byte {position} of {path} flipped", fs
+
+
+def cuts_and_zeros(image: Image, suffixes: tuple[str, ...]) -> Iterator[tuple[str, str, CrashingFileSystem]]:
+    for path, data in files(image, suffixes):
+        for size in range(0, len(data), max(len(data) // 40, 1)):
+            cut, zeros = image.damaged(), image.damaged()
+            cut.replace(path, data[:size])
+            yield path, f"{path} cut to {size} bytes", cut
+            zeros.replace(path, data[:size] + bytes(len(data) - size))
+            yield path, f"{path} zeroed from byte {size} on", zeros
+
+
+def judged(
+    image: Image, damage: Iterator[tuple[str, str, CrashingFileSystem]], judge: Callable[..., Outcome] = judge_start
+) -> Counter[Outcome]:
+    outcomes: Counter[Outcome] = Counter()
+    for path, what, fs in damage:
+        try:
+            outcomes[judge(image, fs, path)] += 1
+        except Exception as error:
+            raise AssertionError(f"{what}: {error}") from error
+    return outcomes
 
 
 @pytest.mark.parametrize("stop", [CLEAN, UNCLEAN])
@@ -29,39 +72,99 @@ def test_undamaged_everything_is_served(images: dict[str, Image], stop: str) -> 
     assert judge_start(images[stop], images[stop].damaged(), "nothing") is Outcome.IDENTICAL
 
 
-def _flip_each(image: Image, suffix: str) -> Counter[Outcome]:
-    outcomes: Counter[Outcome] = Counter()
-    for path, data in files(image).items():
-        if not path.endswith(suffix):
-            continue
-        for position in range(len(data)):
-            fs = image.damaged()
-            fs.flip(path, position, (0x01, 0x80, 0xFF, 0x10)[position % 4])
-            try:
-                outcomes[judge_start(image, fs, path)] += 1
-            except AssertionError as error:
-                raise AssertionError(f"{path}, byte {position} flipped: {error}") from error
-    return outcomes
-
-
 @pytest.mark.parametrize("stop", [CLEAN, UNCLEAN])
 def test_a_flipped_byte_of_a_segment(images: dict[str, Image], stop: str) -> None:
-    outcomes = _flip_each(images[stop], ".log")
-    print(outcomes)
+    image = images[stop]
+    outcomes = judged(image, flips(image, SEGMENTS))
+    unseen = image.bytes_below_the_start  # nobody can ask for these, though a search may come past their headers
+    assert 0 < outcomes[Outcome.IDENTICAL] <= unseen, "what is served was flipped, so somebody has to say so"
+    assert outcomes[Outcome.TORN] == (0 if stop == CLEAN else image.tail_bytes), "the last batch above the point, whole"
 
 
 @pytest.mark.parametrize("stop", [CLEAN, UNCLEAN])
-@pytest.mark.parametrize("suffix", [".index", ".timeindex"])
-def test_a_flipped_byte_of_an_index(images: dict[str, Image], stop: str, suffix: str) -> None:
-    outcomes = _flip_each(images[stop], suffix)
-    assert set(outcomes) == {Outcome.IDENTICAL}, "the log is sound, so it is served"
+def test_a_segment_cut_short_or_zeroed(images: dict[str, Image], stop: str) -> None:
+    outcomes = judged(images[stop], cuts_and_zeros(images[stop], SEGMENTS))
+    assert outcomes[Outcome.NAMED] > 100
 
 
 @pytest.mark.parametrize("stop", [CLEAN, UNCLEAN])
-def test_a_flipped_byte_of_a_checkpoint(images: dict[str, Image], stop: str) -> None:
-    for suffix in ("checkpoint", ".kafka_cleanshutdown"):
-        outcomes = _flip_each(images[stop], suffix)
-        assert set(outcomes) <= {Outcome.IDENTICAL}, "the logs are sound, so they are served"
-    for suffix in ("partition.metadata", "meta.properties"):
-        outcomes = _flip_each(images[stop], suffix)
-        print(outcomes)
+def test_a_damaged_index_changes_no_answer(images: dict[str, Image], stop: str) -> None:
+    image = images[stop]
+    assert set(judged(image, flips(image, INDEXES))) == {Outcome.IDENTICAL}, "the log is sound, so it is served"
+    assert set(judged(image, cuts_and_zeros(image, INDEXES))) == {Outcome.IDENTICAL}
+
+
+@pytest.mark.parametrize("stop", [CLEAN, UNCLEAN])
+def test_a_damaged_checkpoint_loses_nothing_and_is_named(images: dict[str, Image], stop: str) -> None:
+    image = images[stop]
+    for path, what, fs in flips(image, CHECKPOINTS):
+        with said() as lines:
+            assert judge_start(image, fs, path) is Outcome.IDENTICAL, what
+        assert any(path in line and "damaged" in line for line in lines), f"{what}: nobody said so"
+    assert set(judged(image, cuts_and_zeros(image, CHECKPOINTS))) == {Outcome.IDENTICAL}
+
+
+@pytest.mark.parametrize("name", ["partition.metadata", "meta.properties"])
+def test_a_damaged_identity_is_never_believed(images: dict[str, Image], name: str) -> None:
+    """A topic's id that is another's would have the log deleted as that of a topic that is gone."""
+    assert set(judged(images[CLEAN], flips(images[CLEAN], (name,)))) == {Outcome.NAMED}
+
+
+def _while_open(image: Image, fs: CrashingFileSystem, path: str) -> Outcome:
+    """Opens the sound log, reads some of it, and only then finds the bytes of ``fs``."""
+    changing = image.damaged()
+    with said():
+        log = open_directory(changing).logs[ORDERS]
+        log.read(image.log_start_offset, 200)
+        for position, (before, after) in enumerate(zip(changing.files()[path], fs.files()[path], strict=True)):
+            if before != after:
+                changing.flip(path, position, before ^ after)
+        return judge_log(image, log, path)
+
+
+@pytest.mark.parametrize("stop", [CLEAN, UNCLEAN])
+def test_a_flipped_byte_while_the_log_is_open(images: dict[str, Image], stop: str) -> None:
+    image = images[stop]
+    outcomes = judged(image, (one for one in flips(image, SEGMENTS) if str(ORDERS) in one[0]), _while_open)
+    assert 0 < outcomes[Outcome.IDENTICAL] <= image.bytes_below_the_start
+    indexes = (one for one in flips(image, INDEXES) if str(ORDERS) in one[0])
+    assert set(judged(image, indexes, _while_open)) == {Outcome.IDENTICAL}
+
+
+# ---------------------------------------------------------------------------------------------- can these tests fail?
+
+
+def _unchecked(data: bytes, offset: int, end_offset: int, epochs: object = None) -> int:
+    return SLICE_EXACT
+
+
+def _believed(self: OffsetIndex, offset: int) -> IndexEntry:
+    return IndexEntry(_entry_below(self, offset).position, -1)
+
+
+_entry_below = OffsetIndex.entry_below
+
+
+@pytest.mark.parametrize(
+    ("owner", "guard", "mutant", "suffixes"),
+    [
+        (reading, "check_slice", _unchecked, SEGMENTS),
+        (LogReader, "_check", lambda *_: True, SEGMENTS),
+        (LogSegment, "_check_times", lambda self: self.load_indexes(), INDEXES),
+        (_Opening, "first_epoch", lambda self, segment: -1, ("log-start-offset-checkpoint",)),
+        (OffsetIndex, "entry_below", _believed, INDEXES),
+    ],
+    ids=["slices unchecked", "neighbours unasked", "times believed", "log starts lost", "index entries believed"],
+)
+def test_without_a_guard_something_wrong_is_served(
+    images: dict[str, Image],
+    monkeypatch: pytest.MonkeyPatch,
+    owner: object,
+    guard: str,
+    mutant: object,
+    suffixes: tuple[str, ...],
+) -> None:
+    image = images[CLEAN]
+    monkeypatch.setattr(owner, guard, mutant)
+    with pytest.raises(AssertionError):
+        judged(image, chain(flips(image, suffixes), cuts_and_zeros(image, suffixes)))

@@ -49,6 +49,8 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _PLACES_MAX = 128
+#: Two for a log that may be damaged, and as many for the indexes of two segments.
+_READS_MAX = 4
 #: How many sealed segments keep their indexes in memory.
 _WARM_SEGMENTS = 4
 
@@ -151,23 +153,37 @@ class LogReader:
     def _twice(self, read: Callable[[], T]) -> T:
         """``read()``; what it finds damaged is looked at a second time: the log may just have been truncated, or its
         segments replaced, and a disk may have a bad moment. An index that is in doubt is made anew before."""
-        cuts = self.cuts
+        cuts, is_second = self.cuts, False
+        for _ in range(_READS_MAX - 1):
+            try:
+                return read()
+            except IndexMismatchError as mismatch:
+                self._doubt(mismatch, cuts)
+            except CorruptLogError as error:
+                if is_second:
+                    raise self._unless_cut(error, cuts) from error
+                is_second = True
+                logger.warning("%s: %s; reading it again", self.topic_partition, error.message)
         try:
             return read()
-        except IndexMismatchError as mismatch:
-            for segment in self._segments:
-                if segment.index.file.path in mismatch.message:
+        except CorruptLogError as error:
+            raise self._unless_cut(error, cuts) from error
+
+    def _doubt(self, mismatch: IndexMismatchError, cuts: int) -> None:
+        for segment in self._segments:
+            if segment.index.file.path in mismatch.message:
+                try:
                     segment.distrust_indexes(mismatch.message)
-        except CorruptLogError as error:
-            logger.warning("%s: %s; reading it again", self.topic_partition, error.message)
-        try:
-            return read()
-        except CorruptLogError as error:
-            if cuts % 2 or self.cuts != cuts:
-                raise OffsetNotAvailableError(
-                    f"{self.topic_partition} is being truncated, and was read in the midst of it: read again"
-                ) from error
-            raise
+                except CorruptLogError as error:
+                    raise self._unless_cut(error, cuts) from error
+
+    def _unless_cut(self, error: CorruptLogError, cuts: int) -> CorruptLogError | OffsetNotAvailableError:
+        """``error``, unless the log was truncated since ``cuts`` was told, or is being truncated."""
+        if cuts % 2 == 0 and self.cuts == cuts:
+            return error
+        return OffsetNotAvailableError(
+            f"{self.topic_partition} is being truncated, and was read in the midst of it: read again"
+        )
 
     def _read(self, offset: int, max_bytes: int, up_to: int | None, *, wait: bool) -> ReadResult | None:
         places, segments = self._places, self._segments
@@ -300,7 +316,7 @@ class LogReader:
         batch) has left a gap: else a part of the file is missing."""
         if self.may_have_gaps():
             return
-        next_offset = segment.offset_before(segment.size)
+        next_offset = segment.end_offset
         if next_offset != following:
             raise CorruptLogError(
                 f"{segment.path}, position {segment.size}, offset {next_offset}: the file ends here, the next segment "
@@ -319,9 +335,12 @@ class LogReader:
         for number, segment in enumerate(segments):
             if segment.base_offset >= up_to:
                 return None
-            if segment.size == 0 or segment.largest_timestamp.timestamp_ms < timestamp_ms:
-                continue
+            largest = segment.largest_timestamp
             following = segments[number + 1].base_offset if number + 1 < len(segments) else None
+            if following is not None:
+                self._check_end(segment, following)
+            if segment.size == 0 or largest.timestamp_ms < timestamp_ms:
+                continue
             self._keep_warm(segment, is_active=following is None)
             start = segment.floor(timestamp_ms)
             if segment.base_offset < self.log_start_offset:
@@ -350,9 +369,13 @@ class LogReader:
             return self._largest_within(segments[number], end)
 
         for number, segment in enumerate(segments):
-            if segment.base_offset >= up_to or segment.size == 0:
+            if segment.base_offset >= up_to:
                 continue
             largest, is_exact = segment.largest_timestamp, False
+            if (following := followings[number]) is not None:
+                self._check_end(segment, following)
+            if segment.size == 0:
+                continue
             if segment.base_offset < self.log_start_offset or largest.offset >= up_to:
                 largest, is_exact = look_at_all(number), True
             if largest.timestamp_ms >= 0:

@@ -32,7 +32,7 @@ _WINDOW_BYTES = 1024 * 1024
 _WALK_BYTES = 8192
 #: Blocks are reserved ahead of a segment that is being filled: as much again as it has, up to this.
 _AHEAD_BYTES_MAX = 64 * 1024 * 1024
-_AHEAD_FROM_BYTES = 4 * 1024 * 1024
+AHEAD_FROM_BYTES = 4 * 1024 * 1024
 
 
 def segment_name(base_offset: int) -> str:
@@ -82,6 +82,8 @@ class LogSegment:
         self.created_ms = 0
         #: What was found wrong with the index files; None: nothing so far, or they were made anew.
         self.index_fault: str | None = None
+        #: The offset after the last batch; None: not looked up, or something was appended since.
+        self._end_offset: int | None = None
         #: Is the time index known to be that of the log? One that was not loaded from its file is.
         self._times_checked = True
         #: Was anything written, or cut, since it was opened or closed?
@@ -151,7 +153,7 @@ class LogSegment:
     def write(self, buffers: Sequence[Buffer], size: int) -> None:
         """Writes bytes behind the published end; they exist for nobody before ``publish``. OSError leaves a part."""
         end = self.size + size
-        if end > self._reserved_end and end > _AHEAD_FROM_BYTES and self.reserves_ahead:
+        if end > self._reserved_end and end > AHEAD_FROM_BYTES and self.reserves_ahead:
             # Growing by whole extents spares the file system an allocation in every flush.
             ahead = max(min(_AHEAD_BYTES_MAX, self.size), size)
             self.log.preallocate(self.size, ahead)
@@ -176,6 +178,7 @@ class LogSegment:
             position += size
             since += size
         self._bytes_since_index = since
+        self._end_offset = None
         self.size = position
 
     def undo_write(self) -> None:
@@ -208,6 +211,7 @@ class LogSegment:
         self.time_index.truncate_to(place.header.base_offset)
         self.size = place.position
         self.log.truncate(place.position)
+        self._end_offset = None
         self._reserved_end = 0
         self._largest = self._walk_for_largest(self.time_index.last_entry())
         if place.position == 0:
@@ -370,9 +374,18 @@ class LogSegment:
         largest = self.time_index.last_entry()
         if largest.timestamp_ms < 0:
             largest = self._walk_for_largest(largest)
+        self._end_offset = self.offset_before(self.size)
         if not was_loaded:
             self.unload_indexes()
         return largest
+
+    @property
+    def end_offset(self) -> int:
+        """The offset after the last batch, of a segment that is not appended to."""
+        found = self._end_offset
+        if found is None:
+            found = self._end_offset = self.offset_before(self.size)
+        return found
 
     def _walk_for_largest(self, largest: TimestampOffset) -> TimestampOffset:
         """From the last time entry to the end: batches behind it may be later than it says."""
@@ -452,6 +465,14 @@ class LogSegment:
         """The offset after the batch that ends at ``position``; the segment's base offset for position 0."""
         if position == 0:
             return self.base_offset
+        self.load_indexes()
+        try:
+            return self._offset_before(position)
+        except IndexMismatchError as mismatch:
+            self.distrust_indexes(mismatch.message)
+            return self._offset_before(position)
+
+    def _offset_before(self, position: int) -> int:
         next_offset = self.base_offset
         for place in self._walk_from(self.index.entry_before(position - 1), position):
             next_offset = place.header.next_offset
