@@ -144,7 +144,8 @@ def _write_table(kafka: KafkaBroker) -> None:
             ]
             kafka.produce("table", records, codec=codec)
         _transactions(kafka, "table")
-        time.sleep(0.35)  # segment.ms: only what comes after that rolls
+        written = time.monotonic()
+        until(lambda since=written: time.monotonic() > since + 0.35, "segment.ms: what comes after it rolls")  # type: ignore[misc]
     kafka.produce("table", [({}, "last", "one")])
     directory = kafka.partition("table")
 
@@ -156,7 +157,7 @@ def _write_table(kafka: KafkaBroker) -> None:
         return any(line[:1] == ["table"] and int(line[2]) >= int(logs[-1].stem) for line in cleaned)
 
     until(compacted, "Kafka's cleaner", 60)
-    time.sleep(0.5)  # the old segments' files are renamed in the background
+    until(lambda: not [*directory.glob("*.swap"), *directory.glob("*.cleaned")], "the swap to be over")
 
 
 @pytest.fixture(scope="module")
