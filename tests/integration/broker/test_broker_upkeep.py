@@ -168,6 +168,16 @@ def test_the_cleaner_obeys_its_broker_keys_without_a_restart(make_cluster: Calla
     assert time.monotonic() - started < 10
 
 
+def test_retention_obeys_its_broker_keys_without_a_restart(make_cluster: Callable[..., Cluster]) -> None:
+    cluster = make_cluster(**{**QUICK, "log.retention.check.interval.ms": "3600000"})
+    partition = create(cluster, "t")
+    produce(cluster, "t", [(b"k", b"v")] * 10)
+    with Admin(bootstrap_servers=cluster.broker.address()) as admin:
+        admin.alter_configs({ConfigResource("broker", ""): {"log.retention.ms": "200"}})
+        admin.alter_configs({ConfigResource("broker", ""): {"log.retention.check.interval.ms": "50"}})
+    until(lambda: records_of(cluster, partition) == [], "the records to go")
+
+
 class Reader(threading.Thread):
     """Reads a topic from its start to its end, again and again, and judges what it sees."""
 
