@@ -158,6 +158,27 @@ def check_mounted(directory: LogDirectory) -> None:
         raise OSError(f"{root}/{META_PROPERTIES} belongs to another directory than the one that was opened")
 
 
+def describe(held: HeldDirectory, futures: Iterable[LogDescription] = ()) -> DirectoryDescription:
+    """The directory with its logs, ``futures`` among them; measures its disk."""
+    if held.writer is not None and held.failure is None:
+        held.measure()
+    error, logs = held.failure, list(futures)
+    if held.writer is not None and error is None:
+        logs += [
+            LogDescription(partition=partition, size_bytes=log.size_bytes, offset_lag=0, is_future=False)
+            for partition, log in list(held.writer.directory.logs.items())
+        ]
+    space = held.space if error is None else None
+    return DirectoryDescription(
+        root=held.root,
+        directory_id=held.directory_id,
+        error=error,
+        total_bytes=-1 if space is None else space.total_bytes,
+        usable_bytes=-1 if space is None else space.free_bytes,
+        logs=[] if error is not None else sorted(logs, key=lambda log: (log.partition, log.is_future)),
+    )
+
+
 def least_loaded(candidates: Collection[HeldDirectory], added: dict[HeldDirectory, int]) -> HeldDirectory:
     """Where one more partition goes: the directory with the fewest (``added`` counts those on their way), as in Kafka;
     of equals, the one with the most free space. A full one only while all are full. ``candidates`` is not empty."""

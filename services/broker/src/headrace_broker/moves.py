@@ -38,7 +38,7 @@ from headrace_core.log.writer import DirectoryWriter
 from headrace_core.telemetry import Emitter, ReplicaMoved
 from headrace_core.types import TopicPartition
 
-from .directories import HeldDirectory
+from .directories import HeldDirectory, LogDescription
 
 logger = logging.getLogger(__name__)
 
@@ -80,6 +80,15 @@ class Move:
         self.copy = copy
         self.pace = pace
         self.task: asyncio.Task[None]
+
+    def describe(self) -> LogDescription:
+        """The copy, as a future log."""
+        return LogDescription(
+            partition=self.partition,
+            size_bytes=self.copy.copied_bytes,
+            offset_lag=max(self.log.log_end_offset - self.copy.end_offset, 0),
+            is_future=True,
+        )
 
     @property
     def source_writer(self) -> DirectoryWriter:

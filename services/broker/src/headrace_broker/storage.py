@@ -1,16 +1,7 @@
 """The broker's log directories, each with its writer; which of them has which partition.
 
-Where a partition's log is, by the first of these that says something:
-
-    1. a log that was found on the disk, or was made since the start
-    2. the directory that the controller has on record for this replica (KIP-858), if it is offline or not here: nowhere
-    3. at the start, while any directory is offline: nowhere, for the log may be in that one (what is on record may be
-       out of date: a log that moved is there before the controller has heard of it)
-    4. the directory on record; if there is none, the one with the fewest logs (``least_loaded``)
-
-"Nowhere" is an offline partition (KAFKA_STORAGE_ERROR): a log that may exist on a disk that is away is never made anew,
-empty, on another one. A directory that fails takes its partitions offline, and only them. One that is full refuses
-appends and creations until there is room again (``headrace_core.log.space``).
+``placement`` says in which directory a partition's log is to be. A directory that fails takes its partitions offline,
+and only them. One that is full refuses appends and creations until there is room again (``headrace_core.log.space``).
 """
 
 from __future__ import annotations
@@ -49,19 +40,17 @@ from headrace_core.telemetry import (
 from headrace_core.types import TopicPartition
 
 from .directories import (
-    LOST,
-    UNASSIGNED,
     DirectoryDescription,
     HeldDirectory,
-    LogDescription,
     check_mounted,
+    describe,
     identify,
-    least_loaded,
     put_offline,
     raise_all_failed,
 )
 from .moves import Moves, settle_moves
 from .partition import PartitionLeader
+from .placement import Assigned, Placement, nothing_assigned
 from .replica import OnDamage, Replica
 from .threads import WorkThreads
 
@@ -69,15 +58,9 @@ logger = logging.getLogger(__name__)
 
 #: A partition to create: its topic's id, and its log's settings.
 NewLog = tuple[TopicPartition, uuid.UUID, LogConfig]
-#: The directory that the controller has on record for this broker's replica; None (or the zero id): none yet.
-Assigned = Callable[[TopicPartition, uuid.UUID], uuid.UUID | None]
 Outcome = tuple[TopicPartition, HeadraceError | None]
 
 DEFAULT_RESERVE_BYTES = 64 * 1024 * 1024
-
-
-def _nowhere(partition: TopicPartition, topic_id: uuid.UUID) -> uuid.UUID | None:
-    return None
 
 
 class Storage:
@@ -99,14 +82,13 @@ class Storage:
         on_turn: Callable[[list[PartitionLog]], None],
         on_failed: Callable[[Iterable[TopicPartition], str], None],
         on_damage: OnDamage,
-        assigned: Assigned = _nowhere,
+        assigned: Assigned = nothing_assigned,
         on_directory_failed: Callable[[uuid.UUID | None], None] | None = None,
         on_full: Callable[[DirectoryWriter], None] | None = None,
         on_moved: Callable[[Iterable[TopicPartition]], None] | None = None,
         reserve_bytes: int = DEFAULT_RESERVE_BYTES,
         recovery_threads: int = 1,
     ) -> None:
-        self.assigned = assigned
         self.on_directory_failed = on_directory_failed
         self.on_full = on_full
         self.on_moved = on_moved
@@ -124,12 +106,8 @@ class Storage:
         self._threads = WorkThreads(loop)
         self._all_failed = asyncio.Event()
         self._is_identified = False
-        #: Where each partition's log is, or is to be made: a creation that fails is tried again in the same place.
-        self._at: dict[TopicPartition, HeldDirectory] = {}
-        #: Partitions whose logs were found and are not to be used, and why.
-        self._refused: dict[TopicPartition, HeadraceError] = {}
-        #: Partitions whose log may be in a directory that was offline at the start.
-        self._withheld: set[TopicPartition] = set()
+        self._places = Placement(self._held, assigned)
+        self._at, self._refused = self._places.at, self._places.refused
         #: Logs that are about to change directories, held for a moment.
         self._leaving: dict[TopicPartition, PartitionLog] = {}
         #: The last replica that was made of each partition.
@@ -268,48 +246,24 @@ class Storage:
         return [held.directory_id for held in self._held if held.failure is not None and held.directory_id]
 
     def directory_of(self, partition: TopicPartition) -> uuid.UUID | None:
-        """The id of the directory that has the partition's log, sound or damaged, or that failed before it could have
-        it; LOST when it may be in one that was away at the start; None when there is none."""
-        if partition in self._withheld:
-            return LOST
-        held = self._at.get(partition)
-        if held is None or held.writer is None:
-            return None
-        if held.failure is None and not held.writer.directory.holds(partition):
-            return None
-        return held.directory_id
+        """See ``Placement.directory_of``."""
+        return self._places.directory_of(partition)
+
+    @property
+    def assigned(self) -> Assigned:
+        """What the controller has on record."""
+        return self._places.assigned
+
+    @assigned.setter
+    def assigned(self, assigned: Assigned) -> None:
+        self._places.assigned = assigned
 
     def describe(self) -> list[DirectoryDescription]:
         """Every directory, in the order of log.dirs, with its logs by topic and partition. Measures their disks."""
-        return [self._describe(held) for held in self._held]
-
-    def _describe(self, held: HeldDirectory) -> DirectoryDescription:
-        if held.writer is not None and held.failure is None:
-            held.measure()
-        error, logs = held.failure, []
-        if held.writer is not None and error is None:
-            logs = [
-                LogDescription(partition=partition, size_bytes=log.size_bytes, offset_lag=0, is_future=False)
-                for partition, log in list(held.writer.directory.logs.items())
-            ] + [
-                LogDescription(
-                    partition=move.partition,
-                    size_bytes=move.copy.copied_bytes,
-                    offset_lag=max(move.log.log_end_offset - move.copy.end_offset, 0),
-                    is_future=True,
-                )
-                for move in self._moves.under_way()
-                if move.target is held
-            ]
-        space = held.space if error is None else None
-        return DirectoryDescription(
-            root=held.root,
-            directory_id=held.directory_id,
-            error=error,
-            total_bytes=-1 if space is None else space.total_bytes,
-            usable_bytes=-1 if space is None else space.free_bytes,
-            logs=sorted(logs, key=lambda log: (log.partition, log.is_future)),
-        )
+        return [
+            describe(held, [move.describe() for move in self._moves.under_way() if move.target is held])
+            for held in self._held
+        ]
 
     def set_reserve(self, reserve_bytes: int) -> None:
         """``log.dir.reserve.bytes`` has changed."""
@@ -393,7 +347,7 @@ class Storage:
                 outcomes.append((item[0], None))
                 continue
             try:
-                held = self._place(item[0], item[1], added, at_start=at_start)
+                held = self._places.place(item[0], item[1], added, at_start=at_start)
             except HeadraceError as error:
                 outcomes.append((item[0], error))
                 continue
@@ -405,48 +359,6 @@ class Storage:
             assert held.writer is not None
             outcomes += await self._create_in(held.writer, share)
         return outcomes
-
-    def _place(
-        self, partition: TopicPartition, topic_id: uuid.UUID, added: dict[HeldDirectory, int], *, at_start: bool
-    ) -> HeldDirectory:
-        """The directory of a partition's log. Raises StorageError when it is none that works, DiskFullError."""
-        if partition in self._refused:
-            raise self._refused[partition]
-        held = self._at.get(partition)
-        if held is None:
-            held = self._assigned_directory(partition, topic_id)
-            offline = self.offline_directories()
-            if (partition in self._withheld or (at_start and offline)) and (held is None or held.failure is None):
-                self._withheld.add(partition)
-                raise StorageError(
-                    f"{partition} has no log in the directories that work, and may have one in {', '.join(offline)}: "
-                    "it stays offline until the broker has started with all of them"
-                )
-        if held is None:
-            online = [held for held in self._held if held.writer is not None and held.failure is None]
-            if not online:
-                raise StorageError("every log directory of this broker has failed")
-            held = least_loaded(online, added)
-        if held.failure is not None:
-            raise StorageError(f"{partition} is offline: {held.failure.message}")
-        assert held.writer is not None
-        assert held.space is not None
-        if held.space.is_full and not held.writer.directory.holds(partition):
-            raise held.space.full_error()
-        return held
-
-    def _assigned_directory(self, partition: TopicPartition, topic_id: uuid.UUID) -> HeldDirectory | None:
-        directory_id = self.assigned(partition, topic_id)
-        if directory_id in (None, UNASSIGNED, LOST):
-            return None
-        for held in self._held:
-            if held.directory_id == directory_id:
-                return held
-        raise StorageError(
-            f"{partition} is in log directory {directory_id}, which is none of those that this broker could read "
-            f"({', '.join(held.root for held in self._held)}): bring it back and restart the broker, or give the "
-            "partition up by deleting its topic"
-        )
 
     async def _create_in(self, writer: DirectoryWriter, share: list[NewLog]) -> list[Outcome]:
         def create_all() -> list[Outcome]:
@@ -467,11 +379,9 @@ class Storage:
         failed keeps its own until it is back (``settle``)."""
         deleted: list[TopicPartition] = []
         await self._moves.cancel(partitions)
+        self._places.forget(partitions)
         for partition in partitions:
-            self._at.pop(partition, None)
-            self._refused.pop(partition, None)
             self._replicas.pop(partition, None)
-            self._withheld.discard(partition)
         for writer in self.writers():
             deleted += await self._delete_in(writer, [item for item in partitions if writer.directory.holds(item)])
         return deleted

@@ -1,0 +1,105 @@
+"""In which directory each partition's log is, or is to be made. By the first of these that says something:
+
+    1. a log that was found on the disk, or was made since the start
+    2. the directory that the controller has on record for this replica (KIP-858), if it is offline or not here: nowhere
+    3. at the start, while any directory is offline: nowhere, for the log may be in that one (what is on record may be
+       out of date: a log that moved is there before the controller has heard of it)
+    4. the directory on record; if there is none, the one with the fewest logs (``least_loaded``)
+
+"Nowhere" is an offline partition (KAFKA_STORAGE_ERROR): a log that may exist on a disk that is away is never made anew,
+empty, on another one.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterable, Sequence
+
+from headrace_core.errors import HeadraceError, StorageError
+from headrace_core.types import TopicPartition
+
+from .directories import LOST, UNASSIGNED, HeldDirectory, least_loaded
+
+#: The directory that the controller has on record for this broker's replica; None (or the zero id): none yet.
+Assigned = Callable[[TopicPartition, uuid.UUID], uuid.UUID | None]
+
+
+def nothing_assigned(partition: TopicPartition, topic_id: uuid.UUID) -> uuid.UUID | None:
+    """The controller has nothing on record."""
+    return None
+
+
+class Placement:
+    """Owned by the storage, which fills in what it finds and makes."""
+
+    def __init__(self, held: Sequence[HeldDirectory], assigned: Assigned) -> None:
+        self.assigned = assigned
+        #: A creation that fails is tried again in the same place.
+        self.at: dict[TopicPartition, HeldDirectory] = {}
+        #: Partitions whose logs were found and are not to be used, and why.
+        self.refused: dict[TopicPartition, HeadraceError] = {}
+        #: Partitions whose log may be in a directory that was offline at the start.
+        self.withheld: set[TopicPartition] = set()
+        self._held = held
+
+    def forget(self, partitions: Iterable[TopicPartition]) -> None:
+        """They were deleted."""
+        for partition in partitions:
+            self.at.pop(partition, None)
+            self.refused.pop(partition, None)
+            self.withheld.discard(partition)
+
+    def directory_of(self, partition: TopicPartition) -> uuid.UUID | None:
+        """The id of the directory that has the partition's log, sound or damaged, or that failed before it could have
+        it; LOST when it may be in one that was away at the start; None when there is none."""
+        if partition in self.withheld:
+            return LOST
+        held = self.at.get(partition)
+        if held is None or held.writer is None:
+            return None
+        if held.failure is None and not held.writer.directory.holds(partition):
+            return None
+        return held.directory_id
+
+    def place(
+        self, partition: TopicPartition, topic_id: uuid.UUID, added: dict[HeldDirectory, int], *, at_start: bool
+    ) -> HeldDirectory:
+        """Where the partition's log is to be; ``added`` counts those that are on their way into each directory. Raises
+        StorageError when it is none that works, DiskFullError, and why a log that was found is not to be used."""
+        if partition in self.refused:
+            raise self.refused[partition]
+        held = self.at.get(partition)
+        if held is None:
+            held = self._on_record(partition, topic_id)
+            offline = [each.root for each in self._held if each.failure is not None]
+            if (partition in self.withheld or (at_start and offline)) and (held is None or held.failure is None):
+                self.withheld.add(partition)
+                raise StorageError(
+                    f"{partition} has no log in the directories that work, and may have one in {', '.join(offline)}: "
+                    "it stays offline until the broker has started with all of them"
+                )
+        if held is None:
+            online = [each for each in self._held if each.writer is not None and each.failure is None]
+            if not online:
+                raise StorageError("every log directory of this broker has failed")
+            held = least_loaded(online, added)
+        if held.failure is not None:
+            raise StorageError(f"{partition} is offline: {held.failure.message}")
+        assert held.writer is not None
+        assert held.space is not None
+        if held.space.is_full and not held.writer.directory.holds(partition):
+            raise held.space.full_error()
+        return held
+
+    def _on_record(self, partition: TopicPartition, topic_id: uuid.UUID) -> HeldDirectory | None:
+        directory_id = self.assigned(partition, topic_id)
+        if directory_id in (None, UNASSIGNED, LOST):
+            return None
+        for held in self._held:
+            if held.directory_id == directory_id:
+                return held
+        raise StorageError(
+            f"{partition} is in log directory {directory_id}, which is none of those that this broker could read "
+            f"({', '.join(held.root for held in self._held)}): bring it back and restart the broker, or give the "
+            "partition up by deleting its topic"
+        )
