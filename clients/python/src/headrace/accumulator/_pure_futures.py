@@ -4,20 +4,31 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from headrace_core.errors import HeadraceError
 
 from ._pure_metadata import RecordMetadata
 
-if TYPE_CHECKING:
-    from ._pure import SendBatch
+
+class Batch(Protocol):
+    """What a future looks up: the batch that its record went into (``_pure.SendBatch``)."""
+
+    queue: Any
+    done: bool
+    error: HeadraceError | None
+    base_offset: int
+    log_append_time_ms: int
+
+    def add_waiter(self, waiter: Any) -> bool: ...
+
+    def wait(self, timeout: float | None) -> bool: ...
 
 
 class RecordFuture:
     """The outcome of one record, to be: ask it, wait for it, or have a callback called."""
 
-    def __init__(self, batch: SendBatch, index: int, timestamp_ms: int) -> None:
+    def __init__(self, batch: Batch, index: int, timestamp_ms: int) -> None:
         self._batch = batch
         self._index = index
         self._timestamp_ms = timestamp_ms
@@ -63,7 +74,7 @@ class AsyncRecordFuture:
 
     _asyncio_future_blocking = False
 
-    def __init__(self, batch: SendBatch, index: int, timestamp_ms: int) -> None:
+    def __init__(self, batch: Batch, index: int, timestamp_ms: int) -> None:
         self._batch = batch
         self._index = index
         self._timestamp_ms = timestamp_ms

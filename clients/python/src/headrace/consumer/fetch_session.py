@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import grpc.aio
 
@@ -29,9 +29,7 @@ from headrace_core.types import TopicPartition
 from headrace_protos.v1 import fetch_pb2
 
 from .inbox import Slice
-
-if TYPE_CHECKING:
-    from .fetcher import Fetcher, Tracked
+from .tracked import SessionOwner, Tracked
 
 logger = logging.getLogger("headrace")
 
@@ -45,7 +43,7 @@ CATCHING_UP_REQUESTS = 4
 class FetchLink:
     """The fetch session at one broker."""
 
-    def __init__(self, fetcher: Fetcher, broker_id: int, address: str) -> None:
+    def __init__(self, fetcher: SessionOwner, broker_id: int, address: str) -> None:
         self.fetcher = fetcher
         self.broker_id = broker_id
         self.address = address

@@ -22,6 +22,7 @@ from ..metrics import Metrics
 from .fetch_session import FetchLink
 from .inbox import Assigned, Inbox, Slice
 from .positions import find_position, find_together
+from .tracked import Tracked
 
 logger = logging.getLogger("headrace")
 
@@ -29,35 +30,6 @@ _ISOLATION = {
     "read_uncommitted": common_pb2.ISOLATION_LEVEL_READ_UNCOMMITTED,
     "read_committed": common_pb2.ISOLATION_LEVEL_READ_COMMITTED,
 }
-
-
-class Tracked:
-    """The fetcher's notes on one assigned partition."""
-
-    __slots__ = (
-        "assigned",
-        "attempts",
-        "fetch_at",
-        "generation",
-        "link",
-        "paused",
-        "placing",
-        "reset",
-        "retry_at",
-        "valid_from",
-    )
-
-    def __init__(self, assigned: Assigned, fetch_at: int | None, reset: str | None) -> None:
-        self.assigned = assigned
-        self.generation = assigned.generation
-        self.fetch_at = fetch_at
-        self.reset = reset
-        self.link: FetchLink | None = None
-        self.paused = False
-        self.placing = False
-        self.valid_from = 0  # answers to requests before this one are about an older position
-        self.attempts = 0
-        self.retry_at = 0.0
 
 
 class Fetcher:

@@ -8,21 +8,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import TYPE_CHECKING
 
 from headrace_core.errors import HeadraceError
 
 from .inbox import Slice
 from .offsets import list_offsets, reset_timestamp
-
-if TYPE_CHECKING:
-    from .fetcher import Fetcher, Tracked
+from .tracked import SessionOwner, Tracked
 
 #: A question for many that is not answered in this time is asked again for each partition by itself.
 TOGETHER_S = 2.0
 
 
-async def find_together(fetcher: Fetcher, lost: list[Tracked]) -> None:
+async def find_together(fetcher: SessionOwner, lost: list[Tracked]) -> None:
     """Find what can be found in one go for each leader; what fails is left for ``find_position``, which says why."""
     engine = fetcher.engine
     for topic in {tracked.assigned.tp.topic for tracked in lost}:
@@ -39,7 +36,7 @@ async def find_together(fetcher: Fetcher, lost: list[Tracked]) -> None:
     await asyncio.gather(*(_find_group(fetcher, group) for group in groups.values() if len(group) > 1))
 
 
-async def _find_group(fetcher: Fetcher, group: list[Tracked]) -> None:
+async def _find_group(fetcher: SessionOwner, group: list[Tracked]) -> None:
     engine, policy = fetcher.engine, fetcher.config["auto.offset.reset"]
     with contextlib.suppress(HeadraceError):
         wanted = {tracked.assigned.tp: reset_timestamp(tracked.reset, policy, tracked.assigned.tp) for tracked in group}
@@ -48,7 +45,7 @@ async def _find_group(fetcher: Fetcher, group: list[Tracked]) -> None:
             _note(fetcher, tracked, found[tracked.assigned.tp].offset)
 
 
-async def find_position(fetcher: Fetcher, tracked: Tracked) -> None:
+async def find_position(fetcher: SessionOwner, tracked: Tracked) -> None:
     """Where ``reset`` says; raises what the partition fails with."""
     engine, tp = fetcher.engine, tracked.assigned.tp
     timestamp = reset_timestamp(tracked.reset, fetcher.config["auto.offset.reset"], tp)
@@ -56,7 +53,7 @@ async def find_position(fetcher: Fetcher, tracked: Tracked) -> None:
     _note(fetcher, tracked, found[tp].offset)
 
 
-def _note(fetcher: Fetcher, tracked: Tracked, offset: int) -> None:
+def _note(fetcher: SessionOwner, tracked: Tracked, offset: int) -> None:
     tracked.fetch_at = offset
     if tracked.generation != tracked.assigned.generation:
         return

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
+from typing import Any, Protocol
 
 import grpc.aio
 
@@ -14,8 +15,8 @@ from headrace_core.errors import HeadraceError, NetworkError, RequestTimedOutErr
 from headrace_core.records import Compression
 from headrace_protos.v1 import produce_pb2
 
-if TYPE_CHECKING:
-    from .sender import Sender
+from ..engine.client import Engine
+from ..metrics import Metrics
 
 logger = logging.getLogger("headrace")
 
@@ -26,6 +27,31 @@ GATHER_S = 0.005
 DRAIN_S = 2.0
 
 _UNKNOWN_OUTCOMES = ("REQUEST_TIMED_OUT", "NOT_ENOUGH_REPLICAS_AFTER_APPEND")
+
+
+class LinkOwner(Protocol):
+    """What a link needs of who routes queues to it and decides what a failure means (the Sender)."""
+
+    engine: Engine
+    accumulator: Any
+    metrics: Metrics
+    acks: Any
+    linger_s: float
+    request_timeout_s: float
+    max_request_bytes: int
+    max_in_flight: int
+    compression: Compression
+    flushing: int
+
+    def orphan(self, queues: Iterable[Any]) -> None: ...
+
+    async def compressed(self, batch: Any) -> None: ...
+
+    def succeed(self, batch: Any, base_offset: int, log_append_time_ms: int) -> None: ...
+
+    def settle(self, batch: Any, error: HeadraceError, *, unknown: bool) -> None: ...
+
+    def release(self, queue: Any) -> None: ...
 
 
 class Request:
@@ -43,7 +69,7 @@ class Request:
 class BrokerLink:
     """The produce stream to one broker."""
 
-    def __init__(self, sender: Sender, broker_id: int, address: str) -> None:
+    def __init__(self, sender: LinkOwner, broker_id: int, address: str) -> None:
         self.sender = sender
         self.broker_id = broker_id
         self.address = address
