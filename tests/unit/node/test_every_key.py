@@ -91,7 +91,7 @@ def test_an_honoured_key_is_read_somewhere() -> None:
     assert unread == []
 
 
-# -- pasted files -------------------------------------------------------------------------------------------------------
+# -- pasted files ------------------------------------------------------------------------------------------------------
 
 #: In the spirit of the file that Kafka 4 comes with (config/server.properties), written anew.
 KAFKAS_FILE = """
