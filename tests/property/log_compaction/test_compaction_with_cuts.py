@@ -1,0 +1,106 @@
+"""Compaction while the log is shortened at both ends: a new leader's truncation takes back what was cleaned, or is being
+cleaned, open transactions and all; retention takes the oldest segments. Against the same plain model as ever.
+
+HEADRACE_HISTORY=seed runs one history alone.
+"""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from compaction_world import PARTITION, Counts, World, batches_of, producers_of
+
+from headrace_core.log.compaction.cleaner import Cleaner
+
+IS_FULL = os.environ.get("HEADRACE_FULL_COMPACTION", "0") not in ("", "0")
+HISTORIES = 400 if IS_FULL else 12
+
+
+class ShortenedWorld(World):
+    """A history whose log loses records at both ends."""
+
+    def truncate(self) -> None:
+        """As a follower does it: the end goes back to anywhere, and the producers' state is what the log still says."""
+        log = self.log
+        offset = self.rng.randint(log.log_start_offset, log.log_end_offset)
+        log.truncate_to(offset)
+        self.manager.truncated(PARTITION, log.log_end_offset)
+        self.history = {at: record for at, record in self.history.items() if at < log.log_end_offset}
+        self.table = producers_of(batches_of(log))
+        self.sequences.clear()
+        self.epochs.clear()
+        for entry in self.table:
+            self.epochs[entry.producer_id] = entry.epoch
+            last = entry.last_batch
+            self.sequences[entry.producer_id] = last.last_sequence + 1 if last is not None else 0
+
+    def expire(self) -> None:
+        """As retention does it: whole segments, from the oldest on, none of an open transaction."""
+        log = self.log
+        starts = [segment.base_offset for segment in log.segments if segment.base_offset <= self.stable_offset]
+        log.delete_records(self.rng.choice(starts))
+        log.drop_segments_below_start()
+
+    def clean_and_shorten(self) -> None:
+        """The log is shortened before a cleaning's first swap: the cleaning gives up, and nothing is lost by it."""
+        targets = self.manager.plan(
+            {PARTITION: self.log}, stable_offset_of=lambda log: self.stable_offset, now_ms=self.clock.now_ms()
+        )
+        if not targets:
+            return
+        shortened: list[list[bytes]] = []
+
+        def execute(action: object) -> bool:
+            if not shortened:
+                self.rng.choice([self.truncate, self.expire])()
+                shortened.append([batch.raw for batch in batches_of(self.log)])
+            return bool(action())  # type: ignore[operator]
+
+        cleaner = Cleaner(self.fs, self.cleaner_config, clock=self.clock, secret=self.rng.randbytes(16))
+        before_end = self.log.log_end_offset
+        report = self.manager.clean(cleaner, self.log, targets[0], execute=execute, producers=self.table.last_records())
+        self.counts.cleanings += report is not None
+        assert self.log.log_end_offset <= before_end
+        left = batches_of(self.log)
+        for batch in left:
+            for record in batch.records:
+                assert record == self.history[record.offset], f"seed {self.seed}: a record changed, or is back"
+        offsets = [record.offset for batch in left for record in batch.records]
+        assert offsets == sorted(set(offsets))
+        if report is not None and report.is_interrupted and shortened and report.segments_after == 0:
+            assert [batch.raw for batch in left] == shortened[0], f"seed {self.seed}: it gave up, and changed the log"
+        odd = [name for name in self.fs.listdir(self.log.directory) if name.endswith((".cleaned", ".swap"))]
+        assert odd == []
+
+
+def run(seed: int, counts: Counts) -> None:
+    world = ShortenedWorld(seed, counts)
+    for _ in range(world.rng.randrange(3, 6)):
+        world.write(world.rng.randrange(10, 40))
+        step = world.rng.random()
+        if step < 0.3:
+            world.truncate()
+        elif step < 0.5:
+            world.expire()
+        elif step < 0.7:
+            world.clean_and_shorten()
+            continue
+        world.clean()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800 if IS_FULL else 120)
+def test_a_cleaning_leaves_what_the_model_says_of_a_log_that_is_shortened(
+    seed: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("CRITICAL")
+    counts = Counts()
+    only = os.environ.get("HEADRACE_HISTORY")
+    for history in [int(only)] if only else [seed + number for number in range(HISTORIES)]:
+        print(f"history: HEADRACE_HISTORY={history}")
+        run(history, counts)
+    print(counts)
+    if not only:
+        assert counts.cleanings >= HISTORIES
+        assert counts.dropped > 0
