@@ -1,4 +1,4 @@
-"""Compaction while the log is shortened at both ends: a new leader's truncation takes back what was cleaned, or is being
+"""Compaction while the log is shortened at both ends: a new leader's truncation takes back what was, or is being,
 cleaned, open transactions and all; retention takes the oldest segments. Against the same plain model as ever.
 
 HEADRACE_HISTORY=seed runs one history alone.
