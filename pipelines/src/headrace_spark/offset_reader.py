@@ -42,8 +42,12 @@ class OffsetReader:
         self._sleep = sleep
         #: The id of each topic that was seen. A topic of that name with another id is another topic.
         self.topic_ids: dict[str, str] = {}
-        #: Topics whose id has changed; who has drawn the consequences clears it.
-        self.renewed: set[str] = set()
+        self._renewed: set[str] = set()
+
+    def take_renewed(self) -> set[str]:
+        """Topics that were found to have another id than before; each is told once."""
+        renewed, self._renewed = self._renewed, set()
+        return renewed
 
     def assigned(self, *, known: Collection[TopicPartition] = ()) -> set[TopicPartition]:
         """The partitions that the query reads, as of now.
@@ -68,7 +72,7 @@ class OffsetReader:
         for name, topic in found.items():
             if self.topic_ids.setdefault(name, topic.topic_id) != topic.topic_id:
                 self.topic_ids[name] = topic.topic_id
-                self.renewed.add(name)
+                self._renewed.add(name)
         every = {TopicPartition(name, number) for name, topic in found.items() for number in topic.partitions}
         return every & set(options.assigned) if options.assigned else every
 
@@ -93,7 +97,7 @@ class OffsetReader:
             behind = {
                 p: (start[p], end)
                 for p, end in ends.items()
-                if p in start and end < start[p] and p.topic not in self.renewed
+                if p in start and end < start[p] and p.topic not in self._renewed
             }
             if not behind or attempt == self.options.offset_attempts:
                 break

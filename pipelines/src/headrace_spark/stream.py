@@ -142,15 +142,15 @@ class HeadraceStreamReader(RangeTask, DataSourceStreamReader, SupportsTriggerAva
         the same. A topic that was replaced while no query ran is not noticed here: offsets know nothing of topics.
         """
         reader = self._reader()
-        renewed = {partition for partition in begin.keys() & end.keys() if partition.topic in reader.renewed}
-        if not renewed:
+        topics = reader.take_renewed()
+        renewed = {partition for partition in begin.keys() & end.keys() if partition.topic in topics}
+        if not renewed:  # or such as the query had given up before: they are read from their start as any new one
             return begin
         reader.report_loss(
             f"{show(renewed)}: the topic was deleted and created anew; what was not read of the old one is gone, and "
             "reading goes on where the new one begins"
         )
         first = reader.earliest(renewed)
-        reader.renewed.clear()
         return begin | {partition: first[partition] for partition in renewed if partition in first}
 
     def _too_few(self, begin: PartitionOffsets, end: PartitionOffsets) -> bool:

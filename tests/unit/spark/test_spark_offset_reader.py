@@ -165,8 +165,9 @@ def test_a_topic_made_anew_is_noticed_and_its_end_is_not_taken_for_a_lagging_nod
     cluster = FakeCluster({T0: (0, 5)})
     made = reader(cluster)
     made.latest()
-    assert made.renewed == set()
+    assert made.take_renewed() == set()
     cluster.topic_ids["t"], cluster.logs[T0] = "another", (0, 2)
     assert made.latest({T0: 5}) == {T0: 2}
-    assert made.renewed == {"t"}
+    assert made.take_renewed() == {"t"}
+    assert made.take_renewed() == set(), "told once"
     assert made.slept == []  # type: ignore[attr-defined]

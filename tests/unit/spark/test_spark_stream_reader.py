@@ -240,3 +240,17 @@ def test_stop_closes_the_connections() -> None:
     reader.initialOffset()
     reader.stop()
     assert cluster.closed
+
+
+def test_a_topic_that_was_gone_and_comes_back_is_read_once() -> None:
+    cluster = FakeCluster({T0: (0, 10), partition(0, "u"): (0, 5)})
+    reader = Reader(cluster, subscribePattern="t|u", startingOffsets="earliest", failOnDataLoss="false")
+    first = reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
+    del cluster.logs[T0]
+    second = reader.latestOffset(first, ReadAllAvailable())
+    assert second == {"u": {"0": 5}}
+    assert reader.ranges(first, second) == []
+    cluster.logs[T0], cluster.topic_ids["t"] = (0, 3), "another"
+    third = reader.latestOffset(second, ReadAllAvailable())
+    assert reader.ranges(second, third) == [(0, 0, 3)]
+    assert reader.latestOffset(third, ReadAllAvailable()) == third, "nothing is new: it is not read again"
