@@ -47,6 +47,7 @@ class Room:
             events=emitter,
             metrics=self.metrics,
             loop=asyncio.get_running_loop(),
+            on_damage=broker.replicas.quarantine,
         )
 
     async def configure(self, topic: str, **config: str) -> None:

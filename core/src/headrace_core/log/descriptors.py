@@ -99,6 +99,11 @@ class CachedFile:
         self._is_used = True
         return file.is_cached(size, position)
 
+    def drop_cache(self, size: int, position: int) -> None:
+        forget = getattr(self._file, "drop_cache", None)  # a hint that not every file takes
+        if forget is not None:
+            forget(size, position)
+
     def pwritev(self, buffers: Sequence[Buffer], position: int) -> int:
         return self._descriptor_to_write().pwritev(buffers, position)
 
@@ -157,6 +162,14 @@ class DescriptorCache:
         with self._lock:
             ring = [file for item in self._ring if (file := item()) is not None and file.is_open]
             return len(ring) + sum(1 for file in self._held if file.is_open)
+
+    def resize(self, files_max: int) -> None:
+        """So many files from now on; the ones too many are closed now."""
+        if files_max < 1:
+            raise ValueError(f"files_max={files_max}: must be 1 or more")
+        with self._lock:
+            self._files_max = files_max
+            self._keep_to(files_max)
 
     # ---------------------------------------------------------------- opening
 

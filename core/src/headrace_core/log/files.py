@@ -223,6 +223,11 @@ class RealFile:
         if _sync_file_range is not None:  # an error of the disk is told by the sync that follows
             _sync_file_range(self._fd, position, size, _SYNC_FILE_RANGE_WRITE)
 
+    def drop_cache(self, size: int, position: int) -> None:
+        """These bytes need not stay in the page cache: for who reads what nobody asked for. A hint."""
+        with contextlib.suppress(OSError):
+            os.posix_fadvise(self._fd, position, size, os.POSIX_FADV_DONTNEED)
+
     def preallocate(self, position: int, size: int) -> None:
         if _fallocate is not None:
             _fallocate(self._fd, _FALLOC_FL_KEEP_SIZE, position, size)

@@ -172,6 +172,25 @@ class CorruptionFound(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class IndexRebuilt(Event):
+    """A segment's index was damaged, and was made anew from its log, which is sound."""
+
+    severity: ClassVar[int] = logging.WARNING
+    partition: TopicPartition
+    path: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScrubEnded(Event):
+    """Every segment of this broker was read through for damage; what was found has events of its own."""
+
+    segments: int
+    bytes: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaMoved(Event):
     """A partition's log is in another directory of this broker now (KIP-113)."""
 

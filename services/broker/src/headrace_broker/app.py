@@ -98,8 +98,10 @@ class Broker:
         self.settings = LiveSettings(config.given, self.events)
         settings = LogSettings(static=config.topic_defaults(), flush_interval_ms=_flush_interval_ms(values))
         self.replicas = Replicas(settings, self.events)
+        descriptors = DescriptorCache(fs or RealFileSystem(), self.settings.current.open_files_max)
+        self.settings.subscribe(lambda _, new: descriptors.resize(new.open_files_max))
         self.storage = Storage(
-            DescriptorCache(fs or RealFileSystem(), values["log.open.files.max"]),
+            descriptors,
             config.log_dirs,
             clock=self.clock,
             rng=rng or random.Random(),
@@ -112,9 +114,12 @@ class Broker:
             on_directory_failed=lambda _: self._tell_offline_directories(),
             on_moved=lambda partitions: self._assignments.replicas_changed(partitions),
             reserve_bytes=self.settings.current.dir_reserve_bytes,
-            recovery_threads=values["num.recovery.threads.per.data.dir"],
+            recovery_threads=self.settings.current.recovery_threads_per_dir,
         )
+        self.storage.set_moves_rate(self.settings.current.moves_bytes_per_second)
         self.settings.subscribe(lambda _, new: self.storage.set_reserve(new.dir_reserve_bytes))
+        self.settings.subscribe(lambda _, new: self.storage.set_recovery_threads(new.recovery_threads_per_dir))
+        self.settings.subscribe(lambda _, new: self.storage.set_moves_rate(new.moves_bytes_per_second))
         self.replicas.tie(self.storage)
         limits = BrokerLimits(
             request_bytes_max=values["socket.request.max.bytes"],
@@ -139,6 +144,7 @@ class Broker:
             events=self.events,
             metrics=self.context.metrics.metrics,
             loop=loop,
+            on_damage=self.replicas.quarantine,
         )
         self.storage.on_full = lambda _: self.upkeep.retention.disk_is_full()
         self._controller = ControllerLink(config.controller_addresses, self.clock)

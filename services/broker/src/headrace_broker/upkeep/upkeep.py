@@ -16,6 +16,7 @@ from headrace_core.telemetry import Emitter, Metrics
 from ..settings import LiveSettings
 from .cleaners import Cleaners
 from .retention import Partitions, Retention
+from .scrubber import OnDamage, Scrubber
 
 
 class Upkeep:
@@ -31,6 +32,7 @@ class Upkeep:
         events: Emitter,
         metrics: Metrics,
         loop: asyncio.AbstractEventLoop,
+        on_damage: OnDamage,
     ) -> None:
         self.retention = Retention(writers, partitions, clock=clock, settings=settings, events=events, loop=loop)
         self.cleaners = Cleaners(
@@ -42,12 +44,14 @@ class Upkeep:
             loop=loop,
             uncleanable=metrics.counter("uncleanable-partitions-count"),
         )
+        self.scrubber = Scrubber(writers, on_damage, clock=clock, settings=settings, events=events, loop=loop)
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
         """Begin."""
         self._task = asyncio.create_task(self.retention.run(), name="retention")
         self.cleaners.start()
+        self.scrubber.start()
 
     async def stop(self) -> None:
         """Nothing is under way when this returns. Idempotent; also before ``start``."""
@@ -58,6 +62,7 @@ class Upkeep:
         with contextlib.suppress(asyncio.CancelledError):
             await task
         await self.cleaners.stop()
+        await self.scrubber.stop()
 
     def metadata_changed(self, delta: MetadataDelta) -> None:
         """After the change is in force: topics with new settings (their own, or a broker default) may have become

@@ -1,0 +1,200 @@
+"""Reading a segment through for damage while its log is served: the part of scrubbing that knows the bytes.
+
+``scrub_segment`` asks what a read asks of a slice (framing, CRC, offsets that go on, leader epochs), for a whole
+segment, window by window, and compares the index files of a sealed one entry by entry. It changes nothing, keeps no
+more than a window in memory, and gives back the page cache what it had to fetch from the disk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from ..errors import CorruptLogError, CorruptMessageError
+from ..records import check_slice, iterate_headers, read_header, slice_fault, whole_batches_end
+from .files import FileSystem, read_file, write_file_atomically
+from .index import OFFSET_ENTRY, TIME_ENTRY, parse_offset_entries, parse_time_entries
+from .partition_log import PartitionLog
+from .segment import RETIRED_SUFFIX, LogSegment, Place
+
+WINDOW_BYTES = 256 * 1024
+_OFFSET_MAX = 2**63 - 1
+
+
+class Scrubbed(NamedTuple):
+    """What was read of a segment, and what is wrong with its indexes; None: nothing."""
+
+    size: int
+    index_fault: str | None
+
+
+def scrub_segment(
+    fs: FileSystem,
+    log: PartitionLog,
+    segment: LogSegment,
+    *,
+    spend: Callable[[int], None],
+    should_stop: Callable[[], bool],
+) -> Scrubbed:
+    """Reads all of ``segment`` that is written, waiting in ``spend(bytes)`` as often as the pace demands.
+
+    Raises CorruptLogError when it is damaged, looked at twice (and still a segment of the log: one that was replaced or
+    cut meanwhile is no matter any more), OSError.
+    """
+    segments = log.segments
+    at = segments.index(segment) if segment in segments else len(segments)
+    following = segments[at + 1].base_offset if at + 1 < len(segments) else None
+    size = segment.size
+    position, next_offset = 0, segment.base_offset
+    indexes = _IndexesBeside(fs, segment) if following is not None else None
+    while position < size and not should_stop():
+        spend(min(WINDOW_BYTES, size - position))
+        cuts = log.cuts
+        try:
+            data = _window(log, segment, position, size, next_offset)
+        except CorruptLogError:
+            try:
+                data = _window(log, segment, position, size, next_offset)
+            except CorruptLogError:
+                if segment not in log.segments or cuts % 2 or log.cuts != cuts:
+                    return Scrubbed(position, None)
+                raise
+        for found, header in iterate_headers(data):
+            if indexes is not None:
+                indexes.follow(Place(position + found, header))
+            next_offset = header.next_offset
+        position += len(data)
+    if position < size:
+        return Scrubbed(position, None)
+    if following is not None and next_offset != following and not log.may_have_gaps() and segment in log.segments:
+        raise CorruptLogError(
+            f"{segment.path}, position {size}, offset {next_offset}: the file ends here, the next segment begins with "
+            f"offset {following}: records are missing"
+        )
+    return Scrubbed(size, None if indexes is None else indexes.ended())
+
+
+def _window(log: PartitionLog, segment: LogSegment, position: int, size: int, next_offset: int) -> memoryview:
+    """Whole sound batches from ``position`` on; CorruptLogError."""
+    wanted = min(WINDOW_BYTES, size - position)
+    was_cached = segment.log.is_cached(wanted, position)
+    try:
+        data = segment.log.pread(wanted, position)
+        end = whole_batches_end(data)
+        if end == 0:
+            wanted = min(read_header(data).size, size - position)
+            data = segment.log.pread(wanted, position)
+            end = wanted
+        if len(data) != wanted:
+            raise CorruptMessageError(f"the file has only {position + len(data)} bytes of {size}")
+        verdict = check_slice(memoryview(data)[:end], next_offset, _OFFSET_MAX, log.known_epochs())
+        first = read_header(data)
+        if verdict < 0 and first.base_offset < next_offset:
+            verdict = 0
+        if verdict >= 0:
+            expected = next_offset
+            for _, header in iterate_headers(memoryview(data)[:verdict]):
+                expected = header.next_offset
+            what = slice_fault(data, verdict, expected, _OFFSET_MAX, log.known_epochs())
+            raise CorruptLogError(f"{segment.path}, position {position + verdict}, offset {expected}: {what}")
+        return memoryview(data)[:end]
+    except CorruptMessageError as error:
+        raise CorruptLogError(f"{segment.path}, position {position}, offset {next_offset}: {error.message}") from error
+    finally:
+        if not was_cached:
+            forget = getattr(segment.log, "drop_cache", None)  # a hint that not every file takes
+            if forget is not None:
+                forget(wanted, position)
+
+
+class _IndexesBeside:
+    """The index files of a sealed segment, compared with its batches as they come by."""
+
+    def __init__(self, fs: FileSystem, segment: LogSegment) -> None:
+        self._path = segment.index.file.path
+        self._time_path = segment.time_index.file.path
+        self._base_offset = segment.base_offset
+        self._fault: str | None = None
+        self._latest_ms = self._last_entry_ms = -1
+        self._is_retired = self._path.endswith(RETIRED_SUFFIX)
+        try:
+            offsets, positions = parse_offset_entries(read_file(fs, self._path), self._path)
+            timestamps, time_offsets = parse_time_entries(read_file(fs, self._time_path), self._time_path)
+        except FileNotFoundError as error:
+            self._fault = f"{error.filename or self._path}: the index is missing"
+            offsets = positions = timestamps = time_offsets = ()  # type: ignore[assignment]
+        except CorruptLogError as error:
+            self._fault = error.message
+            offsets = positions = timestamps = time_offsets = ()  # type: ignore[assignment]
+        self._offsets = zip(positions, offsets, strict=True)
+        self._times = zip(time_offsets, timestamps, strict=True)
+        self._next_offset_entry = next(self._offsets, None)
+        self._next_time_entry = next(self._times, None)
+
+    def follow(self, place: Place) -> None:
+        """The next batch."""
+        position, header = place
+        entry = self._next_offset_entry
+        if entry is not None and entry[0] <= position:
+            if entry != (position, header.last_offset - self._base_offset):
+                self._blame(
+                    f"{self._path}: offset {self._base_offset + entry[1]} should end a batch at position {entry[0]}, "
+                    f"but the one at {position} ends with {header.last_offset}"
+                )
+            self._next_offset_entry = next(self._offsets, None)
+        if not header.record_count:
+            return
+        time_entry = self._next_time_entry
+        if time_entry is not None and self._base_offset + time_entry[0] <= header.last_offset:
+            if header.max_timestamp_ms != time_entry[1] or self._latest_ms >= time_entry[1]:
+                self._blame(
+                    f"{self._time_path}: the first timestamp of {time_entry[1]} should be that of offset "
+                    f"{self._base_offset + time_entry[0]}, whose batch has {header.max_timestamp_ms}"
+                )
+            self._last_entry_ms = time_entry[1]
+            self._next_time_entry = next(self._times, None)
+        self._latest_ms = max(self._latest_ms, header.max_timestamp_ms)
+
+    def ended(self) -> str | None:
+        """What is wrong with them; None: nothing."""
+        if self._next_offset_entry is not None or self._next_time_entry is not None:
+            self._blame(f"{self._path}: it, or the time index beside it, goes on behind the log's end")
+        elif self._last_entry_ms < self._latest_ms:
+            self._blame(f"{self._time_path}: ends with {self._last_entry_ms}, the log's largest is {self._latest_ms}")
+        return None if self._is_retired else self._fault
+
+    def _blame(self, fault: str) -> None:
+        self._fault = self._fault or fault
+
+
+def index_files(segment: LogSegment) -> tuple[bytes, bytes]:
+    """What should be in a sealed segment's index files: an entry for every ``interval_bytes`` of its log, as an
+    appender writes them. Reads every batch: CorruptLogError."""
+    offsets, times = bytearray(), bytearray()
+    latest_ms, latest_offset, told_ms, since = -1, segment.base_offset, -1, 0
+    for place in segment.sound_batches(0, segment.size):
+        position, header = place
+        relative = header.last_offset - segment.base_offset
+        if header.record_count and header.max_timestamp_ms > latest_ms:
+            latest_ms, latest_offset = header.max_timestamp_ms, relative
+        if since > segment.interval_bytes and len(offsets) // OFFSET_ENTRY.size < segment.index.entries_max:
+            offsets += OFFSET_ENTRY.pack(relative, position)
+            if latest_ms > told_ms and len(times) // TIME_ENTRY.size < segment.time_index.entries_max - 1:
+                times += TIME_ENTRY.pack(latest_ms, latest_offset)
+                told_ms = latest_ms
+            since = 0
+        since += header.size
+    if latest_ms > told_ms:
+        times += TIME_ENTRY.pack(latest_ms, latest_offset)
+    return bytes(offsets), bytes(times)
+
+
+def replace_index_files(fs: FileSystem, log: PartitionLog, segment: LogSegment, files: tuple[bytes, bytes]) -> bool:
+    """By the log's owner, in its turn; False when the segment is not one of its sealed ones any more."""
+    if segment not in log.segments[:-1]:
+        return False
+    write_file_atomically(fs, segment.index.file.path, files[0])
+    write_file_atomically(fs, segment.time_index.file.path, files[1])
+    segment.unload_indexes()
+    segment.index_fault = None
+    return True

@@ -1,0 +1,186 @@
+"""Damage is looked for before somebody reads it: one thread for all logs of the broker, round after round.
+
+A round reads every segment of every log, sealed or not, ``log.scrub.bytes.per.second`` for each directory, and checks
+what a reader's slice is checked for, and the indexes (``headrace_core.log.scrubbing``). What is damaged at a second
+look too is quarantined like what a reader finds (``Replicas.quarantine``: event, partition offline, remembered); an
+index that is damaged is made anew by the log's owner. Where a round is, is only known in memory: a restart begins
+another.
+
+A round of small logs is soon over, and the next one begins an hour after it began at the earliest.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+import threading
+from collections.abc import Callable
+
+from headrace_core.clock import Clock
+from headrace_core.errors import CorruptLogError, HeadraceError
+from headrace_core.log import PartitionLog
+from headrace_core.log.compaction.windows import RateLimiter
+from headrace_core.log.scrubbing import index_files, replace_index_files, scrub_segment
+from headrace_core.log.segment import LogSegment
+from headrace_core.log.writer import DirectoryWriter
+from headrace_core.telemetry import Emitter, Event, IndexRebuilt, ScrubEnded
+
+from ..settings import BrokerSettings, LiveSettings
+
+logger = logging.getLogger(__name__)
+
+#: From the beginning of one round to that of the next, at least.
+ROUND_S_MIN = 3600.0
+
+#: Hears of a damaged log; in the event loop.
+OnDamage = Callable[[PartitionLog, CorruptLogError], None]
+
+
+class Scrubber:
+    """``start`` and ``stop`` belong to the event loop; the rest is the thread's."""
+
+    def __init__(
+        self,
+        writers: Callable[[], list[DirectoryWriter]],
+        on_damage: OnDamage,
+        *,
+        clock: Clock,
+        settings: LiveSettings,
+        events: Emitter,
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        self._writers = writers
+        self._on_damage = on_damage
+        self._clock = clock
+        self._settings = settings
+        self._events = events
+        self._loop = loop
+        self._thread: threading.Thread | None = None
+        self._stopping = False
+        self._woken = threading.Condition()
+        self._limiter: tuple[float, RateLimiter] | None = None
+        self._unsubscribe: Callable[[], None] = lambda: None
+
+    def start(self) -> None:
+        """Begin, ``log.initial.task.delay.ms`` from now."""
+        self._unsubscribe = self._settings.subscribe(self._settings_changed)
+        self._thread = threading.Thread(target=self._run, name="scrubber", daemon=True)
+        self._thread.start()
+
+    async def stop(self) -> None:
+        """The thread has ended when this returns. Idempotent; also before ``start``."""
+        self._unsubscribe()
+        thread, self._thread = self._thread, None
+        if thread is None:
+            return
+        with self._woken:
+            self._stopping = True
+            self._woken.notify_all()
+        await asyncio.to_thread(thread.join)
+
+    def _settings_changed(self, old: BrokerSettings, new: BrokerSettings) -> None:
+        if old.scrub_bytes_per_second != new.scrub_bytes_per_second:
+            with self._woken:
+                self._woken.notify_all()
+
+    # -- in the thread -----------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        self._rest(self._settings.current.initial_task_delay_ms / 1000)
+        while not self._should_stop():
+            if not self._rate():
+                self._rest(None)
+                continue
+            began_ms = self._clock.monotonic_ms()
+            try:
+                self.scrub_all()
+            except Exception:
+                logger.exception("a round of scrubbing ended early")
+            self._rest(ROUND_S_MIN - (self._clock.monotonic_ms() - began_ms) / 1000, until_changed=False)
+
+    def _rest(self, seconds: float | None, *, until_changed: bool = True) -> None:
+        """For so long (None: for good), or until the rate changes or the end has come."""
+        due_ms = None if seconds is None else self._clock.monotonic_ms() + seconds * 1000
+        with self._woken:
+            while not self._stopping:
+                left_s = None if due_ms is None else (due_ms - self._clock.monotonic_ms()) / 1000
+                if left_s is not None and left_s <= 0:
+                    return
+                self._woken.wait(left_s)
+                if until_changed:
+                    return
+
+    def _should_stop(self) -> bool:
+        return self._stopping
+
+    def _rate(self) -> float:
+        return self._settings.current.scrub_bytes_per_second
+
+    def _spend(self, size: int) -> None:
+        """Waits until the pace allows for so many bytes more; while the rate is 0, until it is not."""
+        while not self._rate() and not self._stopping:
+            self._rest(None)
+        rate = self._rate() * max(len(self._writers()), 1)
+        if self._limiter is None or self._limiter[0] != rate:
+            if rate <= 0:
+                return
+            self._limiter = rate, RateLimiter(rate, self._clock, wait_s=self._rest)
+        self._limiter[1].spend(size)
+
+    def scrub_all(self) -> None:
+        """One round over what there is now."""
+        began_ms, segments, size = self._clock.monotonic_ms(), 0, 0
+        for writer in self._writers():
+            for partition in sorted(writer.directory.logs):
+                log = writer.directory.get(partition)
+                for segment in () if log is None else log.segments:
+                    if self._stopping or writer.failure is not None:
+                        break
+                    assert log is not None
+                    segments += 1
+                    size += self._scrub(writer, log, segment)
+        if not self._stopping:
+            seconds = (self._clock.monotonic_ms() - began_ms) / 1000
+            self._emit(ScrubEnded(segments=segments, bytes=size, seconds=seconds))
+
+    def _scrub(self, writer: DirectoryWriter, log: PartitionLog, segment: LogSegment) -> int:
+        if segment not in log.segments:  # it went, or was replaced, since the round began
+            return 0
+        fs = writer.directory.fs
+        try:
+            scrubbed = scrub_segment(fs, log, segment, spend=self._spend, should_stop=self._should_stop)
+            if scrubbed.index_fault is not None:
+                self._rebuild(writer, log, segment, scrubbed.index_fault)
+            return scrubbed.size
+        except CorruptLogError as error:
+            self._call(functools.partial(self._on_damage, log, error))
+        except OSError as error:  # the file went meanwhile, or the disk fails: who serves from it will meet it
+            if segment in log.segments:
+                logger.warning("%s could not be scrubbed: %s", segment.path, error)
+        return 0
+
+    def _rebuild(self, writer: DirectoryWriter, log: PartitionLog, segment: LogSegment, fault: str) -> None:
+        files = index_files(segment)
+        fs = writer.directory.fs
+
+        def ended(done: asyncio.Future[bool]) -> None:
+            if not done.cancelled() and done.exception() is None and done.result():
+                self._events.emit(IndexRebuilt(partition=log.topic_partition, path=segment.path, why=fault))
+
+        def begin() -> None:
+            try:
+                writer.run(lambda: replace_index_files(fs, log, segment, files), log=log).add_done_callback(ended)
+            except HeadraceError as error:
+                logger.warning("%s: its index is damaged and could not be made anew: %s", segment.path, error)
+
+        self._call(begin)
+
+    def _emit(self, event: Event) -> None:
+        self._call(functools.partial(self._events.emit, event))
+
+    def _call(self, callback: Callable[[], object]) -> None:
+        try:
+            self._loop.call_soon_threadsafe(callback)
+        except RuntimeError:  # the loop has ended: nobody is left to be told
+            self._stopping = True
