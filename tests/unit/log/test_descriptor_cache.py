@@ -282,6 +282,18 @@ def test_without_any_descriptor_the_error_says_what_to_do(tmp_path: Path):
 def test_a_limit_below_one_is_refused():
     with pytest.raises(ValueError, match="files_max=0"):
         DescriptorCache(RealFileSystem(), 0)
+    with pytest.raises(ValueError, match="files_max=0"):
+        DescriptorCache(RealFileSystem(), 1).resize(0)
+
+
+def test_a_smaller_limit_closes_files_at_once_and_a_larger_one_keeps_more(tmp_path: Path):
+    cache = DescriptorCache(RealFileSystem(), 8)
+    files = filled(cache, str(tmp_path), 10)
+    cache.resize(3)
+    assert descriptors_of(tmp_path) == cache.open_files == 3
+    cache.resize(10)
+    assert [file.pread(2, 0) for file in files] == [b"%d" % number for number in range(10)]
+    assert descriptors_of(tmp_path) == 10
 
 
 # ---------------------------------------------------------------------------------------------- threads

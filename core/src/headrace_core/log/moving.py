@@ -101,6 +101,10 @@ class Pace:
         """From any thread: the copy ends at its next chunk."""
         self._cancelled.set()
 
+    def set_rate(self, bytes_per_second: float) -> None:
+        """From any thread: holds from the next chunk on."""
+        self._bytes_per_second = bytes_per_second
+
     def check(self) -> None:
         """Raises MoveCancelledError."""
         if self._cancelled.is_set():

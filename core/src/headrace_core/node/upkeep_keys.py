@@ -5,7 +5,7 @@ Names, defaults and ranges are Kafka's (4.x); those of our own say so.
 
 from __future__ import annotations
 
-from ..config import HEADRACE, INT_MAX, ConfigKey, Kind, Scope
+from ..config import HEADRACE, INT_MAX, LONG_MAX, ConfigKey, Kind, Scope
 
 UPKEEP = (
     ConfigKey(
@@ -86,6 +86,15 @@ UPKEEP = (
         doc="How long a cleaner thread rests when there is nothing to compact.",
         low=0,
         scope=Scope.CLUSTER_WIDE,
+    ),
+    ConfigKey(
+        name="replica.alter.log.dirs.io.max.bytes.per.second",
+        kind=Kind.LONG,
+        default=LONG_MAX,
+        doc="How fast a replica is copied when it is moved between log directories (headrace log-dirs move).",
+        low=1,
+        scope=Scope.PER_BROKER,
+        source="KIP-113",
     ),
     ConfigKey(
         name="log.dir.reserve.bytes",

@@ -123,6 +123,12 @@ class Moves:
         self._under_way: dict[TopicPartition, Move] = {}
         self._one_at_a_time = asyncio.Lock()
 
+    def set_rate(self, bytes_per_second: float) -> None:
+        """``replica.alter.log.dirs.io.max.bytes.per.second`` has changed; it holds for moves under way as well."""
+        self._bytes_per_second = bytes_per_second
+        for move in self._under_way.values():
+            move.pace.set_rate(bytes_per_second)
+
     def under_way(self) -> list[Move]:
         return list(self._under_way.values())
 

@@ -42,6 +42,7 @@ _KEYS = {
     "dir_reserve_bytes": "log.dir.reserve.bytes",
     "scrub_bytes_per_second": "log.scrub.bytes.per.second",
     "open_files_max": "log.open.files.max",
+    "moves_bytes_per_second": "replica.alter.log.dirs.io.max.bytes.per.second",
 }
 
 #: Called in the event loop with what held and what holds now; never with two that are equal.
@@ -70,6 +71,7 @@ class BrokerSettings:
     #: 0: no scrubbing.
     scrub_bytes_per_second: int
     open_files_max: int
+    moves_bytes_per_second: int
 
     @classmethod
     def of(cls, static: Mapping[str, Any], image: MetadataImage | None = None, broker_id: int = -1) -> BrokerSettings:

@@ -273,6 +273,14 @@ class Storage:
                 held.space.wanted_reserve_bytes = reserve_bytes
                 held.measure()
 
+    def set_moves_rate(self, bytes_per_second: float) -> None:
+        """``replica.alter.log.dirs.io.max.bytes.per.second`` has changed."""
+        self._moves.set_rate(bytes_per_second)
+
+    def set_recovery_threads(self, threads: int) -> None:
+        """``num.recovery.threads.per.data.dir``, before ``open``."""
+        self._recovery_threads = threads
+
     async def until_all_failed(self) -> None:
         """Raises StorageError when the last directory has failed: the broker has nothing left to serve (KIP-112)."""
         await self._all_failed.wait()
