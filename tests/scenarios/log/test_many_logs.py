@@ -193,3 +193,25 @@ def test_a_long_start_says_how_far_it_is():
     assert [progress.logs_opened for progress in told] == sorted(progress.logs_opened for progress in told)
     assert 3000 < told[0].scanned_bytes <= told[-1].scanned_bytes <= 30 * 3200
     assert all(after.seconds - before.seconds >= 2 for before, after in pairwise(told))
+
+
+def test_an_unclean_start_forces_only_what_may_not_be_on_the_disk():
+    fs = formatted()
+    directory = open_directory(fs)
+    logs = made(directory, 20)
+    for log in logs:
+        log.append(batch("a"), 0)
+        log.flush()
+    directory.write_recovery_points()
+    logs[3].append(batch("b"), 0)
+    logs[3].flush()  # after the recovery points were written
+    fs.crash()
+    fs.trace.clear()
+    again = open_directory(fs)
+    forced = {
+        entry.path.split("/")[2] for entry in fs.trace if entry.operation.startswith("sync") and "many" in entry.path
+    }
+    assert forced == {"many-3"}
+    fs.crash()
+    assert values_of(open_directory(fs).logs[logs[3].topic_partition]) == ["a", "b"]
+    assert len(again.logs) == 20

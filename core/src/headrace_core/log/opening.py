@@ -18,7 +18,7 @@ from .epochs import EpochStart, LeaderEpochs, with_epoch
 from .files import NO_SPACE, FileSystem
 from .progress import OpeningMeter
 from .recovery import Scan, Verdict, judge, scan
-from .segment import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, LogSegment, segment_name
+from .segment import AHEAD_FROM_BYTES, INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, LogSegment, segment_name
 
 _SEGMENT_FILE = re.compile(r"(\d{20})(\.log|\.index|\.timeindex)\Z")
 
@@ -37,12 +37,19 @@ class Opened:
 
 class _Opening:
     def __init__(
-        self, fs: FileSystem, directory: str, config: LogConfig, now_ms: int, meter: OpeningMeter | None
+        self,
+        fs: FileSystem,
+        directory: str,
+        config: LogConfig,
+        now_ms: int,
+        recovery_point: int,
+        meter: OpeningMeter | None,
     ) -> None:
         self.fs = fs
         self.directory = directory
         self.config = config
         self.now_ms = now_ms
+        self.recovery_point = recovery_point
         self.meter = meter
         self.notes: list[str] = []
         self.leftovers: list[str] = []
@@ -112,6 +119,17 @@ class _Opening:
             return False
         return found.problem is None and found.next_offset == log_end_offset
 
+    def is_settled(self, segment: LogSegment, found: Scan) -> bool:
+        """Is all of the segment on the disk already, and nothing to be cut off it? So it is with an idle partition:
+        after an unclean stop of a broker with thousands of them, none needs to be forced. (Of an empty one not even the
+        name is known to be there.)"""
+        return (
+            0 < found.end == segment.size
+            and found.next_offset <= self.recovery_point
+            and segment.size < AHEAD_FROM_BYTES
+            and not self.config.preallocate
+        )
+
     def first_epoch(self, segment: LogSegment) -> int:
         """The leader epoch of a segment's first batch; -1 when it has none, or cannot be read."""
         try:
@@ -161,7 +179,7 @@ def open_segments(
 ) -> Opened:
     """See ``PartitionLog.open``."""
     start_is_known, log_start_offset = log_start_offset is not None, log_start_offset or 0
-    opening = _Opening(fs, directory, config, now_ms, meter)
+    opening = _Opening(fs, directory, config, now_ms, recovery_point, meter)
     segments = opening.attach_all(opening.list_settled(), log_start_offset)
     epochs = LeaderEpochs(fs, directory)
     epochs_known = epochs.load()
@@ -188,15 +206,18 @@ def open_segments(
                 False  # it will be written with a checksum: from the batches, not from what nobody vouches for
             )
     _remove(opening)
-    if scans:
+    doubtful = {number for number, found in scans.items() if not opening.is_settled(segments[number], found)}
+    if doubtful:
         fs.sync_directory(directory)
     for number, segment in enumerate(segments):
         sealed = number < len(segments) - 1
         found = scans.get(number)
         if found is not None:
-            segment.log.truncate(found.end)  # also gives back what was reserved behind the end
-            segment.log.sync()  # what a killed process left in the page cache counts as flushed from here on
-            opening.rebuild(segment, found, sealed=sealed)
+            if number in doubtful and segment.size:
+                segment.log.truncate(found.end)  # also gives back what was reserved behind the end
+                segment.log.sync()  # what a killed process left in the page cache counts as flushed from here on
+            if sealed or segment.size or not segment.begin_empty():
+                opening.rebuild(segment, found, sealed=sealed)
         elif sealed and not opening.sizes_fit(segment):
             opening.notes.append(f"{segment.path}: its indexes are missing or damaged, rebuilt")
             opening.rebuild(segment, _headers(opening, segment), sealed=True)
@@ -238,7 +259,7 @@ def _scan_unflushed(
         # The active segment is never compacted, but truncation may have made a compacted one the active one.
         contiguous = number == last and not opening.config.cleanup_compact
         file = segment.log if opening.meter is None else opening.meter.scanning(segment.log)
-        found = scans[number] = scan(file, segment.base_offset, contiguous=contiguous, epochs=epochs)
+        found = scans[number] = scan(file, segment.base_offset, end=segment.size, contiguous=contiguous, epochs=epochs)
         judgement = judge(segment.log, found, recovery_point=recovery_point, is_last=number == last)
         if judgement.verdict is Verdict.CORRUPT:
             raise opening.corrupt(segment, judgement.why)
