@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import subprocess
 from collections.abc import Callable, Iterator
@@ -65,6 +66,23 @@ def two_directories(make_cluster: Callable[..., Cluster], home: Path, small: Pat
     partitions = sorted(where, key=lambda partition: (where[partition], partition))
     assert [where[partition] for partition in partitions] == ["big", "big", small.name, small.name]
     return cluster, topic, [Load(topic, partition, value_bytes=32 * 1024) for partition in partitions]
+
+
+@contextlib.contextmanager
+def stopped(cluster: Cluster) -> Iterator[None]:
+    """The broker stands still, outside of every system call. An fdatasync that is under way while ext4's journal is
+    aborted may say that all is well, and lose its bytes (Linux 6.18: 2 of 50 times in a plain loop of pwrite and
+    fdatasync, no broker needed): a promise that the kernel breaks is not ours to test."""
+    tasks = Path(f"/proc/{cluster.pid}/task")
+    os.kill(cluster.pid, signal.SIGSTOP)
+    try:
+        until(
+            lambda: all((task / "stat").read_text().rpartition(")")[2].split()[0] == "T" for task in tasks.iterdir()),
+            "the broker to stand still",
+        )
+        yield
+    finally:
+        os.kill(cluster.pid, signal.SIGCONT)
 
 
 def restart(cluster: Cluster, how: signal.Signals) -> None:
@@ -132,7 +150,8 @@ def test_a_disk_that_turns_read_only_under_load(
     cluster, topic, loads = two_directories(make_cluster, tmp_path, breakable / "logs")
     big, breaking = loads[:2], loads[2:]
     until(lambda: all(len(load.acknowledged) > 20 for load in loads), "all producers to be at work")
-    run("mount", "-o", "remount,abort", str(breakable))  # what the kernel does by itself when the disk fails
+    with stopped(cluster):
+        run("mount", "-o", "remount,abort", str(breakable))  # what the kernel does by itself when the disk fails
     until(lambda: all(OFFLINE & set(load.errors) for load in breaking), "the failed disk's partitions to go offline")
     before = [len(load.acknowledged) for load in big]
     until(
