@@ -89,7 +89,6 @@ class DirectoryAssignments:
     async def run(self) -> None:
         """Tell what there is to tell, until cancelled."""
         while True:
-            await self._wake.wait()
             self._wake.clear()
             while self._pending:
                 told = dict(itertools.islice(self._pending.items(), CALL_REPLICAS_MAX))
@@ -103,6 +102,7 @@ class DirectoryAssignments:
                     continue
                 self._backoff.reset()
                 self._told(told, refused)
+            await self._wake.wait()
 
     def _told(self, told: Mapping[ReplicaKey, bytes], refused: Mapping[ReplicaKey, HeadraceError]) -> None:
         for key, directory in told.items():

@@ -1,0 +1,212 @@
+"""The controller's rules and the broker's reports together, over random histories: directories fail and heal, replicas
+move, topics come and go, the broker restarts with some of its disks away, calls and answers are lost.
+
+However it went: when all is quiet the controller knows each replica's place, a partition has a leader exactly if its
+log is in a directory that works, and once every disk is back every partition leads again with the log it had.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Mapping
+
+import pytest
+from cluster_world import World, id16
+
+from headrace_broker.assignments import DirectoryAssignments
+from headrace_broker.controller_link import ReplicaKey
+from headrace_controller.cluster.requests import AssignDirectories, DeleteTopics, Placement
+from headrace_core.errors import HeadraceError, NetworkError
+from headrace_core.metadata import EMPTY_IMAGE, LOST_DIRECTORY, UNASSIGNED_DIRECTORY, MetadataImage
+from headrace_core.rpc.backoff import Backoff
+from headrace_core.types import NO_LEADER, TopicPartition
+
+DISKS = (id16(71), id16(72), id16(73))
+HISTORIES = 400
+STEPS = 40
+
+
+class Broker:
+    """What a broker does with its directories, without files: ``disks`` outlive its lives, the rest is one life's."""
+
+    def __init__(self, world: World, rng: random.Random) -> None:
+        self.world = world
+        self.rng = rng
+        self.disks: dict[bytes, set[ReplicaKey]] = {disk: set() for disk in DISKS}
+        self.broken: set[bytes] = set()
+        self.calls_are_lost = True
+        self.life = 0
+        self.start()
+
+    def start(self) -> None:
+        """A new life, on the disks that work now; what the last one had not told is forgotten."""
+        self.life += 1
+        self.world.now_ms += 60_000
+        named = tuple(disk for disk in DISKS if disk not in self.broken)
+        self.registered = self.world.register(7, life=self.life, directories=named)
+        self.opened = {disk: self.disks[disk] for disk in named}
+        self.failed: set[bytes] = set()
+        self.withheld: set[ReplicaKey] = set()
+        self.image: MetadataImage = EMPTY_IMAGE
+        self.told = DirectoryAssignments(self._directory_of, self._tell, backoff=Backoff(first_ms=0, most_ms=0))
+        self.told.broker_id = self.registered.broker_id
+        self.apply()
+        self.beat()
+
+    def online(self) -> list[bytes]:
+        return [disk for disk in self.opened if disk not in self.failed]
+
+    def find(self, key: ReplicaKey) -> bytes | None:
+        return next((disk for disk, logs in self.opened.items() if key in logs), None)
+
+    def _directory_of(self, partition: TopicPartition) -> bytes | None:
+        key = (self.image.topic_ids[partition.topic], partition.partition)
+        return LOST_DIRECTORY if key in self.withheld else self.find(key)
+
+    def apply(self) -> None:
+        """Everything in the metadata log, in one step or several."""
+        log = self.world.log
+        while self.image.next_offset < self.world.image.next_offset:
+            first = not self.image.next_offset
+            end = len(log) if first else self.rng.randint(self.image.next_offset + 1, len(log))
+            image, delta = self.image.apply_with_delta(log[self.image.next_offset : end], end)
+            self.image = image
+            for logs in (self.opened[disk] for disk in self.online()):
+                logs -= {key for key in logs if key[0] not in image.topics}
+            for topic_id, numbers in delta.partitions.items():
+                for number in sorted(numbers):
+                    self._place((topic_id, number), at_start=first)
+            self.told.metadata_changed(image, delta)
+
+    def _place(self, key: ReplicaKey, *, at_start: bool) -> None:
+        """As headrace_broker.placement has it."""
+        if self.find(key) is not None:
+            return
+        assigned = self.image.topics[key[0]].partitions[key[1]].directories[0]
+        is_placed = assigned not in (UNASSIGNED_DIRECTORY, LOST_DIRECTORY)
+        if is_placed and assigned not in self.online():
+            return
+        if key in self.withheld or (at_start and len(self.opened) < len(DISKS)):
+            self.withheld.add(key)
+        else:
+            self.opened[assigned if is_placed else self.rng.choice(self.online())].add(key)
+
+    def beat(self) -> None:
+        self.world.beat(self.registered, applied=self.image.next_offset, offline_directories=tuple(sorted(self.failed)))
+
+    def fail(self, disk: bytes) -> None:
+        """The last one that works does not fail: the broker would end."""
+        if disk in self.online() and len(self.online()) > 1:
+            self.broken.add(disk)
+            self.failed.add(disk)
+            partitions = [TopicPartition(self.image.topics[topic].name, n) for topic, n in sorted(self.opened[disk])
+                          if topic in self.image.topics]  # fmt: skip
+            self.told.replicas_changed(partitions)
+
+    def move(self) -> None:
+        held = [
+            (disk, key) for disk in self.online() for key in sorted(self.opened[disk]) if key[0] in self.image.topics
+        ]
+        if held:
+            source, key = self.rng.choice(held)
+            self.opened[source].remove(key)
+            self.opened[self.rng.choice(self.online())].add(key)
+            self.told.replicas_changed([TopicPartition(self.image.topics[key[0]].name, key[1])])
+
+    async def _tell(self, where: Mapping[ReplicaKey, bytes]) -> Mapping[ReplicaKey, HeadraceError]:
+        fate = self.rng.random() if self.calls_are_lost else 1.0
+        await asyncio.sleep(0)
+        if fate < 0.25:
+            raise NetworkError("the call is lost")
+        placements = tuple(Placement(*key, directory) for key, directory in where.items())
+        epoch = self.registered.broker_epoch
+        refused = self.world.ask(
+            AssignDirectories(broker_id=self.registered.broker_id, broker_epoch=epoch, placements=placements)
+        )
+        if fate < 0.5:
+            raise NetworkError("the answer is lost")
+        return {(each.placement.topic_id, each.placement.partition): each.error for each in refused}
+
+    async def report(self, turns: int) -> None:
+        """Let the reports go on for so many turns of the event loop (0: until there is nothing left to tell)."""
+        task = asyncio.create_task(self.told.run())
+        async with asyncio.timeout(20):
+            while turns or self.told.pending:
+                await asyncio.sleep(0)
+                turns -= 1 if turns else 0
+                if not turns and self.calls_are_lost:
+                    break
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    async def settle(self) -> None:
+        """Until nobody has anything to say."""
+        self.calls_are_lost, offset = False, -1
+        while offset != self.world.image.next_offset:
+            offset = self.world.image.next_offset
+            self.apply()
+            self.beat()
+            await self.report(0)
+        self.calls_are_lost = True
+
+    def check(self) -> None:
+        for topic in self.world.image.topics.values():
+            for number, state in enumerate(topic.partitions):
+                name, key = f"{topic.name}-{number}", (topic.topic_id, number)
+                disk = self.find(key)
+                serves = disk is not None and disk not in self.failed
+                assert (state.leader != NO_LEADER) == serves, f"{name}: {state}, but the log is in {disk!r}"
+                if disk is not None:
+                    assert state.directories == (disk,), f"{name} is in {disk.hex()}, not where {state} says"
+                assert sum(key in logs for logs in self.disks.values()) <= 1, f"{name} has two logs"
+
+
+@pytest.mark.parametrize("seed", range(HISTORIES))
+def test_what_the_controller_believes_becomes_what_is(seed: int) -> None:
+    asyncio.run(_history(seed))
+
+
+async def _history(seed: int) -> None:
+    rng = random.Random(seed)
+    world = World(seed)
+    broker = Broker(world, rng)
+    for step in range(STEPS):
+        match rng.randrange(10):
+            case 0 | 1:
+                world.create(f"t{step}", rng.randint(1, 3))
+                if rng.random() < 0.8:
+                    broker.apply()
+            case 2 if world.image.topic_ids:
+                world.ask(DeleteTopics((rng.choice(sorted(world.image.topic_ids)),)))
+            case 3:
+                broker.fail(rng.choice(DISKS))
+            case 4:
+                broker.beat()
+            case 5:
+                broker.move()
+            case 6:
+                broker.apply()
+            case 7:
+                await broker.report(rng.randint(1, 6))
+            case 8 if rng.random() < 0.5:
+                broker.broken.discard(rng.choice(DISKS))
+                broker.start()
+            case 9 if rng.random() < 0.3:
+                await broker.settle()
+                broker.check()
+    try:
+        await broker.settle()
+        broker.check()
+        held = {key: disk for disk, logs in broker.disks.items() for key in logs}
+        broker.broken.clear()
+        broker.start()
+        await broker.settle()
+        broker.check()
+    except AssertionError as error:
+        raise AssertionError(f"seed {seed}: {error}") from error
+    for topic in world.image.topics.values():
+        for number, state in enumerate(topic.partitions):
+            assert state.leader == 1, f"seed {seed}: {topic.name}-{number} has no leader although every disk is back"
+            before = held.get((topic.topic_id, number))
+            assert before in (None, state.directories[0]), f"seed {seed}: {topic.name}-{number} left {before!r}"
