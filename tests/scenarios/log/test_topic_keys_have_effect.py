@@ -1,0 +1,307 @@
+"""Each topic key that is declared as honoured is seen to change what a log does; the table must name them all.
+
+So nobody can call a key honoured that does nothing, nor drop the code behind one: its row would fail.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from log_world import NOW_MS, ORDERS, ROOT, TOPIC_ID, formatted, open_directory
+
+from headrace_core.config import Status
+from headrace_core.errors import HeadraceError
+from headrace_core.log import DirectoryWriter, LogConfig, PartitionLog
+from headrace_core.log.appending import validate
+from headrace_core.log.compaction.cleaner import Cleaner
+from headrace_core.log.compaction.manager import CleanerManager
+from headrace_core.log.compaction.planning import CleanerConfig
+from headrace_core.log.config import TOPIC
+from headrace_core.log.files import RealFileSystem
+from headrace_core.log.turns import flush_deadline_ms, must_flush_now
+from headrace_core.records import Compression, decode_batch, encode_batch, read_header, split_batches
+from headrace_core.testing.clock import ManualClock
+from headrace_core.types import TimestampType
+
+HOUR_MS = 3_600_000
+#: Text that every codec makes smaller, and a higher level smaller still.
+PROSE = " ".join(
+    random.Random(3).choices(["mill", "wheel", "race", "water", "stone", "grain", "flow"], k=4_000)
+).encode()
+
+
+class Kept:
+    """A log with the settings of a topic, on a disk in memory, with a clock that stands still."""
+
+    def __init__(self, config: LogConfig) -> None:
+        self.config = config
+        self.fs = formatted()
+        self.clock = ManualClock(NOW_MS)
+        self.directory = open_directory(self.fs, config, self.clock)
+        self.log: PartitionLog = self.directory.create(ORDERS, TOPIC_ID, config)
+
+    def put(self, value: bytes | None = b"v", *, key: bytes | None = b"k", ms: int = 0) -> None:
+        """A batch of one record, ``ms`` after the beginning."""
+        self.log.append(encode_batch([(NOW_MS + ms, key, value, [])]), 0)
+        self.log.flush()
+
+    def filled(self, batches: int = 8, value: bytes = b"v" * 100, apart_ms: int = 0) -> Kept:
+        for number in range(batches):
+            self.put(value, key=b"%d" % (number % 3), ms=number * apart_ms)
+        return self
+
+    def segments(self) -> int:
+        return len(self.log.segments)
+
+    def lost_to_retention(self) -> int:
+        """Records that a pass of retention takes."""
+        found = self.log.expired(self.log.flushed_offset)
+        if found is not None:
+            self.directory.expire([(self.log, found)])
+        return self.log.log_start_offset
+
+    def targets(self) -> int:
+        """How many cleanings are worth it now."""
+        plan = CleanerManager(self.fs, ROOT).plan(
+            {ORDERS: self.log}, stable_offset_of=lambda log: log.log_end_offset, now_ms=self.clock.now_ms()
+        )
+        return len(plan)
+
+    def clean(self) -> None:
+        manager = CleanerManager(self.fs, ROOT)
+        settings = CleanerConfig(dedupe_buffer_bytes=1 << 14, io_buffer_bytes=512)
+        cleaner = Cleaner(self.directory.fs, settings, clock=self.clock, secret=bytes(16))
+        for target in manager.plan(
+            {ORDERS: self.log}, stable_offset_of=lambda log: log.log_end_offset, now_ms=self.clock.now_ms()
+        ):
+            manager.clean(cleaner, self.log, target, execute=lambda action: action(), producers={})
+
+    def values(self) -> list[bytes | None]:
+        found, offset = [], self.log.log_start_offset
+        while offset < self.log.log_end_offset:
+            result = self.log.read(offset, 1 << 20)
+            assert result is not None
+            for span in split_batches(result.records):
+                found += [r.value for r in decode_batch(result.records, span.position, start_offset=offset)]
+            offset = result.next_offset
+        return found
+
+
+# -- what is looked at -------------------------------------------------------------------------------------------------
+
+
+def stored_codec(config: LogConfig) -> Compression:
+    kept = Kept(config)
+    kept.put(PROSE)
+    result = kept.log.read(0, 1 << 20)
+    assert result is not None
+    return read_header(result.records).compression
+
+
+def stored_bytes(config: LogConfig) -> int:
+    kept = Kept(config)
+    kept.put(PROSE)
+    return kept.log.size_bytes
+
+
+def accepts(at_ms: int, size: int = 10) -> Callable[[LogConfig], bool]:
+    """Is a record of that time (from now) and size taken?"""
+
+    def look(config: LogConfig) -> bool:
+        kept = Kept(config)
+        try:
+            data, _ = validate(encode_batch([(NOW_MS + at_ms, b"k", b"v" * size, [])]), config, NOW_MS)
+            kept.log.append(data, 0)
+        except HeadraceError:
+            return False
+        return True
+
+    return look
+
+
+def time_type(config: LogConfig) -> TimestampType:
+    kept = Kept(config)
+    kept.put(ms=-5)
+    result = kept.log.read(0, 1 << 20)
+    assert result is not None
+    return read_header(result.records).timestamp_type
+
+
+def tombstones_after(ms: int) -> Callable[[LogConfig], int]:
+    """Tombstones that are left after two cleanings, so far apart."""
+
+    def look(config: LogConfig) -> int:
+        kept = Kept(config)
+        kept.put(b"x" * 100)
+        kept.put(None)
+        kept.log.roll()
+        kept.put(b"active", key=b"other")
+        kept.clean()
+        kept.clock.advance(ms)
+        kept.put(b"y" * 200, key=b"third")
+        kept.log.roll()
+        kept.put(b"active", key=b"other")
+        kept.clean()
+        return kept.values().count(None)
+
+    return look
+
+
+def files_kept_after(ms: int) -> Callable[[LogConfig], bool]:
+    """Are the files of what retention took still there after that time?"""
+
+    def look(config: LogConfig) -> bool:
+        kept = Kept(config).filled()
+        assert kept.lost_to_retention() > 0
+        kept.clock.advance(ms)
+        kept.directory.remove_deleted()
+        return any(path.endswith(".deleted") for path in kept.fs.files())
+
+    return look
+
+
+def durable_when_acknowledged(config: LogConfig) -> bool:
+    async def scenario() -> bool:
+        kept = Kept(config)
+        writer = DirectoryWriter(kept.directory, clock=kept.clock)
+        await asyncio.wait_for(writer.append(kept.log, encode_batch([(NOW_MS, None, b"v", [])]), leader_epoch=0), 20)
+        durable = kept.log.flushed_offset == 1
+        await writer.close()
+        return durable
+
+    return asyncio.run(scenario())
+
+
+def jitter(config: LogConfig) -> int:
+    """At how many different times logs of the same age roll."""
+    times = set()
+    for seed in range(12):
+        fs = formatted()
+        fs.mkdir("/log")
+        log = PartitionLog.open(fs, "/log", ORDERS, config, clock=ManualClock(NOW_MS), rng=random.Random(seed))
+        for ms in range(0, 1_200, 50):
+            log.append(encode_batch([(NOW_MS + ms, None, b"v", [])]), 0)
+            if len(log.segments) > 1:
+                times.add(ms)
+                break
+    return len(times)
+
+
+def reserved(config: LogConfig, folder: Path) -> bool:
+    """Does a new log have more blocks on a real disk than it has bytes?"""
+    log = PartitionLog.open(
+        RealFileSystem(), str(folder), ORDERS, config, clock=ManualClock(NOW_MS), rng=random.Random(1)
+    )
+    (file,) = folder.glob("*.log")
+    blocks = file.stat().st_blocks
+    log.close()
+    return blocks * 512 >= config.segment_bytes
+
+
+class Row(NamedTuple):
+    """``look`` sees ``without`` when only ``others`` are set, and ``then`` when the key has ``value`` as well."""
+
+    value: str
+    look: Callable[[LogConfig], Any]
+    without: Any
+    then: Any
+    others: Mapping[str, str] = {}
+
+
+SMALL = {"segment.bytes": "400"}
+COMPACT = SMALL | {"cleanup.policy": "compact"}
+OLD = SMALL | {"retention.ms": "1"}
+
+
+def smaller(codec: str, low: str, high: str) -> Row:
+    """The higher level makes fewer bytes."""
+    others = {"compression.type": codec}
+    name = f"compression.{codec}.level"
+    bytes_at = {level: stored_bytes(LogConfig.from_topic(others | {name: level})) for level in (low, high)}
+    return Row(high, lambda config: stored_bytes(config) < bytes_at[low], False, True, others | {name: low})
+
+
+def table(folder: Path) -> dict[str, Row]:
+    def aged(config: LogConfig) -> Kept:
+        kept = Kept(config).filled()
+        kept.clock.advance(HOUR_MS)
+        return kept
+
+    def looked_at_young(config: LogConfig) -> int:
+        return Kept(config).filled().targets()
+
+    def mostly_clean(config: LogConfig, idle_ms: int = 0) -> int:
+        """A log of which most was cleaned before, and the rest has waited for so long."""
+        kept = Kept(config)
+        for number in range(30):
+            kept.put(b"v" * 100, key=b"key %d" % number)
+        kept.log.roll()
+        kept.put(key=b"active")
+        kept.clean()
+        for number in range(6):
+            kept.put(b"w" * 100, key=b"new %d" % number)
+        kept.clock.advance(idle_ms)
+        return kept.targets()
+
+    return {
+        "cleanup.policy": Row("compact", lambda c: aged(c).lost_to_retention() > 0, True, False, OLD),
+        "compression.type": Row("lz4", stored_codec, Compression.NONE, Compression.LZ4),
+        "compression.gzip.level": smaller("gzip", "1", "9"),
+        "compression.lz4.level": smaller("lz4", "1", "12"),
+        "compression.zstd.level": smaller("zstd", "-50", "19"),
+        "delete.retention.ms": Row("1", tombstones_after(HOUR_MS), 1, 0, COMPACT | {"min.cleanable.dirty.ratio": "0"}),
+        "file.delete.delay.ms": Row("1000", files_kept_after(30_000), True, False, SMALL | {"retention.bytes": "300"}),
+        "flush.messages": Row("5", lambda c: must_flush_now(c, 5), False, True, {"log.flush": "os"}),
+        "flush.ms": Row("70", lambda c: flush_deadline_ms(c, 0), None, 70, {"log.flush": "os"}),
+        "index.interval.bytes": Row("10", lambda c: len(Kept(c).filled().log.active.index) > 3, False, True),
+        "log.flush": Row("os", durable_when_acknowledged, True, False),
+        "max.compaction.lag.ms": Row(
+            "1000", lambda c: mostly_clean(c, HOUR_MS), 0, 1, COMPACT | {"min.cleanable.dirty.ratio": "0.9"}
+        ),
+        "max.message.bytes": Row("500", accepts(0, size=1_000), True, False),
+        "message.timestamp.after.max.ms": Row("10", accepts(1_000), True, False),
+        "message.timestamp.before.max.ms": Row("10", accepts(-1_000), True, False),
+        "message.timestamp.type": Row(
+            "LogAppendTime", time_type, TimestampType.CREATE_TIME, TimestampType.LOG_APPEND_TIME
+        ),
+        "min.cleanable.dirty.ratio": Row("0.05", mostly_clean, 0, 1, COMPACT),
+        "min.compaction.lag.ms": Row("60000", looked_at_young, 1, 0, COMPACT),
+        "preallocate": Row("true", lambda c: reserved(c, folder), False, True, {"segment.bytes": "1048576"}),
+        "retention.bytes": Row("300", lambda c: Kept(c).filled().lost_to_retention() > 0, False, True, SMALL),
+        "retention.ms": Row("60000", lambda c: aged(c).lost_to_retention() > 0, False, True, SMALL),
+        "segment.bytes": Row("400", lambda c: Kept(c).filled().segments() > 1, False, True),
+        "segment.index.bytes": Row(
+            "40", lambda c: Kept(c).filled(12).segments() > 1, False, True, {"index.interval.bytes": "10"}
+        ),
+        "segment.jitter.ms": Row("900", lambda c: jitter(c) > 2, False, True, {"segment.ms": "1000"}),
+        "segment.ms": Row("1000", lambda c: Kept(c).filled(apart_ms=600).segments() > 1, False, True),
+    }
+
+
+HONOURED = sorted(key.name for key in TOPIC.keys.values() if key.status is Status.HONOURED)
+
+
+def test_the_table_has_every_honoured_key(tmp_path: Path) -> None:
+    assert sorted(table(tmp_path)) == HONOURED
+
+
+@pytest.mark.parametrize("name", HONOURED)
+def test_an_honoured_key_changes_what_a_log_does(name: str, tmp_path: Path) -> None:
+    row = table(tmp_path)[name]
+    (tmp_path / "without").mkdir()
+    without = table(tmp_path / "without")[name].look(LogConfig.from_topic(row.others))
+    assert without == row.without
+    assert row.look(LogConfig.from_topic(dict(row.others) | {name: row.value})) == row.then != row.without
+
+
+@pytest.mark.parametrize("name", HONOURED)
+def test_a_brokers_default_of_the_key_counts_as_well(name: str, tmp_path: Path) -> None:
+    row = table(tmp_path)[name]
+    others = {key: value for key, value in row.others.items() if key != name}
+    config = LogConfig.from_topic(others, broker_defaults={name: row.value})
+    assert config == LogConfig.from_topic(dict(row.others) | {name: row.value})
