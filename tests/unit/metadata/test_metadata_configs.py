@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import pytest
 
+from headrace_core.config import ConfigKey, Kind, Scope
+from headrace_core.log.broker_defaults import TOPIC_DEFAULT_KEYS
 from headrace_core.log.config import TOPIC, LogConfig
 from headrace_core.metadata import EMPTY_IMAGE, ConfigRecord, MetadataImage, PartitionRecord, TopicRecord
 from headrace_core.metadata.configs import (
     ConfigSource,
     broker_topic_defaults,
+    broker_values,
     describe_broker,
     describe_topic,
     topic_config,
+    topic_given,
     topic_value,
 )
-from headrace_core.node.keys import SERVER, TOPIC_DEFAULT_KEYS
+from headrace_core.node.keys import SERVER
 
 A = b"a" * 16
 STATIC = {"retention.ms": 10}
@@ -87,3 +91,68 @@ def test_each_topic_default_has_a_server_key_of_the_same_type_and_default() -> N
         assert SERVER.keys[server_key].kind is TOPIC.keys[topic_key].kind
         assert SERVER.keys[server_key].default == TOPIC.keys[topic_key].default
         assert SERVER.keys[server_key].dynamic
+
+
+def test_every_value_that_is_set_is_told_in_kafkas_order_under_its_own_name() -> None:
+    given = {"log.retention.hours": 2, "log.retention.minutes": 3, "num.partitions": 4}
+    (entry,) = (
+        each
+        for each in describe_topic(image_with(*LAYERS), "t", broker_id=1, given=given)
+        if each.name == "retention.ms"
+    )
+    assert [(each.name, each.value, each.source) for each in entry.synonyms] == [
+        ("retention.ms", "50", ConfigSource.DYNAMIC_TOPIC),
+        ("log.retention.ms", "40", ConfigSource.DYNAMIC_BROKER),
+        ("log.retention.ms", "30", ConfigSource.DYNAMIC_DEFAULT_BROKER),
+        ("log.retention.minutes", "180000", ConfigSource.STATIC_BROKER),
+        ("log.retention.hours", "7200000", ConfigSource.STATIC_BROKER),
+        ("log.retention.ms", "604800000", ConfigSource.DEFAULT),
+    ]
+    assert (entry.kind.value, entry.allowed, entry.sensitive) == ("long", "-1 or more", False)
+
+
+def test_a_brokers_coarse_spelling_gives_the_key_in_milliseconds_its_value() -> None:
+    described = {entry.name: entry for entry in describe_broker(image_with(), 1, static={"log.retention.hours": 1})}
+    ms = described["log.retention.ms"]
+    assert (ms.value, ms.source) == ("3600000", ConfigSource.STATIC_BROKER)
+    assert [each.name for each in ms.synonyms] == ["log.retention.hours", "log.retention.ms"]
+    assert described["log.retention.hours"].value == "1"
+    assert broker_values(image_with(), 1, {"log.retention.hours": 1})["log.retention.ms"] == 3_600_000
+
+
+def test_a_value_of_a_family_is_described_when_it_is_set() -> None:
+    described = {entry.name: entry for entry in describe_broker(image_with(), 1, static={"confluent.x.y": "z"})}
+    assert (described["confluent.x.y"].value, described["confluent.x.y"].source) == ("z", ConfigSource.STATIC_BROKER)
+    assert not any(name.endswith("*") for name in described)
+
+
+def test_what_is_not_legal_any_more_counts_as_not_set_and_is_still_shown(caplog: pytest.LogCaptureFixture) -> None:
+    image = image_with(
+        (1, "t", "retention.ms", "soon"),
+        (1, "t", "an.old.key", "1"),
+        (2, "", "log.retention.ms", "never"),
+        (2, "1", "log.segment.bytes", "3"),
+        (2, "", "another.old.key", "1"),
+    )
+    assert topic_value(image, "t", "retention.ms", broker_id=1, static=STATIC) == STATIC["retention.ms"]
+    config = topic_config(image, "t", broker_id=1, static=STATIC)
+    assert (config["retention.ms"], config["segment.bytes"]) == (10, 1_073_741_824)
+    assert topic_given(image, "t") == {}
+    assert "retention.ms='soon'" in caplog.text
+    described = {entry.name: entry for entry in describe_topic(image, "t", broker_id=1)}
+    assert described["retention.ms"].value == "soon"
+    assert "another.old.key" not in {entry.name for entry in describe_broker(image, None)}
+
+
+def test_a_secret_is_described_without_its_value(monkeypatch: pytest.MonkeyPatch) -> None:
+    secret = ConfigKey(name="a.secret", kind=Kind.PASSWORD, default=None, doc="Secret.", scope=Scope.CLUSTER_WIDE)
+    monkeypatch.setitem(SERVER.keys, "a.secret", secret)
+    image = image_with((2, "", "a.secret", "hunter2"))
+    (entry,) = (each for each in describe_broker(image, 1, static={"a.secret": "hunter3"}) if each.name == "a.secret")
+    assert entry.sensitive
+    assert "hunter" not in repr(entry)
+    assert [each.source for each in entry.synonyms] == [
+        ConfigSource.DYNAMIC_DEFAULT_BROKER,
+        ConfigSource.STATIC_BROKER,
+        ConfigSource.DEFAULT,
+    ]
