@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 from log_world import NOW_MS, ORDERS, PAYMENTS, ROOT, TOPIC_ID, batch, formatted, open_directory, values_of
 
-from headrace_core.errors import OffsetOutOfRangeError
+from headrace_core.errors import OffsetOutOfRangeError, ServerBusyError
 from headrace_core.log import LogConfig, LogDirectory, PartitionLog
 from headrace_core.records import encode_batch
 from headrace_core.testing.clock import ManualClock
@@ -95,18 +95,20 @@ def test_an_idle_log_loses_its_last_records_too_and_goes_on_at_its_end() -> None
     assert (log.log_start_offset, values_of(log)) == (12, ["again"])
 
 
-def test_records_that_came_after_the_verdict_are_not_among_what_it_deletes() -> None:
+@pytest.mark.parametrize("came", [1, 7])  # into the segment that was active, and into others
+def test_records_that_came_after_the_verdict_are_not_among_what_it_deletes(came: int) -> None:
     fs, clock = formatted(), ManualClock(NOW_MS)
     directory, log = filled(fs, clock)
     clock.advance(100 * HOUR_MS)
     verdict = log.expired(log.flushed_offset)
     assert verdict is not None
     assert verdict.roll_first
-    log.append(batch("new", timestamp_ms=clock.now_ms()), 0)
+    for number in range(came):
+        log.append(batch(f"new{number}", timestamp_ms=clock.now_ms(), pad=100), 0)
     log.flush()
     directory.expire([(log, verdict)])
-    assert values_of(log)[-1] == "new"
-    assert log.log_start_offset <= 12
+    assert values_of(log)[-came:] == [f"new{number}" for number in range(came)]
+    assert 10 <= log.log_start_offset <= 12
 
 
 def test_a_verdict_on_a_log_that_is_gone_or_was_cut_does_nothing() -> None:
@@ -197,6 +199,24 @@ def test_retention_needs_no_room_on_a_full_disk() -> None:
     log = open_directory(fs, TINY, clock).logs[ORDERS]
     assert log.log_start_offset == 6
     assert values_of(log) == [f"v{number}" for number in range(6, 12)]
+
+
+def test_an_active_segment_that_cannot_be_rolled_stays_and_the_others_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    fs, clock = formatted(), ManualClock(NOW_MS)
+    directory, log = filled(fs, clock)
+    clock.advance(100 * HOUR_MS)
+    for error in (ServerBusyError("no descriptor"), OSError(errno.ENOSPC, "full")):
+
+        def roll(error: Exception = error) -> None:
+            raise error
+
+        monkeypatch.setattr(log, "roll", roll)
+        expire(directory, log)
+        assert log.log_start_offset == log.active.base_offset == 10
+        assert values_of(log) == ["v10", "v11"]
+    monkeypatch.undo()
+    expire(directory, log)
+    assert log.log_start_offset == 12
 
 
 def test_a_topic_is_deleted_on_a_full_disk() -> None:

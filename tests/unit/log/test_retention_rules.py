@@ -97,6 +97,18 @@ def test_a_segment_that_stays_keeps_all_that_is_behind_it() -> None:
     assert judge(replace(KEEP_ALL, retention_ms=2 * HOUR_MS), ages_ms=ages) is None
 
 
+def test_a_verdict_without_the_active_segment() -> None:
+    verdict = judge(LogConfig(retention_bytes=200, retention_ms=0))
+    assert verdict is not None
+    assert verdict.shares == (Share(Why.SIZE, 2, 200), Share(Why.TIME, 2, 200))
+    assert verdict.without_active(30, 100) == Expired(
+        3, 30, (Share(Why.SIZE, 2, 200), Share(Why.TIME, 1, 100)), roll_first=False
+    )
+    alone = judge(replace(KEEP_ALL, retention_ms=0), FOUR[:1], log_end=10)
+    assert alone is not None
+    assert alone.without_active(0, 100) is None
+
+
 def test_an_empty_active_segment_is_left_alone() -> None:
     with_empty = [*FOUR, SegmentFacts(40, 0)]
     ages = [*AGES_MS, 10**12]

@@ -432,19 +432,16 @@ class LogDirectory:
         and an active segment with records that are newer than the verdict stays.
         """
         done: list[tuple[PartitionLog, Expired]] = []
-        for log, verdict in verdicts:
-            start = verdict.log_start_offset
-            if self.logs.get(log.topic_partition) is not log or not log.log_start_offset <= start <= log.log_end_offset:
+        for log, judged in verdicts:
+            start, end = judged.log_start_offset, log.log_end_offset
+            if self.logs.get(log.topic_partition) is not log or not log.log_start_offset <= start <= end:
                 continue
-            if verdict.roll_first:
-                if start == log.log_end_offset:
-                    try:
-                        log.roll()
-                    except OSError as error:
-                        if error.errno not in NO_SPACE:
-                            raise
-                start = min(start, log.active.base_offset)
-            log.delete_records(start)
+            verdict: Expired | None = judged
+            if judged.roll_first and not (start == end and _is_rolled(log)):
+                verdict = judged.without_active(min(start, log.active.base_offset), log.active.size)
+            if verdict is None:
+                continue
+            start = log.delete_records(verdict.log_start_offset)
             self._log_starts[log.topic_partition] = max(self._log_starts.get(log.topic_partition, 0), start)
             done.append((log, verdict))
         if not done:
@@ -601,6 +598,20 @@ class LogDirectory:
 
     def _path(self, name: str) -> str:
         return f"{self.root}/{name}"
+
+
+def _is_rolled(log: PartitionLog) -> bool:
+    """Rolls a log; False when there is no room for another segment now."""
+    try:
+        log.roll()
+    except HeadraceError as error:
+        logger.warning("%s: its active segment has expired, but stays: %s", log.directory, error)
+        return False
+    except OSError as error:
+        if error.errno not in NO_SPACE:
+            raise
+        return False
+    return True
 
 
 @contextlib.contextmanager

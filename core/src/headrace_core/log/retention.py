@@ -65,6 +65,16 @@ class Expired:
     #: The active segment is among them: roll it first.
     roll_first: bool
 
+    def without_active(self, base_offset: int, size: int) -> Expired | None:
+        """The same, but the active segment (which begins at ``base_offset``, and had ``size`` bytes) stays; None when
+        nothing else goes."""
+        if self.segments == 1:
+            return None
+        *shares, last = self.shares
+        if last.segments > 1:
+            shares.append(Share(last.why, last.segments - 1, max(last.size - size, 0)))
+        return Expired(self.segments - 1, base_offset, tuple(shares), roll_first=False)
+
 
 def time_of_segment(largest_timestamp_ms: int, written_ms: Callable[[], int], *, config: LogConfig, now_ms: int) -> int:
     """The time that a segment counts as having. ``written_ms``: when its file was last written; asked if needed."""

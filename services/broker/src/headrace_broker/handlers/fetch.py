@@ -348,8 +348,10 @@ class FetchStream(StreamHandler[Any]):
         high_watermark = last_stable_offset = log_start = -1
         if isinstance(error, OffsetOutOfRangeError):  # where the log is, so that nobody need ask
             with contextlib.suppress(HeadraceError):
-                leader = self._broker.replicas.leader(partition).leader
-                high_watermark, log_start = leader.high_watermark, leader.log_start
+                replica = self._broker.replicas.leader(partition)
+                leader = replica.leader
+                # The log may be ahead of its leader, in the midst of a turn that moves its start.
+                high_watermark, log_start = leader.high_watermark, max(leader.log_start, replica.log.log_start_offset)
                 last_stable_offset = leader.last_stable_offset
         return fetch_pb2.FetchPartitionResult(
             topic=partition.topic,
