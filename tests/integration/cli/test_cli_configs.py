@@ -75,6 +75,15 @@ def test_a_brokers_own_file_is_told_whoever_is_asked(cli, headrace: LocalCluster
     assert Path(log_dirs["value"]).is_dir()
 
 
+def test_a_brokers_key_is_in_force_when_the_command_returns(cli, headrace: LocalCluster, altered: None) -> None:
+    cli("configs", "alter", "--broker-default", "--set", "log.cleaner.backoff.ms=14999")
+    assert "'log.cleaner.backoff.ms': '15000 -> 14999'" in headrace.log("broker", 1)
+    cli("configs", "alter", "--broker", "1", "--set", "log.cleaner.backoff.ms=14998")
+    assert "'log.cleaner.backoff.ms': '14999 -> 14998'" in headrace.log("broker", 1)
+    cli("configs", "alter", "--broker", "1", "--delete", "log.cleaner.backoff.ms")
+    assert "'log.cleaner.backoff.ms': '14998 -> 14999'" in headrace.log("broker", 1)
+
+
 def test_a_key_that_does_nothing_here_is_told_so(cli, topic: str) -> None:
     done = cli("configs", "alter", "-t", topic, "--set", "local.retention.ms=5")
     assert "note: local.retention.ms: has no effect: tiered storage is not built" in done.err

@@ -341,6 +341,29 @@ def test_a_move_is_shown_called_off_and_refused_with_a_reason() -> None:
     asyncio.run(scenario())
 
 
+def test_a_move_keeps_to_its_rate_until_it_is_given_another() -> None:
+    async def scenario() -> None:
+        async with SoloBroker(CrashingFileSystem(), "/one", "/two", **SMALL) as broker:
+            await broker.topic("orders")
+            await fill(broker, 0, 10)
+            broker.storage.set_move_rate(1)  # the first segment alone would take minutes
+            await broker.storage.move(ORDERS, "/two")
+            (future,) = next(one.logs for one in broker.storage.describe() if one.root == "/two")
+            async with asyncio.timeout(20):
+                while not future.size_bytes:
+                    await asyncio.sleep(0.001)
+                    (future,) = next(one.logs for one in broker.storage.describe() if one.root == "/two")
+            assert future.size_bytes < 400
+            await broker.storage.move(ORDERS, "/one")  # called off: it does not wait for its turn
+            broker.storage.set_move_rate(1e9)
+            async with asyncio.timeout(20):
+                await moved(broker, "/two")
+            assert broker.storage.log(ORDERS) is not None
+            assert len(broker.values("orders")) == 10
+
+    asyncio.run(scenario())
+
+
 def test_nothing_is_settled_where_nothing_moved() -> None:
     async def scenario() -> None:
         async with SoloBroker(CrashingFileSystem(), "/one", "/two") as broker:
@@ -348,3 +371,23 @@ def test_nothing_is_settled_where_nothing_moved() -> None:
             assert await settle_moves(broker.storage._held) == {}
 
     asyncio.run(scenario())
+
+
+def test_a_move_keeps_to_its_rate_and_can_be_called_off_while_it_waits() -> None:
+    async def scenario() -> None:
+        fs = CrashingFileSystem()
+        async with SoloBroker(fs, "/one", "/two", **SMALL) as broker:
+            await broker.topic("orders")
+            await fill(broker, 0, 10)
+            broker.storage.set_moves_rate(1)  # byte a second: it would take many minutes
+            await broker.storage.move(ORDERS, "/two")
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(broker.storage.until_moved(ORDERS), 0.3)
+            await broker.storage.move(ORDERS, "/one")
+            assert homes(fs) == ["/one/orders-0"]
+            broker.storage.set_moves_rate(1 << 40)
+            await moved(broker, "/two")
+            assert homes(fs) == ["/two/orders-0"]
+            assert len(broker.values("orders")) == 10
+
+    asyncio.run(asyncio.wait_for(scenario(), 20))
