@@ -135,7 +135,7 @@ def test_a_log_start_that_retention_moved_is_in_every_answer() -> None:
     asyncio.run(scenario())
 
 
-def test_one_pass_over_many_partitions_lets_the_loop_turn_between_some_and_some(
+def test_a_pass_over_many_partitions_judges_some_at_a_time_on_a_thread(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def scenario() -> None:
