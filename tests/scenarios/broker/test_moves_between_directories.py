@@ -346,7 +346,7 @@ def test_a_move_keeps_to_its_rate_until_it_is_given_another() -> None:
         async with SoloBroker(CrashingFileSystem(), "/one", "/two", **SMALL) as broker:
             await broker.topic("orders")
             await fill(broker, 0, 10)
-            broker.storage.set_move_rate(1)  # the first segment alone would take minutes
+            broker.storage.set_moves_rate(1)  # the first segment alone would take minutes
             await broker.storage.move(ORDERS, "/two")
             (future,) = next(one.logs for one in broker.storage.describe() if one.root == "/two")
             async with asyncio.timeout(20):
@@ -355,7 +355,7 @@ def test_a_move_keeps_to_its_rate_until_it_is_given_another() -> None:
                     (future,) = next(one.logs for one in broker.storage.describe() if one.root == "/two")
             assert future.size_bytes < 400
             await broker.storage.move(ORDERS, "/one")  # called off: it does not wait for its turn
-            broker.storage.set_move_rate(1e9)
+            broker.storage.set_moves_rate(1e9)
             async with asyncio.timeout(20):
                 await moved(broker, "/two")
             assert broker.storage.log(ORDERS) is not None

@@ -33,6 +33,7 @@ import contextlib
 import enum
 import errno
 import json
+import math
 import re
 import threading
 import uuid
@@ -53,6 +54,8 @@ MARKER = "moved-to"
 FUTURE_SUFFIX = "-future"
 CHUNK_BYTES = 1024 * 1024
 _NAME_BYTES_MAX = 255
+#: How often a copy that waits looks whether its rate was changed.
+_RECONSIDER_S = 0.5
 _FUTURE = re.compile(r"(.+)-(\d{1,10})\.[0-9a-f]{32}-future\Z")
 _SEGMENT_FILE = re.compile(r"\d{20}\.(log|index|timeindex)\Z")
 #: Files that are in the making, or on their way out.
@@ -89,21 +92,27 @@ def future_name(partition: TopicPartition, move_id: uuid.UUID) -> str:
 
 
 class Pace:
-    """Holds a copy to so many bytes a second (inf: as fast as it goes), and ends it when it is called off."""
+    """Holds a copy to so many bytes a second (which may be changed meanwhile), and ends it when it is called off."""
 
     def __init__(self, clock: Clock, bytes_per_second: float) -> None:
         self._clock = clock
         self._bytes_per_second = bytes_per_second
         self._cancelled = threading.Event()
-        self._free_at_ms = 0.0
+        self._is_hurried = False
+        self._owed_bytes = 0.0
+        self._since_ms = clock.monotonic_ms()
 
     def cancel(self) -> None:
         """From any thread: the copy ends at its next chunk."""
         self._cancelled.set()
 
     def set_rate(self, bytes_per_second: float) -> None:
-        """From any thread: holds from the next chunk on."""
+        """From any thread: holds within a second, also for a copy that waits."""
         self._bytes_per_second = bytes_per_second
+
+    def hurry(self) -> None:
+        """No rate any more: appends wait for what is left."""
+        self._is_hurried = True
 
     def check(self) -> None:
         """Raises MoveCancelledError."""
@@ -111,12 +120,17 @@ class Pace:
             raise MoveCancelledError("the move was cancelled: the log stays where it is")
 
     def wait(self, size: int) -> None:
-        """After ``size`` bytes: until the next may go."""
-        now_ms = self._clock.monotonic_ms()
-        self._free_at_ms = max(self._free_at_ms, now_ms) + size * 1000 / self._bytes_per_second
-        delay_s = (self._free_at_ms - now_ms) / 1000
-        if delay_s > 0.001:
-            self._cancelled.wait(delay_s)
+        """After ``size`` bytes: until the next may go. Raises MoveCancelledError."""
+        self._owed_bytes += size
+        while not self._is_hurried and (rate := self._bytes_per_second) < math.inf:
+            now_ms = self._clock.monotonic_ms()
+            self._owed_bytes = max(self._owed_bytes - (now_ms - self._since_ms) * rate / 1000, 0.0)
+            self._since_ms = now_ms
+            delay_s = self._owed_bytes / rate
+            if delay_s < 0.001:
+                break
+            self._cancelled.wait(min(delay_s, _RECONSIDER_S))
+            self.check()
         self.check()
 
 

@@ -219,6 +219,7 @@ class Moves:
         mover, partition, old, source = self._mover, move.partition, move.log, move.source_writer
         current, writer = old, source
         mover.hold(partition, old)
+        move.pace.hurry()
         try:
             await source.run(_nothing, log=old)  # what was handed over before is in the log now
             await on_thread(move.copy.catch_up)
