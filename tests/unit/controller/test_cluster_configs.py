@@ -51,6 +51,12 @@ def test_a_list_is_appended_to_and_subtracted_from_what_holds(world: World) -> N
     assert isinstance(alter(world, TOPIC, ConfigOp(OpKind.SUBTRACT, "cleanup.policy", "compact")), InvalidConfigError)
 
 
+def test_a_brokers_list_is_changed_from_what_all_brokers_have(world: World) -> None:
+    assert alter(world, ALL, put("log.cleanup.policy", "compact")) is None
+    assert alter(world, BROKER, ConfigOp(OpKind.APPEND, "log.cleanup.policy", "delete")) is None
+    assert world.image.config(*BROKER)["log.cleanup.policy"] == "compact,delete"
+
+
 def test_an_entry_set_to_its_value_writes_nothing(world: World) -> None:
     written = len(world.log)
     assert alter(world, TOPIC, put("retention.ms", "5")) is None

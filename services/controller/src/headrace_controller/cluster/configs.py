@@ -143,7 +143,7 @@ def _changed_list(image: MetadataImage, resource: ConfigResource, key: ConfigKey
     if kind is ConfigResourceType.TOPIC:
         now = list(topic_value(image, name, key.name))
     else:
-        now = list(key.parse(image.config(kind, name).get(key.name, key.default)))
+        now = list(broker_values(image, int(name) if name else -1, {})[key.name])
     items = _items(op.value)
     if op.kind is OpKind.APPEND:
         return now + [item for item in items if item not in now]
