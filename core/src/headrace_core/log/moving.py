@@ -97,6 +97,8 @@ class Pace:
     def __init__(self, clock: Clock, bytes_per_second: float) -> None:
         self._clock = clock
         self._bytes_per_second = bytes_per_second
+        #: Has the copy waited for its rate since somebody set this to False?
+        self.has_waited = False
         self._cancelled = threading.Event()
         self._is_hurried = False
         self._owed_bytes = 0.0
@@ -129,6 +131,7 @@ class Pace:
             delay_s = self._owed_bytes / rate
             if delay_s < 0.001:
                 break
+            self.has_waited = True
             self._cancelled.wait(min(delay_s, _RECONSIDER_S))
             self.check()
         self.check()

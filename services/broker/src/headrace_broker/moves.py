@@ -42,7 +42,7 @@ from .directories import HeldDirectory, LogDescription
 
 logger = logging.getLogger(__name__)
 
-#: Appends are held when no more than this is left to copy (some 0.1 s), or after so many passes.
+#: Appends are held when no more than this is left to copy (some 0.1 s), or after so many passes at full speed.
 HOLD_BELOW_BYTES = 8 * 1024 * 1024
 PASSES_MAX = 20
 
@@ -196,8 +196,12 @@ class Moves:
         try:
             try:
                 await on_thread(move.copy.begin)
-                for _ in range(PASSES_MAX):
-                    if await on_thread(move.copy.catch_up) <= HOLD_BELOW_BYTES:
+                passes = 0
+                while await on_thread(move.copy.catch_up) > HOLD_BELOW_BYTES:
+                    # Slower than its producers by its rate, a move goes on until it is given a higher one (as in Kafka).
+                    passes = 0 if move.pace.has_waited else passes + 1
+                    move.pace.has_waited = False
+                    if passes == PASSES_MAX:
                         break
                 await self._take_over(move, on_thread)
             except MoveInDoubtError:
