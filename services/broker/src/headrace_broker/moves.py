@@ -198,7 +198,7 @@ class Moves:
                 await on_thread(move.copy.begin)
                 passes = 0
                 while await on_thread(move.copy.catch_up) > HOLD_BELOW_BYTES:
-                    # Slower than its producers by its rate, a move goes on until it is given a higher one (as in Kafka).
+                    # Slower than its producers by its rate, a move goes on until it is given a higher one, as in Kafka.
                     passes = 0 if move.pace.has_waited else passes + 1
                     move.pace.has_waited = False
                     if passes == PASSES_MAX:
