@@ -262,7 +262,9 @@ def _text(key: ConfigKey, raw: Any) -> str:
     """Canonical text; a value that is not legal any more is shown as it stands, and a secret not at all."""
     if key.sensitive:
         return ""
+    if not isinstance(raw, str):  # typed already
+        return key.format(raw)
     try:
-        return key.format(raw if raw is None else key.parse(raw))
+        return key.format(key.parse(raw))
     except InvalidConfigError:
         return str(raw)
