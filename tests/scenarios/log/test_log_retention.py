@@ -184,6 +184,10 @@ def test_an_active_segment_that_waits_for_compaction_says_so() -> None:
     assert log.waits_for_compaction()
     log.roll()
     assert not log.waits_for_compaction()
+    log.append(encode_batch([(1000, b"k", b"of long ago", None)]), 0)
+    assert not log.waits_for_compaction(), "it came just now"
+    clock.advance(HOUR_MS + 1)
+    assert log.waits_for_compaction()
 
 
 def test_retention_needs_no_room_on_a_full_disk() -> None:

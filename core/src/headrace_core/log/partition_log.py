@@ -110,6 +110,8 @@ class PartitionLog(LogReader):
         self._clock = clock
         self._rng = rng
         self._roll_jitter_ms = self._draw_jitter()
+        #: When it was rolled last; -1: not since it was opened.
+        self._rolled_ms = -1
 
     @classmethod
     def open(
@@ -356,6 +358,7 @@ class PartitionLog(LogReader):
         new = self._create_segment(self.log_end_offset)
         self._segments = (*self._segments, new)
         self._roll_jitter_ms = self._draw_jitter()
+        self._rolled_ms = self._clock.now_ms()
         return new
 
     def replace_segments(self, old: Sequence[LogSegment], new: LogSegment) -> None:
@@ -539,7 +542,10 @@ class PartitionLog(LogReader):
         segments = self._segments
         if not segments or not self.config.cleanup_compact:
             return False
-        return is_waiting_for_compaction(self.config, segments[-1].first_batch_timestamp(), self._clock.now_ms())
+        first_ms = segments[-1].first_batch_timestamp()
+        if first_ms is not None:  # records of long ago that come now have not waited: no roll for each few of them
+            first_ms = max(first_ms, self._rolled_ms)
+        return is_waiting_for_compaction(self.config, first_ms, self._clock.now_ms())
 
     def epoch_end_offset(self, epoch: int) -> EpochEnd:
         """Where a leader epoch ended (KIP-101, KIP-320)."""

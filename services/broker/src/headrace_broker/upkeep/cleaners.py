@@ -1,6 +1,7 @@
 """Compaction: ``log.cleaner.threads`` threads for all directories of the broker (Kafka's LogCleaner).
 
-    plan      which logs are worth a cleaning, over all directories, the most urgent first
+    plan      which logs are worth a cleaning, over all directories, the most urgent first; an active segment whose
+              records have waited longer than max.compaction.lag.ms is rolled for it, also when nobody appends
     clean     each thread takes the next one; only the swaps run in the directory's turns (``DirectoryWriter.run``)
     rest      nothing is left: the maps' memory is given back, and in log.cleaner.backoff.ms (or when a topic's settings
               change) it is planned again
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import functools
 import logging
 import math
 import os
@@ -149,11 +151,23 @@ class Cleaners:
         found: list[tuple[Target, DirectoryWriter]] = []
         for writer in self._writers():
             directory = writer.directory
-            targets = self._targets(directory, dict(directory.logs))
+            logs = dict(directory.logs)
+            self._roll_overdue(writer, logs.values())
+            targets = self._targets(directory, logs)
             found += [(target, writer) for target in targets]
             self._tell_uncleanable(directory)
         found.sort(key=lambda item: (not item[0].is_overdue, -item[0].dirty_ratio))
         return [_Job(writer, target.topic_partition) for target, writer in found]
+
+    def _roll_overdue(self, writer: DirectoryWriter, logs: Iterable[PartitionLog]) -> None:
+        """Only sealed segments are compacted: rolls active ones, also idle ones, whose records have waited too long."""
+        for log in logs:
+            try:
+                if log.waits_for_compaction():
+                    self._in_turn(writer, log, functools.partial(_roll, log))
+            except (HeadraceError, OSError) as error:
+                if not log.is_closed:
+                    logger.warning("%s: its active segment waits for compaction: %s", log.directory, error)
 
     def _targets(self, directory: LogDirectory, logs: dict[TopicPartition, PartitionLog]) -> list[Target]:
         def stable_offset_of(log: PartitionLog) -> int:
@@ -326,6 +340,12 @@ class _Crew:
                 return
             self._changed.wait(self._backoff_s)
             self._plan_again = True
+
+
+def _roll(log: PartitionLog) -> bool:
+    if not log.is_closed:
+        log.roll()
+    return True
 
 
 def _event(report: CleaningReport, seconds: float) -> LogCleaned:

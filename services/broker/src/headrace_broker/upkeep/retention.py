@@ -16,7 +16,7 @@ import contextlib
 import logging
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from headrace_core.clock import Clock
 from headrace_core.errors import HeadraceError
@@ -44,14 +44,6 @@ class Partitions(Protocol):
     """Who knows which logs this broker leads (``Replicas``)."""
 
     def leader_of(self, log: PartitionLog) -> PartitionLeader | None: ...
-
-
-class _Verdicts(NamedTuple):
-    """What a thread found for some logs of one directory."""
-
-    expired: list[tuple[PartitionLog, Expired]]
-    #: Their active segments wait for compaction.
-    to_roll: list[PartitionLog]
 
 
 def high_watermark_of(log: PartitionLog, directory: LogDirectory, partitions: Partitions) -> int:
@@ -156,13 +148,11 @@ class Retention:
             some = [(log, high_watermark_of(log, directory, self._partitions)) for log in logs[start:][:LOGS_AT_ONCE]]
             verdicts = await self._threads.run(partial(_judge, some))
             try:
-                for first in range(0, len(verdicts.expired), CHANGED_AT_ONCE):
-                    share = verdicts.expired[first : first + CHANGED_AT_ONCE]
+                for first in range(0, len(verdicts), CHANGED_AT_ONCE):
+                    share = verdicts[first : first + CHANGED_AT_ONCE]
                     done = await writer.run(partial(directory.expire, share))
                     self._log_starts_moved(done)
                     changed += len(done)
-                for log in verdicts.to_roll:
-                    await writer.run(partial(_roll, log), log=log)
             except HeadraceError as error:  # the directory has failed, or is being closed
                 logger.warning("%s: retention stops: %s", directory.root, error)
                 break
@@ -185,22 +175,16 @@ class Retention:
                 )
 
 
-def _judge(logs: Iterable[tuple[PartitionLog, int]]) -> _Verdicts:
+def _judge(logs: Iterable[tuple[PartitionLog, int]]) -> list[tuple[PartitionLog, Expired]]:
     """On a thread: (log, its high watermark)... One that cannot be judged keeps what it has."""
-    verdicts = _Verdicts([], [])
+    verdicts = []
     for log, high_watermark in logs:
         try:
             verdict = log.expired(high_watermark)
-            if verdict is not None:
-                verdicts.expired.append((log, verdict))
-            elif log.waits_for_compaction():
-                verdicts.to_roll.append(log)
         except (HeadraceError, OSError) as error:
             if not log.is_closed:
                 logger.warning("%s: retention cannot tell how old its segments are: %s", log.directory, error)
+        else:
+            if verdict is not None:
+                verdicts.append((log, verdict))
     return verdicts
-
-
-def _roll(log: PartitionLog) -> None:
-    if not log.is_closed:
-        log.roll()
