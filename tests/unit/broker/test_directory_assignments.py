@@ -8,7 +8,13 @@ from collections.abc import Callable, Mapping
 from headrace_broker import assignments
 from headrace_broker.assignments import DirectoryAssignments
 from headrace_broker.controller_link import ReplicaKey
-from headrace_core.errors import HeadraceError, NetworkError, StaleBrokerEpochError, UnknownTopicIdError
+from headrace_core.errors import (
+    HeadraceError,
+    NetworkError,
+    PolicyViolationError,
+    StaleBrokerEpochError,
+    UnknownTopicIdError,
+)
 from headrace_core.metadata import (
     MetadataImage,
     MetadataRecord,
@@ -34,6 +40,7 @@ class World:
         self.failures: list[HeadraceError] = []
         self.refusals: dict[ReplicaKey, HeadraceError] = {}
         self.on_call: Callable[[], None] | None = None
+        self.records_max = 10_000
         self.image = MetadataImage()
         self.told = DirectoryAssignments(self.at.get, self._tell, backoff=Backoff(first_ms=0.1, most_ms=1))
         self.told.broker_id = ME
@@ -43,6 +50,8 @@ class World:
         if self.on_call is not None:
             self.on_call()
         await asyncio.sleep(0)
+        if len(where) > self.records_max:
+            raise PolicyViolationError("metadata.max.records.per.request")
         if self.failures:
             raise self.failures.pop(0)
         return {key: error for key, error in self.refusals.items() if key in where}
@@ -158,3 +167,11 @@ def test_five_thousand_replicas_are_three_calls() -> None:
     asyncio.run(world.settled())
     assert [len(call) for call in world.calls] == [assignments.CALL_REPLICAS_MAX, assignments.CALL_REPLICAS_MAX, 1_000]
     assert len({key for call in world.calls for key in call}) == 5_000
+
+
+def test_calls_become_smaller_where_the_controllers_take_less() -> None:
+    world = World()
+    world.records_max = 700
+    world.topic("t", A, ONE, partitions=2_000)
+    asyncio.run(world.settled())
+    assert [len(call) for call in world.calls] == [2_000, 1_000, 500, 500, 500, 500]

@@ -15,7 +15,7 @@ import itertools
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 
-from headrace_core.errors import HeadraceError, UnknownTopicIdError
+from headrace_core.errors import HeadraceError, PolicyViolationError, UnknownTopicIdError
 from headrace_core.metadata import MetadataDelta, MetadataImage
 from headrace_core.rpc.backoff import Backoff
 from headrace_core.types import TopicPartition
@@ -24,7 +24,8 @@ from .controller_link import ReplicaKey
 
 logger = logging.getLogger(__name__)
 
-#: Replicas of one call: far fewer than the controllers' metadata.max.records.per.request, and some 50 KiB.
+#: Replicas of one call: far fewer than the controllers' metadata.max.records.per.request (where that was set lower,
+#: calls become smaller), and some 50 KiB.
 CALL_REPLICAS_MAX = 2_000
 #: A call is repeated by itself: it never stops trying, but after a while it is in no hurry.
 _BACKOFF_MS_MAX = 10_000
@@ -46,6 +47,7 @@ class DirectoryAssignments:
         self._backoff = backoff or Backoff(most_ms=_BACKOFF_MS_MAX)
         self._image = MetadataImage()
         self._pending: dict[ReplicaKey, bytes] = {}
+        self._call_max = CALL_REPLICAS_MAX
         self._wake = asyncio.Event()
 
     @property
@@ -91,10 +93,13 @@ class DirectoryAssignments:
         while True:
             self._wake.clear()
             while self._pending:
-                told = dict(itertools.islice(self._pending.items(), CALL_REPLICAS_MAX))
+                told = dict(itertools.islice(self._pending.items(), self._call_max))
                 try:
                     refused = await self._tell(told)
                 except HeadraceError as error:
+                    if isinstance(error, PolicyViolationError) and len(told) > 1:
+                        self._call_max = len(told) // 2
+                        continue
                     # Also what no repetition cures: a former life of the broker ends by its heartbeats, not by this.
                     level = logging.DEBUG if error.retriable else logging.WARNING
                     logger.log(level, "%d replicas could not be assigned to directories: %s", len(told), error)
