@@ -81,7 +81,7 @@ def test_an_offset_from_the_future_is_waited_for_and_then_given_up(make_cluster)
 
 
 def test_deleting_a_topic_removes_its_files(cluster, topic):
-    orders = topic(2)
+    orders = topic(2, file_delete_delay_ms="0")
     orders.produce(b"a")
     directory = cluster.broker.data / f"{orders.name}-0"
     assert directory.is_dir()
