@@ -6,6 +6,7 @@ before or as it will be after, record by record, and nothing between.
 
 from __future__ import annotations
 
+import os
 import random
 import uuid
 from collections.abc import Iterator
@@ -24,6 +25,7 @@ from headrace_core.testing.clock import ManualClock
 from headrace_core.testing.crashing_fs import CrashingFileSystem, Loss, TraceEntry
 from headrace_core.types import TopicPartition
 
+EXAMPLES = 600 if os.environ.get("HEADRACE_FULL", "0") not in ("", "0") else 120
 ROOT = "/data"
 PARTITION = TopicPartition("orders", 0)
 TOPIC_ID = uuid.UUID(int=7)
@@ -358,9 +360,8 @@ class LogMachine(RuleBasedStateMachine):
     def dump_finds_no_problem(self) -> None:
         self.flush()
         self.log.active.write_indexes()
-        assert [
-            str(line) for line in dump(self.log.directory, deep=True, fs=self.fs) if isinstance(line, Problem)
-        ] == []
+        problems = [str(line) for line in dump(self.log.directory, deep=True, fs=self.fs) if isinstance(line, Problem)]
+        assert problems == [], problems
 
     def visible(self) -> list[Kept]:
         return [record for record in self.records if record.offset >= self.start_offset]
@@ -372,5 +373,5 @@ class LogMachine(RuleBasedStateMachine):
         assert self.log.flushed_offset <= self.log.log_end_offset
 
 
-LogMachine.TestCase.settings = settings(max_examples=300, stateful_step_count=50, deadline=None)
+LogMachine.TestCase.settings = settings(max_examples=EXAMPLES, stateful_step_count=50, deadline=None)
 TestLogAgainstModel = LogMachine.TestCase

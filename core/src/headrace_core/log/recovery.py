@@ -116,7 +116,7 @@ def scan(
             latest_epoch = found.epochs[-1].epoch if found.epochs else NO_EPOCH
             if header.leader_epoch < latest_epoch:  # none (-1) either: a log that has had a leader keeps having one
                 raise CorruptMessageError(f"leader epoch {header.leader_epoch} cannot follow {latest_epoch}")
-            if epochs is not None:
+            if epochs:  # none at all: batches below a start where the log was cut may still be there
                 _, _, least, most = epoch_range(epochs, header.last_offset)
                 if not least <= header.leader_epoch <= most:
                     known = f"{most}" if least == most else f"{least} to {most}"
