@@ -322,3 +322,36 @@ def test_a_consumer_that_retention_overtakes_goes_on_at_the_start_and_misses_not
     assert jumps, "retention never overtook the reader"
     assert read[0] > 100
     assert "Traceback" not in cluster.broker.log()
+
+
+@pytest.mark.timeout(180)
+def test_a_broker_killed_while_it_compacts_and_deletes_loses_no_last_value(
+    make_cluster: Callable[..., Cluster], seed: int
+) -> None:
+    cluster = make_cluster(**{**QUICK, "log.retention.check.interval.ms": "20", "log.cleaner.backoff.ms": "1"})
+    partition = create(
+        cluster,
+        "table",
+        cleanup_policy="compact",
+        segment_bytes="3000",
+        min_cleanable_dirty_ratio="0.01",
+        file_delete_delay_ms="0",
+    )
+    rng = random.Random(seed)
+    wanted: dict[bytes, bytes] = {}
+    for life in range(4):
+        for number in range(rng.randrange(2, 5)):
+            pairs = [(b"key-%d" % rng.randrange(25), b"%d %d %d" % (life, number, at) + b"." * 60) for at in range(300)]
+            produce(cluster, "table", list(pairs))
+            wanted.update(pairs)
+            if number == 1:
+                with Admin(bootstrap_servers=cluster.broker.address()) as admin:
+                    start = records_of(cluster, partition)[0].offset
+                    admin.delete_records({partition: start})  # moves files, and takes no living record
+        cluster.broker.kill()
+        cluster.restart()
+        assert table_of(records_of(cluster, partition)) == wanted, f"life {life}"
+    log = cluster.broker.log()
+    assert "LogCleaned partition=table-0" in log
+    assert "LogUncleanable" not in log
+    assert "quarantined" not in log
