@@ -155,7 +155,7 @@ class Cleaners:
             self._roll_overdue(writer, logs.values())
             targets = self._targets(directory, logs)
             found += [(target, writer) for target in targets]
-            self._tell_uncleanable(directory)
+        self._tell_uncleanable()
         found.sort(key=lambda item: (not item[0].is_overdue, -item[0].dirty_ratio))
         return [_Job(writer, target.topic_partition) for target, writer in found]
 
@@ -205,7 +205,7 @@ class Cleaners:
         except Exception as error:
             if not isinstance(error, HeadraceError | OSError):
                 logger.exception("%s: a bug in its compaction", partition)
-            self._tell_uncleanable(directory)
+            self._tell_uncleanable()
             return False
         if report is None or report.is_interrupted or report.clean_offset <= targets[0].first_dirty_offset:
             return False
@@ -231,14 +231,18 @@ class Cleaners:
         self._loop.call_soon_threadsafe(begin)
         return result.result()
 
-    def _tell_uncleanable(self, directory: LogDirectory) -> None:
-        for partition, reason in directory.compaction.uncleanable.items():
-            with self._telling:
-                is_new = self._told.get(partition) != reason
-                self._told[partition] = reason
-            if is_new:
-                self._emit(LogUncleanable(partition=partition, reason=reason))
-        self._uncleanable.value = sum(len(writer.directory.compaction.uncleanable) for writer in self._writers())
+    def _tell_uncleanable(self) -> None:
+        present = {
+            partition: reason
+            for writer in self._writers()
+            for partition, reason in writer.directory.compaction.uncleanable.items()
+        }
+        with self._telling:
+            new = {partition: reason for partition, reason in present.items() if self._told.get(partition) != reason}
+            self._told = present
+        for partition, reason in new.items():
+            self._emit(LogUncleanable(partition=partition, reason=reason))
+        self._uncleanable.value = len(present)
 
     def _emit(self, event: Event) -> None:
         self._loop.call_soon_threadsafe(self._events.emit, event)
