@@ -101,6 +101,11 @@ def test_log_dump_reads_a_partition_and_finds_planted_corruption(
     assert [row["value"] for row in found["records"]] == ["v0", "other", "v1", "other", "v2", "other"]
     assert sum(row["record_count"] for row in found["batches"]) == 6
     assert cli("log", "dump", copy, "-o", "json").json()["records"] == []
+    assert "all of it sound" in cli("log", "verify", copy).text
+    assert cli("log", "verify", copy, "-o", "json").json() | {"path": "", "files": 0, "bytes": 0} == {
+        "path": "", "sound": True, "files": 0, "bytes": 0, "batches": len(found["batches"]), "records": 6,
+        "problems": [],
+    }  # fmt: skip
 
     segment = copy / "00000000000000000000.log"
     data = bytearray(segment.read_bytes())
@@ -115,9 +120,16 @@ def test_log_dump_reads_a_partition_and_finds_planted_corruption(
     document = cli("log", "dump", segment, "-o", "json", code=1).json()
     assert document["sound"] is False
     assert document["problems"][0]["position"] == second["position"]
+    verified = cli("log", "verify", copy, code=1)
+    assert f"{segment}, position {second['position']}, offset {second['base_offset']}" in verified.err
+    assert "restore the file" in verified.err
+    (problem,) = cli("log", "verify", copy, "-o", "json", code=1).json()["problems"]
+    assert set(problem) == {"path", "position", "offset", "what", "cure"}
 
 
 def test_log_dump_refuses_what_is_no_log(cli: Cli, tmp_path: Path) -> None:
     assert "no such file" in cli("log", "dump", tmp_path / "none", code=1).err
     (tmp_path / "x.txt").write_text("x")
     assert "not a .log" in cli("log", "dump", tmp_path / "x.txt", code=1).err
+    for name in ("none", "x.txt", "."):
+        assert str(tmp_path) in cli("log", "verify", tmp_path / name, code=1).err

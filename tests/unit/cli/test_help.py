@@ -10,7 +10,8 @@ import pytest
 from headrace.cli.app import run
 
 COMMANDS = [
-    "up", "ps", "down", "restart", "format", "produce", "consume", "log dump", "cluster describe",
+    "up", "ps", "down", "restart", "format", "produce", "consume", "log dump", "log verify",
+    "cluster describe",
     "topics create", "topics list", "topics describe", "topics alter", "topics delete",
     "configs describe", "configs alter", "records delete", "log-dirs describe", "log-dirs move",
     "bench produce", "bench consume", "bench latency",
