@@ -310,7 +310,7 @@ class _Segment:
     def _batch(self, file: File, meta: BatchMeta, position: int) -> Iterator[Problem]:
         batch = file.pread(meta.size, position)
         header = read_header(batch)
-        if header.base_offset > self.next_offset and self.first_gap is None:
+        if header.base_offset > self.next_offset and self.first_gap is None and self.is_sound:
             self.first_gap = (position, self.next_offset, header.base_offset)
         self.next_offset = header.next_offset
         self._counts.batches += 1
