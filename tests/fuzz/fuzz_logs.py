@@ -21,11 +21,12 @@ from headrace_core.log.compaction.planning import CleanerConfig
 from headrace_core.log.compaction.planning import Target as CleaningTarget
 from headrace_core.log.compaction.swap import finish_swaps
 from headrace_core.log.compaction.transactions import TransactionHistory, TransactionJudge
-from headrace_core.log.dump import dump
+from headrace_core.log.dump import Problem, dump
+from headrace_core.log.verify import verify
 from headrace_core.records import HEADER_BYTES, check_batch, decode_batch, read_header
 from headrace_core.records.batches import iterate_headers
 from headrace_core.testing.clock import ManualClock
-from headrace_core.testing.crashing_fs import CrashingFileSystem
+from headrace_core.testing.crashing_fs import CrashingFileSystem, Loss
 from headrace_core.types import TopicPartition
 
 for _name in ("headrace_core", "headrace.controller"):
@@ -367,7 +368,8 @@ def _log_seeds() -> list[bytes]:
 
 
 def dumping(data: bytes) -> None:
-    """`headrace log dump --deep` of any files: lines and named problems, never an exception, and nothing is changed."""
+    """`headrace log dump --deep` and `log verify` of any files: lines and named problems, never an exception, nothing
+    changed; and what verify finds sound is served."""
     reader = Reader(data)
     stem = f"{reader.integer(1):020d}"
     files = {f"{stem}{suffix}": reader.chunk() for suffix in (".index", ".timeindex")}
@@ -378,7 +380,18 @@ def dumping(data: bytes) -> None:
     for name in (DIRECTORY, *(f"{DIRECTORY}/{stem}{suffix}" for suffix in (".log", ".index", ".timeindex"))):
         for line in dump(name, deep=True, fs=fs):
             str(line)
+    for name in (DIRECTORY, f"{DIRECTORY}/{stem}.log"):
+        found = [line for line in verify(name, fs=fs) if isinstance(line, Problem)]
+        assert all(line.path.startswith(DIRECTORY) and line.what for line in found)
+        if name == DIRECTORY and not found:
+            _check_served(fs)
     assert fs.files() == before
+
+
+def _check_served(fs: CrashingFileSystem) -> None:
+    """Where ``verify`` finds nothing wrong, a start finds a log that serves every byte."""
+    log = _open(fs.crash_clone(loss=Loss.NONE), _config(compact=True))
+    assert _read_all(log) == b"".join(segment.log.pread(segment.size, 0) for segment in log.segments)
 
 
 TARGETS = (

@@ -15,6 +15,7 @@ from fuzz_seeds import batches, logs, sealed, sealed_after
 from headrace_core.errors import CorruptMessageError, HeadraceError, InvalidRecordError
 from headrace_core.records import (
     HEADER_BYTES,
+    SLICE_EXACT,
     BatchHeader,
     Compression,
     DecodeLimits,
@@ -83,6 +84,30 @@ def batch(data: bytes) -> None:
             _check_records(header, records)
     if checked is not None and kind == "ok":
         _check_copies(data[: checked.size] if isinstance(checked, BatchHeader) else b"")
+
+
+def slices(data: bytes) -> None:
+    """What a log may hand out, by both backends; and of what they call exact each offset is there once."""
+    reader = Reader(data)
+    offset, end, choices = reader.integer(1), reader.integer(1), reader.integer(1)
+    epochs: Any = (None, (), ((0, 0),), ((0, 0), (3, 5)), ((2, 4),))[choices % 5]
+    body = reader.rest
+    _, verdict = agree(lambda codec: codec.check_slice(body, offset, end, epochs), "check_slice")
+    if verdict != SLICE_EXACT:
+        return
+    expected = None
+    for position, header in iterate_headers(body):
+        _pure.check_batch(body, position)
+        assert (
+            header.base_offset <= offset <= header.last_offset if expected is None else header.base_offset == expected
+        )
+        expected = header.next_offset
+    assert expected in (None, end)
+
+
+def _slice_seeds() -> list[bytes]:
+    ends = [(log, _compiled.split_batches(log)[-1].last_offset + 1) for log in logs()[:3]]
+    return [bytes([0, end, choices]) + log for log, end in ends for choices in range(5)]
 
 
 def _check_records(header: BatchHeader, records: list[Any]) -> None:
@@ -298,6 +323,7 @@ def _iterator_seeds() -> list[bytes]:
 
 TARGETS = (
     Target("batch", batch, lambda: [*batches(), resealed(batches()[0])], sealed),
+    Target("slices", slices, _slice_seeds, sealed_after(3)),
     Target("validation", validation, lambda: [b"\x07" + item for item in (*batches(), logs()[1])], sealed_after(1)),
     Target("iterator", iterator, _iterator_seeds, sealed_after(4)),
     Target("builder", builder, lambda: [bytes(range(256)), b"\1\1\0" + b"\x4c\0\5abcd\0\3xyz" * 5]),
