@@ -490,14 +490,17 @@ class Storage:
 
     async def checkpoint(self, high_watermarks: Mapping[TopicPartition, int]) -> None:
         """Look whether every working directory is still there and may be written, measure its disk, and write recovery
-        points and high watermarks. So a disk that goes while nobody uses it is noticed all the same."""
-        for writer in self.writers():
-            directory = writer.directory
-            share = {partition: end for partition, end in high_watermarks.items() if partition in directory.logs}
-            try:
-                await writer.run(functools.partial(_check_and_checkpoint, writer, share))
-            except HeadraceError as error:
-                logger.warning("%s: checkpoints not written: %s", directory.root, error)
+        points and high watermarks: of all of them at the same time. So a disk that goes while nobody uses it is noticed
+        all the same."""
+        await asyncio.gather(*(self._checkpoint(writer, high_watermarks) for writer in self.writers()))
+
+    async def _checkpoint(self, writer: DirectoryWriter, high_watermarks: Mapping[TopicPartition, int]) -> None:
+        directory = writer.directory
+        share = {partition: end for partition, end in high_watermarks.items() if partition in directory.logs}
+        try:
+            await writer.run(functools.partial(_check_and_checkpoint, writer, share))
+        except HeadraceError as error:
+            logger.warning("%s: checkpoints not written: %s", directory.root, error)
 
     async def close(self, high_watermarks: Mapping[TopicPartition, int], *, broker_epoch: int) -> bool:
         """Flush, close and mark every directory; True when all of them are clean."""
