@@ -82,6 +82,7 @@ OTHER_SCOPES = {
 }
 OTHER_TYPES = {
     "linger.ms": "fractions of a millisecond are allowed",
+    "listener.security.protocol.map": "with commas",
     "log.dir": "one directory",
     "num.replica.alter.log.dirs.threads": "null is no number",
 }

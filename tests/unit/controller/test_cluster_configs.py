@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 from cluster_world import World
 
 from headrace_controller.cluster.decision import Decision
 from headrace_controller.cluster.requests import AlterConfigs, AlterResource, ConfigOp, OpKind
+from headrace_core.config import Scope
 from headrace_core.errors import HeadraceError, InvalidConfigError, InvalidRequestError, UnknownTopicOrPartitionError
 from headrace_core.metadata import ConfigRecord, ConfigResource, ConfigResourceType
+from headrace_core.node.keys import SERVER
 
 TOPIC: ConfigResource = (ConfigResourceType.TOPIC, "t")
 BROKER: ConfigResource = (ConfigResourceType.BROKER, "1")
@@ -163,7 +167,9 @@ def test_cleaners_need_room_each(world: World) -> None:
     assert isinstance(alter(world, BROKER, put("log.cleaner.dedupe.buffer.size", "104857599")), InvalidConfigError)
 
 
-def test_what_is_each_brokers_own_cannot_be_set_for_all(world: World) -> None:
+def test_what_is_each_brokers_own_cannot_be_set_for_all(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    rate = SERVER.keys["leader.replication.throttled.rate"]
+    monkeypatch.setitem(SERVER.keys, rate.name, dataclasses.replace(rate, scope=Scope.PER_BROKER))
     error = alter(world, ALL, put("leader.replication.throttled.rate", "1000"))
     assert isinstance(error, InvalidConfigError)
     assert "name the broker" in error.message

@@ -240,7 +240,7 @@ REPLICATION = (
             _REPLICATION,
             kind=Kind.LONG,
             low=0,
-            scope=Scope.PER_BROKER,
+            scope=Scope.CLUSTER_WIDE,
             source="KIP-73",
         )
         for side in ("leader", "follower")

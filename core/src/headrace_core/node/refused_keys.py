@@ -6,7 +6,7 @@ holds anyway.
 
 from __future__ import annotations
 
-from ..config import LONG_MAX, Kind
+from ..config import LONG_MAX, Kind, Scope
 from .declaring import refused
 
 _TLS = "TLS is not built yet: keep the listeners on loopback or behind a tunnel, and leave this key out"
@@ -91,6 +91,7 @@ REFUSED = (
         [],
         "Log directories that get no new partitions.",
         "keeping a directory free of new partitions is not built; leave it out",
+        scope=Scope.PER_BROKER,
         source="KIP-1066",
     ),
     *(

@@ -93,7 +93,7 @@ UPKEEP = (
         default=LONG_MAX,
         doc="How fast a replica is copied when it is moved between log directories (headrace log-dirs move).",
         low=1,
-        scope=Scope.PER_BROKER,
+        scope=Scope.CLUSTER_WIDE,
         source="KIP-113",
     ),
     ConfigKey(
