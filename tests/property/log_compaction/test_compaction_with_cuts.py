@@ -9,9 +9,9 @@ from __future__ import annotations
 import os
 
 import pytest
-from compaction_world import PARTITION, Counts, World, batches_of, producers_of
+from compaction_world import PARTITION, Batch, Counts, World, batches_of, producers_of
 
-from headrace_core.log.compaction.cleaner import Cleaner
+from headrace_core.log.compaction.cleaner import Cleaner, CleaningReport
 
 IS_FULL = os.environ.get("HEADRACE_FULL_COMPACTION", "0") not in ("", "0")
 HISTORIES = 400 if IS_FULL else 12
@@ -41,6 +41,14 @@ class ShortenedWorld(World):
         starts = [segment.base_offset for segment in log.segments if segment.base_offset <= self.stable_offset]
         log.delete_records(self.rng.choice(starts))
         log.drop_segments_below_start()
+
+    def check_cleaned(self, before: list[Batch], report: CleaningReport) -> None:
+        """A marker that was cut off leaves its transaction open, below what the producers' state calls stable: the
+        cleaning then stops before it, perhaps at once."""
+        if report.segments_before:
+            super().check_cleaned(before, report)
+        else:
+            assert [batch.raw for batch in batches_of(self.log)] == [batch.raw for batch in before]
 
     def clean_and_shorten(self) -> None:
         """The log is shortened before a cleaning's first swap: the cleaning gives up, and nothing is lost by it."""
