@@ -25,6 +25,7 @@ from typing import NamedTuple
 
 from ..clock import Clock
 from ..errors import (
+    CorruptLogError,
     DiskFullError,
     HeadraceError,
     InvalidArgumentError,
@@ -42,7 +43,8 @@ from .producer_state import SNAPSHOT_SUFFIX
 from .progress import OpeningMeter
 from .reading import LogReader
 from .retention import Expired, SegmentFacts, expired, is_waiting_for_compaction, time_of_segment
-from .segment import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, BatchMeta, LogSegment, Place
+from .segment import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, BatchMeta, LogSegment
+from .walking import Place
 
 logger = logging.getLogger(__name__)
 
@@ -294,7 +296,7 @@ class PartitionLog(LogReader):
                 raise
             segment.undo_write()
             return [self._disk_full(error) for _ in entries]
-        except ServerBusyError as error:  # no descriptor for it, so nothing was written
+        except (ServerBusyError, CorruptLogError) as error:  # no descriptor for it, or damage: nothing was written
             return [error for _ in entries]
         self._published(segment, metas)
         return [

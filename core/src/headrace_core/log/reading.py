@@ -42,7 +42,8 @@ from ..records import (
 from ..types import TopicPartition
 from .epochs import EpochStart
 from .index import TimestampOffset
-from .segment import IndexMismatchError, LogSegment, Place
+from .segment import LogSegment
+from .walking import IndexMismatchError, Place
 
 logger = logging.getLogger(__name__)
 

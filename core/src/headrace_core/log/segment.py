@@ -19,6 +19,7 @@ from ..errors import CorruptLogError, CorruptMessageError, ServerBusyError
 from ..records import HEADER_BYTES, BatchHeader, check_batch, read_header, without_position
 from .files import Buffer, File, FileSystem, full_disk_tolerated
 from .index import RELATIVE_OFFSET_MAX, IndexEntry, OffsetIndex, TimeIndex, TimestampOffset
+from .walking import BatchWalk, IndexMismatchError, Place, cannot_follow
 
 LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX = ".log", ".index", ".timeindex"
 
@@ -28,8 +29,6 @@ logger = logging.getLogger(__name__)
 RETIRED_SUFFIX = ".retired"
 #: What a walk over whole batches reads at once.
 _WINDOW_BYTES = 1024 * 1024
-#: What a walk over headers reads at once: a whole index interval and then some.
-_WALK_BYTES = 8192
 #: Blocks are reserved ahead of a segment that is being filled: as much again as it has, up to this.
 _AHEAD_BYTES_MAX = 64 * 1024 * 1024
 AHEAD_FROM_BYTES = 4 * 1024 * 1024
@@ -47,17 +46,6 @@ class BatchMeta(NamedTuple):
     base_offset: int
     last_offset: int
     max_timestamp_ms: int
-
-
-class Place(NamedTuple):
-    """A batch found in a segment."""
-
-    position: int
-    header: BatchHeader
-
-
-class IndexMismatchError(CorruptLogError):
-    """An index says something of the log that the log does not bear out: either of them may be the damaged one."""
 
 
 class LogSegment:
@@ -151,7 +139,9 @@ class LogSegment:
         return last_offset - self.base_offset <= RELATIVE_OFFSET_MAX
 
     def write(self, buffers: Sequence[Buffer], size: int) -> None:
-        """Writes bytes behind the published end; they exist for nobody before ``publish``. OSError leaves a part."""
+        """Writes bytes behind the published end; they exist for nobody before ``publish``. OSError leaves a part,
+        CorruptLogError nothing."""
+        _ = self.largest_timestamp  # what ``publish`` will need: a damaged log says so before anything is written to it
         end = self.size + size
         if end > self._reserved_end and end > AHEAD_FROM_BYTES and self.reserves_ahead:
             # Growing by whole extents spares the file system an allocation in every flush.
@@ -525,85 +515,19 @@ class LogSegment:
                     f"{self.path}, position {position}, offset {next_offset}: {without_position(error.message)}"
                 ) from error
             if header.base_offset < next_offset or not self.fits(header.last_offset):
-                raise _cannot_follow(self.path, position, header, next_offset)
+                raise cannot_follow(self.path, position, header, next_offset)
             yield Place(position, header)
             next_offset = header.next_offset
             position += header.size
 
-    def _walk_from(self, entry: IndexEntry, end: int) -> _Walk:
-        return _Walk(self, entry.position, end, indexed_offset=entry.last_offset)
+    def _walk_from(self, entry: IndexEntry, end: int) -> BatchWalk:
+        return BatchWalk(self, entry.position, end, indexed_offset=entry.last_offset)
 
-    def places(self, position: int, end: int) -> _Walk:
+    def places(self, position: int, end: int) -> BatchWalk:
         """Batches from ``position`` (where one starts) on that start before ``end``; headers only."""
-        return _Walk(self, position, end)
+        return BatchWalk(self, position, end)
 
     def unload_indexes(self) -> None:
         """Frees the memory of a sealed segment's indexes."""
         self.index.unload()
         self.time_index.unload()
-
-
-class _Walk:
-    """Iterates over headers, a few of them for each read while batches are small. CorruptLogError where they cannot
-    follow each other; IndexMismatchError where the first one does not end with ``indexed_offset`` (-1: not known)."""
-
-    __slots__ = ("_chunk", "_chunk_at", "_end", "_indexed_offset", "_next_offset", "_position", "_segment")
-
-    def __init__(self, segment: LogSegment, position: int, end: int, *, indexed_offset: int = -1) -> None:
-        self._segment = segment
-        self._position = position
-        self._end = end
-        self._chunk = b""
-        self._chunk_at = position
-        self._next_offset = segment.base_offset
-        self._indexed_offset = indexed_offset
-
-    def __iter__(self) -> _Walk:
-        return self
-
-    def __next__(self) -> Place:
-        position = self._position
-        if position >= self._end:
-            if self._indexed_offset >= 0:
-                raise self._mismatch(f"the log has only {self._segment.size} bytes")
-            raise StopIteration
-        inside = position - self._chunk_at
-        if inside + HEADER_BYTES > len(self._chunk):
-            self._chunk = self._segment.log.pread(_WALK_BYTES, position)
-            self._chunk_at, inside = position, 0
-        try:
-            header = read_header(self._chunk, inside)
-        except CorruptMessageError as error:
-            if self._indexed_offset >= 0:
-                raise self._mismatch(error.message) from error
-            raise CorruptLogError(
-                f"{self._segment.path}, position {position}, offset {self._next_offset}: "
-                f"{without_position(error.message)}"
-            ) from error
-        if self._indexed_offset >= 0:
-            if header.last_offset != self._indexed_offset:
-                raise self._mismatch(f"a batch with offsets {header.base_offset} to {header.last_offset} is there")
-            self._indexed_offset = -1
-        if header.base_offset < self._next_offset or not self._segment.fits(header.last_offset):
-            raise _cannot_follow(self._segment.path, position, header, self._next_offset)
-        self._next_offset = header.next_offset
-        self._position = position + header.size
-        if self._position > self._segment.size:
-            raise CorruptLogError(
-                f"{self._segment.path}, position {position}, offset {header.base_offset}: the batch has {header.size} "
-                f"bytes by its header, only {self._segment.size - position} are there"
-            )
-        return Place(position, header)
-
-    def _mismatch(self, what: str) -> IndexMismatchError:
-        return IndexMismatchError(
-            f"{self._segment.index.file.path}: the batch that ends with offset {self._indexed_offset} should lie at "
-            f"position {self._position} of the log, but {what}"
-        )
-
-
-def _cannot_follow(path: str, position: int, header: BatchHeader, next_offset: int) -> CorruptLogError:
-    return CorruptLogError(
-        f"{path}, position {position}, offset {next_offset}: a batch with offsets {header.base_offset} to "
-        f"{header.last_offset} cannot follow {next_offset - 1}"
-    )

@@ -161,6 +161,8 @@ class Replica:
 
     def _appended(self, done: Done, committed: bool, outcome: AppendInfo | HeadraceError) -> None:
         if isinstance(outcome, HeadraceError):
+            if isinstance(outcome, CorruptLogError):
+                self._on_damage(self.log, outcome)
             done(outcome)
             return
         appended = Appended(outcome.base_offset, outcome.log_append_time_ms, self.log.config.flush)

@@ -229,8 +229,8 @@ class _Round:
                 continue
             start = 0
             if segment.base_offset < dirty:
-                segment.load_indexes()
-                start = segment.index.lookup(dirty)
+                place = segment.find_or_end(dirty)
+                start = segment.size if place is None else place.position
             self._bytes_read += segment.size - start
             feed_segment(
                 segment,
