@@ -194,10 +194,12 @@ class LogCopy:
             self._fs.sync_directory(self._target_root)
 
     def catch_up(self) -> int:
-        """Copies what the log has and the copy has not; returns how many bytes have come meanwhile. What was sealed is
-        durable in the target when this returns. Raises DiskFullError, TargetFailedError, MoveCancelledError,
-        LogWasCutError, and OSError of the source."""
+        """Copies what the log has and the copy has not; returns how many bytes have come meanwhile. What was copied is
+        durable in both directories when this returns, so that taking over forces next to nothing: everybody's appends
+        to the source wait for that. Raises DiskFullError, TargetFailedError, MoveCancelledError, LogWasCutError, and
+        OSError of the source."""
         self._copy_all()
+        self._force_active()
         return max(self.log.size_bytes - self.copied_bytes, 0)
 
     def _copy_all(self) -> None:
@@ -214,6 +216,20 @@ class LogCopy:
                     raise  # else it was deleted, or compacted, under our hands: the next pass sees to it
         self.end_offset = end_offset
         self._check_not_cut()
+
+    def _force_active(self) -> None:
+        for copy in self._copies.values():
+            if copy.file is None:
+                continue
+            # By a descriptor of its own: the owner's does not forget that it has something to sync.
+            with contextlib.suppress(FileNotFoundError):
+                source = self._fs.open(copy.segment.path, write=True)
+                try:
+                    source.sync()
+                finally:
+                    source.close()
+            with _on_target(self._target_root):
+                copy.file.sync()
 
     def _check_not_cut(self) -> None:
         if self.log.cuts != self._cuts:
