@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import subprocess
 import sys
 import time
@@ -29,6 +30,13 @@ def log_descriptors(pid: int) -> int:
 
 def broker_pid(cluster: LocalCluster) -> int:
     return next(int(node["pid"]) for node in cluster.ps() if node["role"] == "broker")
+
+
+def open_files_limit(pid: int) -> tuple[str, str]:
+    """(soft, hard), as the system has them."""
+    line = next(line for line in Path(f"/proc/{pid}/limits").read_text().splitlines() if line.startswith("Max open"))
+    soft, hard = line.split()[3:5]
+    return soft, hard
 
 
 def produce(cluster: LocalCluster, life: int) -> None:
@@ -83,3 +91,13 @@ def test_the_benchmark_of_partitions_runs(tmp_path: Path):
     (bars,) = [line["bars"] for line in lines if "bars" in line]
     assert len(bars) == 7
     assert all(bar["measured"] is not None for bar in bars)
+
+
+def test_a_broker_takes_all_the_descriptors_that_it_may_have():
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (256, before[1]))
+    try:
+        with LocalCluster(brokers=1) as cluster:
+            assert open_files_limit(broker_pid(cluster)) == (str(before[1]), str(before[1]))
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)

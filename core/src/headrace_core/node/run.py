@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import gc
 import logging
+import resource
 import signal
 import sys
 from collections.abc import Awaitable, Callable, Sequence
@@ -38,6 +39,7 @@ def main(argv: Sequence[str], *, program: str, role: str, serve: Callable[[], Se
         print(f"{program}: {error}", file=sys.stderr)
         return 1
     log_to_stderr(command.config.log_level)
+    raise_descriptor_limit()
     for note in command.config.notes():
         logger.warning("%s", note)
     return asyncio.run(_run(serve(), command.config))
@@ -73,6 +75,18 @@ async def _run(serve: Serve, config: NodeConfig) -> int:
             with contextlib.suppress(ValueError, RuntimeError):
                 loop.remove_signal_handler(number)
     return 0
+
+
+def raise_descriptor_limit() -> None:
+    """As many descriptors as this process may have: the usual soft limit of 1,024 is what old programs with select()
+    need, and log.open.files.max alone would use it up, so that no connection could be accepted any more."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == hard:
+        return
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    except (OSError, ValueError) as error:  # a hard limit without end, above what the kernel allows
+        logger.warning("the limit of %d file descriptors could not be raised to %d: %s", soft, hard, error)
 
 
 def settle_memory() -> None:
