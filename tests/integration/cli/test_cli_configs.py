@@ -88,6 +88,8 @@ def test_a_key_that_does_nothing_here_is_told_so(cli, topic: str) -> None:
     done = cli("configs", "alter", "-t", topic, "--set", "local.retention.ms=5")
     assert "note: local.retention.ms: has no effect: tiered storage is not built" in done.err
     cli("configs", "alter", "-t", topic, "--delete", "local.retention.ms")
+    made = cli("topics", "create", "told-at-once", "-c", "local.retention.bytes=5")
+    assert "note: local.retention.bytes: has no effect" in made.err
 
 
 @pytest.mark.parametrize(

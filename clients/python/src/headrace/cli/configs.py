@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Annotated, Any
 
 import typer
 
 from .client import DEFAULT_BOOTSTRAP, Bootstrap, admin
-from .output import Output, OutputFormat, key_values, note, print_json, print_table
+from .config_notes import tell_notes
+from .output import Output, OutputFormat, key_values, print_json, print_table
 
 _Topic = Annotated[str | None, typer.Option("--topic", "-t", metavar="NAME", help="The topic.")]
 _Broker = Annotated[str | None, typer.Option("--broker", metavar="ID", help="The broker.")]
@@ -133,7 +134,7 @@ def alter(
     with admin(bootstrap) as client:
         client.alter_configs({resource: changes}, validate_only=validate_only)
         now = {} if validate_only else client.describe_configs([resource])[resource]
-    _tell_notes(resource, changes)
+    tell_notes(resource.type, changes)
     if output is OutputFormat.JSON:
         changed = {key: _shown(value, now.get(key)) for key, value in changes.items()}
         print_json({"type": resource.type, "name": resource.name, "validate_only": validate_only, "changed": changed})
@@ -167,22 +168,6 @@ def _hidden_by(entry: Any) -> str:
     return "; ".join(
         f"{'[hidden]' if entry.is_sensitive else each.value} ({each.name}, {each.source})" for each in others
     )
-
-
-def _tell_notes(resource: Any, changes: Iterable[str]) -> None:
-    """Whoever sets a key that does nothing here is told so."""
-    from headrace_core.errors import InvalidConfigError
-    from headrace_core.log.config import TOPIC
-    from headrace_core.node.keys import SERVER
-
-    declared = TOPIC if resource.type == "topic" else SERVER
-    for key in changes:
-        try:
-            lines = declared.notes([key])
-        except InvalidConfigError:
-            continue  # a newer cluster knows it
-        for line in lines:
-            note(f"note: {line}")
 
 
 def _resource(topic: str | None, broker: str | None, broker_default: bool) -> Any:

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from .client import DEFAULT_BOOTSTRAP, Bootstrap, admin
+from .config_notes import tell_notes
 from .output import Output, OutputFormat, key_values, print_json, print_table
 
 _Name = Annotated[str, typer.Argument(metavar="NAME", help="The topic.")]
@@ -51,6 +52,7 @@ def create(
     with admin(bootstrap) as client:
         try:
             (made,) = client.create_topics([topic])
+            tell_notes("topic", topic.config)
             row = {
                 "name": made.name,
                 "topic_id": _id(made.topic_id),
@@ -158,6 +160,7 @@ def alter(
     with admin(bootstrap) as client:
         if changes:
             client.alter_configs({ConfigResource("topic", name): changes})
+            tell_notes("topic", changes)
         if partitions is not None:
             client.create_partitions({name: partitions})
         row = _summary(client.describe_topics([name])[0])
