@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import uuid
 from pathlib import Path
@@ -11,14 +12,16 @@ from log_world import NOW_MS, ORDERS, PAYMENTS, ROOT, TOPIC_ID, batch, formatted
 
 from headrace_core.config import LONG_MAX
 from headrace_core.errors import (
+    CorruptLogError,
     DiskFullError,
     InconsistentTopicIdError,
     InvalidConfigError,
     StorageError,
     UnknownTopicOrPartitionError,
 )
-from headrace_core.log import TOPIC, LogConfig, LogDirectory, RealFileSystem, format_directory
+from headrace_core.log import TOPIC, AppendInfo, LogConfig, LogDirectory, RealFileSystem, format_directory
 from headrace_core.log.dump import BatchLine, FileLine, OffsetEntryLine, Problem, RecordLine, TimeEntryLine, dump
+from headrace_core.log.writer import DirectoryWriter
 from headrace_core.testing.clock import ManualClock
 from headrace_core.testing.crashing_fs import CrashingFileSystem
 from headrace_core.types import FlushPolicy, TimestampType, TopicPartition
@@ -472,3 +475,34 @@ def test_dump_refuses_what_is_no_log() -> None:
     fs.replace(f"{path}/orders.log", b"")
     with pytest.raises(ValueError, match="base offset"):
         list(dump(f"{path}/orders.log", fs=fs))
+
+
+def test_an_append_to_a_log_that_rotted_meanwhile_is_refused_and_costs_nobody_else_anything() -> None:
+    fs = formatted()
+    directory = open_directory(fs)
+    for partition in (ORDERS, PAYMENTS):
+        log = directory.create(partition, uuid.uuid5(TOPIC_ID, str(partition)), LogConfig())
+        for number in range(3):
+            log.append(batch(str(number), timestamp_ms=NOW_MS + number), 0)
+    directory.close()
+    directory = open_directory(fs)
+    path = f"{ROOT}/orders-0/00000000000000000000.log"
+    fs.flip(path, len(fs.files()[path]) - len(batch("2")) + 16)  # the magic of the last batch, after the start
+    before = fs.files()[path]
+
+    async def append_to_both() -> tuple[object, object, object]:
+        writer = DirectoryWriter(directory, clock=ManualClock(NOW_MS))
+        logs = [directory.logs[ORDERS], directory.logs[PAYMENTS]]
+        outcomes = await asyncio.gather(
+            *(writer.append(log, batch("3"), leader_epoch=0) for log in logs), return_exceptions=True
+        )
+        await writer.close()
+        return outcomes[0], outcomes[1], writer.failure
+
+    refused, done, failure = asyncio.run(append_to_both())
+    assert isinstance(refused, CorruptLogError)
+    assert f"{path}, position" in refused.message
+    assert isinstance(done, AppendInfo)
+    assert done.base_offset == 3
+    assert failure is None
+    assert fs.files()[path] == before, "nothing was written behind the damage"
