@@ -68,13 +68,14 @@ def describe(
         print_json({"type": resource.type, "name": resource.name, "configs": rows})
         return
     shown = [entry for entry in entries if everything or entry.source != "default"]
-    print_table(
-        ("KEY", "VALUE", "SOURCE", "INSTEAD OF"),
-        [
-            (entry.name, "[hidden]" if entry.is_sensitive else entry.value, entry.source, _hidden_by(entry))
-            for entry in shown
-        ],
-    )
+    rows = [
+        (entry.name, "[hidden]" if entry.is_sensitive else entry.value, entry.source, _hidden_by(entry))
+        for entry in shown
+    ]
+    if any(row[3] for row in rows):
+        print_table(("KEY", "VALUE", "SOURCE", "INSTEAD OF"), rows)
+    else:
+        print_table(("KEY", "VALUE", "SOURCE"), [row[:3] for row in rows])
 
 
 def alter(
