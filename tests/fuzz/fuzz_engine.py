@@ -156,13 +156,13 @@ def _alarm(seconds: float) -> Iterator[None]:
     def too_slow(number: int, frame: FrameType | None) -> None:
         raise TooSlow(f"more than {seconds:.0f} s")
 
-    before = signal.signal(signal.SIGALRM, too_slow)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
+    before, timer = signal.signal(signal.SIGALRM, too_slow), signal.setitimer(signal.ITIMER_REAL, seconds)
     try:
         yield
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
+        signal.setitimer(signal.ITIMER_REAL, *timer)  # pytest-timeout's
 
 
 def peak_bytes() -> int:
