@@ -68,14 +68,14 @@ def describe(
         print_json({"type": resource.type, "name": resource.name, "configs": rows})
         return
     shown = [entry for entry in entries if everything or entry.source != "default"]
-    rows = [
+    lines = [
         (entry.name, "[hidden]" if entry.is_sensitive else entry.value, entry.source, _hidden_by(entry))
         for entry in shown
     ]
-    if any(row[3] for row in rows):
-        print_table(("KEY", "VALUE", "SOURCE", "INSTEAD OF"), rows)
+    if any(line[3] for line in lines):
+        print_table(("KEY", "VALUE", "SOURCE", "INSTEAD OF"), lines)
     else:
-        print_table(("KEY", "VALUE", "SOURCE"), [row[:3] for row in rows])
+        print_table(("KEY", "VALUE", "SOURCE"), [line[:3] for line in lines])
 
 
 def alter(
