@@ -143,8 +143,6 @@ class _IndexesBeside:
                     f"but the one at {position} ends with {header.last_offset}"
                 )
             self._next_offset_entry = next(self._offsets, None)
-        if not header.record_count:
-            return
         time_entry = self._next_time_entry
         if time_entry is not None and self._base_offset + time_entry[0] <= header.last_offset:
             if header.max_timestamp_ms != time_entry[1] or self._latest_ms >= time_entry[1]:
@@ -154,7 +152,8 @@ class _IndexesBeside:
                 )
             self._last_entry_ms = time_entry[1]
             self._next_time_entry = next(self._times, None)
-        self._latest_ms = max(self._latest_ms, header.max_timestamp_ms)
+        if header.record_count:  # compaction leaves empty batches, whose times are no record's
+            self._latest_ms = max(self._latest_ms, header.max_timestamp_ms)
 
     def ended(self) -> str | None:
         """What is wrong with them; None: nothing."""

@@ -280,6 +280,8 @@ class _Segment:
         self._epochs = epochs
         self._counts = counts
         self._batches: list[BatchMeta] = []
+        #: Which of them compaction has emptied: their times are no record's.
+        self._empty: set[int] = set()
         #: Of batches that hold records.
         self._largest_ms = -1
 
@@ -317,7 +319,7 @@ class _Segment:
         if header.record_count:
             self._largest_ms = max(self._largest_ms, header.max_timestamp_ms)
         else:
-            meta = meta._replace(max_timestamp_ms=-1)  # compaction left it: its time is no record's
+            self._empty.add(len(self._batches))
         self._batches.append(meta)
         what = self._what_is_wrong_inside(batch, header)
         if what is not None:
@@ -340,6 +342,9 @@ class _Segment:
 
     def verify_indexes(self, *, is_sealed: bool) -> Iterator[FileLine | Problem]:
         stem = self.path.removesuffix(LOG_SUFFIX)
+        if len(self._empty) < len(self._batches):  # else their times are all that the index has to hold
+            for number in self._empty:
+                self._batches[number] = self._batches[number]._replace(max_timestamp_ms=-1)
         for suffix, check in ((INDEX_SUFFIX, check_index), (TIME_INDEX_SUFFIX, check_time_index)):
             path = stem + suffix
             if not self._fs.exists(path):
