@@ -98,7 +98,7 @@ def _work(
     places: Places,
     show: Show,
 ) -> dict[str, Any]:
-    publish.create_topic(servers)
+    publish.create_topics(servers)
     show.step(f"publishing to topic {publish.TOPIC}: {publish.PARTITIONS} partitions, acks=all, one outcome per record")
     with show.meter("published", len(events)) as meter:
         published = publish.publish(servers, events, meter.at)
@@ -135,12 +135,18 @@ def _work(
     for path in plots.draw(answer, names, places.root):
         show.note(f"plot: {path}")
 
+    show.step(f"writing the result to topic {publish.RESULT_TOPIC}: one record for each hour, airport and carrier")
+    written = pipeline.publish_result(spark, places.parquet, servers)
+    show.note(f"{written:,} records read back, as many as there are rows in Parquet: {answer.groups:,}")
+
     show.step("reading the log back: is every acknowledged record there?")
     lost = publish.count_lost(servers, published.acknowledged)
     late_groups = streamed.late_groups + closing.late_groups
     late = streamed.rows - answer.departures
     show.note(f"acknowledged and lost: {lost}; dropped as late: {late} rows ({late_groups} by Spark's own count)")
     _check(published, streamed.rows, late, late_groups, lost, len(events))
+    if written != answer.groups:
+        raise DemoFailedError(f"the result has {answer.groups} rows, its topic {written} keys")
     return {
         "records_produced": published.records,
         "records_consumed": streamed.rows,
@@ -186,5 +192,6 @@ def _leave_up(places: Places, show: Show) -> None:
     show.line(f"KEEP=1: the cluster serves on {servers}. Lines to paste:")
     show.line(f"  .venv/bin/headrace topics describe {publish.TOPIC} -b {servers}")
     show.line(f"  .venv/bin/headrace consume -b {servers} -t {publish.TOPIC} -o beginning -c 3 -e")
+    show.line(f"  .venv/bin/headrace consume -b {servers} -t {publish.RESULT_TOPIC} -o beginning -c 3 -e -K ' '")
     show.line(f"  .venv/bin/headrace ps --data {places.cluster}")
     show.line(f"  .venv/bin/headrace down --data {places.cluster} --delete")

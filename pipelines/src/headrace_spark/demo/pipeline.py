@@ -23,7 +23,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from .publish import MARKER_TIMESTAMP_MS, TOPIC
+from .publish import MARKER_TIMESTAMP_MS, RESULT_TOPIC, TOPIC
 
 WATERMARK = "14 days"
 WINDOW = "1 hour"
@@ -128,6 +128,8 @@ class Answer:
     by_carrier: list[Totals]
     #: (airport, hour of the day in New York) -> (departures, mean delay in minutes or None when none left)
     by_hour: dict[tuple[str, int], tuple[int, float | None]]
+    #: Rows of the result: hours, airports and carriers with a scheduled departure.
+    groups: int
 
     @property
     def departures(self) -> int:
@@ -144,6 +146,7 @@ def ask(spark: SparkSession, output: Path) -> Answer:
             (row.origin, row.local_hour): (row.departures, row.delay_min / row.departed if row.departed else None)
             for row in result.groupBy("origin", local_hour).agg(*sums).collect()
         }
+        groups = result.count()
         by_origin = [Totals(*row) for row in result.groupBy("origin").agg(*sums).orderBy("origin").collect()]
         by_carrier = [
             Totals(*row)
@@ -154,4 +157,28 @@ def ask(spark: SparkSession, output: Path) -> Answer:
         ]
     finally:
         result.unpersist()
-    return Answer(by_origin, by_carrier, by_hour)
+    return Answer(by_origin, by_carrier, by_hour, groups)
+
+
+def publish_result(spark: SparkSession, output: Path, bootstrap_servers: str) -> int:
+    """The Parquet files' rows as records, keyed by hour, airport and carrier; returns how many keys the topic has."""
+    rows = spark.read.parquet(str(output))
+    (
+        rows.select(
+            F.concat_ws("|", F.date_format("hour", "yyyy-MM-dd'T'HH"), "origin", "carrier").alias("key"),
+            F.to_json(F.struct("departures", "departed", "delay_min")).alias("value"),
+        )
+        .write.format("headrace")
+        .option("headrace.bootstrap.servers", bootstrap_servers)
+        .option("topic", RESULT_TOPIC)
+        .mode("append")
+        .save()
+    )
+    written = (
+        spark.read.format("headrace")
+        .option("headrace.bootstrap.servers", bootstrap_servers)
+        .option("subscribe", RESULT_TOPIC)
+        .schema("key BINARY")
+        .load()
+    )
+    return written.distinct().count()

@@ -13,6 +13,9 @@ from .dataset import Event
 
 TOPIC = "departures"
 PARTITIONS = 6
+#: The result, for whoever goes on with it: the latest of each hour, airport and carrier is kept.
+RESULT_TOPIC = "departures_by_hour"
+RESULT_PARTITIONS = 2
 
 #: The closing markers' event time, 2014-06-01: months after the last departure, so that every window closes.
 MARKER_TIMESTAMP_MS = 1_401_580_800_000
@@ -38,14 +41,19 @@ class Published:
         return self.records / self.seconds
 
 
-def create_topic(bootstrap_servers: str) -> None:
-    """The topic, new and empty. Its events are of 2013: without ``retention.ms=-1`` they would be deleted as old."""
+def create_topics(bootstrap_servers: str) -> None:
+    """Both topics, new and empty. The events are of 2013: without ``retention.ms=-1`` they would be deleted as old."""
+    new = [
+        NewTopic(TOPIC, partitions=PARTITIONS, replication_factor=1, config={"retention.ms": "-1"}),
+        NewTopic(
+            RESULT_TOPIC, partitions=RESULT_PARTITIONS, replication_factor=1, config={"cleanup.policy": "compact"}
+        ),
+    ]
     with Admin({"bootstrap.servers": bootstrap_servers}) as admin:
-        if TOPIC in admin.list_topics():
-            admin.delete_topics([TOPIC])
-        admin.create_topics(
-            [NewTopic(TOPIC, partitions=PARTITIONS, replication_factor=1, config={"retention.ms": "-1"})]
-        )
+        there = set(admin.list_topics())
+        if old := [topic.name for topic in new if topic.name in there]:
+            admin.delete_topics(old)
+        admin.create_topics(new)
 
 
 def publish(bootstrap_servers: str, events: Sequence[Event], told: Callable[[int], None]) -> Published:
