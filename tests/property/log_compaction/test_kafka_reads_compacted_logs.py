@@ -14,6 +14,8 @@ from pathlib import Path
 import pytest
 from compaction_world import DIRECTORY, Batch, Counts, World, batches_of
 
+from headrace_core.records import Compression
+
 pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.xdist_group("kafka_jars")]
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -68,6 +70,23 @@ def test_kafka_reads_every_record_that_was_left(cleaned: tuple[Path, list[Batch]
     assert [int(ms) for ms in re.findall(r"deleteHorizonMs: OptionalLong\[(\d+)\]", output)] == horizons
     assert any(not batch.records for batch in batches), "the test wants empty batches"
     assert any(batch.header.is_control for batch in batches)
+
+
+def test_kafka_prints_the_keys_and_sizes_of_what_was_left(cleaned: tuple[Path, list[Batch], World]) -> None:
+    """Batches of every codec, tombstones among them; the printed sizes are those of the values (-1: a tombstone)."""
+    directory, batches, _ = cleaned
+    assert {batch.header.compression for batch in batches if batch.records} == set(Compression)
+    output = _dump("--print-data-log", "--files", ",".join(map(str, sorted(directory.glob("*.log")))))
+    printed = re.compile(r"^\| offset: (\d+) .*?valueSize: (-?\d+) .*? key: (key-\d+)", re.MULTILINE)
+    expected = [
+        (record.offset, -1 if record.value is None else len(record.value), record.key.decode())
+        for batch in batches
+        if not batch.header.is_control
+        for record in batch.records
+        if record.key is not None
+    ]
+    assert any(size == -1 for _, size, _ in expected), "the test wants tombstones"
+    assert [(int(offset), int(size), key) for offset, size, key in printed.findall(output)] == expected
 
 
 def test_kafka_finds_no_mismatch_in_the_indexes(cleaned: tuple[Path, list[Batch], World]) -> None:
