@@ -11,6 +11,7 @@ No coverage is measured here; ``run_fuzz.py --atheris`` does, with the same targ
 from __future__ import annotations
 
 import hashlib
+import logging
 import random
 import resource
 import signal
@@ -172,7 +173,8 @@ def peak_bytes() -> int:
 
 def check(target: Target, data: bytes) -> BaseException | None:
     """Runs one input under the guard; what it raised, AssertionError for too much memory, None when all is well."""
-    before = peak_bytes()
+    before, quiet = peak_bytes(), logging.root.manager.disable
+    logging.disable(logging.CRITICAL)  # damage is logged each time
     try:
         with _alarm(SECONDS_MAX):
             target.run(data)
@@ -180,6 +182,8 @@ def check(target: Target, data: bytes) -> BaseException | None:
         raise
     except BaseException as error:  # noqa: BLE001 - whatever it is, it was found
         return error
+    finally:
+        logging.disable(quiet)
     if (grown := peak_bytes() - before) > GROWTH_BYTES_MAX:
         return AssertionError(f"{len(data)} bytes made the process grow by {grown >> 20} MiB")
     return None

@@ -5,7 +5,6 @@ believed of one is what it says."""
 from __future__ import annotations
 
 import json
-import logging
 import uuid
 import zlib
 from collections.abc import Callable
@@ -39,9 +38,6 @@ from headrace_core.records import decode_batch, iterate_headers, read_header
 from headrace_core.testing.clock import ManualClock
 from headrace_core.testing.crashing_fs import CrashingFileSystem, Loss
 from headrace_core.types import TopicPartition
-
-logging.getLogger("headrace_core").setLevel(logging.CRITICAL)  # a damaged file is logged each time
-logging.getLogger("headrace.controller").setLevel(logging.CRITICAL)
 
 ROOT = "/data"
 TOPIC_ID = uuid.UUID(int=7)

@@ -3,7 +3,6 @@
 # ruff: noqa: PT017 - a typed error is one of the right answers here, and its words are checked
 from __future__ import annotations
 
-import logging
 import random
 import struct
 from typing import Any
@@ -28,9 +27,6 @@ from headrace_core.records.batches import iterate_headers
 from headrace_core.testing.clock import ManualClock
 from headrace_core.testing.crashing_fs import CrashingFileSystem, Loss
 from headrace_core.types import TopicPartition
-
-for _name in ("headrace_core", "headrace.controller"):
-    logging.getLogger(_name).setLevel(logging.CRITICAL)
 
 ROOT = "/data"
 DIRECTORY = "/data/orders-0"

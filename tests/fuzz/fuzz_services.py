@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 import random
 import struct
 from typing import Any
@@ -29,9 +28,6 @@ from headrace_core.records import check_batch, encode_batch, iterate_headers
 from headrace_core.testing.crashing_fs import CrashingFileSystem
 from headrace_core.types import TopicPartition
 from headrace_protos.v1 import fetch_pb2, produce_pb2
-
-logging.getLogger("headrace").setLevel(logging.CRITICAL)
-logging.getLogger("headrace_broker").setLevel(logging.CRITICAL)
 
 # ---------------------------------------------------------------------------------------------- metadata
 
