@@ -20,6 +20,8 @@ import pytest
 
 from headrace_core.records import split_batches, with_base
 from headrace_protos.v1 import (
+    admin_pb2,
+    admin_pb2_grpc,
     fetch_pb2,
     fetch_pb2_grpc,
     metadata_pb2,
@@ -54,6 +56,8 @@ class FakeCluster:
         self.on_offsets: Callable[[Any], object] = lambda request: None
         self.answers_held = False
         self.metadata_held = False
+        self.creations_held = False  # a topic that is asked for is made, and the answer waits
+        self.creations_asked = 0
         self.produced: list[tuple[int, Any]] = []  # (broker, ProduceRequest) as they came
         self.fetched: list[tuple[int, Any]] = []
         self.metadata_asked: list[Any] = []
@@ -70,6 +74,7 @@ class FakeCluster:
         produce_pb2_grpc.add_ProduceServicer_to_server(_Produce(self, broker), server)
         fetch_pb2_grpc.add_FetchServicer_to_server(_Fetch(self, broker), server)
         offsets_pb2_grpc.add_OffsetsServicer_to_server(_Offsets(self), server)
+        admin_pb2_grpc.add_AdminServicer_to_server(_Admin(self), server)
         self.ports[broker] = server.add_insecure_port(f"127.0.0.1:{self.ports[broker]}")
         server.start()
         return server
@@ -114,12 +119,33 @@ class FakeCluster:
             self.changed.notify_all()
 
     def stop(self) -> None:
-        self.metadata_held = False
+        self.metadata_held = self.creations_held = False
         self.hold_answers(False)
         for server in self.servers:
             server.stop(0)
         for server in self.servers:
             server.wait_for_termination(5)
+
+
+class _Admin(admin_pb2_grpc.AdminServicer):
+    def __init__(self, cluster: FakeCluster) -> None:
+        self.cluster = cluster
+
+    def CreateTopics(self, request: Any, context: Any) -> Any:
+        cluster = self.cluster
+        answer = admin_pb2.CreateTopicsResponse()
+        with cluster.changed:
+            cluster.creations_asked += 1
+            for item in request.topics:
+                result = answer.results.add(name=item.name, partitions=1, replication_factor=1)
+                if item.name in cluster.partitions:
+                    result.error.code = 36
+                    result.error.message = f"topic {item.name} exists"
+            for item in request.topics:
+                cluster.create(item.name)
+            cluster.changed.notify_all()
+            cluster.changed.wait_for(lambda: not cluster.creations_held, 20)
+        return answer
 
 
 class _Metadata(metadata_pb2_grpc.MetadataServicer):

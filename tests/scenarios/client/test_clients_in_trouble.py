@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from headrace import AsyncConsumer, AsyncProducer, Consumer, Producer, TopicPartition
+from headrace import Admin, AsyncConsumer, AsyncProducer, Consumer, Producer, TopicPartition
 from headrace.errors import ClosedError, HeadraceError, InvalidArgumentError
 from headrace_core.records import encode_batch
 
@@ -226,3 +226,23 @@ def test_send_that_close_overtakes_in_its_serializer_is_refused_or_has_an_outcom
     go_on.set()
     thread.join(10)
     assert isinstance(outcome[0], ClosedError), outcome
+
+
+def test_topic_that_is_slow_to_make_is_asked_for_once(fake: Any) -> None:
+    """Asked again after request.timeout.ms, the cluster would say that there is one: that which it is just making."""
+    fake.creations_held = True
+
+    def release() -> None:
+        with fake.changed:
+            fake.creations_held = False
+            fake.changed.notify_all()
+
+    later = threading.Timer(0.8, release)
+    later.start()
+    try:
+        with Admin(bootstrap_servers=fake.bootstrap_servers, request_timeout_ms=200) as admin:
+            (made,) = admin.create_topics(["slow"], timeout=15)
+    finally:
+        later.join()
+    assert made.name == "slow"
+    assert fake.creations_asked == 1

@@ -166,11 +166,14 @@ class AdminCalls:
 
     async def change(self, method: str, request: Any, timeout: float | None) -> Any:
         """A change, and its place in the metadata log; returns when the node we asked shows it."""
-        answer = await self.call(method, request, timeout)
+        answer = await self.call(method, request, timeout, is_change=True)
         self.written_offset = max(self.written_offset, answer.metadata_offset)
         return answer
 
-    async def call(self, method: str, request: Any, timeout: float | None) -> Any:
+    async def call(self, method: str, request: Any, timeout: float | None, *, is_change: bool = False) -> Any:
+        """``is_change``: one attempt may take all the time there is. Who is slow to create a topic would be asked again
+        after request.timeout.ms, and find the topic that it is creating there already."""
+
         def stub_of(address: str) -> Callable[..., Any]:
             found: Callable[..., Any] = getattr(self.engine.connections.admin(address), method)
             return found
@@ -178,6 +181,8 @@ class AdminCalls:
         deadline = self.engine.deadline(timeout)
 
         async def attempt(timeout_s: float) -> Any:
+            if is_change:
+                timeout_s = max(deadline - time.monotonic(), timeout_s)
             if "timeout_ms" in request.DESCRIPTOR.fields_by_name:
                 request.timeout_ms = int(timeout_s * 1000)
             return await self.engine.anywhere(stub_of, request, timeout_s)
