@@ -383,8 +383,15 @@ class PartitionLog(LogReader):
             now_ms=self._clock.now_ms(),
             reserve_bytes=self.config.segment_bytes if self.config.preallocate else 0,
         )
-        with _final_failures():
-            self._fs.sync_directory(self.directory)
+        try:
+            with _final_failures():
+                self._fs.sync_directory(self.directory)
+        except ServerBusyError:  # no descriptor: the log goes on without it, so its files must not claim an offset
+            segment.close()
+            segment.delete_files()
+            with contextlib.suppress(OSError, ServerBusyError):
+                self._fs.sync_directory(self.directory)
+            raise
         return segment
 
     def _draw_jitter(self) -> int:
