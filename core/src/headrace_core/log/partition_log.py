@@ -185,7 +185,9 @@ class PartitionLog(LogReader):
         return self.flushed_offset if self.config.flush is FlushPolicy.COMMIT else self.log_end_offset
 
     def known_epochs(self) -> tuple[EpochStart, ...] | None:
-        return self.epochs.entries if self.epochs.is_vouched_for else None
+        # None at all: the log was cut at its start, and batches below it, which are still in its first file, have had
+        # epochs of which nothing is known any more.
+        return (self.epochs.entries or None) if self.epochs.is_vouched_for else None
 
     def may_have_gaps(self) -> bool:
         return self.config.cleanup_compact
@@ -271,9 +273,9 @@ class PartitionLog(LogReader):
 
     def _assign_epoch(self, epoch: int, start_offset: int) -> None:
         latest = self.epochs.latest_epoch
-        if epoch > latest:
+        if epoch >= latest:
             self.epochs.assign(epoch, start_offset)
-        elif epoch < latest:
+        else:
             raise InvalidArgumentError(
                 f"{self.topic_partition}: an append with leader epoch {epoch}, but the log has records of {latest}"
             )
