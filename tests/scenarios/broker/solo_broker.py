@@ -23,6 +23,7 @@ from headrace_broker.replicas import LogSettings, Replicas
 from headrace_broker.storage import Storage
 from headrace_core.clock import SystemClock
 from headrace_core.log import format_directory
+from headrace_core.log.files import FileSystem
 from headrace_core.metadata import MetadataImage
 from headrace_core.metadata.records import (
     BrokerChangeRecord,
@@ -132,9 +133,11 @@ class SoloBroker:
         *roots: str,
         limits: BrokerLimits | None = None,
         image: MetadataImage | None = None,
+        storage_fs: FileSystem | None = None,
         **static: str,
     ) -> None:
-        """``image``: what the controller has decided before the start; ``static``: topic keys of the broker's file."""
+        """``image``: what the controller has decided before the start; ``storage_fs``: what the storage works on, if
+        that is not ``fs`` itself; ``static``: topic keys of the broker's file."""
         self.fs = fs
         self.roots = roots or ("/data",)
         self.image = image or MetadataImage()
@@ -149,7 +152,7 @@ class SoloBroker:
         self.replicas = Replicas(settings, emitter)
         self.replicas.broker_id = BROKER_ID
         self.storage = Storage(
-            fs,
+            storage_fs or fs,
             self.roots,
             clock=clock,
             rng=random.Random(1),

@@ -42,7 +42,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from ..clock import Clock
-from ..errors import DiskFullError
+from ..errors import DiskFullError, HeadraceError
 from ..types import TopicPartition
 from .checkpoints import decode_id, encode_id
 from .directory import LogDirectory
@@ -74,7 +74,12 @@ class TargetFailedError(MoveError):
 
 class MoveInDoubtError(MoveError):
     """The rename that commits a move may have happened, or not: only the next start can tell, from the disk.
-    ``__cause__`` is the OSError of the target."""
+    ``__cause__`` is the OSError of the target, or a HeadraceError that says nothing about the target's disk."""
+
+
+class MarkerStaysError(MoveError):
+    """The move was not made, but the source may still say that it was: the future, which tells that it was not, stays
+    until the next start."""
 
 
 class MoveCancelledError(MoveError):
@@ -335,24 +340,39 @@ class LogCopy:
             self._fs.sync_directory(self.path)
 
     def commit(self, target_id: uuid.UUID) -> None:
-        """The copy becomes the log. Raises MoveInDoubtError; DiskFullError, TargetFailedError: it did not; and OSError
-        of the source."""
+        """The copy becomes the log. Raises MoveInDoubtError; MarkerStaysError, TargetFailedError, any HeadraceError: it
+        did not; and OSError of the source."""
         source, target = self.log.directory, f"{self._target_root}/{self.log.topic_partition}"
-        write_file_atomically(self._fs, f"{source}/{MARKER}", MoveMarker(target_id, self.name).encode())
+        try:
+            write_file_atomically(self._fs, f"{source}/{MARKER}", MoveMarker(target_id, self.name).encode())
+        except (OSError, HeadraceError):  # it may be there all the same, when only its name could not be forced
+            self._take_marker_back(source)
+            raise
         try:
             self._fs.rename(self.path, target)
         except OSError as error:
             if error.errno not in _NOT_DONE:
                 raise self._in_doubt(error) from error
-            remove_marker(self._fs, source)
+            self._take_marker_back(source)
             with _on_target(self._target_root):
                 raise
         try:
             self._fs.sync_directory(self._target_root)
-        except OSError as error:
+        except (OSError, HeadraceError) as error:
             raise self._in_doubt(error) from error
 
-    def _in_doubt(self, error: OSError) -> MoveInDoubtError:
+    def _take_marker_back(self, source: str) -> None:
+        """Before the future may go: a marked log without its future is one that nobody believes. Raises
+        MarkerStaysError, and OSError (never for want of space) of the source."""
+        try:
+            if self._fs.exists(f"{source}/{MARKER}"):
+                remove_marker(self._fs, source)
+        except HeadraceError as error:
+            raise MarkerStaysError(f"{source}/{MARKER} could not be removed for good: {error}") from error
+        except OSError as error:
+            raise OSError(errno.EIO, f"the marker of a move could not be removed: {error}", source) from error
+
+    def _in_doubt(self, error: Exception) -> MoveInDoubtError:
         return MoveInDoubtError(
             f"{self.log.topic_partition} was being moved from {self.log.directory} to {self._target_root}, which "
             f"failed at that moment ({error}): which of the two is the log shows when the broker starts with both "

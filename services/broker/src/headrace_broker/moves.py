@@ -23,8 +23,10 @@ from headrace_core.log.directory import LogDirectory
 from headrace_core.log.files import FileSystem, remove_tree
 from headrace_core.log.moving import (
     MARKER,
+    Leftovers,
     LogCopy,
     Marked,
+    MarkerStaysError,
     MoveCancelledError,
     MoveError,
     MoveInDoubtError,
@@ -79,7 +81,7 @@ class Move:
         self.target = target
         self.copy = copy
         self.pace = pace
-        self.task: asyncio.Task[None]
+        self.ended = asyncio.Event()
 
     def describe(self) -> LogDescription:
         """The copy, as a future log."""
@@ -120,8 +122,10 @@ class Moves:
         self._rng = rng
         self._events = events
         self._bytes_per_second = bytes_per_second
+        #: In the order in which they were asked for; the first that is not called off before is next.
         self._under_way: dict[TopicPartition, Move] = {}
-        self._one_at_a_time = asyncio.Lock()
+        self._running: Move | None = None
+        self._task: asyncio.Task[None] | None = None
 
     def set_rate(self, bytes_per_second: float) -> None:
         """``replica.alter.log.dirs.io.max.bytes.per.second`` has changed; it holds for moves under way as well."""
@@ -153,32 +157,45 @@ class Moves:
         pace = Pace(self._clock, self._bytes_per_second)
         move_id = uuid.UUID(int=self._rng.getrandbits(128))
         copy = LogCopy(self._fs, log, target.root, move_id=move_id, pace=pace, room=space.refusal)
-        move = self._under_way[partition] = Move(log, source, target, copy, pace)
-        move.task = asyncio.create_task(self._run(move), name=f"move {partition}")
+        self._under_way[partition] = Move(log, source, target, copy, pace)
+        self._begin_next()
+
+    def _begin_next(self) -> None:
+        if self._running is None and self._under_way:
+            move = self._running = next(iter(self._under_way.values()))
+            self._task = asyncio.create_task(self._run(move), name=f"move {move.partition}")
+
+    def _end(self, move: Move) -> None:
+        del self._under_way[move.partition]
+        move.ended.set()
+        if self._running is move:
+            self._running = None
+            self._begin_next()
 
     async def cancel(self, partitions: Iterable[TopicPartition] | None = None) -> None:
-        """Calls moves off (None: all), and returns when they have ended: undone, or done."""
+        """Calls moves off (None: all), and returns when they have ended: undone, or done. Those whose turn has not come
+        end at once: a deleted topic does not wait for another topic's copy."""
         which = None if partitions is None else frozenset(partitions)
         moves = [move for move in self.under_way() if which is None or move.partition in which]
         for move in moves:
             move.pace.cancel()
+            if move is not self._running:
+                self._end(move)
         for move in moves:
-            await asyncio.gather(move.task, return_exceptions=True)
+            await move.ended.wait()
 
     async def wait(self, partition: TopicPartition) -> None:
         """Until no move of the partition is under way."""
         move = self._under_way.get(partition)
         if move is not None:
-            await asyncio.shield(move.task)
+            await move.ended.wait()
 
     # -- one move ----------------------------------------------------------------------------------------------------
 
     async def _run(self, move: Move) -> None:
         """Never raises: a move has no answer, what became of it shows in the directories and in the log."""
         try:
-            async with self._one_at_a_time:
-                move.pace.check()
-                await self._copy_and_take_over(move)
+            await self._copy_and_take_over(move)
         except MoveCancelledError as error:
             logger.info("%s: %s", move.partition, error)
         except (MoveError, HeadraceError, OSError) as error:
@@ -188,7 +205,7 @@ class Moves:
         else:
             self._events.emit(ReplicaMoved(partition=move.partition, source=move.source.root, target=move.target.root))
         finally:
-            del self._under_way[move.partition]
+            self._end(move)
 
     async def _copy_and_take_over(self, move: Move) -> None:
         pool = ThreadPoolExecutor(1, thread_name_prefix=f"move-{move.partition}")
@@ -204,14 +221,15 @@ class Moves:
                     if passes == PASSES_MAX:
                         break
                 await self._take_over(move, on_thread)
-            except MoveInDoubtError:
-                raise  # neither of the two is touched any more
+            except (MoveInDoubtError, MarkerStaysError):
+                raise  # what is on the disk now tells the next start which is the log
             except BaseException:
                 if move.target.failure is None and move.source.failure is None:  # else it may be the marked log's proof
                     await on_thread(functools.partial(_abandon, move.copy))
                 raise
         except (TargetFailedError, MoveInDoubtError) as error:
-            move.target_writer.fail(error.__cause__ or error)
+            if isinstance(error.__cause__, OSError):  # else it says nothing about the disk
+                move.target_writer.fail(error.__cause__)
             raise
         except OSError as error:
             move.source_writer.fail(error)
@@ -221,20 +239,22 @@ class Moves:
 
     async def _take_over(self, move: Move, on_thread: Callable[..., asyncio.Future[int]]) -> None:
         mover, partition, old, source = self._mover, move.partition, move.log, move.source_writer
-        current, writer = old, source
+        current, writer, is_taken_over = old, source, False
         mover.hold(partition, old)
         move.pace.hurry()
         try:
             await source.run(_nothing, log=old)  # what was handed over before is in the log now
             await on_thread(move.copy.catch_up)
             await self._commit(move)
+            is_taken_over = True
             mover.taken_over(partition, move.target)
             current, writer = await self._adopt(move), move.target_writer
         except MoveInDoubtError as error:
             mover.lost(partition, StorageError(str(error)))
             raise
-        except CorruptLogError as error:
-            mover.lost(partition, error)
+        except BaseException as error:
+            if is_taken_over:  # what came into the old log now would be lost
+                mover.lost(partition, _not_opened(move, error))
             raise
         finally:
             mover.release(partition, current, writer)
@@ -270,7 +290,7 @@ class Moves:
         except MoveInDoubtError:
             raise
         except BaseException:
-            if target.failure is None:
+            if target.failure is None and source.failure is None:  # else the commit may be done all the same
                 await target.run(functools.partial(target.directory.expect_no_more, move.partition))
             raise
 
@@ -281,6 +301,16 @@ class Moves:
         if new.config is not old.config:  # altered meanwhile
             await target.run(functools.partial(new.reconfigure, old.config), log=new)
         return new
+
+
+def _not_opened(move: Move, error: BaseException) -> HeadraceError:
+    """Why a log that has changed directories is not served."""
+    if isinstance(error, CorruptLogError):
+        return error
+    return StorageError(
+        f"{move.partition} was moved to {move.target.root}, where it could not be opened: {error}. It is offline until "
+        "the broker is restarted"
+    )
 
 
 def _finish_and_commit(move: Move, start: int, end: int) -> MoveError | bool:
@@ -321,15 +351,23 @@ async def settle_moves(held: Sequence[HeldDirectory]) -> dict[TopicPartition, He
         for one in held
         if one.writer is not None and one.failure is None
     }
-    found = {one: await asyncio.to_thread(find_leftovers, writer.directory) for one, writer in online.items()}
+    found: dict[uuid.UUID, Leftovers] = {}
+    for one, writer in list(online.items()):
+        try:
+            found[one] = await asyncio.to_thread(find_leftovers, writer.directory)
+        except OSError as error:  # it is away from here on, like one that could not be opened
+            del online[one]
+            writer.fail(error)
     holdings = {one: [item for item, _ in writer.directory.holdings()] for one, writer in online.items()}
     verdicts = judge_marked(found, holdings)
     refused: dict[TopicPartition, HeadraceError] = {}
+    unsettled: set[str] = set()
     for (directory_id, partition), verdict in verdicts.items():
         writer = online[directory_id]
         path = f"{writer.directory.root}/{partition}"
         if verdict is Marked.LOG:
-            await _settled(writer, functools.partial(remove_marker, writer.directory.fs, path))
+            if not await _settled(writer, functools.partial(remove_marker, writer.directory.fs, path)):
+                unsettled.add(found[directory_id].markers[partition].future)
         elif verdict is Marked.STALE:
             logger.warning("%s: moved to another directory before the broker stopped, deleted", path)
             await _settled(writer, functools.partial(writer.directory.delete_all, [partition]))
@@ -346,16 +384,20 @@ async def settle_moves(held: Sequence[HeldDirectory]) -> dict[TopicPartition, He
     homes |= {partition for (_, partition), verdict in verdicts.items() if verdict is Marked.LOG}
     for directory_id, writer in online.items():
         for name, copied in found[directory_id].futures.items():
+            if name in unsettled:  # its marker is still there, and the log is believed because of it
+                continue
             if copied in homes or len(online) == len(held):  # else it may prove that a log which is away is the log
                 await _settled(writer, functools.partial(_remove_future, writer.directory, name))
     return refused
 
 
-async def _settled(writer: DirectoryWriter, action: Callable[[], object]) -> None:
+async def _settled(writer: DirectoryWriter, action: Callable[[], object]) -> bool:
     try:
         await writer.run(action)
     except HeadraceError as error:
         logger.error("%s: what a move has left could not be settled: %s", writer.directory.root, error)
+        return False
+    return True
 
 
 def _remove_future(directory: LogDirectory, name: str) -> None:

@@ -46,6 +46,10 @@ class Appended(NamedTuple):
     flush_policy: FlushPolicy
 
 
+#: Of replicas whose log has not changed directories, which are nearly all: an event each would be for nothing.
+_NEVER_HELD = asyncio.Event()
+_NEVER_HELD.set()
+
 #: Hears of a log that was found to be damaged; in the event loop.
 OnDamage = Callable[[PartitionLog, CorruptLogError], None]
 
@@ -69,6 +73,7 @@ class Replica:
         "_active",
         "_held",
         "_on_damage",
+        "_released",
         "_seen_bytes",
         "_threads",
         "_unchecked",
@@ -95,6 +100,8 @@ class Replica:
         self._unchecked: deque[_Unchecked] = deque()
         #: Checked appends that wait for the log to come to rest in another directory; None: nothing is held.
         self._held: list[tuple[_Unchecked, Append]] | None = None
+        #: Of the last ``hold``.
+        self._released = _NEVER_HELD
         self._active = log.active
         self._seen_bytes = self._active.size
 
@@ -175,15 +182,17 @@ class Replica:
         """Appends wait from here on, until ``release``: the log is about to change directories. What was handed to the
         writer before is written before whatever is handed to it next."""
         if self._held is None:
-            self._held = []
+            self._held, self._released = [], asyncio.Event()
 
     def release(self, log: PartitionLog, writer: DirectoryWriter) -> None:
         """``log`` (the same as before, or its copy in another directory) takes appends, through ``writer``."""
+        self._writer = writer
         if log is not self.log:
-            self.log, self._writer = log, writer
+            self.log = log
             self._active = log.active
             self._seen_bytes = self._active.size
         held, self._held = self._held or [], None
+        self._released.set()
         for append, checked in held:
             self._finish_check(append, functools.partial(_same, checked))
 
@@ -285,8 +294,16 @@ class Replica:
                 f"{self.partition}: records before {before_offset} cannot be deleted, it must lie between 0 and the "
                 f"high watermark {high_watermark}"
             )
-        directory, log = self._writer.directory, self.log
-        await asyncio.shield(self._writer.run(functools.partial(directory.delete_records, log, before_offset), log=log))
+        while True:
+            directory, log = self._writer.directory, self.log
+            deleting = self._writer.run(functools.partial(directory.delete_records, log, before_offset), log=log)
+            try:
+                await asyncio.shield(deleting)
+                break
+            except UnknownTopicOrPartitionError:  # deleted; or it is on its way to another directory, or there already
+                await self._released.wait()
+                if self.log is log:
+                    raise
         self.leader.advance_log_start(log.log_start_offset)
 
 

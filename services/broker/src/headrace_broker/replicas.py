@@ -282,12 +282,12 @@ class Replicas:
         if not topics and not everything:
             return
         settings: dict[str, LogConfig] = {}
-        for partition, log in self._storage.logs():
+        for partition, _ in self._storage.logs():
             if everything or partition.topic in topics:
                 config = settings.get(partition.topic)
                 if config is None:
                     config = settings[partition.topic] = self.settings_of(partition.topic, image)
-                await self._storage.reconfigure(log, config)
+                await self._storage.reconfigure(partition, config)
                 replica = self._led.get(partition)
                 if replica is not None:
                     replica.leader.set_flush_policy(config.flush)

@@ -209,7 +209,7 @@ class Storage:
         refused = await settle_moves(self._held)
         for held in self._held:
             writer = held.writer
-            if writer is None:
+            if writer is None or writer.failure is not None:
                 continue
             directory = writer.directory
             deleted += await self._delete_in(
@@ -333,9 +333,12 @@ class Storage:
         """``log`` led by ``leader``."""
         held = self._at[leader.partition]
         assert held.writer is not None
+        before = self._replicas.get(leader.partition)
         replica = self._replicas[leader.partition] = Replica(log, leader, held.writer, self._threads, self._on_damage)
         if leader.partition in self._leaving:
             replica.hold()
+            if before is not None:  # its leader has resigned: what waits there is told so
+                before.release(log, held.writer)
         return replica
 
     async def create(self, wanted: Iterable[NewLog], *, at_start: bool = False) -> list[Outcome]:
@@ -403,11 +406,22 @@ class Storage:
             logger.error("%s: %d log(s) could not be deleted: %s", writer.directory.root, len(share), error)
             return []
 
-    async def reconfigure(self, log: PartitionLog, config: LogConfig) -> None:
-        """New settings for a log, in their turn among the appends to it."""
-        held = self._at.get(log.topic_partition)
-        if held is not None and held.writer is not None and held.failure is None:
-            await held.writer.run(functools.partial(log.reconfigure, config), log=log)
+    async def reconfigure(self, partition: TopicPartition, config: LogConfig) -> None:
+        """New settings for a partition's log, in their turn among the appends to it. One that changes directories
+        meanwhile has them there; one that is offline, or goes offline now, gets them when it is opened."""
+        while (log := self.log(partition)) is not None:
+            writer = self._at[partition].writer
+            assert writer is not None
+            if partition not in self._leaving:
+                try:
+                    await writer.run(functools.partial(log.reconfigure, config), log=log)
+                except HeadraceError as error:
+                    logger.warning("%s: its new settings are not in force: %s", partition, error)
+                    return
+            if partition in self._leaving:
+                await self._moves.wait(partition)
+            elif self.log(partition) is log:
+                return
 
     # -- moves between directories ----------------------------------------------------------------------------------
 
@@ -422,11 +436,12 @@ class Storage:
         target = next((held for held in self._held if held.root == root.rstrip("/")), None)
         if target is None:
             raise LogDirNotFoundError(f"{root} is none of log.dirs={','.join(held.root for held in self._held)}")
+        while target.failure is None and (under_way := self._moves.target_of(partition)) is not None:
+            if under_way is target:
+                return
+            await self._moves.cancel([partition])  # somebody else may have begun another one meanwhile
         if target.failure is not None:
             raise StorageError(target.failure.message)
-        if self._moves.target_of(partition) is target:
-            return
-        await self._moves.cancel([partition])
         source, log = self._at.get(partition), self.log(partition)
         if source is not None and source.failure is not None:
             raise StorageError(f"{partition} is offline: {source.failure.message}")
@@ -515,7 +530,7 @@ class Storage:
             await writer.close()
             try:
                 writer.directory.close(broker_epoch=broker_epoch, clean=writer.failure is None)
-            except OSError as error:
+            except (OSError, HeadraceError) as error:
                 logger.error("%s could not be closed cleanly: %s", writer.directory.root, error)
                 clean = False
             clean = clean and writer.failure is None
