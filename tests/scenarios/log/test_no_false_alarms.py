@@ -5,11 +5,15 @@ from __future__ import annotations
 import errno
 
 import pytest
-from log_world import ORDERS, TOPIC_ID, batch, formatted, open_directory, values_of
+from log_world import NOW_MS, ORDERS, ROOT, TOPIC_ID, batch, formatted, open_directory, values_of
 
-from headrace_core.errors import DiskFullError
+from headrace_core.errors import CorruptLogError, DiskFullError
 from headrace_core.log import Append, LogConfig, LogDirectory, PartitionLog
+from headrace_core.log.dump import Problem
 from headrace_core.log.scrubbing import scrub_segment
+from headrace_core.log.verify import verify
+from headrace_core.records import decode_batch
+from headrace_core.testing.crashing_fs import CrashingFileSystem
 
 
 def scrubbed(directory: LogDirectory, log: PartitionLog) -> list[str]:
@@ -58,3 +62,69 @@ def test_an_epoch_whose_first_batch_met_a_full_disk_begins_where_its_next_one_do
     log.flush()
     directory.close()
     assert values_of(open_directory(directory.fs._fs).logs[ORDERS]) == ["a", "d"]  # type: ignore[attr-defined]
+
+
+def a_log_that_kafka_compacted() -> CrashingFileSystem:
+    """Whole batches are missing in and at the end of its first segment: Kafka's compaction keeps no empty ones there.
+    The topic's policy is not compact any more."""
+    fs = formatted()
+    directory = open_directory(fs)
+    log = directory.create(ORDERS, TOPIC_ID, LogConfig())
+    for number in range(6):
+        log.append(batch(f"v{number}"), 0)
+    log.roll()
+    log.append(batch("v6"), 0)
+    log.roll()
+    log.append(batch("v7"), 0)
+    log.flush()
+    directory.close()
+    path = f"{ROOT}/{ORDERS}/{0:020d}.log"
+    data = fs.files()[path]
+    size = len(data) // 6
+    fs.replace(path, b"".join(data[at * size :][:size] for at in (0, 2, 4)))
+    for suffix in (".index", ".timeindex"):
+        fs.unlink(f"{ROOT}/{ORDERS}/{0:020d}{suffix}")
+    return fs
+
+
+@pytest.mark.parametrize("is_clean", [True, False])
+def test_a_log_that_was_compacted_before_its_policy_was_changed_is_served(is_clean: bool) -> None:
+    fs = a_log_that_kafka_compacted()
+    if not is_clean:
+        fs.unlink(f"{ROOT}/.kafka_cleanshutdown")
+        fs.unlink(f"{ROOT}/recovery-point-offset-checkpoint")
+    directory = open_directory(fs)
+    log = directory.logs[ORDERS]
+    for _ in range(2):
+        offset, found = 0, []
+        while offset < log.log_end_offset:
+            result = log.read(offset, 1, wait=False) or log.read(offset, 1)
+            assert result is not None
+            found += [record.value for record in decode_batch(result.records)]
+            offset = result.next_offset
+        assert found == [b"v0", b"v2", b"v4", b"v6", b"v7"]
+        assert log.offset_for_timestamp(NOW_MS) is not None
+        assert log.offset_for_timestamp(NOW_MS + 1) is None
+        assert scrubbed(directory, log) == []
+    assert not [line for line in verify(ROOT, fs=fs) if isinstance(line, Problem)]
+
+
+def test_a_file_that_ends_early_is_still_damage_where_no_compaction_was() -> None:
+    fs = formatted()
+    directory = open_directory(fs)
+    log = directory.create(ORDERS, TOPIC_ID, LogConfig())
+    for number in range(6):
+        log.append(batch(f"v{number}"), 0)
+    log.roll()
+    log.append(batch("v6"), 0)
+    log.flush()
+    directory.close()
+    path = f"{ROOT}/{ORDERS}/{0:020d}.log"
+    data = fs.files()[path]
+    fs.replace(path, data[: len(data) // 6 * 5])
+    directory = open_directory(fs)
+    log = directory.logs[ORDERS]
+    with pytest.raises(CorruptLogError, match="records are missing"):
+        log.read(0, 1 << 20)
+    with pytest.raises(CorruptLogError, match="records are missing"):
+        scrubbed(directory, log)

@@ -72,8 +72,8 @@ class LeaderEpochs:
         return self.entries[-1].epoch if self.entries else NO_EPOCH
 
     def assign(self, epoch: int, start_offset: int) -> None:
-        """Records of ``epoch`` begin at ``start_offset``; durable when this returns. No change for a known epoch, unless
-        it was to begin later: what was written before its first batch, in the same turn, has met a full disk."""
+        """Records of ``epoch`` begin at ``start_offset``; durable when this returns. No change for a known epoch,
+        unless it was to begin later: what was written before its first batch, in the same turn, met a full disk."""
         latest, start = self.entries[-1] if self.entries else (NO_EPOCH, start_offset)
         if epoch > latest or (epoch == latest and start_offset < start):
             self.replace(with_epoch(self.entries, EpochStart(epoch, start_offset)))

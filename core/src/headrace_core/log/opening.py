@@ -19,6 +19,7 @@ from .files import NO_SPACE, FileSystem
 from .progress import OpeningMeter
 from .recovery import Scan, Verdict, judge, scan
 from .segment import AHEAD_FROM_BYTES, INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, LogSegment, segment_name
+from .walking import show_compaction
 
 _SEGMENT_FILE = re.compile(r"(\d{20})(\.log|\.index|\.timeindex)\Z")
 
@@ -273,7 +274,8 @@ def _scan_unflushed(
         if before is None:
             continue
         gap = after.base_offset - before.next_offset
-        if gap < 0 or (gap > 0 and not opening.config.cleanup_compact):
+        may_have_gaps = opening.config.cleanup_compact or (gap > 0 and show_compaction(segments[:-1]))
+        if gap < 0 or (gap > 0 and not may_have_gaps):
             raise opening.corrupt(
                 after,
                 f"position 0: begins with offset {after.base_offset}, but the segment before it ends at "

@@ -190,7 +190,7 @@ class PartitionLog(LogReader):
         return (self.epochs.entries or None) if self.epochs.is_vouched_for else None
 
     def may_have_gaps(self) -> bool:
-        return self.config.cleanup_compact
+        return self.config.cleanup_compact or self._was_compacted
 
     @property
     def is_closed(self) -> bool:

@@ -43,7 +43,7 @@ from ..types import TopicPartition
 from .epochs import EpochStart
 from .index import TimestampOffset
 from .segment import LogSegment
-from .walking import IndexMismatchError, Place
+from .walking import IndexMismatchError, Place, show_compaction
 
 logger = logging.getLogger(__name__)
 
@@ -54,6 +54,10 @@ _PLACES_MAX = 128
 _READS_MAX = 4
 #: How many sealed segments keep their indexes in memory.
 _WARM_SEGMENTS = 4
+
+
+class MissingRecordsError(CorruptLogError):
+    """A segment ends below the offset that the next one begins with."""
 
 
 class ReadResult(NamedTuple):
@@ -114,6 +118,8 @@ class LogReader:
         self._segments = segments
         self._places = _Places()
         self._warm: tuple[LogSegment, ...] = ()
+        #: Was a compaction's work met in it?
+        self._was_compacted = False
 
     def closed_error(self) -> UnknownTopicOrPartitionError:
         """What becomes of a call to a log that was closed or deleted."""
@@ -133,6 +139,12 @@ class LogReader:
     def may_have_gaps(self) -> bool:
         """May segments end below the offset that the next one begins with?"""
         return True
+
+    def was_compacted(self) -> bool:
+        """Is there a gap in any sealed segment? May read all headers: asked before records are said to be missing.
+        CorruptLogError."""
+        self._was_compacted = self._was_compacted or show_compaction(self._segments[:-1])
+        return self._was_compacted
 
     # ---------------------------------------------------------------- by offset
 
@@ -163,10 +175,18 @@ class LogReader:
             except CorruptLogError as error:
                 if is_second:
                     raise self._unless_cut(error, cuts) from error
+                if isinstance(error, MissingRecordsError) and self._is_gap(cuts):
+                    continue
                 is_second = True
                 logger.warning("%s: %s; reading it again", self.topic_partition, error.message)
         try:
             return read()
+        except CorruptLogError as error:
+            raise self._unless_cut(error, cuts) from error
+
+    def _is_gap(self, cuts: int) -> bool:
+        try:
+            return self.was_compacted()
         except CorruptLogError as error:
             raise self._unless_cut(error, cuts) from error
 
@@ -319,7 +339,7 @@ class LogReader:
             return
         next_offset = segment.end_offset
         if next_offset != following:
-            raise CorruptLogError(
+            raise MissingRecordsError(
                 f"{segment.path}, position {segment.size}, offset {next_offset}: the file ends here, the next segment "
                 f"begins with offset {following}: records are missing"
             )

@@ -67,7 +67,8 @@ def scrub_segment(
         position += len(data)
     if position < size:
         return Scrubbed(position, None)
-    if following is not None and next_offset != following and not log.may_have_gaps() and segment in log.segments:
+    is_gap = following is not None and next_offset != following and segment in log.segments
+    if is_gap and not log.may_have_gaps() and not log.was_compacted():
         raise CorruptLogError(
             f"{segment.path}, position {size}, offset {next_offset}: the file ends here, the next segment begins with "
             f"offset {following}: records are missing"

@@ -227,7 +227,7 @@ class _Partition:
             self.ends = _Ends(bases[0], segments[-1].next_offset)
 
     def _seams(self, segments: list[_Segment]) -> Iterator[Problem]:
-        was_compacted = any(segment.first_gap for segment in segments[:-1])
+        was_compacted = any(segment.was_compacted for segment in segments[:-1])
         last = segments[-1]
         if last.first_gap is not None and not was_compacted:  # what is appended to was never compacted
             position, expected, found = last.first_gap
@@ -276,6 +276,8 @@ class _Segment:
         self.is_sound = True
         #: (position, the offset that should be there, the one that is); None: the offsets have no gap.
         self.first_gap: tuple[int, int, int] | None = None
+        #: Is there a gap, or a batch that has lost records?
+        self.was_compacted = False
         self._fs = fs
         self._epochs = epochs
         self._counts = counts
@@ -312,6 +314,7 @@ class _Segment:
     def _batch(self, file: File, meta: BatchMeta, position: int) -> Iterator[Problem]:
         batch = file.pread(meta.size, position)
         header = read_header(batch)
+        self.was_compacted |= header.base_offset > self.next_offset or header.record_count <= header.last_offset_delta
         if header.base_offset > self.next_offset and self.first_gap is None and self.is_sound:
             self.first_gap = (position, self.next_offset, header.base_offset)
         self.next_offset = header.next_offset

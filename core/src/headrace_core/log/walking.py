@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
 from ..errors import CorruptLogError, CorruptMessageError
@@ -90,3 +91,16 @@ def cannot_follow(path: str, position: int, header: BatchHeader, next_offset: in
         f"{path}, position {position}, offset {next_offset}: a batch with offsets {header.base_offset} to "
         f"{header.last_offset} cannot follow {next_offset - 1}"
     )
+
+
+def show_compaction(segments: Iterable[LogSegment]) -> bool:
+    """Has compaction been at work here: is there a gap between batches, or within one? Walks over headers up to the
+    first one; CorruptLogError. (A topic may have been compacted before its policy was changed, or before its files were
+    copied here.)"""
+    for segment in segments:
+        next_offset = segment.base_offset
+        for _, header in segment.places(0, segment.size):
+            if header.base_offset > next_offset or header.record_count <= header.last_offset_delta:
+                return True
+            next_offset = header.next_offset
+    return False
