@@ -16,6 +16,7 @@ from solo_broker import BROKER_ID, SoloBroker, fetch, produce
 from headrace_broker.handlers.offsets import OffsetsService
 from headrace_broker.settings import LiveSettings
 from headrace_broker.upkeep import retention
+from headrace_broker.upkeep.cleaners import Cleaners
 from headrace_broker.upkeep.upkeep import Upkeep
 from headrace_core.clock import SystemClock
 from headrace_core.errors import DiskFullError, OffsetOutOfRangeError
@@ -348,5 +349,23 @@ def test_a_topic_that_is_deleted_in_the_middle_of_its_cleaning_is_no_failure() -
                 await here.broker.delete("t")
             await until(lambda: not here.broker.storage.writers()[0].directory.compaction._in_progress)
             assert not here.told(LogUncleanable)
+
+    asyncio.run(scenario())
+
+
+def test_cleaners_that_may_plan_all_the_time_leave_the_processor_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario() -> None:
+        plans: list[float] = []
+        original = Cleaners.plan
+
+        def counted(self: Cleaners) -> Any:
+            plans.append(time.monotonic())
+            return original(self)
+
+        monkeypatch.setattr(Cleaners, "plan", counted)
+        async with room(log_cleaner_backoff_ms=0) as here:
+            here.upkeep.start()
+            await until(lambda: len(plans) >= 3)
+        assert plans[2] - plans[0] >= 0.19
 
     asyncio.run(scenario())

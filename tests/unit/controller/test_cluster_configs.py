@@ -167,6 +167,21 @@ def test_cleaners_need_room_each(world: World) -> None:
     assert isinstance(alter(world, BROKER, put("log.cleaner.dedupe.buffer.size", "104857599")), InvalidConfigError)
 
 
+def test_what_is_set_for_all_brokers_is_checked_against_what_each_has_of_its_own(world: World) -> None:
+    assert alter(world, BROKER, put("log.cleaner.dedupe.buffer.size", "1048576")) is None
+    error = alter(world, ALL, put("log.cleaner.threads", "2"))
+    assert isinstance(error, InvalidConfigError)
+    assert "log.cleaner.dedupe.buffer.size=1048576 is too little for log.cleaner.threads=2" in error.message
+    assert alter(world, ALL, put("log.cleaner.backoff.ms", "2")) is None
+
+
+@pytest.mark.parametrize("name", ["log.cleaner.threads", "num.recovery.threads.per.data.dir"])
+def test_more_threads_than_a_process_can_start_are_refused(world: World, name: str) -> None:
+    error = alter(world, ALL, put("log.cleaner.dedupe.buffer.size", str(1 << 60)), put(name, "100000"))
+    assert isinstance(error, InvalidConfigError)
+    assert "must be between" in error.message
+
+
 def test_what_is_each_brokers_own_cannot_be_set_for_all(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     rate = SERVER.keys["leader.replication.throttled.rate"]
     monkeypatch.setitem(SERVER.keys, rate.name, dataclasses.replace(rate, scope=Scope.PER_BROKER))

@@ -9,10 +9,12 @@ from hypothesis import strategies as st
 
 from headrace_core.errors import CorruptLogError, CorruptMessageError, HeadraceError, UnsupportedVersionError
 from headrace_core.metadata import (
+    UNASSIGNED_DIRECTORY,
     BrokerChangeRecord,
     BrokerEndpoint,
     ClusterRecord,
     ConfigRecord,
+    MetadataImage,
     MetadataRecord,
     PartitionChangeRecord,
     PartitionRecord,
@@ -53,6 +55,27 @@ def test_the_bytes_of_version_1_stay_as_they_are() -> None:
     old = bytes.fromhex("01950303cd012cc3c0")  # of before directories
     assert decode_record(old) == BrokerChangeRecord(3, 300, fenced=True)
     assert encode_record(BrokerChangeRecord(3, 300, fenced=True)).hex() == "01960303cd012cc3c0c0"
+
+
+def test_a_log_of_before_directories_is_replayed() -> None:
+    """These are the arrays as they were written then."""
+    endpoint, topic_id, directory = ["client", "h", 1], b"t" * 16, b"d" * 16
+    arrays: list[list[object]] = [
+        [1, "cluster", 1],
+        [2, 1, 1, b"i" * 16, [directory], [endpoint], None],
+        [3, 1, 1, False, None],
+        [4, "t", topic_id],
+        [5, topic_id, 0, [1], [1], 1, 0, 0],
+        [6, topic_id, 0, 1, -1, 1, None, None],
+    ]
+    records = [decode_record(b"\x01" + msgspec.msgpack.encode(array)) for array in arrays]
+    image = MetadataImage().apply(records, len(records))
+    partition = image.partition(topic_id, 0)
+    assert partition is not None
+    assert (partition.leader, partition.leader_epoch) == (-1, 1)
+    assert partition.directories == (UNASSIGNED_DIRECTORY,)
+    assert image.brokers[1].online_directories == (directory,)
+    assert image.brokers[1].has_online(partition.directory_of(1)), "nobody has said where it is: it is believed well"
 
 
 def test_one_decision_is_one_batch_with_its_offsets_and_epoch() -> None:

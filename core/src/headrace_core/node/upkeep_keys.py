@@ -7,6 +7,10 @@ from __future__ import annotations
 
 from ..config import HEADRACE, INT_MAX, LONG_MAX, ConfigKey, Kind, Scope
 
+#: A broker that cannot start its threads does not start: a slip of the finger (Kafka has no bound, and takes a dynamic
+#: value of no more than twice the present one) must not become a cluster's setting.
+THREADS_MAX = 256
+
 UPKEEP = (
     ConfigKey(
         name="log.retention.check.interval.ms",
@@ -29,6 +33,7 @@ UPKEEP = (
         default=2,
         doc="Threads of each log directory that recover logs at the start.",
         low=1,
+        high=THREADS_MAX,
         scope=Scope.CLUSTER_WIDE,
     ),
     ConfigKey(
@@ -43,6 +48,7 @@ UPKEEP = (
         default=1,
         doc="Threads that compact. All partitions share them.",
         low=0,
+        high=THREADS_MAX,
         scope=Scope.CLUSTER_WIDE,
     ),
     ConfigKey(
@@ -83,7 +89,7 @@ UPKEEP = (
         name="log.cleaner.backoff.ms",
         kind=Kind.LONG,
         default=15_000,
-        doc="How long a cleaner thread rests when there is nothing to compact.",
+        doc="How long a cleaner thread rests when there is nothing to compact; 100 ms at the least.",
         low=0,
         scope=Scope.CLUSTER_WIDE,
     ),

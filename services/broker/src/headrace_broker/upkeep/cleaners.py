@@ -42,6 +42,8 @@ from .retention import Partitions, high_watermark_of
 logger = logging.getLogger(__name__)
 
 _IO_BUFFER_BYTES_MIN = 4096
+#: Planning looks at every log: with log.cleaner.backoff.ms=0 it would take a core for itself.
+_BACKOFF_S_MIN = 0.1
 
 
 class _Job(NamedTuple):
@@ -253,7 +255,7 @@ class _Crew:
 
     def __init__(self, cleaners: Cleaners, settings: BrokerSettings) -> None:
         self._cleaners = cleaners
-        self._backoff_s = settings.cleaner_backoff_ms / 1000
+        self._backoff_s = max(settings.cleaner_backoff_ms / 1000, _BACKOFF_S_MIN)
         count = settings.cleaner_threads
         self._config = CleanerConfig(
             dedupe_buffer_bytes=settings.cleaner_dedupe_buffer_bytes // count,

@@ -103,8 +103,11 @@ def _check_together(image: MetadataImage, resource: ConfigResource, changes: Map
     after = image.apply(records, image.next_offset, image.epoch) if records else image
     if kind is ConfigResourceType.TOPIC:
         TOPIC.check_together(topic_config(after, name), touched=changes)
-    else:
-        SERVER.check_together(broker_values(after, int(name) if name else -1, {}), touched=changes)
+        return
+    # What holds for all brokers meets what some of them have set for themselves.
+    own = (int(broker) for of, broker in after.configs if of is ConfigResourceType.BROKER and broker)
+    for broker_id in (int(name),) if name else (-1, *own):
+        SERVER.check_together(broker_values(after, broker_id, {}), touched=changes)
 
 
 def _altered_key(declared: ConfigDef, op: ConfigOp, resource: ConfigResource) -> ConfigKey:
