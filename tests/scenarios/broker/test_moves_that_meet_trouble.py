@@ -14,9 +14,10 @@ from solo_broker import SoloBroker, StallingFileSystem, batch, produce
 
 from headrace_core import errors
 from headrace_core.log.descriptors import DescriptorCache
+from headrace_core.log.files import remove_tree
 from headrace_core.log.moving import MARKER
 from headrace_core.metadata import MetadataImage
-from headrace_core.metadata.records import ConfigRecord
+from headrace_core.metadata.records import ConfigRecord, PartitionRecord, RemoveTopicRecord, TopicRecord
 from headrace_core.testing.crashing_fs import CrashingFileSystem, Loss, TraceEntry
 from headrace_core.types import TopicPartition
 
@@ -318,5 +319,28 @@ def test_a_directory_that_fails_between_opening_and_settling_is_away_and_no_more
         with pytest.raises(errors.StorageError):
             again.replicas.leader(ORDERS)
         await again.__aexit__()
+
+    asyncio.run(asyncio.wait_for(scenario(), 20))
+
+
+def test_what_a_move_has_left_of_a_deleted_topic_does_not_hinder_its_namesake() -> None:
+    async def scenario() -> None:
+        fs, image = await stopped_before_the_commit(CrashingFileSystem())
+        (future,) = [name for name in fs.listdir("/two") if name.endswith("-future")]
+        remove_tree(fs, f"/two/{future}")  # nobody can say any more what the marked log is
+        before = SoloBroker(fs, "/one", "/two", image=image, **SMALL)
+        async with before:
+            assert (await before.append("orders", batch(b"x"))).error.code == errors.CorruptLogError.number
+        topic = image.topic("orders")
+        assert topic is not None
+        records = (
+            RemoveTopicRecord(topic.topic_id),
+            TopicRecord("orders", b"the next".ljust(16)),
+            PartitionRecord(b"the next".ljust(16), 0, (1,), (1,), 1, 0, 0),
+        )
+        async with SoloBroker(
+            fs, "/one", "/two", image=image.apply(records, image.next_offset + len(records)), **SMALL
+        ) as again:
+            assert (await again.append("orders", batch(b"new"))).base_offset == 0
 
     asyncio.run(asyncio.wait_for(scenario(), 20))

@@ -224,6 +224,8 @@ class Storage:
                         f"{partition} has a log in {other.root} and another in {held.root}: stop the broker, move the "
                         "one that is out of date away, and start it again"
                     )
+        # What was deleted just now is refused no more: a new topic may have its name.
+        refused = {partition: why for partition, why in refused.items() if partition in self._at}
         self._refused.update(refused)
         return deleted, refused
 
