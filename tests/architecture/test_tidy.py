@@ -149,6 +149,17 @@ def test_no_test_sleeps() -> None:
     assert offenders == []
 
 
+def test_no_cancellation_is_swallowed() -> None:
+    """asyncio.wait_for of Python 3.11 returns, as if nothing had happened, when it is cancelled just as what it waits
+    for is done: a heartbeat task that was cancelled went on for ever. ``async with asyncio.timeout(...)`` does not."""
+    offenders = [
+        str(path)
+        for path, text in texts()
+        if "src" in path.parts and path.suffix == ".py" and "asyncio.wait_for(" in text
+    ]
+    assert offenders == []
+
+
 def test_a_bare_sleep_would_be_found() -> None:
     assert _sleeps(ast.parse("def test():\n    time.sleep(1)")) == [2]
     assert _sleeps(ast.parse("while not done:\n    time.sleep(0.01)")) == []

@@ -162,7 +162,7 @@ def test_batches_that_do_not_fit_a_segment_are_too_large_together(topic):
 
 
 def test_a_request_above_the_brokers_limit_is_a_typed_error(make_cluster):
-    cluster = make_cluster(**{"socket.request.max.bytes": "2000"})
+    cluster = make_cluster(**{"socket.request.max.bytes": "2000", "message.max.bytes": "1500"})
     orders = cluster.topic("orders")
     assert code(orders.produce(b"x" * 3000)) == errors.RecordListTooLargeError.number
     assert orders.produce(b"x" * 1000).base_offset == 0

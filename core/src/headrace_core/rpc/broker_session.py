@@ -172,7 +172,8 @@ class BrokerSession:
         self._want_shutdown = True
         self._nudge.set()
         try:
-            await asyncio.wait_for(self._may_stop.wait(), timeout_s)
+            async with asyncio.timeout(timeout_s):
+                await self._may_stop.wait()
         except TimeoutError:
             return False
         return True
@@ -265,6 +266,7 @@ class BrokerSession:
 async def _wait_for_event(event: asyncio.Event, timeout_s: float) -> None:
     """Until the event is set, or the time is over."""
     try:
-        await asyncio.wait_for(event.wait(), timeout_s)
+        async with asyncio.timeout(timeout_s):
+            await event.wait()
     except TimeoutError:
         return

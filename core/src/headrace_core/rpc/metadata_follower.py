@@ -97,7 +97,8 @@ class MetadataFollower:
             entry = (offset, next(self._order), waiter)
             bisect.insort(self._waiters, entry)
             try:
-                await asyncio.wait_for(waiter, timeout_s)
+                async with asyncio.timeout(timeout_s):
+                    await waiter
             except TimeoutError:
                 raise RequestTimedOutError(
                     f"the metadata log is applied up to {self.image.next_offset} here, not yet up to {offset}"

@@ -414,7 +414,8 @@ class Broker:
         drained = asyncio.Event()
         self.context.budget.when_empty(drained.set)
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(drained.wait(), DRAIN_S)
+            async with asyncio.timeout(DRAIN_S):
+                await drained.wait()
 
 
 def _flush_interval_ms(values: Mapping[str, Any]) -> int:

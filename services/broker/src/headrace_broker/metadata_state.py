@@ -55,7 +55,8 @@ class MetadataState:
         entry = (offset, waiter)
         self._waiting.append(entry)
         try:
-            await asyncio.wait_for(waiter, timeout_ms / 1000)
+            async with asyncio.timeout(timeout_ms / 1000):
+                await waiter
         except TimeoutError:
             raise RequestTimedOutError(
                 f"this broker has applied the metadata up to {self.applied_offset}, and not {offset} within "

@@ -158,7 +158,8 @@ class ControllerDriver:
             reached = asyncio.Event()
             unsubscribe = self.subscribe(lambda image, _: reached.set() if image.next_offset >= offset else None)
             try:
-                await asyncio.wait_for(reached.wait(), timeout_s)
+                async with asyncio.timeout(timeout_s):
+                    await reached.wait()
             except TimeoutError:
                 raise RequestTimedOutError(
                     f"the metadata log is committed up to {self.image.next_offset}, not yet up to {offset}"
@@ -237,7 +238,8 @@ class ControllerDriver:
 
     async def _wait(self, timeout_s: float) -> None:
         try:
-            await asyncio.wait_for(self._wake.wait(), timeout_s)
+            async with asyncio.timeout(timeout_s):
+                await self._wake.wait()
         except TimeoutError:
             return
 

@@ -108,7 +108,8 @@ class Retention:
         deleted = [at_ms for writer in self._writers() if (at_ms := writer.directory.deleted.next_due_ms) is not None]
         wait_ms = min([due_ms, *deleted]) - self._clock.monotonic_ms()
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._changed.wait(), min(max(wait_ms / 1000, 0.01), TICK_S))
+            async with asyncio.timeout(min(max(wait_ms / 1000, 0.01), TICK_S)):
+                await self._changed.wait()
         self._changed.clear()
 
     # -- what it does --------------------------------------------------------------------------------------------------

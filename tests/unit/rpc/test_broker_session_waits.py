@@ -1,0 +1,35 @@
+"""The waits of a broker's session: what ends them, and that a cancellation always does."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from headrace_core.rpc.broker_session import _wait_for_event
+
+
+@pytest.mark.parametrize("turns", range(5))
+def test_a_wait_that_is_cancelled_just_as_its_event_is_set_is_cancelled(turns: int) -> None:
+    """Found by a broker stand-in that never stopped: its heartbeats were cancelled in the very turn of the loop in which
+    they were nudged, and went on."""
+
+    async def work() -> bool:
+        event = asyncio.Event()
+        waiting = asyncio.create_task(_wait_for_event(event, 10))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        event.set()
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        if waiting.done():  # it had ended before
+            return True
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+        return waiting.cancelled()
+
+    assert asyncio.run(work())
+
+
+def test_a_wait_ends_with_its_time() -> None:
+    asyncio.run(_wait_for_event(asyncio.Event(), 0.01))
