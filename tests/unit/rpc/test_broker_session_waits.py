@@ -11,7 +11,7 @@ from headrace_core.rpc.broker_session import _wait_for_event
 
 @pytest.mark.parametrize("turns", range(5))
 def test_a_wait_that_is_cancelled_just_as_its_event_is_set_is_cancelled(turns: int) -> None:
-    """Found by a broker stand-in that never stopped: its heartbeats were cancelled in the turn of the loop in which they
+    """Found by a broker that never stopped: its heartbeats were cancelled in the turn of the loop in which they
     were nudged."""
 
     async def work() -> bool:
