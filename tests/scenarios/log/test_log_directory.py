@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import uuid
 from pathlib import Path
@@ -16,6 +17,7 @@ from headrace_core.errors import (
     DiskFullError,
     InconsistentTopicIdError,
     InvalidConfigError,
+    ServerBusyError,
     StorageError,
     UnknownTopicOrPartitionError,
 )
@@ -506,3 +508,37 @@ def test_an_append_to_a_log_that_rotted_meanwhile_is_refused_and_costs_nobody_el
     assert done.base_offset == 3
     assert failure is None
     assert fs.files()[path] == before, "nothing was written behind the damage"
+
+
+@pytest.mark.parametrize(
+    ("operation", "error"),
+    [
+        *[(operation, errno.ENOSPC) for operation in ("sync_directory", "rename", "open", "write")],
+        *[(operation, errno.EMFILE) for operation in ("sync_directory", "open")],
+    ],
+)
+def test_a_deletion_that_failed_half_way_leaves_nothing_to_a_log_of_the_same_name(operation: str, error: int) -> None:
+    """Whichever step failed: the old log's start would make the new log empty at the next start."""
+    for nth in range(1, 9):
+        fs = formatted()
+        directory = open_directory(fs)
+        log = directory.create(ORDERS, TOPIC_ID, LogConfig())
+        for number in range(20):
+            log.append(batch(str(number)), 0)
+        log.flush()
+        directory.delete_records(log, 15)
+        directory.write_high_watermarks({ORDERS: 20})
+        directory.write_recovery_points()
+        fs.fail(operation, error, nth=nth, times=2, path_contains=ROOT)
+        with contextlib.suppress(OSError, ServerBusyError):
+            directory.delete(ORDERS)
+        fs.faults.clear()
+        new_id = uuid.uuid5(TOPIC_ID, "new")
+        new = directory.create(ORDERS, new_id, LogConfig())
+        for number in range(3):
+            new.append(batch(f"new {number}"), 0)
+        new.flush()
+        again = open_directory(fs.crash_clone())
+        assert again.logs[ORDERS].topic_id == new_id
+        assert values_of(again.logs[ORDERS]) == ["new 0", "new 1", "new 2"], f"{operation} {nth}"
+        assert again.high_watermark(ORDERS) == 0

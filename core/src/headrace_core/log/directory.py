@@ -24,7 +24,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from ..clock import Clock
-from ..errors import CorruptLogError, HeadraceError, InconsistentTopicIdError, InvalidConfigError, StorageError
+from ..errors import (
+    CorruptLogError,
+    HeadraceError,
+    InconsistentTopicIdError,
+    InvalidConfigError,
+    ServerBusyError,
+    StorageError,
+)
 from ..types import TopicPartition
 from .checkpoints import (
     CLEAN_SHUTDOWN,
@@ -300,8 +307,9 @@ class LogDirectory:
         return outcomes
 
     def _create_missing(self, missing: Mapping[TopicPartition, NewLog]) -> None:
-        for name in tuple(self._unwritten):  # what they say of an earlier log of this name must not outlive it
-            self._write(name, self._checkpoints()[name])
+        # What the checkpoints say of an earlier log of this name must not outlive it.
+        self._forget(missing.__contains__)
+        self.compaction.forget(missing)
         self.compaction.write_pending()
         # What is left of creations, or deletions, that a full disk stopped.
         left = [partition for partition in missing if self.fs.is_directory(self._path(str(partition)))]
@@ -371,6 +379,7 @@ class LogDirectory:
 
     def _remove(self, partitions: Mapping[TopicPartition, tuple[int, int]]) -> None:
         """Takes the files of logs that are not open out of the way: {partition: (bytes, delay in ms)}."""
+        self._drop_entries(partitions.__contains__)  # whatever fails below: they belong to no log any more
         gone: list[tuple[str, int, int]] = []
         for partition, (size, delay_ms) in partitions.items():
             suffix = f".{self._rng.getrandbits(128):032x}{_DELETED}"
@@ -384,7 +393,7 @@ class LogDirectory:
         # A full disk is no reason to keep what was deleted: ``create`` sees to it that the checkpoints are written
         # before there is a log of the same name.
         with _full_disk_left_out(self.root):
-            self._forget(frozenset(partitions).__contains__)
+            self._write_unwritten()
         with _full_disk_left_out(self.root):
             self.compaction.forget(partitions)
 
@@ -573,14 +582,19 @@ class LogDirectory:
 
     def _forget(self, gone: Callable[[TopicPartition], bool]) -> None:
         """Drops partitions from the checkpoints: a log made anew under the same name must not inherit their offsets."""
-        checkpoints = self._checkpoints()
-        for name, offsets in checkpoints.items():
+        self._drop_entries(gone)
+        self._write_unwritten()
+
+    def _drop_entries(self, gone: Callable[[TopicPartition], bool]) -> None:
+        for name, offsets in self._checkpoints().items():
             dropped = [partition for partition in offsets if gone(partition)]
             for partition in dropped:
                 del offsets[partition]
             if dropped:
                 self._unwritten.add(name)
-        for name, offsets in checkpoints.items():
+
+    def _write_unwritten(self) -> None:
+        for name, offsets in self._checkpoints().items():
             if name in self._unwritten:
                 self._write(name, offsets)
 
@@ -616,8 +630,11 @@ def _is_rolled(log: PartitionLog) -> bool:
 
 @contextlib.contextmanager
 def _full_disk_left_out(root: str) -> Iterator[None]:
+    """Nor does a process without a descriptor to spare keep anything from being done."""
     try:
         yield
+    except ServerBusyError as error:
+        logger.warning("%s: a checkpoint could not be written now, it will be: %s", root, error)
     except OSError as error:
         if error.errno not in NO_SPACE:
             raise
