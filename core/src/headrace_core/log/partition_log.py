@@ -439,6 +439,7 @@ class PartitionLog(LogReader):
             segment.delete_files()
             self._fs.sync_directory(self.directory)
         last.truncate_to(place)
+        self._forget_places()  # what was remembered while the file's size and the log's end told different stories
         last.log.sync()
         self.flushed_offset = end_offset
         self.unflushed_since_ms = None

@@ -202,12 +202,15 @@ class LogReader:
         """``error``, unless the log was truncated since ``cuts`` was told, or is being truncated."""
         if cuts % 2 == 0 and self.cuts == cuts:
             return error
+        return self._cut_error()
+
+    def _cut_error(self) -> OffsetNotAvailableError:
         return OffsetNotAvailableError(
             f"{self.topic_partition} is being truncated, and was read in the midst of it: read again"
         )
 
     def _read(self, offset: int, max_bytes: int, up_to: int | None, *, wait: bool) -> ReadResult | None:
-        places, segments = self._places, self._segments
+        cuts, places, segments = self.cuts, self._places, self._segments
         if not segments:
             raise self.closed_error()
         end_offset = self.log_end_offset
@@ -233,7 +236,11 @@ class LogReader:
             if following is not None:
                 self._check_end(segment, following)
             at += 1  # nothing at or above the offset in here: the records were compacted away
-        raise OffsetOutOfRangeError(f"{self.topic_partition}: the segments that held offset {offset} are gone")
+        if cuts % 2 or self.cuts != cuts:
+            raise self._cut_error()
+        if self._segments is not segments:  # a new one was begun after these were looked up
+            return self._read(offset, max_bytes, up_to, wait=wait)
+        return ReadResult(b"", up_to)  # the log was cut in a gap: it ends above its last batch
 
     def _position_of(self, offset: int, segment: LogSegment, places: _Places) -> int | None:
         """Where the batch that holds ``offset`` starts; None when every batch of the segment ends below it."""
@@ -351,7 +358,9 @@ class LogReader:
         return self._twice(lambda: self._offset_for_timestamp(timestamp_ms, up_to))
 
     def _offset_for_timestamp(self, timestamp_ms: int, up_to: int | None) -> FoundTimestamp | None:
-        up_to = self.log_end_offset if up_to is None else up_to
+        # First, as in _read: what is remembered of a log that is cut meanwhile goes into what is forgotten then.
+        places, end_offset = self._places, self.log_end_offset
+        up_to = end_offset if up_to is None else min(up_to, end_offset)
         segments = self._segments
         for number, segment in enumerate(segments):
             if segment.base_offset >= up_to:
@@ -367,7 +376,7 @@ class LogReader:
             if segment.base_offset < self.log_start_offset:
                 from_start = segment.find_or_end(self.log_start_offset)
                 start = segment.size if from_start is None else max(start, from_start.position)
-            for place in segment.sound_batches(start, self._end_of(up_to, segment, following, self._places)):
+            for place in segment.sound_batches(start, self._end_of(up_to, segment, following, places)):
                 if place.header.max_timestamp_ms >= timestamp_ms:
                     found = self._first_record(segment, following, place, timestamp_ms)
                     if found is not None:
@@ -379,14 +388,16 @@ class LogReader:
         return self._twice(lambda: self._offset_of_max_timestamp(up_to))
 
     def _offset_of_max_timestamp(self, up_to: int | None) -> FoundTimestamp | None:
-        up_to = self.log_end_offset if up_to is None else up_to
+        # First, as in _read: what is remembered of a log that is cut meanwhile goes into what is forgotten then.
+        places, end_offset = self._places, self.log_end_offset
+        up_to = end_offset if up_to is None else min(up_to, end_offset)
         segments = self._segments
         followings = [segment.base_offset for segment in segments[1:]] + [None]
         #: The latest first: (-timestamp, number of the segment, offset, was every batch looked at?)
         candidates: list[tuple[int, int, int, bool]] = []
 
         def look_at_all(number: int) -> TimestampOffset:
-            end = self._end_of(up_to, segments[number], followings[number], self._places)
+            end = self._end_of(up_to, segments[number], followings[number], places)
             return self._largest_within(segments[number], end)
 
         for number, segment in enumerate(segments):
@@ -435,6 +446,11 @@ class LogReader:
     ) -> FoundTimestamp | None:
         position, header = place
         batch = segment.log.pread(header.size, position)
+        if len(batch) != header.size:
+            raise CorruptLogError(
+                f"{segment.path}, position {position}, offset {header.base_offset}: the batch has {header.size} bytes "
+                f"by its header, only {len(batch)} are there"
+            )
         end = position + header.size
         if end < segment.size:
             next_offset = segment.header_at(end).base_offset

@@ -42,6 +42,7 @@ def scrub_segment(
     Raises CorruptLogError when it is damaged, looked at twice (and still a segment of the log: one that was replaced or
     cut meanwhile is no matter any more), OSError.
     """
+    cuts = log.cuts  # before anything is looked at that a truncation changes
     segments = log.segments
     at = segments.index(segment) if segment in segments else len(segments)
     following = segments[at + 1].base_offset if at + 1 < len(segments) else None
@@ -50,7 +51,6 @@ def scrub_segment(
     indexes = _IndexesBeside(fs, segment) if following is not None else None
     while position < size and not should_stop():
         spend(min(WINDOW_BYTES, size - position))
-        cuts = log.cuts
         try:
             data = _window(log, segment, position, size, next_offset)
         except CorruptLogError:

@@ -336,11 +336,14 @@ class LogSegment:
         offsets: list[tuple[int, int]] = []
         times: list[TimestampOffset] = []
         largest = TimestampOffset(-1, self.base_offset)
-        for position, header in self.sound_batches(0, self.size):
+        size = self.size
+        for position, header in self.sound_batches(0, size):
             offsets.append((header.last_offset, position))
             if header.max_timestamp_ms > largest.timestamp_ms and header.record_count:
                 largest = TimestampOffset(header.max_timestamp_ms, header.last_offset)
                 times.append(largest)
+        if self.size < size:  # cut meanwhile: what was read is gone, and the owner writes its indexes
+            raise IndexMismatchError(why)
         if not self.index.file.path.endswith(RETIRED_SUFFIX):
             if self.index_fault is None:
                 logger.error("%s. The log is sound, so the index is damaged: it is made anew, in memory", why)

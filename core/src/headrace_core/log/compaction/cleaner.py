@@ -128,6 +128,8 @@ class _Round:
         self._marker_epochs = {
             producer_id: last.producer_epoch for producer_id, last in producers.items() if last.last_data_offset is None
         }
+        #: Before the segments are taken: a truncation since then may have cut one, and filled it again.
+        self._cuts = log.cuts
         self._segments = log.segments
         #: Sealed segments that the log must still have as they are; those that were swapped are not among them.
         self._expected = set(self._segments[:-1])
@@ -148,7 +150,7 @@ class _Round:
     def _is_overtaken(self) -> bool:
         """Did the owner cut, delete or close what this cleaning reads?"""
         present = self._log.segments[:-1]
-        return not self._expected.issubset(present)
+        return self._log.cuts != self._cuts or not self._expected.issubset(present)
 
     def _run(self) -> CleaningReport:
         nothing = self._report(self._target.first_dirty_offset)
@@ -318,7 +320,7 @@ class _Round:
                     f"{sum(segment.size for segment in group)} bytes until the old ones go"
                 ) from error
             raise
-        if not self._execute(lambda: swap_segments(self._fs, self._log, group, cleaned)):
+        if not self._execute(lambda: swap_segments(self._fs, self._log, group, cleaned, cuts=self._cuts)):
             return False
         self._expected.difference_update(group)
         self._segments_after += 1
@@ -392,15 +394,19 @@ def _next_offset(segment: LogSegment) -> int:
     return next_offset
 
 
-def swap_segments(fs: FileSystem, log: PartitionLog, old: Sequence[LogSegment], cleaned: CleanedSegment) -> bool:
+def swap_segments(
+    fs: FileSystem, log: PartitionLog, old: Sequence[LogSegment], cleaned: CleanedSegment, *, cuts: int
+) -> bool:
     """By the log's owner: ``cleaned`` for ``old``, durable when this returns. False, and nothing done, when these are
-    not the log's neighbouring sealed segments any more.
+    not the log's neighbouring sealed segments any more, or the log was truncated since its ``cuts`` were told: a
+    segment that was cut, filled and rolled again is the same one, with other records.
 
     An OSError is final whatever its reason: which names are durable is not known then.
     """
     segments = log.segments
     at = segments.index(old[0]) if old[0] in segments else -1
-    if at < 0 or list(segments[at : at + len(old)]) != list(old) or at + len(old) >= len(segments):
+    is_as_read = at >= 0 and list(segments[at : at + len(old)]) == list(old) and at + len(old) < len(segments)
+    if not is_as_read or log.cuts != cuts:
         cleaned.discard()
         return False
     try:

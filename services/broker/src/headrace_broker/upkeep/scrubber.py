@@ -147,22 +147,27 @@ class Scrubber:
     def _scrub(self, writer: DirectoryWriter, log: PartitionLog, segment: LogSegment) -> int:
         if segment not in log.segments:  # it went, or was replaced, since the round began
             return 0
-        fs = writer.directory.fs
+        fs, cuts = writer.directory.fs, log.cuts
         try:
             scrubbed = scrub_segment(fs, log, segment, spend=self._spend, should_stop=self._should_stop)
             if scrubbed.index_fault is not None:
                 self._rebuild(writer, log, segment, scrubbed.index_fault)
             return scrubbed.size
         except CorruptLogError as error:
-            self._call(functools.partial(self._on_damage, log, error))
+            if log.cuts == cuts and not cuts % 2:  # else it was truncated while its indexes were made anew
+                self._call(functools.partial(self._on_damage, log, error))
         except OSError as error:  # the file went meanwhile, or the disk fails: who serves from it will meet it
             if segment in log.segments:
                 logger.warning("%s could not be scrubbed: %s", segment.path, error)
         return 0
 
     def _rebuild(self, writer: DirectoryWriter, log: PartitionLog, segment: LogSegment, fault: str) -> None:
+        cuts = log.cuts
         files = index_files(segment)
         fs = writer.directory.fs
+
+        def replace() -> bool:
+            return log.cuts == cuts and replace_index_files(fs, log, segment, files)
 
         def ended(done: asyncio.Future[bool]) -> None:
             if not done.cancelled() and done.exception() is None and done.result():
@@ -170,7 +175,7 @@ class Scrubber:
 
         def begin() -> None:
             try:
-                writer.run(lambda: replace_index_files(fs, log, segment, files), log=log).add_done_callback(ended)
+                writer.run(replace, log=log).add_done_callback(ended)
             except HeadraceError as error:
                 logger.warning("%s: its index is damaged and could not be made anew: %s", segment.path, error)
 
