@@ -10,6 +10,7 @@ from solo_broker import SoloBroker, batch, produce
 
 from headrace_core import errors
 from headrace_core.log.checkpoints import RECOVERY_POINTS, read_offsets
+from headrace_core.log.descriptors import DescriptorCache
 from headrace_core.log.space import NEAR_BYTES, SpaceGauge
 from headrace_core.telemetry import LogDirectoryFull
 from headrace_core.testing.clock import ManualClock
@@ -275,3 +276,19 @@ def test_our_own_bytes_count_before_the_next_measurement() -> None:
         taken += 1000
     assert taken == 100_000
     assert fs.measured == 1
+
+
+def test_a_partition_that_found_no_descriptor_is_made_when_there_is_one() -> None:
+    async def scenario() -> None:
+        fs = CrashingFileSystem()
+        async with SoloBroker(fs, storage_fs=DescriptorCache(fs, 10)) as broker:
+            fs.fail("sync_directory", errno.EMFILE, path_contains="/data", times=1000)
+            await broker.topic("orders")
+            refused = await broker.append("orders", batch(b"x"))
+            assert refused.error.code == errors.ServerBusyError.number
+            assert await broker.replicas.retry_full() == []
+            fs.faults.clear()
+            assert await broker.replicas.retry_full() == [TopicPartition("orders", 0)]
+            assert (await broker.append("orders", batch(b"x"))).base_offset == 0
+
+    asyncio.run(scenario())

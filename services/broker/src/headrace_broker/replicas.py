@@ -20,6 +20,7 @@ from headrace_core.errors import (
     HeadraceError,
     LeaderNotAvailableError,
     NotLeaderOrFollowerError,
+    ServerBusyError,
     StorageError,
     UnknownTopicOrPartitionError,
 )
@@ -34,6 +35,9 @@ from headrace_core.types import NO_LEADER, TopicPartition
 from .partition import PartitionLeader
 from .replica import Replica
 from .storage import Storage
+
+#: Why a log could not be made that is worth another try.
+_PASSES = (DiskFullError, ServerBusyError)
 
 
 class LogSettings:
@@ -173,15 +177,15 @@ class Replicas:
             await self._apply(image, MetadataDelta(0, image.next_offset, partitions=everything), at_start=True)
 
     async def retry_full(self) -> list[TopicPartition]:
-        """Once more for the logs that could not be made because their disk was full; those that are there now. Costs
-        nothing when there are none."""
-        if not any(isinstance(error, DiskFullError) for error in self._failed.values()):
+        """Once more for the logs that could not be made because their disk was full, or no descriptor was left; those
+        that are there now. Costs nothing when there are none."""
+        if not any(isinstance(error, _PASSES) for error in self._failed.values()):
             return []
         async with self._changing:
             wanted: list[tuple[TopicPartition, TopicImage, PartitionImage]] = []
             for partition, error in self._failed.items():
                 topic, state = self._image.topic(partition.topic), self._partition(partition)
-                if isinstance(error, DiskFullError) and topic is not None and state is not None:
+                if isinstance(error, _PASSES) and topic is not None and state is not None:
                     wanted.append((partition, topic, state))
             await self._open_logs(wanted)
             for partition, topic, state in wanted:
