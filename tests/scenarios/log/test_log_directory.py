@@ -22,6 +22,7 @@ from headrace_core.errors import (
     UnknownTopicOrPartitionError,
 )
 from headrace_core.log import TOPIC, AppendInfo, LogConfig, LogDirectory, RealFileSystem, format_directory
+from headrace_core.log.checkpoints import RECOVERY_POINTS, write_offsets
 from headrace_core.log.dump import BatchLine, FileLine, OffsetEntryLine, Problem, RecordLine, TimeEntryLine, dump
 from headrace_core.log.writer import DirectoryWriter
 from headrace_core.testing.clock import ManualClock
@@ -542,3 +543,28 @@ def test_a_deletion_that_failed_half_way_leaves_nothing_to_a_log_of_the_same_nam
         assert again.logs[ORDERS].topic_id == new_id
         assert values_of(again.logs[ORDERS]) == ["new 0", "new 1", "new 2"], f"{operation} {nth}"
         assert again.high_watermark(ORDERS) == 0
+
+
+@pytest.mark.parametrize("recovery_point", [0, 2, 3, None], ids=lambda point: f"flushed_to_{point}")
+def test_an_empty_segment_of_a_roll_that_failed_hides_nothing(recovery_point: int | None) -> None:
+    """Its name was taken away again, and a crash brought it back. None: the stop was clean."""
+    fs = formatted()
+    directory = open_directory(fs)
+    log = directory.create(ORDERS, TOPIC_ID, LogConfig())
+    for number in range(3):
+        log.append(batch(str(number)), 0)
+    log.flush()
+    if recovery_point is None:
+        directory.close()
+    else:
+        write_offsets(fs, f"{ROOT}/{RECOVERY_POINTS}", {ORDERS: recovery_point})
+    crashed = fs.crash_clone()
+    for suffix in (".log", ".index"):
+        crashed.open(f"{ROOT}/orders-0/{2:020}{suffix}", write=True, create=True).close()
+    again = open_directory(crashed)
+    assert not again.quarantined
+    assert values_of(again.logs[ORDERS]) == ["0", "1", "2"]
+    assert again.logs[ORDERS].append(batch("3"), 0).base_offset == 3
+    assert not crashed.exists(f"{ROOT}/orders-0/{2:020}.log")
+    again.logs[ORDERS].flush()
+    assert values_of(open_directory(crashed.crash_clone()).logs[ORDERS]) == ["0", "1", "2", "3"]

@@ -89,6 +89,31 @@ class _Opening:
             for base in bases
         ]
 
+    def leave_out_what_never_began(self, segments: list[LogSegment]) -> None:
+        """An empty last segment that claims an offset which the one before it has: a roll failed (no space, no
+        descriptor), the log went on in the segment before, and a crash brought the new one's name back. Believed, it
+        would hide what was acknowledged since."""
+        while len(segments) > 1 and segments[-1].size == 0 and self.reaches(segments[-2], segments[-1].base_offset):
+            empty = segments.pop()
+            self.notes.append(f"{empty.path}: empty, and the segment before it goes on beyond its offset: removed")
+            stem = empty.path.removesuffix(LOG_SUFFIX)
+            for suffix in (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX):
+                name = f"{stem}{suffix}".removeprefix(f"{self.directory}/")
+                if self.fs.exists(f"{stem}{suffix}") and name not in self.leftovers:
+                    self.leftovers.append(name)
+
+    def reaches(self, segment: LogSegment, offset: int) -> bool:
+        """Does the segment have batches from ``offset`` on? By the headers behind its last index entry, without a gap,
+        for it was the active one; of what cannot be read, others judge."""
+        try:
+            position = segment.index.last_position() if segment.indexes_fit() else 0
+            position = position if position < segment.size else 0
+            first = segment.header_at(position).base_offset if position else segment.base_offset
+            found = scan(segment.log, first, position=position, end=segment.size, check_crc=False, contiguous=True)
+        except CorruptLogError:
+            return False
+        return found.next_offset > offset
+
     def create(self, base_offset: int) -> LogSegment:
         segment = LogSegment.create(
             self.fs,
@@ -182,6 +207,7 @@ def open_segments(
     start_is_known, log_start_offset = log_start_offset is not None, log_start_offset or 0
     opening = _Opening(fs, directory, config, now_ms, recovery_point, meter)
     segments = opening.attach_all(opening.list_settled(), log_start_offset)
+    opening.leave_out_what_never_began(segments)
     epochs = LeaderEpochs(fs, directory)
     epochs_known = epochs.load()
     if epochs_known and segments and not epochs.entries and opening.first_epoch(segments[0]) >= 0:
