@@ -207,14 +207,20 @@ class Storage:
         """
         deleted: list[TopicPartition] = []
         refused = await settle_moves(self._held)
+        known = {
+            item
+            for writer in self.writers()
+            for item, topic_id in writer.directory.holdings()
+            if topic_id and belongs(topic_id)
+        }
         for held in self._held:
             writer = held.writer
             if writer is None or writer.failure is not None:
                 continue
             directory = writer.directory
-            deleted += await self._delete_in(
-                writer, [item for item, topic_id in directory.holdings() if topic_id and not belongs(topic_id)]
-            )
+            gone = [item for item, topic_id in directory.holdings() if topic_id and not belongs(topic_id)]
+            gone += [item for item in _never_made(directory) if item in known]
+            deleted += await self._delete_in(writer, gone)
             for partition, damage in directory.quarantined.items():
                 refused.setdefault(partition, damage)
             for partition, _ in directory.holdings():
@@ -540,6 +546,12 @@ class Storage:
         self._at.clear()
         self._replicas.clear()
         return clean
+
+
+def _never_made(directory: LogDirectory) -> list[TopicPartition]:
+    """Empty logs that do not know their topic: what is left of creations that failed half way. Beside a log that knows
+    its topic, in another directory, they are nothing."""
+    return [item for item, log in directory.logs.items() if log.topic_id is None and log.log_end_offset == 0]
 
 
 def _check_and_checkpoint(writer: DirectoryWriter, high_watermarks: Mapping[TopicPartition, int]) -> None:
