@@ -344,3 +344,20 @@ def test_what_a_move_has_left_of_a_deleted_topic_does_not_hinder_its_namesake() 
             assert (await again.append("orders", batch(b"new"))).base_offset == 0
 
     asyncio.run(asyncio.wait_for(scenario(), 20))
+
+
+def test_a_half_made_log_yields_to_a_whole_one_in_another_directory() -> None:
+    async def scenario() -> None:
+        fs = CrashingFileSystem()
+        broker = SoloBroker(fs, "/one", "/two")
+        async with broker:
+            await broker.topic("orders")
+            await fill(broker, "orders", 0, 3)
+            await moved(broker, "/two")
+        fs.mkdir("/one/orders-0")  # what is left of a creation that failed after its first step
+        fs.sync_directory("/one")
+        async with SoloBroker(fs, "/one", "/two", image=broker.image) as again:
+            assert again.values("orders") == [b"0000", b"0001", b"0002"]
+            assert not fs.exists("/one/orders-0")
+
+    asyncio.run(asyncio.wait_for(scenario(), 20))
