@@ -328,9 +328,8 @@ class DescriptorCache:
     # ---------------------------------------------------------------- what the other file system does
 
     def sync_files(self, files: Sequence[File]) -> None:
-        begun = [file._begin_sync() if isinstance(file, CachedFile) else file for file in files]
         try:
-            self._fs.sync_files(begun)
+            self._fs.sync_files([file._begin_sync() if isinstance(file, CachedFile) else file for file in files])
         except BaseException:
             for file in files:
                 if isinstance(file, CachedFile):

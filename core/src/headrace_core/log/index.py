@@ -19,6 +19,7 @@ padding). The arrays of a sealed segment are loaded when first asked for.
 
 from __future__ import annotations
 
+import contextlib
 import operator
 import struct
 import sys
@@ -27,7 +28,7 @@ from bisect import bisect_right
 from collections.abc import Callable
 from typing import NamedTuple
 
-from ..errors import CorruptLogError
+from ..errors import CorruptLogError, ServerBusyError
 from .files import File, FileSystem, full_disk_tolerated, read_file
 
 OFFSET_ENTRY = struct.Struct(">II")
@@ -81,7 +82,8 @@ class _IndexFile:
             pending = self._pending = bytearray()
         pending += entry
         if len(pending) >= _ENTRIES_PER_WRITE * self._entry_bytes:
-            with full_disk_tolerated():  # the batch is in the log already: its entry waits for room
+            # The batch is in the log already: its entry waits for room, or for a descriptor.
+            with full_disk_tolerated(), contextlib.suppress(ServerBusyError):
                 self.write()
 
     def write(self) -> None:

@@ -290,7 +290,9 @@ class LogReader:
         data_end = end = self._end_of(up_to, segment, following, places)
         next_offset = up_to if following is None else min(up_to, following)
         if end <= position:
-            return ReadResult(b"", offset)
+            # Either a batch reaches to ``up_to``, or all from the offset on was compacted away just now.
+            is_gap = end < segment.size and segment.header_at(end).base_offset >= up_to
+            return ReadResult(b"", up_to if is_gap else offset)
         if end - position > max_bytes:
             header = segment.header_at(position)
             end, next_offset = segment.cut(Place(position, header), position + max_bytes, end, next_offset)

@@ -1,7 +1,8 @@
 """One segment: a ``.log`` file of record batches, back to back, and its two indexes.
 
 The writer appends; readers in any thread look up and read, always below an end that the partition's owner gave them.
-The writer publishes in an order that keeps this safe without a lock: bytes first, then index entries, then ``size``.
+The writer publishes in an order that keeps this safe without a lock: bytes first, then ``size``, then index entries: no
+entry is seen before the batch that it speaks of.
 
 An index is believed as far as the log bears it out: an entry that is used is compared with the batch that it points to.
 Where the two differ, one of them is damaged: the log is read whole, with CRCs, and either it is named
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import threading
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -32,6 +34,8 @@ _WINDOW_BYTES = 1024 * 1024
 #: Blocks are reserved ahead of a segment that is being filled: as much again as it has, up to this.
 _AHEAD_BYTES_MAX = 64 * 1024 * 1024
 AHEAD_FROM_BYTES = 4 * 1024 * 1024
+#: Held for the moment in which a largest timestamp that was looked up is noted, in any segment.
+_NOTING = threading.Lock()
 
 
 def segment_name(base_offset: int) -> str:
@@ -70,8 +74,8 @@ class LogSegment:
         self.created_ms = 0
         #: What was found wrong with the index files; None: nothing so far, or they were made anew.
         self.index_fault: str | None = None
-        #: The offset after the last batch; None: not looked up, or something was appended since.
-        self._end_offset: int | None = None
+        #: (size, the offset after the last batch when it had this size); None: not looked up.
+        self._end: tuple[int, int] | None = None
         #: Is the time index known to be that of the log? One that was not loaded from its file is.
         self._times_checked = True
         #: Was anything written, or cut, since it was opened or closed?
@@ -151,25 +155,28 @@ class LogSegment:
         self.log.pwritev(buffers, self.size)
 
     def publish(self, batches: Sequence[BatchMeta]) -> None:
-        """The batches just written are there: indexes, then the size. The order of Kafka's LogSegment.append."""
+        """The batches just written are there: the size, then the indexes, with the entries of Kafka's
+        LogSegment.append."""
         self._is_changed = True
         position = self.size
         largest = self.largest_timestamp
         since = self._bytes_since_index
+        entries: list[tuple[int, int, TimestampOffset]] = []
         if self.first_timestamp_ms is None and self.size == 0 and batches:
             self.first_timestamp_ms = batches[0].max_timestamp_ms
         for size, _, last_offset, max_timestamp_ms in batches:
             if max_timestamp_ms > largest.timestamp_ms:
                 self._largest = largest = TimestampOffset(max_timestamp_ms, last_offset)
             if since > self.interval_bytes:
-                self.index.append(last_offset, position)
-                self.time_index.maybe_append(largest.timestamp_ms, largest.offset)
+                entries.append((last_offset, position, largest))
                 since = 0
             position += size
             since += size
         self._bytes_since_index = since
-        self._end_offset = None
         self.size = position
+        for last_offset, entry_position, latest in entries:
+            self.index.append(last_offset, entry_position)
+            self.time_index.maybe_append(latest.timestamp_ms, latest.offset)
 
     def undo_write(self) -> None:
         """Removes what ``write`` left behind the published end."""
@@ -201,7 +208,7 @@ class LogSegment:
         self.time_index.truncate_to(place.header.base_offset)
         self.size = place.position
         self.log.truncate(place.position)
-        self._end_offset = None
+        self._end = None
         self._reserved_end = 0
         self._largest = self._walk_for_largest(self.time_index.last_entry())
         if place.position == 0:
@@ -302,10 +309,10 @@ class LogSegment:
 
     def _check_times(self) -> None:
         """Once after each load, before the time index is used: does it end with the largest timestamp?"""
+        size = self.size  # before it is asked whether they were checked, as who appends has done: that has no entry yet
         self.load_indexes()
         if self._times_checked:
             return
-        size = self.size  # first: what is appended from here on has no entry yet
         try:
             last = self.time_index.last_entry()
             start = self._time_place(*self.time_index.entries_around(last.timestamp_ms))
@@ -356,8 +363,11 @@ class LogSegment:
         """The largest timestamp, and the last offset of the batch that holds it; (-1, base offset) when empty."""
         found = self._largest
         if found is None:
-            found = self._find_largest_timestamp()
-            self._largest = found
+            looked_up = self._find_largest_timestamp()
+            with _NOTING:  # the owner may have looked it up too, and have appended since: then it knows better
+                found = self._largest
+                if found is None:
+                    found = self._largest = looked_up
         return found
 
     def _find_largest_timestamp(self) -> TimestampOffset:
@@ -367,7 +377,8 @@ class LogSegment:
         largest = self.time_index.last_entry()
         if largest.timestamp_ms < 0:
             largest = self._walk_for_largest(largest)
-        self._end_offset = self.offset_before(self.size)
+        size = self.size
+        self._end = size, self.offset_before(size)
         if not was_loaded:
             self.unload_indexes()
         return largest
@@ -375,10 +386,10 @@ class LogSegment:
     @property
     def end_offset(self) -> int:
         """The offset after the last batch, of a segment that is not appended to."""
-        found = self._end_offset
-        if found is None:
-            found = self._end_offset = self.offset_before(self.size)
-        return found
+        found, size = self._end, self.size
+        if found is None or found[0] != size:
+            found = self._end = size, self.offset_before(size)
+        return found[1]
 
     def _walk_for_largest(self, largest: TimestampOffset) -> TimestampOffset:
         """From the last time entry to the end: batches behind it may be later than it says."""

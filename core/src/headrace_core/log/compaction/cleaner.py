@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from ...clock import Clock
-from ...errors import CorruptLogError, DiskFullError, InvalidConfigError, ServerShuttingDownError
+from ...errors import CorruptLogError, DiskFullError, InvalidConfigError, ServerBusyError, ServerShuttingDownError
 from ...types import TopicPartition
 from ..files import FileSystem, read_file
 from ..partition_log import PartitionLog
@@ -401,7 +401,8 @@ def swap_segments(
     not the log's neighbouring sealed segments any more, or the log was truncated since its ``cuts`` were told: a
     segment that was cut, filled and rolled again is the same one, with other records.
 
-    An OSError is final whatever its reason: which names are durable is not known then.
+    ServerBusyError: nothing is done. An OSError is final whatever its reason: which names are durable is not known
+    then.
     """
     segments = log.segments
     at = segments.index(old[0]) if old[0] in segments else -1
@@ -409,6 +410,8 @@ def swap_segments(
     if not is_as_read or log.cuts != cuts:
         cleaned.discard()
         return False
+    for segment in old:  # may fail for want of a descriptor: nothing is done yet
+        segment.load_indexes()
     try:
         for segment in old:
             _retire(segment)
@@ -422,10 +425,10 @@ def swap_segments(
             interval_bytes=log.config.index_interval_bytes,
             now_ms=old[-1].created_ms,
         )
-    except OSError as error:
+    except (OSError, ServerBusyError) as error:
         raise OSError(
             errno.EIO,
-            f"a compaction's swap failed: {error.strerror}",
+            f"a compaction's swap failed: {error}",
             f"{log.directory}/{segment_name(cleaned.base_offset)}",
         ) from error
     log.replace_segments(old, new)

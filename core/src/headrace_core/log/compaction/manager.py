@@ -17,7 +17,7 @@ import threading
 from collections.abc import Callable, Collection, Iterable, Mapping
 
 from ...config import LONG_MAX
-from ...errors import DiskFullError, HeadraceError, ServerShuttingDownError, StorageError
+from ...errors import DiskFullError, HeadraceError, ServerBusyError, ServerShuttingDownError, StorageError
 from ...types import TopicPartition
 from ..checkpoints import read_offsets, write_offsets
 from ..files import FileSystem
@@ -78,6 +78,9 @@ class CleanerManager:
                 continue
             try:
                 target = _target(log, offsets.get(partition), stable_offset_of(log), now_ms)
+            except ServerBusyError as error:
+                logger.warning("%s: not compacted now: %s", partition, error)
+                continue
             except (HeadraceError, OSError) as error:
                 if not log.is_closed:
                     self._leave_alone(partition, error)
@@ -99,7 +102,8 @@ class CleanerManager:
         """Cleans a log and remembers how far. None when it is being cleaned already.
 
         Raises what ``Cleaner.clean`` raises. The partition is then ``uncleanable``, except after
-        ServerShuttingDownError, DiskFullError and StorageError (its directory failed), which say nothing about it.
+        ServerShuttingDownError, DiskFullError, ServerBusyError (no descriptor is left) and StorageError (its directory
+        failed), which say nothing about it.
         """
         partition = target.topic_partition
         with self._lock:
@@ -111,7 +115,7 @@ class CleanerManager:
             if not report.is_interrupted:
                 execute(lambda: self._cleaned(log, report.clean_offset))
             return report
-        except (ServerShuttingDownError, DiskFullError, StorageError):
+        except (ServerShuttingDownError, DiskFullError, ServerBusyError, StorageError):
             raise
         except Exception as error:
             self._leave_alone(partition, error)

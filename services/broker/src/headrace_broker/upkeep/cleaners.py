@@ -26,7 +26,13 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from headrace_core.clock import Clock
-from headrace_core.errors import DiskFullError, HeadraceError, ServerShuttingDownError, StorageError
+from headrace_core.errors import (
+    DiskFullError,
+    HeadraceError,
+    ServerBusyError,
+    ServerShuttingDownError,
+    StorageError,
+)
 from headrace_core.log import PartitionLog
 from headrace_core.log.compaction.cleaner import Cleaner, CleaningReport
 from headrace_core.log.compaction.planning import CleanerConfig, Target
@@ -201,7 +207,7 @@ class Cleaners:
             )
         except ServerShuttingDownError:
             return False
-        except (DiskFullError, StorageError) as error:
+        except (DiskFullError, ServerBusyError, StorageError) as error:
             logger.warning("%s: not compacted now: %s", partition, error)
             return False
         except Exception as error:
