@@ -128,3 +128,29 @@ def test_a_file_that_ends_early_is_still_damage_where_no_compaction_was() -> Non
         log.read(0, 1 << 20)
     with pytest.raises(CorruptLogError, match="records are missing"):
         scrubbed(directory, log)
+
+
+@pytest.mark.parametrize("is_clean", [True, False])
+def test_an_epoch_that_kafkas_checkpoint_lacks_is_no_damage_ever_after(is_clean: bool) -> None:
+    """Kafka writes its checkpoint without waiting for the disk; what it lost in a crash it never finds again."""
+    fs = formatted()
+    directory = open_directory(fs)
+    log = directory.create(ORDERS, TOPIC_ID, LogConfig())
+    for epoch in (0, 1):
+        log.append(batch(f"v{epoch}"), epoch)
+    directory.close()
+    path = f"{ROOT}/{ORDERS}/leader-epoch-checkpoint"
+    fs.replace(path, b"0\n1\n0 0\n")
+    for epoch in (2, 3):
+        if not is_clean:
+            fs.unlink(f"{ROOT}/.kafka_cleanshutdown")
+        directory = open_directory(fs)
+        directory.logs[ORDERS].append(batch(f"v{epoch}"), epoch)
+        directory.close()
+    directory = open_directory(fs)
+    assert not directory.quarantined
+    log = directory.logs[ORDERS]
+    assert values_of(log) == ["v0", "v1", "v2", "v3"]
+    assert scrubbed(directory, log) == []
+    assert log.epochs.is_vouched_for is not is_clean, "made anew from the batches, or still Kafka's"
+    assert [entry.epoch for entry in log.epochs.entries] == ([0, 2, 3] if is_clean else [0, 1, 2, 3])

@@ -84,10 +84,10 @@ class Checkpoint(NamedTuple):
     has_checksum: bool = False
 
 
-def encode_checkpoint(lines: Sequence[str]) -> bytes:
+def encode_checkpoint(lines: Sequence[str], *, has_checksum: bool = True) -> bytes:
     """Kafka's text of these entries, with the checksum that it does not see."""
     text = "\n".join([_VERSION, str(len(lines)), *lines, ""])
-    if not lines:
+    if not lines or not has_checksum:
         return text.encode()
     return (text[:-1] + _seal(text.encode()) + "\n").encode()
 
@@ -127,9 +127,9 @@ def _unseal(seal: str) -> str:
     return f"{int(''.join('1' if bit == chr(9) else '0' for bit in seal), 2):#010x}"
 
 
-def write_checkpoint(fs: FileSystem, path: str, lines: Sequence[str]) -> None:
+def write_checkpoint(fs: FileSystem, path: str, lines: Sequence[str], *, has_checksum: bool = True) -> None:
     """Replaces a checkpoint; durable when this returns."""
-    write_file_atomically(fs, path, encode_checkpoint(lines))
+    write_file_atomically(fs, path, encode_checkpoint(lines, has_checksum=has_checksum))
 
 
 def read_checkpoint(fs: FileSystem, path: str) -> list[list[str]] | None:

@@ -45,7 +45,8 @@ class LeaderEpochs:
         self._path = f"{directory}/{LEADER_EPOCH_FILE}"
         self.entries: tuple[EpochStart, ...] = ()
         #: Are the entries complete, as far as we can tell? Then each batch must have the epoch that they say. Not so
-        #: for a file that has no checksum: Kafka wrote it, and after a crash Kafka's may lack an entry.
+        #: for a file that has no checksum: Kafka wrote it, and after a crash Kafka's may lack an entry. What comes
+        #: behind them is written without one, too, until they have been made anew from the batches.
         self.is_vouched_for = True
         #: What the file says; None: nothing that could be read.
         self._stored: tuple[EpochStart, ...] | None = ()
@@ -82,7 +83,8 @@ class LeaderEpochs:
         """Sets all entries, durably."""
         entries = tuple(entries)
         if entries != self._stored:
-            write_checkpoint(self._fs, self._path, [f"{entry.epoch} {entry.start_offset}" for entry in entries])
+            lines = [f"{entry.epoch} {entry.start_offset}" for entry in entries]
+            write_checkpoint(self._fs, self._path, lines, has_checksum=self.is_vouched_for)
             self._stored = entries
         self.entries = entries
 
@@ -97,6 +99,11 @@ class LeaderEpochs:
                 raise
             logger.warning("%s could not be written, the disk is full: it will be with the next epoch", self._path)
             self.entries = entries
+
+    def made_anew(self) -> None:
+        """The entries that are set next come from all batches of the log."""
+        if not self.is_vouched_for:
+            self.is_vouched_for, self._stored = True, None
 
     def truncate_from_end(self, end_offset: int) -> None:
         """The log now ends at ``end_offset``."""

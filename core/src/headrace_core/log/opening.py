@@ -333,6 +333,8 @@ def _restore_epochs(
     log_end_offset: int,
 ) -> None:
     """The checkpoint, cut at the log's end, with what the scanned batches say; from the batches alone if it is lost."""
+    if not known:
+        epochs.made_anew()
     entries = tuple(entry for entry in epochs.entries if known and entry.start_offset < log_end_offset)
     for number, segment in enumerate(segments):
         found = scans.get(number)
