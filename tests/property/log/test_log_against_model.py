@@ -20,6 +20,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from headrace_core.errors import OffsetNotAvailableError, OffsetOutOfRangeError, UnknownTopicOrPartitionError
 from headrace_core.log import Append, AppendInfo, LogConfig, LogDirectory, PartitionLog, format_directory
 from headrace_core.log.dump import Problem, dump
+from headrace_core.log.scrubbing import scrub_segment
 from headrace_core.records import Compression, decode_batch, encode_batch, split_batches
 from headrace_core.testing.clock import ManualClock
 from headrace_core.testing.crashing_fs import CrashingFileSystem, Loss, TraceEntry
@@ -301,6 +302,15 @@ class LogMachine(RuleBasedStateMachine):
         assert self.log.settled_offset == end
 
     # ---------------------------------------------------------------- questions
+
+    @rule()
+    def scrub(self) -> None:
+        for segment in self.log.segments:
+            found = scrub_segment(
+                self.fs, self.log, segment, spend=lambda size: None, should_stop=lambda: False
+            )  # a healthy log is no CorruptLogError
+            assert found.size == segment.size
+            assert found.index_fault is None
 
     @rule(data=st.data(), max_bytes=st.integers(1, 1500))
     def read(self, data: st.DataObject, max_bytes: int) -> None:
