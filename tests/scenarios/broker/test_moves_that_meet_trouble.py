@@ -106,6 +106,10 @@ def test_a_failure_at_every_step_loses_nothing_that_was_acknowledged(error: int)
         asyncio.run(asyncio.wait_for(one_move(at, error, Loss.ALL), 20))
 
 
+def homes_of_orders(fs: CrashingFileSystem) -> list[str]:
+    return [root for root in ("/one", "/two") if fs.exists(f"{root}/orders-0")]
+
+
 class AtTheSwitch:
     """Calls ``then`` in the event loop when a move to ``root`` has its marker and appends wait, and lets the rename go
     on when that has begun."""
@@ -359,5 +363,54 @@ def test_a_half_made_log_yields_to_a_whole_one_in_another_directory() -> None:
         async with SoloBroker(fs, "/one", "/two", image=broker.image) as again:
             assert again.values("orders") == [b"0000", b"0001", b"0002"]
             assert not fs.exists("/one/orders-0")
+
+    asyncio.run(asyncio.wait_for(scenario(), 20))
+
+
+def test_records_are_not_deleted_from_a_log_that_may_be_elsewhere() -> None:
+    async def scenario() -> None:
+        fs = CrashingFileSystem()
+        broker = SoloBroker(fs, "/one", "/two", storage_fs=DescriptorCache(fs, 100), **SMALL)
+        async with broker:
+            await broker.topic("orders")
+            await fill(broker, "orders", 0, 9)
+
+            async def delete() -> None:
+                fs.fail("sync_directory", errno.EMFILE, path_ends="/two", times=2)  # after the rename
+                with pytest.raises(errors.UnknownTopicOrPartitionError):
+                    await broker.replicas.leader(ORDERS).delete_records(7)
+
+            switch = AtTheSwitch(fs, delete)
+            await moved(broker, "/two")
+            await switch.done()
+            assert not broker.storage.offline_directories()
+            refused = await broker.append("orders", batch(b"x"))
+            assert refused.error.code == errors.StorageError.number
+            assert "starts with both" in refused.error.message
+        async with SoloBroker(fs, "/one", "/two", image=broker.image, **SMALL) as again:
+            assert len(again.values("orders")) == 9
+            assert homes_of_orders(fs) == ["/two"]
+
+    asyncio.run(asyncio.wait_for(scenario(), 20))
+
+
+def test_a_topic_made_anew_inherits_nothing_of_a_move_whose_source_failed() -> None:
+    async def scenario() -> None:
+        fs = CrashingFileSystem()
+        broker = SoloBroker(fs, "/one", "/two", **SMALL)
+        async with broker:
+            await broker.topic("orders")
+            await fill(broker, "orders", 0, 9)
+            fs.fail("rename", errno.EIO, path_ends=f"-> /one/orders-0/{MARKER}")
+            await moved(broker, "/two")
+            assert list(broker.storage.offline_directories()) == ["/one"]
+            await broker.delete("orders")
+            await broker.topic("orders", topic_id=b"the next".ljust(16))
+            await fill(broker, "orders", 0, 2)
+            await broker.storage.checkpoint({})
+            fs = fs.crash_clone()
+        async with SoloBroker(fs, "/one", "/two", image=broker.image, **SMALL) as again:
+            assert again.values("orders") == [b"0000", b"0001"]
+            assert homes_of_orders(fs) == ["/two"]
 
     asyncio.run(asyncio.wait_for(scenario(), 20))

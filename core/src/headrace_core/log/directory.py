@@ -525,6 +525,12 @@ class LogDirectory:
         self._check_held(log)
         del self.logs[log.topic_partition]
 
+    def release_in_doubt(self, log: PartitionLog) -> None:
+        """It may be another directory's: as ``release``, but should it be ours after all, the next start finds its
+        checkpoints."""
+        self.release(log)
+        self._expected[log.topic_partition] = log.recovery_point
+
     def remove_released(self, log: PartitionLog) -> None:
         """Its files go, as those of a deleted log do."""
         size = log.size_bytes
@@ -586,6 +592,7 @@ class LogDirectory:
         self._write_unwritten()
 
     def _drop_entries(self, gone: Callable[[TopicPartition], bool]) -> None:
+        self._expected = {partition: end for partition, end in self._expected.items() if not gone(partition)}
         for name, offsets in self._checkpoints().items():
             dropped = [partition for partition in offsets if gone(partition)]
             for partition in dropped:

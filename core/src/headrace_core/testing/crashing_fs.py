@@ -24,6 +24,7 @@ from __future__ import annotations
 import errno
 import os
 import random
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
@@ -106,6 +107,8 @@ class CrashingFileSystem:
         #: Whose time files are written at; None: 1970.
         self.clock: Clock | None = None
         self._keep_trace = keep_trace
+        #: Operations of several threads come one after the other, and a clone is of a moment between two.
+        self._lock = threading.RLock()
         self._root = Directory()
         self._locks: set[str] = set()
         self._generation = 0
@@ -199,7 +202,8 @@ class CrashingFileSystem:
         if loss in (Loss.PREFIX, Loss.BLOCKS) and rng is None:
             raise ValueError(f"{loss} needs a random source")
         clone = CrashingFileSystem(capacity_bytes=self.capacity_bytes, keep_trace=self._keep_trace)
-        clone._root = Survivors(rng or random.Random(0), loss).directory(self._root)
+        with self._lock:
+            clone._root = Survivors(rng or random.Random(0), loss).directory(self._root)
         clone._used_bytes = clone._count_bytes()
         clone.clock = self.clock
         clone._disks.update(self._disks)
@@ -363,13 +367,15 @@ class CrashingFileSystem:
                 raise OSError(fault.error, os.strerror(fault.error), path)
         self._check_broken(operation, path)
         if operation in _UNCHANGING:
-            return effect()
+            with self._lock:
+                return effect()
         number = self.operations
         self.operations += 1
         if number == self.crash_after and operation in _MAKE_DURABLE:
             self._lose_power(entry)
         try:
-            return effect()
+            with self._lock:
+                return effect()
         finally:
             if number == self.crash_after:
                 self._lose_power(entry)

@@ -323,6 +323,9 @@ def _finish_and_commit(move: Move, start: int, end: int) -> MoveError | bool:
     try:
         move.copy.finish()
         move.copy.commit(move.target_writer.directory.meta.directory_id)
+    except MoveInDoubtError as error:
+        directory.release_in_doubt(log)  # what is asked of it from here on, such as to delete records, would be lost
+        return error
     except MoveError as error:
         return error
     directory.release(log)
