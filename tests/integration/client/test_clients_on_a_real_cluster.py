@@ -270,6 +270,16 @@ def test_too_large_record_is_refused_by_client_or_broker(bootstrap: str, topic: 
         assert inp.poll(10)[0].value == big
 
 
+def test_batches_are_made_to_fit_into_small_segments(bootstrap: str) -> None:
+    """Small segments are how one sees retention and compaction at work: the producer's default batch is larger."""
+    name = f"client-{os.getpid()}-{next(_names)}"
+    with Admin(bootstrap_servers=bootstrap) as admin, Producer(bootstrap_servers=bootstrap) as producer:
+        admin.create_topics([NewTopic(name, partitions=1, config={"segment.bytes": "20000"})])
+        futures = [producer.send(name, b"%06d" % number * 20) for number in range(2_000)]
+        producer.flush(30)
+        assert [future.result(10).offset for future in futures] == list(range(2_000))
+
+
 def test_ranges_are_read_to_their_ends(bootstrap: str, topic: str) -> None:
     with Producer(bootstrap_servers=bootstrap, batch_size=2_000) as out:
         for partition in range(3):

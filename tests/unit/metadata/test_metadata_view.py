@@ -68,6 +68,12 @@ def test_brokers_are_told_with_the_address_of_the_listener_and_topics_by_name() 
     assert [broker.port for broker in internal.brokers] == [19095, 19095]
 
 
+def test_the_largest_batch_of_a_topic_is_one_that_fits_into_its_segments() -> None:
+    image = some_image()
+    small = image.apply([ConfigRecord(1, "t", "segment.bytes", "20000")], image.next_offset + 1)
+    assert answer(MetadataView(), small, "t").topics[0].max_message_bytes == 20_000
+
+
 def test_named_topics_keep_the_requests_order_and_errors_are_their_own() -> None:
     response = answer(MetadataView(), some_image(), "nope", "t", "a/b", "t")
     assert [(topic.name, topic.error.code) for topic in response.topics] == [

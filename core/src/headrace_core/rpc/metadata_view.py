@@ -99,9 +99,11 @@ class MetadataView:
         return kept[1]
 
     def _topic_message(self, image: MetadataImage, topic: TopicImage) -> metadata_pb2.TopicMetadata:
-        max_message_bytes = topic_value(
-            image, topic.name, "max.message.bytes", broker_id=self._broker_id, static=self._topic_defaults
-        )
+        # A batch must fit into a segment too: whoever makes segments small, to see old ones go, still gets records.
+        limits = [
+            topic_value(image, topic.name, key, broker_id=self._broker_id, static=self._topic_defaults)
+            for key in ("max.message.bytes", "segment.bytes")
+        ]
         return metadata_pb2.TopicMetadata(
             name=topic.name,
             topic_id=topic.topic_id,
@@ -110,7 +112,7 @@ class MetadataView:
                 _partition_message(number, partition, image if self._offline else None)
                 for number, partition in enumerate(topic.partitions)
             ],
-            max_message_bytes=max_message_bytes,
+            max_message_bytes=min(limits),
         )
 
 

@@ -17,6 +17,7 @@ import asyncio
 import atexit
 import concurrent.futures
 import contextlib
+import errno
 import gc
 import logging
 import os
@@ -45,6 +46,7 @@ class IoThread:
 
     def __init__(self) -> None:
         self.loop = asyncio.new_event_loop()
+        self.loop.set_exception_handler(_note)
         self._thread = threading.Thread(target=self._run, name="headrace-io", daemon=True)
         self._tasks: set[asyncio.Task[Any]] = set()
         self._thread.start()
@@ -118,6 +120,24 @@ class IoThread:
         """End the thread. Clients must be closed before."""
         self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join(5)
+
+
+def _note(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """What nobody waits for and went wrong. grpc.aio's poller now and then reads a descriptor that was closed under it,
+    when another loop of the process ends (EBADF); nothing is lost by it, and it is no traceback for a user."""
+    error = context.get("exception")
+    if isinstance(error, OSError) and error.errno == errno.EBADF and "_handle_events" in _innermost(error):
+        logger.debug("grpc's poller met a closed descriptor")
+    else:
+        loop.default_exception_handler(context)
+
+
+def _innermost(error: BaseException) -> str:
+    """The name of the function that raised."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    return "" if trace is None else trace.tb_frame.f_code.co_name
 
 
 def call_in(loop: asyncio.AbstractEventLoop, function: Callable[[], object]) -> None:
