@@ -19,6 +19,7 @@ from broker_world import WAIT_S, Cluster, Topic, until
 from headrace import Admin, TopicPartition, TopicPartitionReplica
 from headrace_core.errors import (
     BrokerIdNotRegisteredError,
+    CorruptLogError,
     InvalidRequestError,
     LeaderNotAvailableError,
     LogDirNotFoundError,
@@ -169,6 +170,36 @@ def test_a_directory_that_goes_away_takes_its_partitions_and_comes_back_with_the
         assert all(not part.offline_replicas for part in world.metadata(topic))
 
 
+def test_a_quarantined_replica_is_listed_with_its_reason(world: TwoDirectories, client: Admin) -> None:
+    topic = world.cluster.topic("rotten", 2)
+    for number in range(2):
+        assert not topic.produce(b"x" * 1000, partition=number).error.code
+    home = world.one if world.places(topic)[1] == "one" else world.two
+    world.cluster.broker.terminate()
+    path = home / "rotten-1" / "partition.metadata"
+    path.write_bytes(path.read_bytes().replace(b"topic_id: ", b"topic_id: A"))
+    world.cluster.restart()
+    (well, bad) = sorted(
+        (each for directory in client.describe_log_dirs()[1] for each in directory.replicas),
+        key=lambda each: each.partition,
+    )
+    assert (well.partition, well.error) == (0, None)
+    assert bad.partition == 1
+    assert isinstance(bad.error, CorruptLogError)
+    assert str(path) in bad.error.message
+    assert 1000 < bad.size_bytes < 1200
+    directories = cli(world, "log-dirs", "describe", "-t", "rotten")[0]["directories"]
+    errors = {each["partition"]: each["error"] for directory in directories for each in directory["replicas"]}
+    assert errors == {0: None, 1: {"code": "CORRUPT_LOG", "message": bad.error.message}}
+    assert all(directory["error"] is None for directory in directories), "the directory is well"
+    done = subprocess.run(
+        [HEADRACE, "log-dirs", "describe", "-t", "rotten", "-b", world.cluster.broker.address()],
+        capture_output=True, text=True, timeout=60, check=True,
+    )  # fmt: skip
+    assert "online, 1 not served" in done.stdout
+    assert f"rotten-1 is not served: {bad.error.message} [CORRUPT_LOG]" in done.stdout
+
+
 def test_log_dirs_are_described_by_the_sdk_and_the_command_line(world: TwoDirectories, client: Admin) -> None:
     topic = world.cluster.topic("described", 3)
     world.cluster.topic("other")
@@ -203,7 +234,7 @@ def test_log_dirs_are_described_by_the_sdk_and_the_command_line(world: TwoDirect
         "path", "directory_id", "error", "total_bytes", "usable_bytes", "replicas"
     }  # fmt: skip
     assert set(row["directories"][0]["replicas"][0]) == {
-        "topic", "partition", "size_bytes", "offset_lag", "is_future"
+        "topic", "partition", "size_bytes", "offset_lag", "is_future", "error"
     }  # fmt: skip
     assert "BROKER_ID_NOT_REGISTERED" in cli(world, "log-dirs", "describe", "--broker", "7", code=1)
 

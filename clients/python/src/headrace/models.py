@@ -172,13 +172,16 @@ class TopicPartitionReplica(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class ReplicaInfo:
     """One replica in a log directory. ``is_future``: a copy that will replace the replica in another directory;
-    ``offset_lag``: how many offsets its log's end is behind (of a future one: behind the present replica's)."""
+    ``offset_lag``: how many offsets its log's end is behind (of a future one: behind the present replica's);
+    ``error``: why the broker does not serve it although the directory is online (CorruptLogError: it is damaged and
+    quarantined), or None."""
 
     topic: str
     partition: int
     size_bytes: int
     offset_lag: int
     is_future: bool
+    error: HeadraceError | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -335,18 +335,20 @@ class LogDirDescription(_message.Message):
     def __init__(self, path: _Optional[str] = ..., directory_id: _Optional[bytes] = ..., error: _Optional[_Union[_common_pb2.Error, _Mapping]] = ..., partitions: _Optional[_Iterable[_Union[LogDirPartition, _Mapping]]] = ..., total_bytes: _Optional[int] = ..., usable_bytes: _Optional[int] = ...) -> None: ...
 
 class LogDirPartition(_message.Message):
-    __slots__ = ("topic", "partition", "size_bytes", "offset_lag", "is_future")
+    __slots__ = ("topic", "partition", "size_bytes", "offset_lag", "is_future", "error")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
     OFFSET_LAG_FIELD_NUMBER: _ClassVar[int]
     IS_FUTURE_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
     topic: str
     partition: int
     size_bytes: int
     offset_lag: int
     is_future: bool
-    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., size_bytes: _Optional[int] = ..., offset_lag: _Optional[int] = ..., is_future: _Optional[bool] = ...) -> None: ...
+    error: _common_pb2.Error
+    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., size_bytes: _Optional[int] = ..., offset_lag: _Optional[int] = ..., is_future: _Optional[bool] = ..., error: _Optional[_Union[_common_pb2.Error, _Mapping]] = ...) -> None: ...
 
 class AlterReplicaLogDirsRequest(_message.Message):
     __slots__ = ("directories", "broker_id")

@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from headrace_core.errors import HeadraceError, InvalidConfigError, StorageError
 from headrace_core.log.checkpoints import LOCK, META_PROPERTIES
 from headrace_core.log.directory import LogDirectory
 from headrace_core.log.files import FileSystem
+from headrace_core.log.segment import LOG_SUFFIX
 from headrace_core.log.space import SpaceGauge
 from headrace_core.log.writer import DirectoryWriter
 from headrace_core.node.meta_properties import MetaProperties, check_agreement, read_meta
@@ -73,6 +75,8 @@ class LogDescription:
     #: By how much the log's end is behind: of the present log, for a future one; else 0.
     offset_lag: int
     is_future: bool
+    #: Why it is not served although its directory is online; None: it is.
+    error: HeadraceError | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,15 +162,37 @@ def check_mounted(directory: LogDirectory) -> None:
         raise OSError(f"{root}/{META_PROPERTIES} belongs to another directory than the one that was opened")
 
 
-def describe(held: HeldDirectory, futures: Iterable[LogDescription] = ()) -> DirectoryDescription:
-    """The directory with its logs, ``futures`` among them; measures its disk."""
+def describe(
+    held: HeldDirectory,
+    futures: Iterable[LogDescription] = (),
+    refused: Mapping[TopicPartition, HeadraceError] = MappingProxyType({}),
+) -> DirectoryDescription:
+    """The directory with its logs, ``futures`` and quarantined ones among them; measures its disk. ``refused``: which
+    logs are not served, and why."""
     if held.writer is not None and held.failure is None:
         held.measure()
     error, logs = held.failure, list(futures)
     if held.writer is not None and error is None:
+        directory = held.writer.directory
         logs += [
-            LogDescription(partition=partition, size_bytes=log.size_bytes, offset_lag=0, is_future=False)
-            for partition, log in list(held.writer.directory.logs.items())
+            LogDescription(
+                partition=partition,
+                size_bytes=log.size_bytes,
+                offset_lag=0,
+                is_future=False,
+                error=refused.get(partition),
+            )
+            for partition, log in list(directory.logs.items())
+        ]
+        logs += [
+            LogDescription(
+                partition=partition,
+                size_bytes=_segment_bytes(directory.fs, f"{directory.root}/{partition}"),
+                offset_lag=0,
+                is_future=False,
+                error=damage,
+            )
+            for partition, damage in list(directory.quarantined.items())
         ]
     space = held.space if error is None else None
     return DirectoryDescription(
@@ -177,6 +203,14 @@ def describe(held: HeldDirectory, futures: Iterable[LogDescription] = ()) -> Dir
         usable_bytes=-1 if space is None else space.free_bytes,
         logs=[] if error is not None else sorted(logs, key=lambda log: (log.partition, log.is_future)),
     )
+
+
+def _segment_bytes(fs: FileSystem, path: str) -> int:
+    """Of a log that is not open."""
+    try:
+        return sum(fs.file_size(f"{path}/{name}") for name in fs.listdir(path) if name.endswith(LOG_SUFFIX))
+    except OSError:
+        return 0  # it is being taken away: there is nothing any more
 
 
 def least_loaded(candidates: Collection[HeldDirectory], added: dict[HeldDirectory, int]) -> HeldDirectory:

@@ -207,20 +207,15 @@ class Storage:
         """
         deleted: list[TopicPartition] = []
         refused = await settle_moves(self._held)
-        known = {
-            item
-            for writer in self.writers()
-            for item, topic_id in writer.directory.holdings()
-            if topic_id and belongs(topic_id)
-        }
         for held in self._held:
             writer = held.writer
             if writer is None or writer.failure is not None:
                 continue
             directory = writer.directory
-            gone = [item for item, topic_id in directory.holdings() if topic_id and not belongs(topic_id)]
-            gone += [item for item in _never_made(directory) if item in known]
-            deleted += await self._delete_in(writer, gone)
+            await self._delete_in(writer, _never_made(directory))
+            deleted += await self._delete_in(
+                writer, [item for item, topic_id in directory.holdings() if topic_id and not belongs(topic_id)]
+            )
             for partition, damage in directory.quarantined.items():
                 refused.setdefault(partition, damage)
             for partition, _ in directory.holdings():
@@ -269,7 +264,7 @@ class Storage:
     def describe(self) -> list[DirectoryDescription]:
         """Every directory, in the order of log.dirs, with its logs by topic and partition. Measures their disks."""
         return [
-            describe(held, [move.describe() for move in self._moves.under_way() if move.target is held])
+            describe(held, [move.describe() for move in self._moves.under_way() if move.target is held], self._refused)
             for held in self._held
         ]
 
@@ -549,8 +544,8 @@ class Storage:
 
 
 def _never_made(directory: LogDirectory) -> list[TopicPartition]:
-    """Empty logs that do not know their topic: what is left of creations that failed half way. Beside a log that knows
-    its topic, in another directory, they are nothing."""
+    """Empty logs that do not know their topic: what is left of creations that failed half way. The partition may be in
+    another directory by now, even in one that is away: where it is made is decided anew."""
     return [item for item, log in directory.logs.items() if log.topic_id is None and log.log_end_offset == 0]
 
 

@@ -107,7 +107,9 @@ def _description(broker_id: int, item: Any) -> LogDirDescription:
         directory_id=item.directory_id,
         error=error_of(item.error),
         replicas=tuple(
-            ReplicaInfo(each.topic, each.partition, each.size_bytes, each.offset_lag, each.is_future)
+            ReplicaInfo(
+                each.topic, each.partition, each.size_bytes, each.offset_lag, each.is_future, error_of(each.error)
+            )
             for each in item.partitions
         ),
         total_bytes=None if item.total_bytes < 0 else item.total_bytes,

@@ -59,7 +59,7 @@ def describe(
                 sum(replica.size_bytes for replica in each.replicas),
                 each.usable_bytes,
                 each.total_bytes,
-                "online" if each.error is None else "offline",
+                _state(each),
             )
             for each in every
         ],
@@ -67,11 +67,18 @@ def describe(
     for each in every:
         if each.error is not None:
             print(f"\nbroker {each.broker_id}, {each.path}: {each.error.message} [{each.error.code}]", flush=True)
+        for replica in each.replicas:
+            if replica.error is not None:
+                print(
+                    f"\nbroker {each.broker_id}, {each.path}, {replica.topic}-{replica.partition} is not served: "
+                    f"{replica.error.message} [{replica.error.code}]",
+                    flush=True,
+                )
     if not topic:
         return
     print(flush=True)
     print_table(
-        ("BROKER", "DIRECTORY", "TOPIC", "PARTITION", "BYTES", "LAG", "FUTURE"),
+        ("BROKER", "DIRECTORY", "TOPIC", "PARTITION", "BYTES", "LAG", "FUTURE", "ERROR"),
         [
             (
                 each.broker_id,
@@ -81,6 +88,7 @@ def describe(
                 replica.size_bytes,
                 replica.offset_lag,
                 "yes" if replica.is_future else "",
+                "" if replica.error is None else replica.error.code,
             )
             for each in every
             for replica in each.replicas
@@ -132,6 +140,8 @@ def _wait(client: Any, wanted: Any, to: str) -> None:
         directories = client.describe_log_dirs([wanted.broker_id], topics=[wanted[:2]])[wanted.broker_id]
         now, future = _whereabouts(directories, is_future=False), _whereabouts(directories, is_future=True)
         if future is None:
+            if now is not None and now[1].error is not None:
+                raise now[1].error
             if now is not None and _same_path(now[0], to):
                 return
             where = "nowhere" if now is None else f"in {now[0]}"
@@ -155,14 +165,24 @@ def _same_path(one: str, other: str) -> bool:
     return one.rstrip("/") == other.rstrip("/")
 
 
+def _state(directory: Any) -> str:
+    damaged = sum(replica.error is not None for replica in directory.replicas)
+    if directory.error is not None:
+        return "offline"
+    return f"online, {damaged} not served" if damaged else "online"
+
+
+def _error(error: Any) -> dict[str, str] | None:
+    return None if error is None else {"code": error.code, "message": error.message}
+
+
 def _directory(directory: Any) -> dict[str, Any]:
     from headrace_core.node.ids import id_to_text
 
-    error = directory.error
     return {
         "path": directory.path,
         "directory_id": id_to_text(directory.directory_id) if directory.directory_id else None,
-        "error": None if error is None else {"code": error.code, "message": error.message},
+        "error": _error(directory.error),
         "total_bytes": directory.total_bytes,
         "usable_bytes": directory.usable_bytes,
         "replicas": [
@@ -172,6 +192,7 @@ def _directory(directory: Any) -> dict[str, Any]:
                 "size_bytes": each.size_bytes,
                 "offset_lag": each.offset_lag,
                 "is_future": each.is_future,
+                "error": _error(each.error),
             }
             for each in directory.replicas
         ],

@@ -48,6 +48,7 @@ def describe_log_dirs(broker: BrokerContext, log_dirs: LogDirs, request: Any) ->
                     size_bytes=log.size_bytes,
                     offset_lag=log.offset_lag,
                     is_future=log.is_future,
+                    error=error_to_proto(log.error),
                 )
     return answer
 
