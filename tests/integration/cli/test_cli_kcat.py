@@ -107,6 +107,35 @@ def test_offsets_choose_where_to_start_and_stop(cli: Cli, topic: str, headrace: 
     assert "INVALID_ARGUMENT" in cli("consume", "-t", topic, "-o", "middle", code=1).err
 
 
+def test_an_offset_that_is_gone_or_to_come_is_where_auto_offset_reset_says(cli: Cli, topic: str) -> None:
+    cli("produce", "-t", topic, stdin=b"0\n1\n2\n3\n4\n")
+    cli("records", "delete", "-t", topic, "--before", "3")
+
+    def read(offset: str, reset: str | None, *flags: str, code: int = 0) -> Any:
+        given = () if reset is None else ("-X", f"auto.offset.reset={reset}")
+        return cli("consume", "-t", topic, "-e", "-D", "", "-o", offset, *given, *flags, code=code)
+
+    for offset in ("1", "99999"):
+        refused = read(offset, "none", code=1)
+        assert f"{topic}-0: offset {offset} is not there: the log holds 3 to 5 (its end)" in refused.err
+        assert "[OFFSET_OUT_OF_RANGE]" in refused.err
+        assert refused.out == b""
+        assert read(offset, "none", "-o", "json", code=1).out == b""
+        first, last = read(offset, "earliest"), read(offset, "latest")
+        assert (first.text, last.text) == ("34", "")
+        assert f"offset {offset} is not there" in first.err
+        assert "reading begins at 3, the start" in first.err
+        assert "reading begins at 5, the end" in last.err
+        assert not read(offset, "earliest", "-q").err
+    assert "reading begins at 3, the start" in read("1", None).err
+    assert "reading begins at 5, the end" in read("99999", None).err
+    for offset in ("3", "-2", "-100", "beginning"):  # these are there: nothing to decide, nothing to say
+        found = read(offset, "none")
+        assert found.text == "34"
+        assert "not there" not in found.err
+    assert read("5", "none").text == ""
+
+
 def test_partitions_can_be_chosen(cli: Cli, topic: str) -> None:
     cli("topics", "alter", topic, "-p", "3")
     for number in range(3):

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from headrace_core.errors import UnknownTopicOrPartitionError
+from headrace_core.errors import OffsetOutOfRangeError, UnknownTopicOrPartitionError
 from headrace_core.types import TopicPartition
 
 from .app import broken_pipe
@@ -70,6 +70,10 @@ def consume(
     -c), and both may be given: -o -10 -o json. For a stream of JSON objects use -J.
 
     \b
+    An offset N that is not there: `-X auto.offset.reset=` decides. earliest and latest begin there, none is an
+    error. Without it: the first record there is for one that is gone, the end for one beyond it.
+
+    \b
     Examples:
       headrace consume -t orders -e
       headrace consume -t orders -p 0 -o -10 -e -f '%o %k=%s\\n'
@@ -84,17 +88,19 @@ def consume(
     if json_lines and template is not None:
         raise typer.BadParameter("-J and -f exclude each other")
     writer: _Writer
+    tell_resets = not quiet
     if as_document:
         writer = _DocumentWriter()
         quiet = True  # notes between the lines of a document would help nobody
     else:
         writer = _Writer(_renderer(template, json_lines, delimiter, key_delimiter, null), unbuffered)
     config = client_config(bootstrap, properties, **{"allow.auto.create.topics": False})
+    choice = _Choice(wanted, config.get("auto.offset.reset"), tell_resets)
     if count == 0:
         writer.close()
         return
     try:
-        _run(config, topic, partitions, wanted, exit_at_end, count, writer, quiet)
+        _run(config, topic, partitions, choice, exit_at_end, count, writer, quiet)
     except BrokenPipeError:
         raise typer.Exit(broken_pipe()) from None
     except KeyboardInterrupt:
@@ -154,6 +160,34 @@ class _DocumentWriter(_Writer):
             sys.stdout.buffer.flush()
 
 
+@dataclass(frozen=True)
+class _Choice:
+    """Where to begin. ``reset``: the user's auto.offset.reset, None when none was given; ``tell``: say on stderr
+    that an offset is not there."""
+
+    wanted: OffsetRange
+    reset: str | None = None
+    tell: bool = True
+
+    def start(self, partition: TopicPartition, beginning: int, end: int, by_time: int | None) -> int:
+        """The first offset to read of a partition that holds [beginning, end); OffsetOutOfRangeError when the one that
+        was named is not there and auto.offset.reset is none."""
+        start = self.wanted.start(beginning, end, by_time)
+        named = self.wanted.at
+        if named is None or beginning <= named <= end or named < 0:  # -N: up to N, so that fewer are no error
+            return start
+        why = f"{partition}: offset {named} is not there: the log holds {beginning} to {end} (its end)"
+        if self.reset == "none":
+            raise OffsetOutOfRangeError(
+                f"{why}, and auto.offset.reset=none: give -o one of those, or auto.offset.reset=earliest or latest"
+            )
+        at_start = named < beginning if self.reset is None else self.reset == "earliest"
+        start = beginning if at_start else end
+        if self.tell:
+            note(f"% {why}; reading begins at {start}, the {'start' if at_start else 'end'}")
+        return start
+
+
 @dataclass
 class _Progress:
     """How far each partition is to be read. ``stops``: the offset to stop before; ``stop_ms``: the first record this
@@ -190,7 +224,7 @@ def _run(
     config: dict[str, Any],
     topic: str,
     only: list[int] | None,
-    wanted: OffsetRange,
+    choice: _Choice,
     exit_at_end: bool,
     count: int | None,
     writer: _Writer,
@@ -201,8 +235,8 @@ def _run(
     with Consumer(config) as consumer:
         partitions = _partitions(consumer, topic, only)
         consumer.assign(partitions)
-        stops = _position(consumer, partitions, wanted, exit_at_end)
-        progress = _Progress(stops, wanted.stop_ms, count, set(partitions))
+        stops = _position(consumer, partitions, choice, exit_at_end)
+        progress = _Progress(stops, choice.wanted.stop_ms, count, set(partitions))
         _close_finished(consumer, progress, quiet)
         while not progress.over():
             limit = _POLL_RECORDS if progress.left is None else min(_POLL_RECORDS, progress.left)
@@ -237,7 +271,7 @@ def _partitions(consumer: Any, topic: str, only: list[int] | None) -> list[Topic
 
 
 def _position(
-    consumer: Any, partitions: list[TopicPartition], wanted: OffsetRange, exit_at_end: bool
+    consumer: Any, partitions: list[TopicPartition], choice: _Choice, exit_at_end: bool
 ) -> dict[TopicPartition, int]:
     """Seek every partition to its start; returns the offsets to stop before, for those that have one."""
     beginnings, ends = consumer.beginning_offsets(partitions), consumer.end_offsets(partitions)
@@ -248,10 +282,13 @@ def _position(
         found = consumer.offsets_for_times(dict.fromkeys(partitions, time_ms))
         return {partition: found[partition].offset if found.get(partition) else None for partition in partitions}
 
-    starts_by_time, stops_by_time = at(wanted.start_ms), at(wanted.stop_ms)
+    starts_by_time, stops_by_time = at(choice.wanted.start_ms), at(choice.wanted.stop_ms)
+    starts = {
+        partition: choice.start(partition, beginnings[partition], ends[partition], starts_by_time[partition])
+        for partition in partitions
+    }
     stops: dict[TopicPartition, int] = {}
-    for partition in partitions:
-        start = wanted.start(beginnings[partition], ends[partition], starts_by_time[partition])
+    for partition, start in starts.items():
         consumer.seek(partition, start)
         by_time = stops_by_time[partition]
         if by_time is not None:

@@ -26,7 +26,8 @@ class OffsetRange:
     def start(self, beginning: int, end: int, by_time: int | None) -> int:
         """The first offset to read of a partition that holds [beginning, end). ``by_time``: the offset found for
         ``start_ms``, None when no record is that late. An offset whose record is gone means the first there is, so
-        that nothing that can be read is left out; one beyond the end is kept: auto.offset.reset decides there."""
+        that nothing that can be read is left out; one beyond the end is kept. ``_Choice`` in consume.py, which knows
+        auto.offset.reset, looks at both."""
         if self.from_end:
             return end
         if self.start_ms is not None:
