@@ -10,6 +10,7 @@ from log_world import NOW_MS, ORDERS, ROOT, TOPIC_ID, batch, formatted, open_dir
 from headrace_core.errors import CorruptLogError, DiskFullError
 from headrace_core.log import Append, LogConfig, LogDirectory, PartitionLog
 from headrace_core.log.dump import Problem
+from headrace_core.log.index import OFFSET_ENTRY, TIME_ENTRY
 from headrace_core.log.scrubbing import scrub_segment
 from headrace_core.log.verify import verify
 from headrace_core.records import decode_batch
@@ -154,3 +155,36 @@ def test_an_epoch_that_kafkas_checkpoint_lacks_is_no_damage_ever_after(is_clean:
     assert scrubbed(directory, log) == []
     assert log.epochs.is_vouched_for is not is_clean, "made anew from the batches, or still Kafka's"
     assert [entry.epoch for entry in log.epochs.entries] == ([0, 2, 3] if is_clean else [0, 1, 2, 3])
+
+
+def test_an_index_with_one_entry_for_batches_that_came_together_is_believed() -> None:
+    """So Kafka wrote them up to 3.9, on followers and when it compacted: where the first batch begins, and with which
+    offset the last one ends."""
+    fs = formatted()
+    config = LogConfig(index_interval_bytes=0)
+    directory = open_directory(fs, config)
+    log = directory.create(ORDERS, TOPIC_ID, config)
+    for number in range(40):
+        log.append(batch(f"v{number}", timestamp_ms=NOW_MS + number * 10), 0)
+    log.roll()
+    log.append(batch("v40", timestamp_ms=NOW_MS + 400), 0)
+    places = [(place.position, place.header.last_offset) for place in log.segments[0].places(0, log.segments[0].size)]
+    directory.close()
+    stem = f"{ROOT}/{ORDERS}/{0:020d}"
+    groups = [places[at : at + 8] for at in range(8, 40, 8)]
+    fs.replace(f"{stem}.index", b"".join(OFFSET_ENTRY.pack(group[-1][1], group[0][0]) for group in groups))
+    fs.replace(
+        f"{stem}.timeindex", b"".join(TIME_ENTRY.pack(NOW_MS + group[-1][1] * 10, group[-1][1]) for group in groups)
+    )
+    log = open_directory(fs, config).logs[ORDERS]
+    for offset in range(41):
+        for max_bytes in (1, 200, 1000):
+            result = log.read(offset, max_bytes)
+            assert result is not None
+            assert decode_batch(result.records)[0].offset == offset
+        for ms in (offset * 10 - 5, offset * 10):
+            assert log.offset_for_timestamp(NOW_MS + ms) == (NOW_MS + offset * 10, offset, 0)
+    for position, last_offset in places:
+        assert log.segments[0].offset_before(position) == last_offset
+    assert log.segments[0].end_offset == 40
+    assert log.segments[0].index_fault is None

@@ -302,7 +302,10 @@ class LogSegment:
             if self.size == 0 and (offsets or timestamps):
                 return f"{self.path} is empty, its indexes are not"
             if positions:
-                next(self._walk_from(IndexEntry(positions[-1], self.base_offset + offsets[-1]), self.size))
+                last = IndexEntry(positions[-1], self.base_offset + offsets[-1])
+                for place in self._walk_from(last, self.size):
+                    if place.header.last_offset >= last.last_offset:
+                        break
         except CorruptLogError as error:
             return error.message
         return None

@@ -28,7 +28,8 @@ class IndexMismatchError(CorruptLogError):
 
 class BatchWalk:
     """Iterates over headers, a few of them for each read while batches are small. CorruptLogError where they cannot
-    follow each other; IndexMismatchError where the first one does not end with ``indexed_offset`` (-1: not known)."""
+    follow each other; IndexMismatchError where the first one ends above ``indexed_offset`` (-1: not known), or no other
+    ends with it."""
 
     __slots__ = ("_chunk", "_chunk_at", "_end", "_indexed_offset", "_next_offset", "_position", "_segment")
 
@@ -47,7 +48,7 @@ class BatchWalk:
     def __next__(self) -> Place:
         position = self._position
         if position >= self._end:
-            if self._indexed_offset >= 0:
+            if self._indexed_offset >= 0 and position >= self._segment.size:
                 raise self._mismatch(f"the log has only {self._segment.size} bytes")
             raise StopIteration
         inside = position - self._chunk_at
@@ -64,9 +65,12 @@ class BatchWalk:
                 f"{without_position(error.message)}"
             ) from error
         if self._indexed_offset >= 0:
-            if header.last_offset != self._indexed_offset:
+            if header.last_offset > self._indexed_offset:
                 raise self._mismatch(f"a batch with offsets {header.base_offset} to {header.last_offset} is there")
-            self._indexed_offset = -1
+            # Below it: so Kafka up to 3.9 writes of several batches that came together (on followers, and when it
+            # compacts): where the first of them begins, and with which offset the last one ends.
+            if header.last_offset == self._indexed_offset:
+                self._indexed_offset = -1
         if header.base_offset < self._next_offset or not self._segment.fits(header.last_offset):
             raise cannot_follow(self._segment.path, position, header, self._next_offset)
         self._next_offset = header.next_offset

@@ -18,7 +18,7 @@ import threading
 from collections.abc import Callable
 
 from headrace_core.clock import Clock
-from headrace_core.errors import CorruptLogError, HeadraceError
+from headrace_core.errors import CorruptLogError, HeadraceError, ServerBusyError
 from headrace_core.log import PartitionLog
 from headrace_core.log.compaction.windows import RateLimiter
 from headrace_core.log.scrubbing import index_files, replace_index_files, scrub_segment
@@ -156,7 +156,8 @@ class Scrubber:
         except CorruptLogError as error:
             if log.cuts == cuts and not cuts % 2:  # else it was truncated while its indexes were made anew
                 self._call(functools.partial(self._on_damage, log, error))
-        except OSError as error:  # the file went meanwhile, or the disk fails: who serves from it will meet it
+        except (OSError, ServerBusyError) as error:
+            # The file went meanwhile, or the disk fails, which who serves from it will meet; or no descriptor is left.
             if segment in log.segments:
                 logger.warning("%s could not be scrubbed: %s", segment.path, error)
         return 0
