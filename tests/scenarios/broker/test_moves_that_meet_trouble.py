@@ -360,6 +360,11 @@ def test_a_half_made_log_yields_to_a_whole_one_in_another_directory() -> None:
             await moved(broker, "/two")
         fs.mkdir("/one/orders-0")  # what is left of a creation that failed after its first step
         fs.sync_directory("/one")
+        fs.break_disk("/two", errno.EIO, reads=True)
+        async with SoloBroker(fs, "/one", "/two", image=broker.image) as half:
+            assert (await half.append("orders", batch(b"x"))).error.code == errors.StorageError.number
+        fs.mend_disk("/two")
+        fs.mkdir("/one/orders-0")
         async with SoloBroker(fs, "/one", "/two", image=broker.image) as again:
             assert again.values("orders") == [b"0000", b"0001", b"0002"]
             assert not fs.exists("/one/orders-0")
@@ -412,5 +417,23 @@ def test_a_topic_made_anew_inherits_nothing_of_a_move_whose_source_failed() -> N
         async with SoloBroker(fs, "/one", "/two", image=broker.image, **SMALL) as again:
             assert again.values("orders") == [b"0000", b"0001"]
             assert homes_of_orders(fs) == ["/two"]
+
+    asyncio.run(asyncio.wait_for(scenario(), 20))
+
+
+def test_records_deleted_under_two_leader_epochs_at_once() -> None:
+    async def scenario() -> None:
+        async with SoloBroker(CrashingFileSystem(), **SMALL) as broker:
+            await broker.topic("orders")
+            await fill(broker, "orders", 0, 3)
+            former = broker.replicas.leader(ORDERS)
+            first = asyncio.create_task(former.delete_records(2))
+            await asyncio.sleep(0)
+            await broker.new_leader("orders", 1, leader_epoch=1)
+            log = former.log
+            log.append(batch(b"0003"), 1)
+            log.delete_records(4)  # as the new leader's client asks, before the first has its answer
+            await first
+            assert former.leader.log_start <= former.leader.high_watermark
 
     asyncio.run(asyncio.wait_for(scenario(), 20))

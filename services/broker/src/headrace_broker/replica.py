@@ -304,7 +304,8 @@ class Replica:
                 await self._released.wait()
                 if self.log is log:
                     raise
-        self.leader.advance_log_start(log.log_start_offset)
+        # A later leader of the same log may have moved it further than this one ever knew.
+        self.leader.advance_log_start(min(log.log_start_offset, high_watermark))
 
 
 def _same(checked: Append) -> Append:
