@@ -46,6 +46,16 @@ SHARDS = (
         ("env", "HEADRACE_FULL_COMPACTION=1", "tools/test.sh", "tests/property/log_compaction"),
         5400,
     ),
+    Shard(
+        "lives",
+        (
+            "env",
+            "HEADRACE_RANDOM_LIVES=3000",
+            "tools/test.sh",
+            "tests/scenarios/broker/test_random_lives_of_a_broker.py",
+        ),
+        1200,
+    ),
     Shard("fuzz", (sys.executable, "tests/fuzz/run_fuzz.py", "--seconds", "600"), 1200),
     Shard("kafka", ("tools/test_kafka.sh",), 1200),
     Shard("bench-smoke", (sys.executable, "bench/run.py", "--smoke"), 900),
