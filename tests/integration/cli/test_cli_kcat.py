@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import signal
 import subprocess
 import threading
@@ -51,6 +52,20 @@ def test_any_bytes_go_through_with_other_delimiters(cli: Cli, topic: str) -> Non
     assert cli("consume", "-t", topic, "-e", "-q", "-f", "%R%s").out == (
         b"\x00\x00\x01\x00" + payload + b"\x00\x00\x00\x06second"
     )
+
+
+def test_what_is_too_large_is_refused_with_its_partition_once_and_the_cure(
+    cli: Cli, topic: str, tmp_path: Path
+) -> None:
+    noise = tmp_path / "noise"  # no codec makes it smaller, and that only the broker can find too large
+    noise.write_bytes(random.Random(7).randbytes(20_000))
+    for key, what in (("segment.bytes", "RECORD_LIST_TOO_LARGE"), ("max.message.bytes", "MESSAGE_TOO_LARGE")):
+        cli("topics", "create", f"{topic}-{key}", "-p", "1", "-c", f"{key}=5000")
+        refused = cli("produce", "-t", f"{topic}-{key}", "-z", "gzip", noise, code=1)
+        assert f"[{what}]" in refused.err
+        assert refused.err.count(f"{topic}-{key}-0") == 1
+        assert "batch.size" in refused.err
+        assert key in refused.err
 
 
 def test_files_are_messages_and_with_l_their_lines_are(cli: Cli, topic: str, tmp_path: Path) -> None:

@@ -156,7 +156,8 @@ def prepare(
         if batch_size > config.message_bytes_max:
             raise RecordTooLargeError(
                 f"a record batch of {batch_size} bytes ({header.record_count} records) is above the topic's "
-                f"max.message.bytes={config.message_bytes_max}: send smaller batches, or raise the topic's limit"
+                f"max.message.bytes={config.message_bytes_max}: send smaller batches (the producer's batch.size), or "
+                "raise the topic's limit"
             )
         last_offset = offset + header.last_offset_delta
         buffers.append(with_base(batch, at, offset, leader_epoch))
@@ -171,7 +172,8 @@ def prepare(
         raise CorruptMessageError(f"{len(view)} bytes of records, but their batches add up to {position}")
     if size > config.segment_bytes:
         raise RecordListTooLargeError(
-            f"{size} bytes of record batches in one append are above the topic's segment.bytes={config.segment_bytes}"
+            f"{size} bytes of record batches in one append are above the topic's segment.bytes={config.segment_bytes}: "
+            "send smaller batches (the producer's batch.size), or raise the topic's limit"
         )
     return Prepared(buffers, metas, size, offset, append_time_ms, latest_ms)
 

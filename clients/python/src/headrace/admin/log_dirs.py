@@ -88,7 +88,7 @@ async def alter_replica_log_dirs(
         return [
             (
                 f"{item.topic}-{item.partition} on broker {broker_id}",
-                from_number(item.error.code, item.error.message),
+                from_number(item.error.code, item.error.message.removeprefix(f"{item.topic}-{item.partition}: ")),
             )
             for item in answer.results
             if item.error.code

@@ -231,7 +231,7 @@ class Sender:
         elif error.retriable and batch.maybe_written:
             self.fail(batch, self._unknown(batch, error))
         else:
-            self.fail(batch, type(error)(f"{queue.topic.name}-{queue.partition}: {error.message}"))
+            self.fail(batch, type(error)(f"{queue.topic.name}-{queue.partition}: {_reason(queue, error)}"))
 
     def release(self, queue: Any) -> None:
         """One batch of the queue has its answer. Once all have, failed ones go back, oldest first."""
@@ -255,7 +255,7 @@ class Sender:
         return UnknownOutcomeError(
             f"{batch.queue.topic.name}-{batch.queue.partition}: {batch.count} records were sent but not acknowledged "
             f"within delivery.timeout.ms={self.delivery_timeout_s * 1000:g}: they may or may not be in the log; the "
-            f"last failure: {error.message}"
+            f"last failure: {_reason(batch.queue, error)}"
         )
 
     async def _sweep(self) -> None:
@@ -323,6 +323,11 @@ def finish(batch: Any, base_offset: int, log_append_time_ms: int, error: Headrac
             loop.call_soon_threadsafe(_run_all, waiters)
         except RuntimeError:
             logger.debug("the event loop of %d waiting sends is closed", len(waiters))
+
+
+def _reason(queue: Any, error: HeadraceError) -> str:
+    """Why, without the partition's name before it, which brokers mostly give and our messages begin with."""
+    return error.message.removeprefix(f"{queue.topic.name}-{queue.partition}: ")
 
 
 def run_callback(future: Any, callback: Callable[[Any], object]) -> None:

@@ -150,7 +150,7 @@ class ProduceStream(StreamHandler[Any]):
         if pending.size > most:
             return RecordListTooLargeError(
                 f"the request has {pending.size} bytes of records, more than socket.request.max.bytes={most}; "
-                f"send smaller requests"
+                "send smaller requests (the producer's batch.size and max.request.size)"
             )
         return None
 

@@ -50,13 +50,14 @@ def accept(
     if len(records) > config.segment_bytes:
         raise RecordListTooLargeError(
             f"{partition}: {len(records)} bytes of records are more than a segment holds "
-            f"(segment.bytes={config.segment_bytes}); send less at once"
+            f"(segment.bytes={config.segment_bytes}): send smaller batches (the producer's batch.size), or raise the "
+            "topic's limit"
         )
     first = read_header(records)
     if first.size > config.message_bytes_max and config.compression_type == "producer":
         raise RecordTooLargeError(
-            f"{partition}: a batch of {first.size} bytes is larger than max.message.bytes={config.message_bytes_max}; "
-            f"send smaller batches or raise the topic's limit"
+            f"{partition}: a batch of {first.size} bytes is larger than max.message.bytes={config.message_bytes_max}: "
+            "send smaller batches (the producer's batch.size), or raise the topic's limit"
         )
     data, headers = validate(records, config, now_ms)
     for header in headers:
