@@ -215,3 +215,19 @@ def test_an_unclean_start_forces_only_what_may_not_be_on_the_disk():
     fs.crash()
     assert values_of(open_directory(fs).logs[logs[3].topic_partition]) == ["a", "b"]
     assert len(again.logs) == 20
+
+
+@pytest.mark.parametrize("is_read", [False, True])
+def test_only_a_few_sealed_segments_keep_their_indexes_in_memory(is_read: bool) -> None:
+    log = open_directory(formatted()).create(ORDERS, TOPIC_ID, LogConfig(index_interval_bytes=0))
+    for number in range(12):
+        for part in range(3):
+            log.append(batch(f"{number} {part}"), 0)
+        log.roll()
+        if is_read:
+            values_of(log, 1)
+            log._forget_places()  # as a compaction does
+    assert len(log.segments) == 13
+    assert sum(segment.index.is_loaded for segment in log.segments[:-1]) <= 4
+    assert sum(segment.time_index.is_loaded for segment in log.segments[:-1]) <= 4
+    assert len(values_of(log)) == 36

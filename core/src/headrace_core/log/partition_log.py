@@ -361,6 +361,7 @@ class PartitionLog(LogReader):
         self.unflushed_since_ms = None
         new = self._create_segment(self.log_end_offset)
         self._segments = (*self._segments, new)
+        self._keep_warm(old, is_active=False)  # it may go on being read; but not all that were ever rolled stay loaded
         self._roll_jitter_ms = self._draw_jitter()
         self._rolled_ms = self._clock.now_ms()
         return new

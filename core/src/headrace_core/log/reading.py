@@ -478,7 +478,11 @@ class LogReader:
 
     def _forget_places(self) -> None:
         self._places = _Places()
-        self._warm = ()  # one of them may be the active segment now, whose indexes stay in memory
+        cold, self._warm = self._warm, ()
+        sealed = self._segments[:-1]  # of the active one, and of those that were replaced, they stay in memory
+        for segment in cold:
+            if segment in sealed:
+                segment.unload_indexes()
 
     def _keep_warm(self, segment: LogSegment, *, is_active: bool) -> None:
         """Sealed segments that are read keep their indexes loaded, but only the last few of them."""
