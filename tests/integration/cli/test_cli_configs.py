@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
 from headrace import Admin, AppendConfig, ConfigResource, LocalCluster, SubtractConfig
+from headrace.cli import configs
 from headrace.errors import InvalidConfigError
+from headrace.models import BrokerInfo, ClusterDescription, ConfigEntry, ConfigSynonym
 
 
 @pytest.fixture
@@ -22,6 +25,7 @@ def topic(cli, headrace: LocalCluster) -> str:
 def altered(cli) -> Iterator[None]:
     """What is set for all brokers goes again: the cluster is everybody's."""
     yield
+    cli("configs", "alter", "--broker", "1", "--delete", "log.cleaner.backoff.ms", code=None)
     cli("configs", "alter", "--broker-default", "--delete", "log.cleaner.backoff.ms,log.retention.ms", code=None)
 
 
@@ -32,7 +36,7 @@ def test_several_keys_lists_and_deletions_in_one_go(cli, topic: str) -> None:
     lines = cli(
         "configs", "alter", "-t", topic, "--subtract", "cleanup.policy=compact", "--delete", "retention.ms"
     ).lines
-    assert lines == ["cleanup.policy=delete", "retention.ms: back to its default"]
+    assert lines == ["cleanup.policy=delete", "retention.ms: no longer set here; now 604800000 (default)"]
     changed = cli("configs", "alter", "-t", topic, "--append", "cleanup.policy=compact", "-o", "json").json()
     assert changed["changed"] == {"cleanup.policy": "delete,compact"}
     cli("configs", "alter", "-t", topic, "--delete", "cleanup.policy,retention.ms")
@@ -82,6 +86,50 @@ def test_a_brokers_key_is_in_force_when_the_command_returns(cli, headrace: Local
     assert "'log.cleaner.backoff.ms': '14999 -> 14998'" in headrace.log("broker", 1)
     cli("configs", "alter", "--broker", "1", "--delete", "log.cleaner.backoff.ms")
     assert "'log.cleaner.backoff.ms': '14998 -> 14999'" in headrace.log("broker", 1)
+
+
+def test_a_key_that_is_set_no_longer_is_told_with_what_holds_now(cli, topic: str, altered: None) -> None:
+    key = "log.cleaner.backoff.ms"
+    cli("configs", "alter", "--broker-default", "--set", f"{key}=14997", "--set", "log.retention.ms=70000")
+    cli("configs", "alter", "--broker", "1", "--set", f"{key}=14996")
+    own = f"{key}: no longer set here; now 14997 (dynamic_default_broker)"
+    every = f"{key}: no longer set here; now 14996 (dynamic_broker)"
+    for arguments, line in ((("--broker", "1"), own), (("--broker-default",), every)):
+        checked = cli("configs", "alter", *arguments, "--delete", key, "--validate-only")
+        assert checked.lines == [f"{line} (only checked)"]
+    assert cli("configs", "alter", "--broker-default", "--delete", key).lines == [every]
+    last = cli("configs", "alter", "--broker", "1", "--delete", key, "-o", "json").json()
+    assert last["changed"] == {key: None}
+    assert last["now"] == {key: [{"brokers": [], "value": "15000", "source": "default"}]}
+
+    line = "retention.ms: no longer set here; now 70000 (dynamic_default_broker)"
+    cli("configs", "alter", "-t", topic, "--set", "retention.ms=5000")
+    assert cli("configs", "alter", "-t", topic, "--delete", "retention.ms").lines == [line]
+    cli("configs", "alter", "-t", topic, "--set", "retention.ms=5000")
+    assert cli("topics", "alter", topic, "--delete-config", "retention.ms").lines[1:] == [line]
+
+
+def test_brokers_that_differ_are_told_apart() -> None:
+    def entry(*sources: str) -> ConfigEntry:
+        values = tuple(
+            ConfigSynonym("k", value, source) for value, _, source in (each.partition(" ") for each in sources)
+        )
+        return ConfigEntry("k", values[0].value, values[0].source, synonyms=values)
+
+    admin = Mock()
+    admin.describe_cluster.return_value = ClusterDescription(
+        "c", 100, tuple(BrokerInfo(number, "127.0.0.1", 1) for number in (1, 2, 3))
+    )
+    admin.describe_configs.return_value = {
+        ConfigResource("broker", "1"): {"k": entry("5 dynamic_default_broker", "1 default")},
+        ConfigResource("broker", "2"): {"k": entry("7 dynamic_broker", "5 dynamic_default_broker", "1 default")},
+        ConfigResource("broker", "3"): {"k": entry("1 default")},
+    }
+    held = configs.what_holds(admin, ConfigResource("broker", ""), ["k", "unknown"])
+    assert configs.told("k", held["k"]) == (
+        "k: no longer set here; now 1 (default) on broker 1, 3; 7 (dynamic_broker) on broker 2"
+    )
+    assert configs.told("unknown", held["unknown"]) == "unknown: no longer set here"
 
 
 def test_a_key_that_does_nothing_here_is_told_so(cli, topic: str) -> None:

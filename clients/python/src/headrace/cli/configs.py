@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from typing import Annotated, Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated, Any, NamedTuple
 
 import typer
 
@@ -18,6 +18,13 @@ _BrokerDefault = Annotated[bool, typer.Option("--broker-default", help="What all
 
 #: The commas between keys: not those inside [...], nor those before what is no KEY=VALUE.
 _BETWEEN_KEYS = re.compile(r",(?![^\[]*\])(?=[^,=\[\]]+=)")
+
+#: The source of what is set for a resource: (its type, whether it has a name).
+_SOURCES = {
+    ("topic", True): "dynamic_topic",
+    ("broker", True): "dynamic_broker",
+    ("broker", False): "dynamic_default_broker",
+}
 
 
 def register(app: typer.Typer) -> None:
@@ -90,7 +97,7 @@ def alter(
     ] = None,
     delete: Annotated[
         list[str] | None,
-        typer.Option("--delete", "--delete-config", metavar="KEY,...", help="Back to its default; repeatable."),
+        typer.Option("--delete", "--delete-config", metavar="KEY,...", help="Set it no longer here; repeatable."),
     ] = None,
     append: Annotated[
         list[str] | None, typer.Option("--append", metavar="KEY=V,V", help="Add to a list; repeatable.")
@@ -107,7 +114,7 @@ def alter(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TEXT,
 ) -> None:
-    """Set keys, or put them back to their default; what is not named stays. All of it is done, or nothing.
+    """Set keys, or set them no longer, and tell what holds then; what is not named stays. All is done, or nothing.
 
     \b
     Examples:
@@ -135,15 +142,60 @@ def alter(
     with admin(bootstrap) as client:
         client.alter_configs({resource: changes}, validate_only=validate_only)
         now = {} if validate_only else client.describe_configs([resource])[resource]
+        deleted = [key for key, value in changes.items() if value is None]
+        held = what_holds(client, resource, deleted) if deleted else {}
     tell_notes(resource.type, changes)
     if output is OutputFormat.JSON:
         changed = {key: _shown(value, now.get(key)) for key, value in changes.items()}
-        print_json({"type": resource.type, "name": resource.name, "validate_only": validate_only, "changed": changed})
+        document = {"type": resource.type, "name": resource.name, "validate_only": validate_only, "changed": changed}
+        print_json({**document, "now": {key: [each._asdict() for each in values] for key, values in held.items()}})
         return
     for key, value in changes.items():
-        text = _shown(value, now.get(key))
-        said = f"{key}={text}" if text is not None else f"{key}: back to its default"
+        said = told(key, held[key]) if value is None else f"{key}={_shown(value, now.get(key))}"
         print(f"{said} (only checked)" if validate_only else said)
+
+
+class Held(NamedTuple):
+    """What a key has once it is no longer set for a resource. ``brokers``: those that have it so, where they differ.
+    ``value`` is None when it is not shown."""
+
+    brokers: tuple[int, ...]
+    value: str | None
+    source: str
+
+
+def what_holds(client: Any, resource: Any, keys: Sequence[str]) -> dict[str, list[Held]]:
+    """For each of the deleted ``keys`` what holds in its place; of all brokers' default, on each live broker. It is
+    the same before they are deleted (after a check that changed nothing) and after."""
+    from .. import ConfigResource
+
+    asked = [resource]
+    if resource.type == "broker" and not resource.name:
+        asked = [ConfigResource("broker", str(each.broker_id)) for each in client.describe_cluster().brokers]
+    found = client.describe_configs(asked, include_synonyms=True)
+    return {key: _held(key, _SOURCES[resource.type, bool(resource.name)], found) for key in keys}
+
+
+def _held(key: str, gone: str, found: Mapping[Any, Mapping[str, Any]]) -> list[Held]:
+    """``gone``: the source that the key is deleted from."""
+    who: dict[tuple[str | None, str], list[int]] = {}
+    for resource, entries in found.items():
+        entry = entries.get(key)
+        left = [item for item in entry.synonyms if item.source != gone] if entry is not None else []
+        if entry is not None and left:
+            now = (None if entry.is_sensitive else left[0].value, left[0].source)
+            who.setdefault(now, []).extend([int(resource.name)] if resource.type == "broker" else [])
+    return [Held(tuple(brokers) if len(who) > 1 else (), *now) for now, brokers in who.items()]
+
+
+def told(key: str, held: Sequence[Held]) -> str:
+    """``log.cleaner.threads: no longer set here; now 2 (dynamic_default_broker)``."""
+    shown = [
+        f"{'[hidden]' if each.value is None else each.value} ({each.source})"
+        + (f" on broker {', '.join(map(str, each.brokers))}" if each.brokers else "")
+        for each in held
+    ]
+    return f"{key}: no longer set here" + (f"; now {'; '.join(shown)}" if shown else "")
 
 
 def _change(changes: dict[str, Any], key: str, value: Any, flag: str) -> None:

@@ -8,6 +8,7 @@ import typer
 
 from .client import DEFAULT_BOOTSTRAP, Bootstrap, admin
 from .config_notes import tell_notes
+from .configs import told, what_holds
 from .output import Output, OutputFormat, key_values, print_json, print_table
 
 _Name = Annotated[str, typer.Argument(metavar="NAME", help="The topic.")]
@@ -139,7 +140,7 @@ def alter(
     ] = None,
     config: _Config = None,
     delete_config: Annotated[
-        list[str] | None, typer.Option("--delete-config", metavar="KEY", help="Back to its default; repeatable.")
+        list[str] | None, typer.Option("--delete-config", metavar="KEY", help="Set it no longer here; repeatable.")
     ] = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TEXT,
@@ -154,7 +155,8 @@ def alter(
     from .. import ConfigResource
 
     changes: dict[str, str | None] = dict(key_values(config or (), "--config"))
-    changes |= dict.fromkeys(delete_config or ())
+    deleted = list(dict.fromkeys(delete_config or ()))
+    changes |= dict.fromkeys(deleted)
     if partitions is None and not changes:
         raise typer.BadParameter("nothing to change: give -p, -c or --delete-config")
     with admin(bootstrap) as client:
@@ -164,10 +166,14 @@ def alter(
         if partitions is not None:
             client.create_partitions({name: partitions})
         row = _summary(client.describe_topics([name])[0])
+        held = what_holds(client, ConfigResource("topic", name), deleted) if deleted else {}
     if output is OutputFormat.JSON:
-        print_json({**row, "changed": changes})
+        now = {key: [each._asdict() for each in values] for key, values in held.items()}
+        print_json({**row, "changed": changes, "now": now})
     else:
         print(f"altered {name}: {row['partitions']} partitions" + (f", {len(changes)} keys" if changes else ""))
+        for key in deleted:
+            print(told(key, held[key]))
 
 
 def delete(
