@@ -79,6 +79,26 @@ def test_a_clusters_life(bare_cli: Cli, data: Path) -> None:
     assert not data.exists()
 
 
+def test_overrides_of_a_running_cluster(bare_cli: Cli, data: Path) -> None:
+    """Wrong ones are refused and change nothing; right ones are kept, and it is said when they take effect."""
+    bare_cli("up", "--data", data, "--port", "0", "-d")
+    stored = (data / "cluster.json").read_text()
+    wrong = bare_cli("up", "--data", data, "-d", "-c", "wrong.key=1", code=1)
+    assert "unknown server configuration key 'wrong.key' [INVALID_CONFIG]" in wrong.err
+    disks = bare_cli("up", "--data", data, "-d", "-c", "log.dirs=a,b", code=1)
+    assert "A broker with several disks" in disks.err
+    assert (data / "cluster.json").read_text() == stored
+
+    kept = bare_cli("up", "--data", data, "-d", "-c", "num.partitions=4", "-o", "json")
+    assert kept.json()["already_running"] is True
+    assert "takes effect when the cluster (or a node: `headrace restart" in kept.err
+    assert "controller 1, broker 1" in kept.err
+    bare_cli("restart", "--data", data, "broker", "1")
+    assert "num.partitions=4" in (data / "config" / "broker-1.properties").read_text()
+    bare_cli("up", "--data", data, "-d", "-c", "num.partitions=")
+    assert (data / "cluster.json").read_text().count("num.partitions") == 0
+
+
 def test_nodes_keep_none_of_the_callers_descriptors(program: str, bare_cli: Cli, data: Path) -> None:
     """`headrace up -d` in a script's pipe must not keep the pipe open; nor a lock that the script holds."""
     held = data.parent / "held-by-the-caller"
@@ -161,10 +181,14 @@ def test_several_brokers_spread_a_topics_partitions(bare_cli: Cli, data: Path) -
 
 
 def test_a_node_that_cannot_start_is_explained_by_its_own_log(bare_cli: Cli, data: Path) -> None:
-    failed = bare_cli("up", "--data", data, "--port", "0", "-d", "-c", "log.flsh=os", code=1)
+    bare_cli("up", "--data", data, "--port", "0", "-d")
+    bare_cli("down", "--data", data)
+    (data / "broker-1" / "meta.properties").write_text("scribbled over\n")
+    failed = bare_cli("up", "--data", data, "-d", code=1)
     assert "CLUSTER_START_FAILED" in failed.err
-    assert "log.flsh" in failed.err
-    assert "did you mean 'log.flush'" in failed.err
+    assert "broker 1" in failed.err
+    assert "  | " in failed.err
+    assert str(data / "broker-1" / "meta.properties") in failed.err.partition("  | ")[2]
     assert not failed.out
 
 

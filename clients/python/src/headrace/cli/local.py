@@ -41,7 +41,10 @@ def up(
     ] = None,
     detach: Annotated[bool, typer.Option("-d", "--detach", help="Return when all nodes serve; they go on.")] = False,
     config: Annotated[
-        list[str] | None, typer.Option("--config", "-c", help="KEY=VALUE for every node's configuration; repeatable.")
+        list[str] | None,
+        typer.Option(
+            "--config", "-c", help="KEY=VALUE for every node's configuration, kept; KEY= removes it. Repeatable."
+        ),
     ] = None,
     timeout: Annotated[float, typer.Option(help="Seconds that a node may take until it serves.")] = 30.0,
     output: Output = OutputFormat.TEXT,
@@ -68,6 +71,8 @@ def up(
     begun = time.monotonic()
     started = cluster.up(topology)
     _print_up(cluster, started, time.monotonic() - begun, detach, output)
+    if config and started.behind:
+        _tell_behind(cluster, started)
     if not detach:
         if not started.nodes:
             note("it belongs to another `headrace up`, or was started with -d; this one ends")
@@ -104,6 +109,15 @@ def _print_up(cluster: ClusterDirectory, started: Started, seconds: float, detac
     say(f"  headrace consume -t orders -e{flag}")
     say(f"  headrace ps --data {data}")
     say(f"  headrace down --data {data}" if detach or not started.nodes else "Ctrl-C stops the cluster.")
+
+
+def _tell_behind(cluster: ClusterDirectory, started: Started) -> None:
+    data = shlex.quote(str(cluster.directory))
+    names = ", ".join(f"{node.role} {node.id}" for node in started.behind)
+    note(
+        f"headrace: -c: kept, but running already: {names}; it takes effect when the cluster (or a node: "
+        f"`headrace restart --data {data} {started.behind[-1].role} {started.behind[-1].id}`) is started next"
+    )
 
 
 def _counted(state: ClusterState) -> str:

@@ -23,7 +23,7 @@ from headrace_core.errors import ClusterStartError, IllegalStateError, InvalidAr
 from headrace_core.node.ids import id_to_text, random_id
 
 from . import nodes as node_files
-from . import ports
+from . import overrides, ports
 from .health import is_serving
 from .processes import spawn
 from .state import ROLES, ClusterState, Node, StateFile
@@ -31,15 +31,14 @@ from .state import ROLES, ClusterState, Node, StateFile
 HOST = "127.0.0.1"
 _PORT_TRIES = 6
 _LOG_LINES_QUOTED = 25
-#: Keys that differ from node to node, or that nodes and supervisor must agree on.
-_OURS = frozenset(
-    ("process.roles", "node.id", "broker.id", "listeners", "log.dirs", "log.dir", "controller.quorum.voters")
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Topology:
-    """What the user asks for; None: as it is, else the default. ``port`` 0, or None when new: any free one."""
+    """What the user asks for; None: as it is, else the default. ``port`` 0, or None when new: any free one.
+
+    ``config``: keys to lay over those that every node gets; one with an empty value is no longer laid over them.
+    """
 
     brokers: int | None = None
     controllers: int | None = None
@@ -55,21 +54,19 @@ class Topology:
             raise UnsupportedVersionError(
                 f"controllers={self.controllers}: a quorum of several controllers is not built yet; use 1"
             )
-        for key in self.config or {}:
-            if key in _OURS:
-                raise InvalidArgumentError(
-                    f"{key} is set by the cluster itself, for each node; it cannot be overridden"
-                )
+        overrides.refuse_ours(self.config or {})
         if self.port is not None and not 0 <= self.port <= 65_535:
             raise InvalidArgumentError(f"port={self.port}: must be between 0 (any free port) and 65535")
 
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """What `up` did: the nodes it started (none: everything ran already)."""
+    """What `up` did: the nodes it started (none: everything ran already). ``behind``: those that ran already, with
+    another configuration than they will be started with next."""
 
     state: ClusterState
     nodes: tuple[Node, ...]
+    behind: tuple[Node, ...] = ()
 
 
 class ClusterDirectory:
@@ -128,9 +125,14 @@ class ClusterDirectory:
 
         A new directory is laid out and formatted first; an old one keeps its topology and ports. ClusterStartError when
         a node does not come up (its log is quoted, all that was started here is ended); InvalidArgumentError when
-        ``wanted`` contradicts what is there; IllegalStateError with ``exclusive`` when the cluster runs already.
+        ``wanted`` contradicts what is there; InvalidConfigError when a node would not take its overrides, or those that
+        are stored; IllegalStateError with ``exclusive`` when the cluster runs already. After an error the cluster has
+        the overrides that it had before.
         """
         wanted.check()
+        asked = wanted.config or {}
+        if not self.exists():  # before there is even a directory
+            overrides.check(overrides.merged({}, asked), directory=self.directory, wanted=asked)
         if "," in str(self.directory):
             raise InvalidArgumentError(f"{self.directory}: a data directory cannot have a comma in its name (log.dirs)")
         try:
@@ -143,10 +145,22 @@ class ClusterDirectory:
                 return self._first_up(wanted)
             if exclusive and any(node.alive() for node in state.nodes):
                 raise IllegalStateError(f"the cluster in {self.directory} is running already; `headrace down` stops it")
-            state = _reconciled(state, wanted, self.directory)
-            self._file.write(state)
+            before, state = state, _reconciled(state, wanted, self.directory)
+            overrides.check(state.config, directory=self.directory, wanted=asked)
             dead = [node for node in state.nodes if not node.alive()]
-            return self._start(state, dead)
+            try:
+                started = self._start(state, dead)
+            except BaseException:
+                self._restore_config(before.config)
+                raise
+            running = [node for node in state.nodes if node not in dead]
+            behind = tuple(node for node in running if not node_files.is_current(self.directory, state, node))
+            return replace(started, behind=behind)
+
+    def _restore_config(self, config: dict[str, str]) -> None:
+        state = self._file.read()
+        if state is not None and state.config != config:
+            self._file.write(replace(state, config=config))
 
     def restart(self, role: str, node_id: int) -> Node:
         """Start a dead node again (a running one is stopped cleanly first) where it was; returns when it serves."""
@@ -154,6 +168,7 @@ class ClusterDirectory:
         with self._file.locked():
             state = self.state()
             node = state.node(role, node_id)
+            overrides.check(state.config, directory=self.directory, wanted={})  # before a running one is stopped
             if node.alive():
                 self._end([node])
             return self._start(state, [node]).state.node(role, node_id)
@@ -184,7 +199,8 @@ class ClusterDirectory:
         nodes = [
             self._node("controller", number, others.pop(), others.pop()) for number in range(1, controllers + 1)
         ] + [self._node("broker", number, port, others.pop()) for number, port in enumerate(client_ports, start=1)]
-        return ClusterState(cluster_id=id_to_text(random_id()), nodes=tuple(nodes), config=dict(wanted.config or {}))
+        config = overrides.merged({}, wanted.config or {})
+        return ClusterState(cluster_id=id_to_text(random_id()), nodes=tuple(nodes), config=config)
 
     def _node(self, role: str, number: int, port: int, internal_port: int) -> Node:
         directory = str(self.directory / f"{role}-{number}")
@@ -341,7 +357,7 @@ def _reconciled(state: ClusterState, wanted: Topology, directory: Path) -> Clust
         raise InvalidArgumentError(
             f"--port {wanted.port}: the cluster in {directory} is on port {first}, and keeps it; leave the flag out"
         )
-    return replace(state, config=state.config | dict(wanted.config or {}))
+    return replace(state, config=overrides.merged(state.config, wanted.config or {}))
 
 
 def _tail(path: Path, start: int) -> list[str]:

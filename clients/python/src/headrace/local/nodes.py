@@ -41,9 +41,21 @@ def properties(state: ClusterState, node: Node) -> dict[str, str]:
 def write_properties(directory: Path, state: ClusterState, node: Node) -> None:
     path = config_path(directory, node)
     path.parent.mkdir(exist_ok=True)
+    path.write_text(_properties_text(directory, state, node))
+
+
+def is_current(directory: Path, state: ClusterState, node: Node) -> bool:
+    """Was the node's last start with the configuration that its next one would be with?"""
+    try:
+        return config_path(directory, node).read_text() == _properties_text(directory, state, node)
+    except OSError:
+        return False
+
+
+def _properties_text(directory: Path, state: ClusterState, node: Node) -> str:
     lines = [f"# {node.role} {node.id} of the local cluster in {directory}; written anew at each start."]
     lines += [f"{key}={_escaped(value)}" for key, value in properties(state, node).items()]
-    path.write_text("\n".join(lines) + "\n")
+    return "\n".join(lines) + "\n"
 
 
 def _escaped(value: str) -> str:

@@ -1,0 +1,96 @@
+"""The user's keys (``headrace up -c KEY=VALUE``): laid over those there are, and checked before anybody relies on them.
+
+They are checked exactly as the nodes will check them, together with what the cluster itself sets for a node of each
+role. So nothing gets into ``cluster.json`` that would keep a node from starting.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+
+from headrace_core.errors import InvalidArgumentError, InvalidConfigError
+
+from . import nodes as node_files
+from .state import ClusterState, Node
+
+_PORT = "`headrace up --port` chooses the first broker's port, the other ports are free ones"
+_BY_HAND = (
+    'a node whose directories or disks you choose is run by hand: docs/operations.md, "A broker with several disks"'
+)
+_ROLES = "`headrace up --brokers N` says how many brokers there are"
+#: Keys that differ from node to node, or that nodes and supervisor must agree on -> what to do instead.
+_OURS = {
+    "process.roles": _ROLES,
+    "node.id": _ROLES,
+    "broker.id": _ROLES,
+    "listeners": _PORT,
+    "log.dirs": _BY_HAND,
+    "log.dir": _BY_HAND,
+    "metadata.log.dir": _BY_HAND,
+    "runtime.state.file": "it is node.json in each node's directory",
+    "controller.quorum.voters": "`headrace up --controllers N` says how many controllers there are",
+    "controller.quorum.bootstrap.servers": "each broker is told where its controllers are",
+}
+
+
+def refuse_ours(config: Mapping[str, str]) -> None:
+    """InvalidArgumentError, with what to do instead, when one of the keys is the cluster's own. An empty value passes:
+    it removes an override."""
+    for key, value in config.items():
+        instead = _OURS.get(key.replace("_", "."))
+        if instead is not None and value:
+            raise InvalidArgumentError(
+                f"{key} is set by the cluster itself, for each node; it cannot be overridden ({instead})"
+            )
+
+
+def merged(there: Mapping[str, str], wanted: Mapping[str, str]) -> dict[str, str]:
+    """``wanted`` laid over ``there``; an empty value removes a key, also one that no server knows.
+
+    InvalidConfigError for the removal of a key that is neither overridden nor known: it is mistyped.
+    """
+    result = {**there}
+    for key, value in wanted.items():
+        same = [other for other in result if other.replace("_", ".") == key.replace("_", ".")]
+        for other in same:
+            del result[other]
+        if value:
+            result[key] = value
+        elif not same:
+            from headrace_core.node.keys import SERVER
+
+            SERVER.key(key)
+    return result
+
+
+def check(config: Mapping[str, str], *, directory: Path, wanted: Mapping[str, str]) -> None:
+    """Would every node take ``config``? InvalidConfigError or InvalidArgumentError names all wrong keys, where each was
+    set (``wanted``: on this command line), and how one that is stored in ``cluster.json`` is removed."""
+    if not config:
+        return  # nothing of the user's; the import below costs more than the question
+    from headrace_core.node.config import NodeConfig
+    from headrace_core.node.properties import Properties
+
+    stored = [key for key in config if key not in wanted]
+    cure = f"headrace up --data {shlex.quote(str(directory))} -d"
+    set_in = {key: f"stored in {directory / 'cluster.json'}; `{cure} -c {key}=` removes it" for key in stored}
+    state = ClusterState(cluster_id="any", nodes=_EXAMPLES, config=dict(config))
+    try:
+        refuse_ours(config)
+        for node in _EXAMPLES:
+            NodeConfig.from_properties(Properties(node_files.properties(state, node), set_in=set_in), role=node.role)
+    except (InvalidArgumentError, InvalidConfigError) as error:
+        concerned = [key for key in stored if key in error.message]
+        if not concerned or "removes it" in error.message:
+            raise
+        removal = " ".join(f"-c {key}=" for key in concerned)
+        raise type(error)(f"{error.message}; `{cure} {removal}` removes what is stored") from None
+
+
+#: One node of each role: what else differs between nodes, no override can touch.
+_EXAMPLES = tuple(
+    Node(role=role, id=1, host="127.0.0.1", port=port, internal_port=port + 1, data_dirs=("/data",))
+    for role, port in (("controller", 9093), ("broker", 9095))
+)
