@@ -126,6 +126,25 @@ def test_a_verdict_on_a_log_that_is_gone_or_was_cut_does_nothing() -> None:
     assert again.log_start_offset == 0
 
 
+def test_a_segment_that_was_cut_and_filled_again_is_not_as_old_as_it_was_judged() -> None:
+    config = LogConfig(retention_ms=60_000)
+    directory = open_directory(formatted(), config)
+    log = directory.create(ORDERS, TOPIC_ID, config)
+    for number in range(3):
+        log.append(batch(f"old {number}", timestamp_ms=NOW_MS - 3_600_000), 0)
+    log.roll()
+    log.append(batch("young"), 0)
+    log.flush()
+    verdict = log.expired(log.log_end_offset)
+    assert verdict is not None
+    assert verdict.log_start_offset == 3
+    directory.truncate(log, 1)
+    log.append(batch("new 1", "new 2", "new 3"), 1)
+    log.flush()
+    assert directory.expire([(log, verdict)]) == []
+    assert values_of(log) == ["old 0", "new 1", "new 2", "new 3"]
+
+
 def test_records_without_a_time_are_as_old_as_their_file() -> None:
     fs, clock = formatted(), ManualClock(NOW_MS)
     fs.clock = clock

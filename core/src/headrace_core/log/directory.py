@@ -437,13 +437,15 @@ class LogDirectory:
         """Deletes what retention lets go; returns those that were obeyed. The new log starts are durable (written once
         for all of these logs) before the first file gets another name.
 
-        A log that has changed since it was judged keeps what is not sure: one that is not here any more is left out,
-        and an active segment with records that are newer than the verdict stays.
+        A log that has changed since it was judged keeps what is not sure: one that is not here any more, or was
+        truncated, is left out, and an active segment with records that are newer than the verdict stays.
         """
         done: list[tuple[PartitionLog, Expired]] = []
         for log, judged in verdicts:
             start, end = judged.log_start_offset, log.log_end_offset
             if self.logs.get(log.topic_partition) is not log or not log.log_start_offset <= start <= end:
+                continue
+            if log.cuts != judged.cuts:
                 continue
             verdict: Expired | None = judged
             if judged.roll_first and not (start == end and _is_rolled(log)):

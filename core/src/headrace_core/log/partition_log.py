@@ -20,6 +20,7 @@ import logging
 import random
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from itertools import islice
 from typing import NamedTuple
 
@@ -525,7 +526,7 @@ class PartitionLog(LogReader):
     def expired(self, high_watermark: int) -> Expired | None:
         """What retention lets go now, for ``LogDirectory.expire``; None: nothing. Changes nothing; any thread, but it
         may read from the disk. Raises OSError, CorruptLogError."""
-        config, segments, log_end_offset = self.config, self._segments, self.log_end_offset
+        cuts, config, segments, log_end_offset = self.cuts, self.config, self._segments, self.log_end_offset
         if not segments:
             return None
         now_ms = self._clock.now_ms()
@@ -539,7 +540,7 @@ class PartitionLog(LogReader):
                 now_ms=now_ms,
             )
 
-        return expired(
+        verdict = expired(
             [SegmentFacts(segment.base_offset, segment.size) for segment in segments],
             config,
             log_start_offset=self.log_start_offset,
@@ -548,6 +549,7 @@ class PartitionLog(LogReader):
             now_ms=now_ms,
             time_of=time_of,
         )
+        return verdict and replace(verdict, cuts=cuts)
 
     def waits_for_compaction(self) -> bool:
         """Must the active segment be rolled although nobody appends, because a record in it has waited for compaction

@@ -64,6 +64,8 @@ class Expired:
     shares: tuple[Share, ...]
     #: The active segment is among them: roll it first.
     roll_first: bool
+    #: How often the log had been cut when it was judged: a segment that was cut and filled again is as young as that.
+    cuts: int = 0
 
     def without_active(self, base_offset: int, size: int) -> Expired | None:
         """The same, but the active segment (which begins at ``base_offset``, and had ``size`` bytes) stays; None when
