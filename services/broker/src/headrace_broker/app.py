@@ -386,7 +386,10 @@ class Broker:
         self.replicas.resign_all(lambda partition: ending)
         for listener in self._listeners.values():
             await listener.stop(STREAMS_GRACE_S)
-        await self.upkeep.stop()
+        try:
+            await self.upkeep.stop()
+        except Exception:  # whatever it is: the logs are closed all the same
+            logger.exception("upkeep did not stop as it should")
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
