@@ -230,6 +230,9 @@ def test_log_dirs_are_described_by_the_sdk_and_the_command_line(world: TwoDirect
     (row,) = cli(world, "log-dirs", "describe", "--broker", "1", "--topic", "described")
     assert row["broker"] == 1
     assert [each["path"] for each in row["directories"]] == [str(world.one), str(world.two)]
+    for directory in (one, two):  # one spelling everywhere: that of Kafka's meta.properties
+        assert f"directory.id={directory.directory_id_text}\n" in (Path(directory.path) / "meta.properties").read_text()
+    assert [each["directory_id"] for each in row["directories"]] == [one.directory_id_text, two.directory_id_text]
     assert set(row["directories"][0]) == {
         "path", "directory_id", "error", "total_bytes", "usable_bytes", "replicas"
     }  # fmt: skip

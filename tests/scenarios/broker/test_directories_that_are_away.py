@@ -137,6 +137,7 @@ def test_a_replica_goes_where_the_controller_has_it_on_record() -> None:
             refused = await broker.append("d", batch(b"x"))
             assert refused.error.code == STORAGE_ERROR
             assert "/one, /two" in refused.error.message
+            assert "is in log directory AAAAAAAAAAAAAAAAAAASZw," in refused.error.message  # 4711, as Kafka writes it
             broker.storage.assigned = lambda *_: uuid.UUID(int=0)  # none yet
             await broker.again("d")
             assert await append(broker, "d", b"x") == 0

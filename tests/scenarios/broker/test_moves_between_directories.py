@@ -15,6 +15,7 @@ from headrace_core import errors
 from headrace_core.log import format_directory
 from headrace_core.log.checkpoints import HIGH_WATERMARKS, LOG_STARTS, read_offsets
 from headrace_core.log.moving import MARKER
+from headrace_core.node.ids import id_to_text
 from headrace_core.telemetry import ReplicaMoved
 from headrace_core.testing.crashing_fs import CrashingFileSystem, Loss, TraceEntry
 from headrace_core.types import TopicPartition
@@ -198,12 +199,13 @@ def test_of_a_log_that_may_have_moved_to_a_directory_that_is_away_nothing_is_ser
             fs.on_operation = when_marked
             await moved(broker, "/two")
             fs.on_operation = None
+            two = next(id_to_text(one.bytes) for one, root in broker.storage.directory_ids().items() if root == "/two")
         (fs,) = clones
         fs.break_disk("/two", errno.EIO, reads=True)
         async with SoloBroker(fs, "/one", "/two", image=broker.image) as half:
             refused = await half.append("orders", batch(b"x"))
             assert refused.error.code == errors.CorruptLogError.number
-            assert "may have been moved" in refused.error.message
+            assert f"may have been moved to log directory {two}," in refused.error.message
         fs.mend_disk("/two")
         async with SoloBroker(fs, "/one", "/two", image=broker.image) as whole:
             assert whole.values("orders") == values

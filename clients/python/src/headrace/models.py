@@ -186,7 +186,8 @@ class ReplicaInfo:
 
 @dataclass(frozen=True, slots=True)
 class LogDirDescription:
-    """A log directory of a broker (KIP-113, KIP-827). ``error``: why it is offline, or None.
+    """A log directory of a broker (KIP-113, KIP-827). ``error``: why it is offline, or None. ``directory_id``:
+    16 bytes, or none (see ``directory_id_text``).
 
     ``total_bytes`` and ``usable_bytes`` are those of its file system; None when they cannot be told."""
 
@@ -197,3 +198,11 @@ class LogDirDescription:
     replicas: tuple[ReplicaInfo, ...]
     total_bytes: int | None
     usable_bytes: int | None
+
+    @property
+    def directory_id_text(self) -> str:
+        """The id as Kafka writes it (base64url, 22 letters), as in errors and meta.properties; "" when it cannot
+        be told (a directory that could not be read)."""
+        from headrace_core.node.ids import id_to_text  # here: few need it, and its package reads much more
+
+        return id_to_text(self.directory_id) if self.directory_id else ""

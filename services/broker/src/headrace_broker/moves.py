@@ -37,6 +37,7 @@ from headrace_core.log.moving import (
     remove_marker,
 )
 from headrace_core.log.writer import DirectoryWriter
+from headrace_core.node.ids import id_to_text
 from headrace_core.telemetry import Emitter, ReplicaMoved
 from headrace_core.types import TopicPartition
 
@@ -375,10 +376,11 @@ async def settle_moves(held: Sequence[HeldDirectory]) -> dict[TopicPartition, He
             logger.warning("%s: moved to another directory before the broker stopped, deleted", path)
             await _settled(writer, functools.partial(writer.directory.delete_all, [partition]))
         else:
-            why = found[directory_id].damaged.get(partition) or (
-                f"{path} may have been moved to log directory {found[directory_id].markers[partition].directory_id}, "
-                "which is away, or has no log of it"
-            )
+            why = found[directory_id].damaged.get(partition)
+            if not why:
+                target = found[directory_id].markers[partition].directory_id
+                name = id_to_text(target.bytes) + (f" ({online[target].directory.root})" if target in online else "")
+                why = f"{path} may have been moved to log directory {name}, which is away, or has no log of it"
             refused[partition] = CorruptLogError(
                 f"{why}. Start the broker with all its directories; or, to use this log as it is, stop it and remove "
                 f"{path}/{MARKER}"

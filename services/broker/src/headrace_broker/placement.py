@@ -16,6 +16,7 @@ import uuid
 from collections.abc import Callable, Iterable, Sequence
 
 from headrace_core.errors import HeadraceError, StorageError
+from headrace_core.node.ids import id_to_text
 from headrace_core.types import TopicPartition
 
 from .directories import LOST, UNASSIGNED, HeldDirectory, least_loaded
@@ -93,13 +94,13 @@ class Placement:
 
     def _on_record(self, partition: TopicPartition, topic_id: uuid.UUID) -> HeldDirectory | None:
         directory_id = self.assigned(partition, topic_id)
-        if directory_id in (None, UNASSIGNED, LOST):
+        if directory_id is None or directory_id in (UNASSIGNED, LOST):
             return None
         for held in self._held:
             if held.directory_id == directory_id:
                 return held
         raise StorageError(
-            f"{partition} is in log directory {directory_id}, which is none of those that this broker could read "
-            f"({', '.join(held.root for held in self._held)}): bring it back and restart the broker, or give the "
-            "partition up by deleting its topic"
+            f"{partition} is in log directory {id_to_text(directory_id.bytes)}, which is none of those that this "
+            f"broker could read ({', '.join(held.root for held in self._held)}): bring it back and restart the broker, "
+            "or give the partition up by deleting its topic"
         )

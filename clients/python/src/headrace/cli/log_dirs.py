@@ -50,11 +50,12 @@ def describe(
         return
     every = [each for directories in found.values() for each in directories]
     print_table(
-        ("BROKER", "DIRECTORY", "REPLICAS", "BYTES", "USABLE BYTES", "TOTAL BYTES", "STATE"),
+        ("BROKER", "DIRECTORY", "ID", "REPLICAS", "BYTES", "USABLE BYTES", "TOTAL BYTES", "STATE"),
         [
             (
                 each.broker_id,
                 each.path,
+                each.directory_id_text or None,
                 len(each.replicas),
                 sum(replica.size_bytes for replica in each.replicas),
                 each.usable_bytes,
@@ -177,11 +178,9 @@ def _error(error: Any) -> dict[str, str] | None:
 
 
 def _directory(directory: Any) -> dict[str, Any]:
-    from headrace_core.node.ids import id_to_text
-
     return {
         "path": directory.path,
-        "directory_id": id_to_text(directory.directory_id) if directory.directory_id else None,
+        "directory_id": directory.directory_id_text or None,
         "error": _error(directory.error),
         "total_bytes": directory.total_bytes,
         "usable_bytes": directory.usable_bytes,

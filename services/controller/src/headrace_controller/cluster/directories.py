@@ -18,6 +18,7 @@ from headrace_core.errors import (
     UnknownTopicOrPartitionError,
 )
 from headrace_core.metadata import LOST_DIRECTORY, UNASSIGNED_DIRECTORY, BrokerImage, MetadataImage, MetadataRecord
+from headrace_core.node.ids import id_to_text
 
 from . import brokers, elections
 from .decision import Decision, View
@@ -65,7 +66,7 @@ def _check(image: MetadataImage, broker: BrokerImage, topic_id: bytes, number: i
     if broker.broker_id not in topic.partitions[number].replicas:
         raise NotLeaderOrFollowerError(f"broker {broker.broker_id} has no replica of {topic.name}-{number}")
     if directory not in (*broker.directory_ids, *broker.offline_directories, LOST_DIRECTORY):
-        raise LogDirNotFoundError(f"broker {broker.broker_id} has no directory {directory.hex()}")
+        raise LogDirNotFoundError(f"broker {broker.broker_id} has no directory {id_to_text(directory)}")
 
 
 def first_directories(image: MetadataImage, replicas: tuple[int, ...]) -> tuple[bytes, ...]:
