@@ -1,0 +1,37 @@
+"""The first block of the SDK's page, run as it is written; only the address differs."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from headrace import LocalCluster
+
+PAGE = Path(__file__).parents[3] / "docs" / "sdk.md"
+
+
+def test_the_first_block_of_the_sdk_page_runs_as_it_is_written(headrace_cluster: LocalCluster, tmp_path: Path) -> None:
+    found = re.search(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    assert found is not None
+    block = found[1]
+    assert block.count("127.0.0.1:9095") == 3
+    script = tmp_path / "block.py"
+    script.write_text(block.replace("127.0.0.1:9095", headrace_cluster.bootstrap_servers))
+    done = subprocess.run(
+        [sys.executable, "-W", "error", script], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done
+    assert done.stderr == ""
+    lines = done.stdout.splitlines()
+    assert lines[:5] == [
+        "acknowledged at 0",
+        "0 b'customer-7' b'one crate'",
+        "1 None b'two crates'",
+        "2 b'customer-8' b'three'",
+        "3 b'customer-9' b'four crates'",
+    ]
+    again = re.fullmatch(r"read again: (\d+) records, (\d+) rows", lines[5])
+    assert again is not None, done
+    assert all(1 <= int(count) <= 4 for count in again.groups())
