@@ -109,7 +109,8 @@ def test_a_compacted_topic_keeps_the_last_value_of_each_key(quick: Cluster) -> N
     until(buried, "the tombstones to go")
     values[b"last"] = b"another " + b"." * 4000
     assert table_of(records_of(quick, partition)) == values
-    assert quick.broker.log().count("LogCleaned partition=table-0") > 1
+    # It is said after the swap that a reader sees at once.
+    until(lambda: quick.broker.log().count("LogCleaned partition=table-0") > 1, "the second cleaning to be told")
     assert "LogUncleanable" not in quick.broker.log()
     quick.broker.terminate()
     quick.restart()
