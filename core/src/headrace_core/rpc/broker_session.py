@@ -35,6 +35,7 @@ from ..errors import (
 )
 from .backoff import Backoff
 from .channel import ChannelPurpose, open_channel
+from .outage import Outage
 from .status import error_from_rpc
 
 logger = logging.getLogger("headrace.broker.session")
@@ -108,11 +109,12 @@ class BrokerSession:
         Raises what trying again cannot cure: InconsistentClusterIdError, InvalidRequestError (directories of several
         brokers, or another id wanted), UnsupportedVersionError.
         """
-        backoff, told = Backoff(), False
+        backoff, told, outage = Backoff(), False, Outage(logger, "registering")
         for address in itertools.cycle(self._addresses):
             try:
                 self._registered = await self._register_at(address)
                 self.fenced = True
+                outage.over()
                 return self._registered
             except DuplicateBrokerRegistrationError as error:
                 if not told:
@@ -121,7 +123,7 @@ class BrokerSession:
             except HeadraceError as error:
                 if not error.retriable:
                     raise
-                logger.debug("registering at %s: %s", address, error)
+                outage.failed(address, error)
             await asyncio.sleep(backoff.next_s())
         raise AssertionError("cycle() never ends")
 
@@ -131,16 +133,19 @@ class BrokerSession:
         Raises StaleBrokerEpochError (another process has registered as this broker) and BrokerIdNotRegisteredError:
         this life of the broker is over.
         """
-        backoff = Backoff()
+        backoff, outage = Backoff(), Outage(logger, "heartbeats")
         for address in itertools.cycle(self._addresses):
             channel = open_channel(address, ChannelPurpose.HEARTBEAT)
             try:
-                await self._heartbeats(channel, backoff)
+                await self._heartbeats(channel, backoff, outage)
                 return
             except (StaleBrokerEpochError, BrokerIdNotRegisteredError):
                 raise
             except HeadraceError as error:
-                logger.log(logging.DEBUG if error.retriable else logging.WARNING, "heartbeats: %s", error)
+                if error.retriable:
+                    outage.failed(address, error)
+                else:
+                    logger.warning("heartbeats: %s", error)
             finally:
                 await channel.close()
             await asyncio.sleep(backoff.next_s())
@@ -202,7 +207,7 @@ class BrokerSession:
             await channel.close()
         return RegisteredBroker(answer.broker_id, answer.broker_epoch, answer.metadata_offset)
 
-    async def _heartbeats(self, channel: grpc.aio.Channel, backoff: Backoff) -> None:
+    async def _heartbeats(self, channel: grpc.aio.Channel, backoff: Backoff, outage: Outage) -> None:
         """Heartbeats over one stream. Returns when the broker may stop; raises a HeadraceError when the stream ends."""
         stub = cluster_pb2_grpc.ClusterStub(channel)  # type: ignore[no-untyped-call]
         call = stub.BrokerHeartbeat()
@@ -211,6 +216,7 @@ class BrokerSession:
                 self._nudge.clear()
                 self._answered(await self._beat(call))
                 backoff.reset()
+                outage.over()
                 if self._may_stop.is_set():
                     await call.done_writing()
                     return

@@ -33,6 +33,7 @@ from ..metadata import EMPTY_IMAGE, ImageBuilder, MetadataDelta, MetadataImage
 from ..metadata.codec import decode_batches
 from .backoff import Backoff
 from .channel import ChannelPurpose, open_channel
+from .outage import Outage
 from .status import error_from_rpc
 
 logger = logging.getLogger("headrace.metadata")
@@ -75,16 +76,17 @@ class MetadataFollower:
         """Follow until cancelled. Raises what trying again cannot cure: InconsistentClusterIdError (another cluster),
         OffsetOutOfRangeError (the controllers have lost history that this node has seen), UnsupportedVersionError (the
         log was written by a newer Headrace), CorruptLogError, and whatever ``on_change`` raises."""
-        backoff = Backoff()
+        backoff, outage = Backoff(), Outage(logger, "following the metadata log")
         for address in itertools.cycle(self._addresses):
             channel = open_channel(address, ChannelPurpose.CONTROL)
             try:
-                await self._follow(channel, backoff)
+                await self._follow(channel, backoff, outage)
+                outage.failed(address, "the controller ended the stream")
             except grpc.aio.AioRpcError as failure:
                 error = error_from_rpc(failure, address)
                 if isinstance(error, _FATAL):
                     raise error from None
-                logger.debug("following %s ended: %s", address, error)
+                outage.failed(address, error)
             finally:
                 await channel.close()
             self.leader_id = -1
@@ -108,7 +110,7 @@ class MetadataFollower:
                     self._waiters.remove(entry)
         return self.image
 
-    async def _follow(self, channel: grpc.aio.Channel, backoff: Backoff) -> None:
+    async def _follow(self, channel: grpc.aio.Channel, backoff: Backoff, outage: Outage) -> None:
         request = cluster_pb2.FollowMetadataRequest(cluster_id=self._cluster_id, from_offset=self.image.next_offset)
         stub = cluster_pb2_grpc.ClusterStub(channel)  # type: ignore[no-untyped-call]
         call = stub.FollowMetadata(request)
@@ -118,6 +120,7 @@ class MetadataFollower:
                 if message is grpc.aio.EOF:
                     return
                 backoff.reset()
+                outage.over()
                 await self._apply(message)
         finally:
             call.cancel()

@@ -1,0 +1,52 @@
+"""What a node says while it cannot reach another: one warning soon, one every ten seconds, one line when it is over.
+
+Whoever tries again and again is silent by nature, and a node that waits silently looks as if it hung.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+
+#: A peer that starts at the same time, or anew, is given so long before anything is said ...
+_GRACE_S = 1.0
+#: ... and how often it is said again.
+_EVERY_S = 10.0
+
+
+class Outage:
+    """``failed`` after each attempt in vain, ``over`` after each that did not fail: it costs one comparison."""
+
+    def __init__(self, logger: logging.Logger, what: str, *, clock: Callable[[], float] = time.monotonic) -> None:
+        """``what`` begins the lines: what is tried. ``clock``: seconds."""
+        self._logger = logger
+        self._what = what
+        self._clock = clock
+        self._since_s: float | None = None
+        self._told_s: float | None = None
+
+    def failed(self, address: str, error: object) -> None:
+        """An attempt at ``address`` (``host:port``) has failed."""
+        now_s = self._clock()
+        if self._since_s is None:
+            self._since_s = now_s
+        waited_s = now_s - self._since_s
+        if waited_s < _GRACE_S or (self._told_s is not None and now_s - self._told_s < _EVERY_S):
+            return
+        self._told_s = now_s
+        self._logger.warning(
+            "%s: the controller at %s has not been reached for %.0f s, trying again: %s",
+            self._what,
+            address,
+            waited_s,
+            error,
+        )
+
+    def over(self) -> None:
+        """It works (again)."""
+        if self._since_s is None:
+            return
+        if self._told_s is not None:
+            self._logger.info("%s: reached again after %.0f s", self._what, self._clock() - self._since_s)
+        self._since_s = self._told_s = None
