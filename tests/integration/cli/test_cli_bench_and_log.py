@@ -94,7 +94,7 @@ def test_log_dump_reads_a_partition_and_finds_planted_corruption(
     assert "key=k2" in text
     found = cli("log", "dump", copy, "--deep", "-o", "json").json()
     assert set(found) == {
-        "path", "sound", "files", "batches", "records", "offset_entries", "time_entries", "problems"
+        "path", "sound", "files", "batches", "records", "offset_entries", "time_entries", "problems", "notes"
     }  # fmt: skip
     assert found["sound"] is True
     assert [row["offset"] for row in found["records"]] == list(range(6))
@@ -104,7 +104,7 @@ def test_log_dump_reads_a_partition_and_finds_planted_corruption(
     assert "all of it sound" in cli("log", "verify", copy).text
     assert cli("log", "verify", copy, "-o", "json").json() | {"path": "", "files": 0, "bytes": 0} == {
         "path": "", "sound": True, "files": 0, "bytes": 0, "batches": len(found["batches"]), "records": 6,
-        "problems": [],
+        "problems": [], "notes": [],
     }  # fmt: skip
 
     segment = copy / "00000000000000000000.log"
@@ -122,9 +122,98 @@ def test_log_dump_reads_a_partition_and_finds_planted_corruption(
     assert document["problems"][0]["position"] == second["position"]
     verified = cli("log", "verify", copy, code=1)
     assert f"{segment}, position {second['position']}, offset {second['base_offset']}" in verified.err
-    assert "restore the file" in verified.err
+    assert "restore the partition's files from a copy, or delete its directory: all its records" in verified.err
     (problem,) = cli("log", "verify", copy, "-o", "json", code=1).json()["problems"]
     assert set(problem) == {"path", "position", "offset", "what", "cure"}
+
+
+def test_a_directory_is_what_lies_in_it_whatever_its_name(
+    bare_cli: Cli, headrace: LocalCluster, cli: Cli, tmp_path: Path
+) -> None:
+    """``up`` names log directories as partitions are named: broker-1, controller-1."""
+    cli("topics", "create", "named", "-p", "1")
+    cli("produce", "-t", "named", stdin=b"v\n")
+    cluster = tmp_path / "a-1"
+    for row in headrace.ps():
+        home = Path(row["data_dirs"][0])
+        kept = shutil.ignore_patterns("[!_n]*-[0-9]*")  # of the run's other topics none; they may come and go
+        shutil.copytree(home, cluster / f"{row['role']}-{row['id']}", ignore=kept)
+    broker = cluster / "broker-1"
+    for path in (cluster, broker, cluster / "controller-1", broker / "named-0"):
+        verified = bare_cli("log", "verify", path, "-o", "json").json()
+        assert (verified["sound"], verified["problems"]) == (True, [])
+        assert verified["batches"] >= 1
+        dumped = bare_cli("log", "dump", path, "-o", "json").json()
+        assert dumped["sound"] is True
+        assert len(dumped["batches"]) == verified["batches"]
+    (broker / "named-0" / "00000000000000000000.log").unlink()
+    (broker / "recovery-point-offset-checkpoint").write_text("0\n1\nnamed 0 1\n")
+    assert "flushed up to offset 1" in bare_cli("log", "verify", cluster, code=1).err
+    lost = broker / "named-0"
+    for name in lost.iterdir():
+        name.unlink()
+    for path in (cluster, lost):
+        found = bare_cli("log", "verify", path, code=1)
+        assert f"{lost}, offset 1: there is no segment in this directory" in found.err
+        assert "-1, " not in found.err.replace("broker-1", "")
+        (problem,) = bare_cli("log", "verify", path, "-o", "json", code=1).json()["problems"]
+        assert problem["position"] is None
+
+
+def test_what_a_kill_leaves_is_a_note_and_no_damage(
+    bare_cli: Cli, headrace: LocalCluster, cli: Cli, tmp_path: Path
+) -> None:
+    cli("topics", "create", "torn", "-p", "1")
+    for number in range(3):
+        cli("produce", "-t", "torn", stdin=b"v%d\n" % number)
+    broker = tmp_path / "broker-1"
+    broker.mkdir()
+    copy = broker / "torn-0"
+    shutil.copytree(_partition(headrace, "torn"), copy)
+    segment = copy / "00000000000000000000.log"
+    data = segment.read_bytes()
+    points = broker / "recovery-point-offset-checkpoint"
+    for tail in (data[:40], bytes(5000), data[:-1][len(data) // 3 * 2 :]):
+        points.write_text("0\n1\ntorn 0 2\n")
+        segment.write_bytes(data + tail)
+        for command in ("verify", "dump"):
+            for path in (broker, copy, segment):
+                found = bare_cli("log", command, path)
+                assert f"{segment}, position {len(data)}, offset 3: torn tail" in found.err
+                assert f"cuts these {len(tail)} bytes" in found.err
+                assert "CORRUPT_LOG" not in found.err
+                document = bare_cli("log", command, path, "-o", "json").json()
+                assert (document["sound"], document["problems"], len(document["notes"])) == (True, [], 1)
+        # Below the recovery point the same bytes are damage.
+        points.write_text("0\n1\ntorn 0 4\n")
+        for command in ("verify", "dump"):
+            found = bare_cli("log", command, broker, code=1)
+            assert "CORRUPT_LOG" in found.err
+            assert "torn tail" not in found.err
+
+
+def test_log_dump_goes_on_behind_damage_and_blames_nothing_else(
+    headrace: LocalCluster, cli: Cli, tmp_path: Path
+) -> None:
+    cli("topics", "create", "rotten", "-p", "1", "-c", "index.interval.bytes=1", "-c", "segment.bytes=1048576")
+    for number in range(3):
+        cli("produce", "-t", "rotten", stdin=b"v%d\n" % number)
+    copy = tmp_path / "rotten-0"
+    shutil.copytree(_partition(headrace, "rotten"), copy)
+    first = copy / "00000000000000000000.log"
+    data = first.read_bytes()
+    last = len(data) // 3 * 2
+    (copy / "00000000000000000002.log").write_bytes(data[last:])
+    for suffix in (".index", ".timeindex"):
+        (copy / f"00000000000000000002{suffix}").write_bytes(b"")
+    for place in (8, last // 2 + 8):  # the length of a batch: what follows is not where it was
+        damaged = bytearray(data[:last])
+        damaged[place] ^= 0x40
+        first.write_bytes(damaged)
+        found = cli("log", "dump", copy, "-o", "json", code=1)
+        (problem,) = found.json()["problems"]
+        assert (problem["path"], problem["position"]) == (str(first), place - 8)
+        assert [row["base_offset"] for row in found.json()["batches"]] == [1 if place == 8 else 0, 2]
 
 
 def test_log_dump_refuses_what_is_no_log(cli: Cli, tmp_path: Path) -> None:

@@ -10,10 +10,14 @@ recovery:
 * time index: ascending; each entry names the last offset of a batch whose largest timestamp it is;
 * a directory: one segment goes on where the one before it ended; ``leader-epoch-checkpoint`` and ``partition.metadata``
   can be read, and the epochs agree with the batches.
+
+Only the cause is told: behind damage in a segment nothing is said of its indexes or of the segment that follows. What
+the next start cuts off (``judge`` in recovery.py) is a ``Note``.
 """
 
 from __future__ import annotations
 
+import os.path
 import re
 import struct
 from bisect import bisect_left
@@ -24,10 +28,11 @@ from itertools import accumulate, pairwise
 from ..errors import CorruptLogError, HeadraceError
 from ..records import HEADER_BYTES, BatchHeader, Record, decode_batch, read_header
 from .checkpoints import PARTITION_METADATA, decode_checkpoint, read_partition_metadata
+from .contents import Kind, kind_of, log_directories_in, partitions_in, recovery_point_of, segments_in
 from .epochs import LEADER_EPOCH_FILE, EpochStart, parse_epochs
 from .files import File, FileSystem, RealFileSystem, read_file
 from .index import OFFSET_ENTRY, TIME_ENTRY
-from .recovery import find_sound_batch, scan
+from .recovery import Scan, Verdict, find_sound_batch, judge, scan
 from .segment import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, BatchMeta
 
 
@@ -90,7 +95,14 @@ class Problem:
     cure: str = ""
 
     def __str__(self) -> str:
-        return f"{self.path}, position {self.position}, offset {self.offset}: {self.what}"
+        position = f", position {self.position}" if self.position >= 0 else ""
+        offset = f", offset {self.offset}" if self.offset >= 0 else ""
+        return f"{self.path}{position}{offset}: {self.what}"
+
+
+@dataclass(frozen=True, slots=True)
+class Note(Problem):
+    """What does not hold either, and is no damage: a crash leaves it so, and the next start puts it right."""
 
 
 _PLACE = re.compile(
@@ -112,7 +124,8 @@ Line = FileLine | BatchLine | RecordLine | OffsetEntryLine | TimeEntryLine | Pro
 
 
 def dump(path: str, *, deep: bool = False, fs: FileSystem | None = None) -> Iterator[Line]:
-    """What is found in a ``.log``, ``.index`` or ``.timeindex`` file, or in a partition's directory.
+    """What is found in a ``.log``, ``.index`` or ``.timeindex`` file, in a partition's directory, or in every partition
+    of a log directory, or of several in one directory.
 
     Raises FileNotFoundError for a path that is not there, ValueError for a file of another kind.
     """
@@ -121,15 +134,51 @@ def dump(path: str, *, deep: bool = False, fs: FileSystem | None = None) -> Iter
     if not fs.exists(path):
         raise FileNotFoundError(f"{path}: no such file or directory")
     if fs.is_directory(path):
-        yield from _dump_directory(fs, path, deep)
+        for directory in _partitions(fs, path):
+            yield from _dump_directory(fs, directory, deep)
     elif path.endswith(LOG_SUFFIX):
-        yield from _dump_segment(fs, path, _base_offset(path), deep)
+        yield from _dump_segment(fs, path, _base_offset(path), deep, is_last=is_last_segment(fs, path))
     elif path.endswith(INDEX_SUFFIX):
         yield from _dump_index(fs, path)
     elif path.endswith(TIME_INDEX_SUFFIX):
         yield from _dump_time_index(fs, path)
     else:
         raise ValueError(f"{path}: not a .log, .index or .timeindex file, nor a partition's directory")
+
+
+def _partitions(fs: FileSystem, path: str) -> list[str]:
+    match kind_of(fs, path):
+        case Kind.PARTITION:
+            return [path]
+        case Kind.LOG_DIRECTORY:
+            return [f"{path}/{name}" for name in partitions_in(fs, path)]
+        case Kind.SEVERAL:
+            roots = [f"{path}/{name}" for name in log_directories_in(fs, path)]
+            return [f"{root}/{name}" for root in roots for name in partitions_in(fs, root)]
+        case _:
+            raise ValueError(f"{path}: there is no segment here; name a partition's directory, or a file in it")
+
+
+def is_last_segment(fs: FileSystem, path: str) -> bool:
+    """Is this segment the one that its log appends to?"""
+    return segments_in(fs.listdir(os.path.dirname(path) or "."))[-1:] == [_base_offset(path)]
+
+
+def torn_tail(file: File, found: Scan, *, recovery_point: int, is_last: bool) -> Note | None:
+    """What the next start cuts off the end of a log, by the judgement of that start; None where it would not."""
+    if found.problem is None:
+        return None
+    judgement = judge(file, found, recovery_point=recovery_point, is_last=is_last)
+    if judgement.verdict is not Verdict.TORN:
+        return None
+    return Note(
+        file.path,
+        found.end,
+        found.next_offset,
+        f"torn tail, as of an append that a crash cut short: {found.problem}",
+        f"nothing to do: the broker cuts these {found.file_size - found.end} bytes when it starts; nothing that was "
+        "acknowledged is in what a crash cut short, unless log.flush=os",
+    )
 
 
 def _base_offset(path: str) -> int:
@@ -141,14 +190,12 @@ def _base_offset(path: str) -> int:
 
 def _dump_directory(fs: FileSystem, path: str, deep: bool) -> Iterator[Line]:
     names = fs.listdir(path)
-    stems = sorted(name.removesuffix(LOG_SUFFIX) for name in names if name.endswith(LOG_SUFFIX))
-    stems = [stem for stem in stems if stem.isdigit()]
+    stems = [f"{base:020d}" for base in segments_in(names)]
     if not stems:
-        if not {LEADER_EPOCH_FILE, PARTITION_METADATA} & set(names):
-            raise ValueError(f"{path}: there is no segment here; name a partition's directory, or a file in it")
         yield Problem(path, -1, -1, "there is no segment in this directory")
         return
     ends: list[int] = []
+    sound: list[bool] = []
     epochs: tuple[EpochStart, ...] | None = None
     beside: list[Line] = []
     for found in epochs_beside(fs, path, names):
@@ -158,26 +205,33 @@ def _dump_directory(fs: FileSystem, path: str, deep: bool) -> Iterator[Line]:
             beside.append(found)
     beside += partition_id_beside(fs, path, names)
     for stem in stems:
-        end = int(stem)
-        for line in _dump_segment(fs, f"{path}/{stem}{LOG_SUFFIX}", int(stem), deep, epochs):
+        end, is_sound = int(stem), True
+        is_last = stem == stems[-1]
+        for line in _dump_segment(fs, f"{path}/{stem}{LOG_SUFFIX}", int(stem), deep, epochs, is_last=is_last):
             if isinstance(line, BatchLine):
                 end = line.header.next_offset
+            is_sound &= not isinstance(line, Problem)
             yield line
         ends.append(end)
+        sound.append(is_sound)
         for suffix, read in ((INDEX_SUFFIX, _dump_index), (TIME_INDEX_SUFFIX, _dump_time_index)):
             if stem + suffix in names:
-                yield from read(fs, f"{path}/{stem}{suffix}")
+                yield from (
+                    line
+                    for line in read(fs, f"{path}/{stem}{suffix}")
+                    if is_sound or not isinstance(line, Problem)  # each entry behind the damage would be one more
+                )
             else:
                 yield Problem(f"{path}/{stem}{suffix}", -1, int(stem), "the index is missing; a start rebuilds it")
-    for (end, _), (_, stem) in pairwise(zip(ends, stems, strict=True)):
-        if int(stem) != end:
+    for (end, is_sound, _), (_, _, stem) in pairwise(zip(ends, sound, stems, strict=True)):
+        if is_sound and int(stem) != end:
             yield Problem(
                 f"{path}/{stem}{LOG_SUFFIX}",
                 0,
                 int(stem),
                 f"begins with offset {int(stem)}, the one before ends at {end}",
             )
-    if epochs and epochs[-1].start_offset > ends[-1]:
+    if epochs and sound[-1] and epochs[-1].start_offset > ends[-1]:
         beside.append(
             Problem(
                 f"{path}/{LEADER_EPOCH_FILE}",
@@ -228,27 +282,42 @@ def partition_id_beside(fs: FileSystem, directory: str, names: Sequence[str]) ->
 
 
 def _dump_segment(
-    fs: FileSystem, path: str, base_offset: int, deep: bool, epochs: Sequence[EpochStart] | None = None
+    fs: FileSystem,
+    path: str,
+    base_offset: int,
+    deep: bool,
+    epochs: Sequence[EpochStart] | None = None,
+    *,
+    is_last: bool,
 ) -> Iterator[Line]:
+    recovery_point = recovery_point_of(fs, os.path.dirname(path))
     file = fs.open(path)
     try:
         size = file.size()
         yield FileLine(path, size)
-        found = scan(file, base_offset, epochs=epochs)
-        position = 0
-        for meta in found.batches:
-            batch = file.pread(meta.size, position)
-            header = read_header(batch)
-            yield BatchLine(path, position, header)
-            if deep:
-                yield from _records(path, position, batch, header)
-            position += meta.size
-        if found.problem is not None:
-            after = find_sound_batch(file, found.end + 1, size, found.next_offset)
+        position: int | None = 0
+        next_offset, is_sound = base_offset, True
+        while position is not None:
+            found = scan(file, next_offset, position=position, epochs=epochs)
+            for meta in found.batches:
+                batch = file.pread(meta.size, position)
+                header = read_header(batch)
+                yield BatchLine(path, position, header)
+                if deep:
+                    yield from _records(path, position, batch, header)
+                position += meta.size
+            if found.problem is None:
+                return
+            torn = torn_tail(file, found, recovery_point=recovery_point, is_last=is_last) if is_sound else None
+            if torn is not None:
+                yield torn
+                return
+            is_sound, next_offset = False, found.next_offset
+            position = find_sound_batch(file, found.end + 1, size, next_offset)
             rest = f"{size - found.end} bytes from here to the end, " + (
-                "no sound batch in them" if after is None else f"the next sound batch is at position {after}"
+                "no sound batch in them" if position is None else f"the next sound batch is at position {position}"
             )
-            yield Problem(path, found.end, found.next_offset, f"{found.problem}; {rest}")
+            yield Problem(path, found.end, next_offset, f"{found.problem}; {rest}")
     finally:
         file.close()
 

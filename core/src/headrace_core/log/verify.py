@@ -1,8 +1,8 @@
 """Is everything in these files what was written? What ``headrace log verify PATH`` asks: no broker, no change.
 
-``verify`` takes a log directory, a partition's directory or a segment, and yields a ``FileLine`` for each file that it
-begins with, and a ``Problem`` for each thing that does not hold: file, position, offset, what is wrong, what to do. It
-goes on behind a problem where it can. What is asked of each file:
+``verify`` takes a log directory (or a directory of several), a partition's directory or a segment, and yields a
+``FileLine`` for each file that it begins with, and a ``Problem`` for each thing that does not hold: file, position,
+offset, what is wrong, what to do. It goes on behind a problem where it can. What is asked of each file:
 
     segment                   each batch: framing, CRC, offsets that go on, the epoch checkpoint's epoch; each record's
                               structure, offset and time against its batch; whole batches to the end of the file, which
@@ -16,14 +16,17 @@ goes on behind a problem where it can. What is asked of each file:
     the checkpoints of a log directory      their checksums; each offset within the log that it is about
 
 Offsets between batches may be missing where compaction has been, so such a gap alone is no problem. A file without a
-checksum (Kafka's) is taken as it is.
+checksum (Kafka's) is taken as it is. What the next start puts right without loss is a ``Note``, by the judgement of
+that start (``judge`` in recovery.py): a torn tail above the recovery point, and what a crash leaves besides.
 """
 
 from __future__ import annotations
 
+import os.path
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import NamedTuple
 
 from ..errors import CorruptLogError, HeadraceError, InvalidConfigError
 from ..records import BatchHeader, decode_batch, read_header
@@ -42,15 +45,28 @@ from .checkpoints import (
     read_quarantine,
 )
 from .compaction.manager import CLEANER_OFFSETS
-from .directory import PARTITION_DIRECTORY
-from .dump import FileLine, Problem, check_index, check_time_index, epochs_beside, partition_id_beside
-from .epochs import EpochStart
+from .contents import Kind, kind_of, log_directories_in, partitions_in, recovery_point_of, segments_in
+from .dump import (
+    FileLine,
+    Note,
+    Problem,
+    check_index,
+    check_time_index,
+    epochs_beside,
+    is_last_segment,
+    partition_id_beside,
+    torn_tail,
+)
+from .epochs import LEADER_EPOCH_FILE, EpochStart
 from .files import File, FileSystem, RealFileSystem, read_file
 from .producer_state import SNAPSHOT_SUFFIX, ProducerTable
 from .recovery import find_sound_batch, scan
 from .segment import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, BatchMeta
 
-_RESTORE = "restore the file from another copy, or delete the partition's directory to give its records up"
+_RESTORE = (
+    "stop the broker and restore the partition's files from a copy, or delete its directory: all its records on this "
+    "broker are lost then, and offsets begin at 0 again (docs/operations.md, Damage)"
+)
 _REBUILD = "with the broker stopped, remove the file: the next start rebuilds it"
 _SAFE = {
     RECOVERY_POINTS: "remove it: the next start scans every log",
@@ -70,6 +86,7 @@ class Counts:
     batches: int = 0
     records: int = 0
     problems: int = 0
+    notes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +105,9 @@ def verify(path: str, *, fs: FileSystem | None = None, counts: Counts | None = N
     fs, counts = fs or RealFileSystem(), counts or Counts()
     path = path.rstrip("/")
     for line in _verify(fs, path, counts):
-        if isinstance(line, Problem):
+        if isinstance(line, Note):
+            counts.notes += 1
+        elif isinstance(line, Problem):
             counts.problems += 1
         else:
             counts.files += 1
@@ -104,23 +123,29 @@ def _verify(fs: FileSystem, path: str, counts: Counts) -> Iterator[FileLine | Pr
         stem = name.removesuffix(LOG_SUFFIX)
         if stem == name or not stem.isdigit():
             raise ValueError(f"{path}: not a segment's .log file, nor a partition's directory, nor a log directory")
-        segment = _Segment(fs, path, int(stem), None, counts)
+        directory = os.path.dirname(path) or "."
+        bounds = _Bounds(recovery_point_of(fs, directory), is_last=is_last_segment(fs, path))
+        segment = _Segment(fs, path, int(stem), None, counts, bounds)
         yield from segment.verify()
         yield from segment.verify_indexes(is_sealed=False)
         return
-    names = fs.listdir(path)
-    if any(entry.endswith(LOG_SUFFIX) for entry in names) or PARTITION_DIRECTORY.match(name):
-        yield from _Partition(fs, path, counts).verify()
-    elif META_PROPERTIES in names or any(PARTITION_DIRECTORY.match(entry) for entry in names):
-        yield from _verify_root(fs, path, names, counts)
-    else:
-        raise ValueError(f"{path}: neither a partition's directory nor a log directory: nothing of a log is in it")
+    match kind_of(fs, path):
+        case Kind.PARTITION:
+            yield from _Partition(fs, path, counts).verify()
+        case Kind.LOG_DIRECTORY:
+            yield from _verify_root(fs, path, counts)
+        case Kind.SEVERAL:
+            for name in log_directories_in(fs, path):
+                yield from _verify_root(fs, f"{path}/{name}", counts)
+        case _:
+            raise ValueError(f"{path}: neither a partition's directory nor a log directory: nothing of a log is in it")
 
 
 # ---------------------------------------------------------------------------------------------- a log directory
 
 
-def _verify_root(fs: FileSystem, root: str, names: list[str], counts: Counts) -> Iterator[FileLine | Problem]:
+def _verify_root(fs: FileSystem, root: str, counts: Counts) -> Iterator[FileLine | Problem]:
+    names = fs.listdir(root)
     if META_PROPERTIES in names:
         path = f"{root}/{META_PROPERTIES}"
         yield _file(fs, path)
@@ -135,12 +160,10 @@ def _verify_root(fs: FileSystem, root: str, names: list[str], counts: Counts) ->
         if fault is not None:
             yield Problem(path, 0, -1, fault, _SAFE[CLEAN_SHUTDOWN])
     ends: dict[TopicPartition, _Ends | None] = {}
-    for name in names:
-        match = PARTITION_DIRECTORY.match(name)
-        if match is not None and fs.is_directory(f"{root}/{name}"):
-            partition = _Partition(fs, f"{root}/{name}", counts)
-            yield from partition.verify()
-            ends[TopicPartition(match[1], int(match[2]))] = partition.ends
+    for name, topic_partition in partitions_in(fs, root).items():
+        partition = _Partition(fs, f"{root}/{name}", counts)
+        yield from partition.verify()
+        ends[topic_partition] = partition.ends
     for name in (RECOVERY_POINTS, HIGH_WATERMARKS, LOG_STARTS, CLEANER_OFFSETS):
         if name in names:
             yield from _verify_offsets(fs, root, name, ends)
@@ -173,9 +196,7 @@ def _verify_offsets(
             continue  # retention went on since it was written
         if offset > log.end_offset:
             what = f"says {offset} of {partition}, whose log ends at {log.end_offset}"
-            if name == RECOVERY_POINTS:
-                yield Problem(path, 0, offset, f"{what}: records that were flushed are missing", _RESTORE)
-            elif name == LOG_STARTS:
+            if name == LOG_STARTS:  # below a recovery point the partition itself is to be blamed
                 yield Problem(path, 0, offset, what, _SAFE[name])
 
 
@@ -197,29 +218,48 @@ class _Partition:
             cure = f"once the log is restored, remove {directory}/{QUARANTINE}"
             yield Problem(f"{directory}/{QUARANTINE}", 0, -1, f"the log is quarantined: {why}", cure)
         yield from partition_id_beside(fs, directory, names)
-        bases = sorted(int(name.removesuffix(LOG_SUFFIX)) for name in names if _is_segment(name))
+        bases = segments_in(names)
         epochs: tuple[EpochStart, ...] | None = None
         for line in epochs_beside(fs, directory, names):
             if isinstance(line, tuple):
                 epochs = line
             else:
                 yield line
-        segments = [_Segment(fs, f"{directory}/{base:020d}{LOG_SUFFIX}", base, epochs, self._counts) for base in bases]
+        recovery_point = recovery_point_of(fs, directory)
+        segments = [
+            _Segment(
+                fs,
+                f"{directory}/{base:020d}{LOG_SUFFIX}",
+                base,
+                epochs,
+                self._counts,
+                _Bounds(recovery_point, is_last=base == bases[-1]),
+            )
+            for base in bases
+        ]
         if not segments:
-            yield Problem(directory, -1, -1, "there is no segment in this directory", _RESTORE)
+            if recovery_point > 0:
+                what = f"there is no segment in this directory, but the log was flushed up to offset {recovery_point}"
+                yield Problem(directory, -1, recovery_point, what, _RESTORE)
+            else:
+                what, cure = (
+                    "no segment yet: a crash interrupted its creation",
+                    "nothing to do: the next start makes it",
+                )
+                yield Note(directory, -1, -1, what, cure)
             return
         for segment in segments:
             yield from segment.verify()
             yield from segment.verify_indexes(is_sealed=segment is not segments[-1])
         yield from self._seams(segments)
-        if epochs and epochs[-1].start_offset > segments[-1].next_offset:
-            yield Problem(
-                f"{directory}/leader-epoch-checkpoint",
-                0,
-                epochs[-1].start_offset,
-                f"epoch {epochs[-1].epoch} starts behind the log's end {segments[-1].next_offset}",
-                _REBUILD,
-            )
+        end = segments[-1].next_offset
+        if segments[-1].is_sound and end < recovery_point:
+            what = f"the log ends at offset {end}, but was flushed up to {recovery_point}: records are missing"
+            yield Problem(segments[-1].path, segments[-1].size, end, what, _RESTORE)
+        elif epochs and segments[-1].is_sound and epochs[-1].start_offset > end:
+            what = f"epoch {epochs[-1].epoch} starts behind the log's end {end}"
+            cure = "nothing to do: what it says beyond the end is dropped when the broker starts"
+            yield Note(f"{directory}/{LEADER_EPOCH_FILE}", 0, epochs[-1].start_offset, what, cure)
         for name in names:
             if name.endswith(SNAPSHOT_SUFFIX):
                 yield from self._snapshot(f"{directory}/{name}")
@@ -236,6 +276,12 @@ class _Partition:
             )
         for before, after in pairwise(segments):
             if not before.is_sound or before.next_offset == after.base_offset:
+                continue
+            if after is last and after.size == 0 and before.next_offset > after.base_offset:
+                what = "empty, and the segment before it goes on beyond its offset: a roll that failed"
+                yield Note(
+                    after.path, 0, after.base_offset, what, "nothing to do: the broker removes it when it starts"
+                )
                 continue
             if before.next_offset > after.base_offset or not was_compacted:
                 yield Problem(
@@ -255,10 +301,6 @@ class _Partition:
             yield Problem(path, 0, -1, error.message.removeprefix(f"{path}: "), _REBUILD)
 
 
-def _is_segment(name: str) -> bool:
-    return name.endswith(LOG_SUFFIX) and name.removesuffix(LOG_SUFFIX).isdigit()
-
-
 def _file(fs: FileSystem, path: str) -> FileLine:
     return FileLine(path, fs.file_size(path))
 
@@ -266,9 +308,22 @@ def _file(fs: FileSystem, path: str) -> FileLine:
 # ---------------------------------------------------------------------------------------------- a segment
 
 
+class _Bounds(NamedTuple):
+    """What decides between a torn tail and damage."""
+
+    recovery_point: int
+    is_last: bool
+
+
 class _Segment:
     def __init__(
-        self, fs: FileSystem, path: str, base_offset: int, epochs: tuple[EpochStart, ...] | None, counts: Counts
+        self,
+        fs: FileSystem,
+        path: str,
+        base_offset: int,
+        epochs: tuple[EpochStart, ...] | None,
+        counts: Counts,
+        bounds: _Bounds,
     ) -> None:
         self.path = path
         self.base_offset = self.next_offset = base_offset
@@ -281,6 +336,9 @@ class _Segment:
         self._fs = fs
         self._epochs = epochs
         self._counts = counts
+        self._bounds = bounds
+        #: Does it end with what the next start cuts off?
+        self.is_torn = False
         self._batches: list[BatchMeta] = []
         #: Which of them compaction has emptied: their times are no record's.
         self._empty: set[int] = set()
@@ -300,6 +358,11 @@ class _Segment:
                     position += meta.size
                 self.next_offset = found.next_offset
                 if found.problem is None:
+                    return
+                torn = torn_tail(file, found, **self._bounds._asdict()) if self.is_sound else None
+                if torn is not None:
+                    self.is_torn = True
+                    yield torn
                     return
                 self.is_sound = False
                 sound = find_sound_batch(file, found.end + 1, self.size, found.next_offset)
@@ -355,8 +418,8 @@ class _Segment:
                 continue
             data = read_file(self._fs, path)
             yield FileLine(path, len(data))
-            if not self.is_sound:
-                continue  # each entry behind the damage would be one more problem
+            if not self.is_sound or self.is_torn:
+                continue  # each entry behind the damage would be one more problem; of a torn one they are made anew
             for problem in check(path, data, self.base_offset, self._batches):
                 yield Problem(problem.path, problem.position, problem.offset, problem.what, _REBUILD)
             if suffix == TIME_INDEX_SUFFIX and is_sealed:

@@ -30,13 +30,16 @@ def _group() -> None:
 
 
 def dump(
-    path: Annotated[Path, typer.Argument(help="A .log, .index or .timeindex file, or a partition's directory.")],
+    path: Annotated[
+        Path, typer.Argument(help="A .log, .index or .timeindex file, a partition's directory, or a log directory.")
+    ],
     deep: Annotated[bool, typer.Option("--deep", help="Decode every record too.")] = False,
     output: Output = OutputFormat.TEXT,
 ) -> None:
     """Print what is in the files of a log, and check it: CRCs, offsets, indexes against segments.
 
-    Changes nothing. Exit code 1 on corruption; each problem is a line on stderr with file, position and offset.
+    Changes nothing. Exit code 1 on corruption; each problem is a line on stderr with file, position and offset. What a
+    crash leaves at a log's end, and the broker cuts when it starts, is a note on stderr, and no corruption.
 
     \b
     Examples:
@@ -44,31 +47,34 @@ def dump(
       headrace log dump ./cluster/broker-1/orders-0/00000000000000000000.log --deep
       headrace log dump 00000000000000000000.index -o json
     """
-    from headrace_core.log.dump import Problem
+    from headrace_core.log.dump import Note, Problem
     from headrace_core.log.dump import dump as lines_of
 
     problems: list[Problem] = []
+    notes: list[Note] = []
     counts: Counter[str] = Counter()
     rows: list[dict[str, Any]] = []
     try:
         for line in lines_of(str(path), deep=deep):
             kind = _KINDS[type(line).__name__]
             counts[kind] += 1
-            if isinstance(line, Problem):
+            if isinstance(line, Note):
+                notes.append(line)
+            elif isinstance(line, Problem):
                 problems.append(line)
             if output is OutputFormat.JSON:
                 rows.append({"kind": kind, **_row(line)})
             elif not isinstance(line, Problem):
                 print(_text(line))
-    except FileNotFoundError as error:
-        raise InvalidArgumentError(str(error)) from error
-    except ValueError as error:
+    except (OSError, ValueError) as error:
         raise InvalidArgumentError(str(error)) from error
     if output is OutputFormat.JSON:
         found = {plural: [_without_kind(row) for row in rows if row["kind"] == kind] for kind, plural in _PLURALS}
         print_json({"path": str(path), "sound": not problems, **found})
     else:
         print(", ".join(f"{counts[kind]} {plural.replace('_', ' ')}" for kind, plural in _PLURALS if counts[kind]))
+    for line in notes:
+        note(f"headrace: {line}; {line.cure}")
     for problem in problems:
         note(f"headrace: {problem} [{CorruptLogError.code}]")
     if problems:
@@ -77,47 +83,61 @@ def dump(
 
 def verify(
     path: Annotated[
-        Path, typer.Argument(help="A log directory (all its partitions), a partition's directory, or a .log file.")
+        Path,
+        typer.Argument(help="A log directory (or a directory of several), a partition's directory, or a .log file."),
     ],
     output: Output = OutputFormat.TEXT,
 ) -> None:
     """Check everything in the files of a log: batches, records, offsets, leader epochs, indexes, checkpoints.
 
     Changes nothing. Exit code 1 on damage; each problem is a line on stderr with file, position, offset and what to do.
-    A broker may run meanwhile, but what it has not written whole yet may look like damage: stop it to be sure.
+    What a crash leaves and the broker puts right when it starts (a torn tail) is a note on stderr, not damage: exit
+    code 0. A broker may run meanwhile, but what it has not written whole yet may look like damage: stop it to be sure.
 
     \b
     Examples:
+      headrace log verify ./cluster
       headrace log verify ./cluster/broker-1
       headrace log verify ./cluster/broker-1/orders-0 -o json
     """
-    from headrace_core.log.dump import Problem
+    from headrace_core.log.dump import Note, Problem
     from headrace_core.log.verify import Counts
     from headrace_core.log.verify import verify as lines_of
 
-    counts, problems = Counts(), []
+    counts = Counts()
+    problems: list[Problem] = []
+    notes: list[Note] = []
     started = told = time.monotonic()
     try:
         for line in lines_of(str(path), counts=counts):
-            if isinstance(line, Problem):
+            if isinstance(line, Note):
+                notes.append(line)
+                note(f"headrace: {line}; {line.cure}")
+            elif isinstance(line, Problem):
                 problems.append(line)
                 note(f"headrace: {line} [{CorruptLogError.code}]" + (f"; {line.cure}" if line.cure else ""))
             elif time.monotonic() - told >= _PROGRESS_S:
                 told = time.monotonic()
                 note(f"headrace: {_looked_at(counts)} after {told - started:.0f} s; now {line.path}")
-    except (FileNotFoundError, ValueError) as error:
+    except (OSError, ValueError) as error:
         raise InvalidArgumentError(str(error)) from error
     if output is OutputFormat.JSON:
-        found = [dataclasses.asdict(problem) for problem in problems]
-        print_json({"path": str(path), "sound": not problems, **dataclasses.asdict(counts), "problems": found})
+        found = {"problems": [_row(line) for line in problems], "notes": [_row(line) for line in notes]}
+        print_json({"path": str(path), "sound": not problems, **dataclasses.asdict(counts), **found})
     else:
-        print(f"{_looked_at(counts)}: {f'{len(problems)} problems' if problems else 'all of it sound'}")
+        verdict = _counted(len(problems), "problem") if problems else "all of it sound"
+        left = f", {_counted(len(notes), 'note')} of what the next start puts right" if notes else ""
+        print(f"{_looked_at(counts)}: {verdict}{left}")
     if problems:
         raise typer.Exit(1)
 
 
 #: Long work says how far it is.
 _PROGRESS_S = 2.0
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 def _looked_at(counts: Any) -> str:
@@ -131,6 +151,7 @@ _KINDS = {
     "OffsetEntryLine": "offset_entry",
     "TimeEntryLine": "time_entry",
     "Problem": "problem",
+    "Note": "note",
 }
 _PLURALS = (
     ("file", "files"),
@@ -139,6 +160,7 @@ _PLURALS = (
     ("offset_entry", "offset_entries"),
     ("time_entry", "time_entries"),
     ("problem", "problems"),
+    ("note", "notes"),
 )
 
 
@@ -149,6 +171,8 @@ def _without_kind(row: dict[str, Any]) -> dict[str, Any]:
 def _row(line: Any) -> dict[str, Any]:
     """The fields of a line; those of a batch's header and of a record lie beside the path and position."""
     fields = {field.name: getattr(line, field.name) for field in dataclasses.fields(line)}
+    if "cure" in fields:  # of a problem or a note: -1 is what is not known
+        return {key: None if value == -1 else value for key, value in fields.items()}
     if "header" in fields:
         return fields | _header(fields.pop("header")) | {"path": line.path, "position": line.position}
     if "record" in fields:

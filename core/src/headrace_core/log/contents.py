@@ -1,0 +1,122 @@
+"""What a directory is, told by what lies in it: a name tells nothing (``headrace up`` calls a log directory
+``broker-1``, as partition 1 of a topic ``broker`` would be called). Reads names, and one checkpoint."""
+
+from __future__ import annotations
+
+import enum
+import os.path
+import re
+
+from ..types import TopicPartition
+from .checkpoints import (
+    CLEAN_SHUTDOWN,
+    HIGH_WATERMARKS,
+    LOG_STARTS,
+    META_PROPERTIES,
+    PARTITION_METADATA,
+    QUARANTINE,
+    RECOVERY_POINTS,
+    decode_checkpoint,
+    parse_offsets,
+)
+from .compaction.manager import CLEANER_OFFSETS
+from .directory import PARTITION_DIRECTORY
+from .epochs import LEADER_EPOCH_FILE
+from .files import FileSystem, read_file
+from .segment import LOG_SUFFIX
+
+_SEGMENT_FILE = re.compile(r"\d{20}\.(log|index|timeindex)\Z")
+_OF_A_PARTITION = {PARTITION_METADATA, LEADER_EPOCH_FILE, QUARANTINE}
+_OF_A_LOG_DIRECTORY = {META_PROPERTIES, RECOVERY_POINTS, HIGH_WATERMARKS, LOG_STARTS, CLEANER_OFFSETS, CLEAN_SHUTDOWN}
+
+
+class Kind(enum.Enum):
+    """What a directory is."""
+
+    PARTITION = "a partition's directory"
+    LOG_DIRECTORY = "a log directory: partitions, and checkpoints of them all"
+    SEVERAL = "a directory with log directories in it, as a cluster on one machine has"
+    OTHER = "nothing of a log"
+
+
+def kind_of(fs: FileSystem, path: str) -> Kind:
+    """Of the directory ``path``. An empty one is a partition's if its name and the directory that it is in say so."""
+    names = fs.listdir(path)
+    kind = _by_names(names)
+    if kind is not Kind.OTHER:
+        return kind
+    if partitions_in(fs, path):
+        return Kind.LOG_DIRECTORY
+    if log_directories_in(fs, path):
+        return Kind.SEVERAL
+    root, name = os.path.split(os.path.abspath(path))
+    is_named_so = PARTITION_DIRECTORY.match(name) and not any(_is_directory(fs, f"{path}/{item}") for item in names)
+    return Kind.PARTITION if is_named_so and _by_names(_names(fs, root)) is Kind.LOG_DIRECTORY else Kind.OTHER
+
+
+def partitions_in(fs: FileSystem, root: str) -> dict[str, TopicPartition]:
+    """{directory's name: partition}, sorted. In what is surely a log directory the name alone makes one, as it does for
+    a broker: an empty one is a partition that has lost everything."""
+    names = sorted(_names(fs, root))
+    is_sure = _by_names(names) is Kind.LOG_DIRECTORY
+    found = {}
+    for name in names:
+        match = PARTITION_DIRECTORY.match(name)
+        if match is None or not _is_directory(fs, f"{root}/{name}"):
+            continue
+        kind = _by_names(_names(fs, f"{root}/{name}"))
+        if kind is Kind.PARTITION or (is_sure and kind is Kind.OTHER):
+            found[name] = TopicPartition(match[1], int(match[2]))
+    return found
+
+
+def log_directories_in(fs: FileSystem, path: str) -> list[str]:
+    """The names of the sub-directories that are log directories, sorted."""
+    inside = (name for name in sorted(_names(fs, path)) if _is_directory(fs, f"{path}/{name}"))
+    return [
+        name
+        for name in inside
+        if _by_names(_names(fs, f"{path}/{name}")) is Kind.LOG_DIRECTORY or partitions_in(fs, f"{path}/{name}")
+    ]
+
+
+def segments_in(names: list[str]) -> list[int]:
+    """The base offsets of the segments among a partition's files, ascending."""
+    return sorted(
+        int(name.removesuffix(LOG_SUFFIX)) for name in names if _SEGMENT_FILE.match(name) and name.endswith(LOG_SUFFIX)
+    )
+
+
+def recovery_point_of(fs: FileSystem, directory: str) -> int:
+    """Up to which offset the log in ``directory`` was surely flushed, as the checkpoint beside it tells a start; 0
+    where there is none, or none that can be read: then a start relies on nothing."""
+    root, name = os.path.split(os.path.abspath(directory))
+    match = PARTITION_DIRECTORY.match(name)
+    try:
+        rows = decode_checkpoint(read_file(fs, f"{root}/{RECOVERY_POINTS}")).rows
+        offsets = parse_offsets(rows or ())
+    except (OSError, ValueError):
+        return 0
+    return 0 if match is None else offsets.get(TopicPartition(match[1], int(match[2])), 0)
+
+
+def _by_names(names: list[str]) -> Kind:
+    if not _OF_A_LOG_DIRECTORY.isdisjoint(names):
+        return Kind.LOG_DIRECTORY
+    if not _OF_A_PARTITION.isdisjoint(names) or any(_SEGMENT_FILE.match(name) for name in names):
+        return Kind.PARTITION
+    return Kind.OTHER
+
+
+def _names(fs: FileSystem, path: str) -> list[str]:
+    try:
+        return fs.listdir(path)
+    except OSError:
+        return []  # not ours to read: whatever it is, it is no log of ours
+
+
+def _is_directory(fs: FileSystem, path: str) -> bool:
+    try:
+        return fs.is_directory(path)
+    except OSError:
+        return False
