@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from headrace_core.errors import HeadraceError
 
@@ -29,7 +29,10 @@ class ManyMetadata:
 
 
 class OffsetAndTimestamp(NamedTuple):
-    """An offset found by time, with the timestamp of the record there."""
+    """An offset found by time, with the timestamp of the record there.
+
+    ``offset`` -1: no record is that late. ``timestamp_ms`` -1: not asked for (the start or the end of a log).
+    ``leader_epoch`` -1: not known."""
 
     offset: int
     timestamp_ms: int
@@ -156,6 +159,10 @@ class SubtractConfig:
 
     items: str
 
+
+#: What list_offsets looks for: the log's start, its end, the record with the largest timestamp, or the first record at
+#: or after a time (ms since 1970).
+OffsetSpec = Literal["earliest", "latest", "max-timestamp"] | int
 
 #: What a key may be altered to; None: back to its default.
 ConfigValue = str | None | AppendConfig | SubtractConfig

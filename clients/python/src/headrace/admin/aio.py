@@ -15,11 +15,13 @@ from ..models import (
     CreatedTopic,
     LogDirDescription,
     NewTopic,
+    OffsetAndTimestamp,
+    OffsetSpec,
     TopicDescription,
     TopicPartitionReplica,
 )
 from ..settings import ADMIN, resolve
-from . import configs, log_dirs
+from . import configs, log_dirs, offsets
 from .calls import AdminCalls, new_topics
 
 T = TypeVar("T")
@@ -92,6 +94,23 @@ class AsyncAdmin:
     ) -> dict[TopicPartition, int]:
         """Delete the records below an offset (-1: all that are committed); returns the new first offsets."""
         return await self._run(lambda calls: calls.delete_records(dict(before), timeout))
+
+    async def list_offsets(
+        self,
+        wanted: Mapping[TopicPartition, OffsetSpec],
+        *,
+        isolation_level: str = "read_uncommitted",
+        timeout: float | None = None,
+    ) -> dict[TopicPartition, OffsetAndTimestamp]:
+        """Of each partition where the log starts ("earliest") or ends ("latest": one past the last committed record),
+        the record with the largest timestamp ("max-timestamp"), or the first one at or after a time (ms since 1970).
+
+        ``offset`` is -1 when there is no such record; ``timestamp_ms`` is that record's, -1 for a start or an end.
+        ``isolation_level``: read_uncommitted or read_committed. Raises UnknownTopicOrPartitionError,
+        InvalidArgumentError (a partition that the topic does not have), RequestTimedOutError.
+        """
+        times, isolation = offsets.wanted_offsets(wanted), offsets.wanted_isolation(isolation_level)
+        return await self._run(lambda calls: offsets.list_offsets(calls, times, isolation, timeout))
 
     async def describe_cluster(self, *, timeout: float | None = None) -> ClusterDescription:
         """Cluster id, active controller, brokers."""

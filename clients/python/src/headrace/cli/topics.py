@@ -1,4 +1,4 @@
-"""``topics create|list|describe|alter|delete``."""
+"""``topics create|list|describe|alter|delete|offsets``."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ _Config = Annotated[list[str] | None, typer.Option("--config", "-c", metavar="KE
 
 
 def register(app: typer.Typer) -> None:
-    group = typer.Typer(help="Create, list, describe, alter and delete topics.", no_args_is_help=True)
+    group = typer.Typer(help="Create, list, describe, alter and delete topics; their offsets.", no_args_is_help=True)
     group.command("create")(create)
     group.command("list")(list_topics)
     group.command("describe")(describe)
     group.command("alter")(alter)
     group.command("delete")(delete)
+    group.command("offsets")(offsets)
     app.add_typer(group, name="topics")
 
 
@@ -193,6 +194,49 @@ def delete(
         print_json({"deleted": names})
     else:
         print(f"deleted {', '.join(names)}")
+
+
+def offsets(
+    name: _Name,
+    partition: Annotated[
+        list[int] | None, typer.Option("--partition", "-p", help="Only this partition; repeatable. Default: all.")
+    ] = None,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    output: Output = OutputFormat.TEXT,
+) -> None:
+    """Show where each partition starts and ends, and how many offsets that is (compaction leaves gaps in them).
+
+    \b
+    Examples:
+      headrace topics offsets orders
+      headrace topics offsets orders -p 0 -o json     {"topic", "partitions": [{"partition", "start", "end", "count"}]}
+    """
+    from .. import TopicPartition
+    from ..errors import UnknownTopicOrPartitionError
+
+    with admin(bootstrap) as client:
+        there = [each.partition for each in client.describe_topics([name])[0].partitions]
+        missing = sorted(set(partition or ()) - set(there))
+        if missing:
+            raise UnknownTopicOrPartitionError(
+                f"topic {name!r} has partitions 0 to {there[-1]}; there is no {', '.join(map(str, missing))}"
+            )
+        wanted = [TopicPartition(name, number) for number in sorted(set(partition or there))]
+        starts = client.list_offsets(dict.fromkeys(wanted, "earliest"))
+        ends = client.list_offsets(dict.fromkeys(wanted, "latest"))
+    rows = [
+        {
+            "partition": each.partition,
+            "start": starts[each].offset,
+            "end": ends[each].offset,
+            "count": ends[each].offset - starts[each].offset,
+        }
+        for each in wanted
+    ]
+    if output is OutputFormat.JSON:
+        print_json({"topic": name, "partitions": rows})
+    else:
+        print_table(("PARTITION", "START", "END", "COUNT"), [tuple(row.values()) for row in rows])
 
 
 def _summary(topic: Any) -> dict[str, Any]:

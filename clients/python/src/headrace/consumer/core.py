@@ -24,12 +24,13 @@ from headrace_core.types import TopicPartition, check_topic_name
 
 from ..engine.client import Engine
 from ..engine.io_thread import closed_error, forget, forked_error, register
+from ..engine.offsets import ISOLATION, list_offsets
 from ..metrics import Metrics
 from ..models import OffsetAndTimestamp
 from ..serializers import deserializer
-from .fetcher import _ISOLATION, Fetcher
+from .fetcher import Fetcher
 from .inbox import Assigned, Inbox, Slice
-from .offsets import list_offsets, reset_timestamp
+from .offsets import reset_timestamp
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -53,7 +54,7 @@ class ConsumerCore:
         self.metrics = Metrics(config)
         self.inbox = Inbox(config["fetch.queue.max.bytes"], self._room)
         self.fetcher = Fetcher(self.engine, config, self.inbox, self.metrics)
-        self.isolation = _ISOLATION[config["isolation.level"]]
+        self.isolation = ISOLATION[config["isolation.level"]]
         self.max_poll_records: int = config["max.poll.records"]
         self.check_crcs: bool = config["check.crcs"]
         self.key_deserializer = deserializer(config["key.deserializer"], "key.deserializer")

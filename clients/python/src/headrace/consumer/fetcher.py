@@ -14,10 +14,10 @@ from typing import Any
 
 from headrace_core.errors import HeadraceError, InvalidArgumentError
 from headrace_core.types import TopicPartition
-from headrace_protos.v1 import common_pb2
 
 from ..engine.client import Engine
 from ..engine.metadata import Snapshot
+from ..engine.offsets import ISOLATION
 from ..metrics import Metrics
 from .fetch_session import FetchLink
 from .inbox import Assigned, Inbox, Slice
@@ -25,11 +25,6 @@ from .positions import find_position, find_together
 from .tracked import Tracked
 
 logger = logging.getLogger("headrace")
-
-_ISOLATION = {
-    "read_uncommitted": common_pb2.ISOLATION_LEVEL_READ_UNCOMMITTED,
-    "read_committed": common_pb2.ISOLATION_LEVEL_READ_COMMITTED,
-}
 
 
 class Fetcher:
@@ -45,7 +40,7 @@ class Fetcher:
         self.partition_bytes: int = config["max.partition.fetch.bytes"]
         #: Of one answer: an eighth of the queue at most, so that those in flight leave room for what waits.
         self.answer_bytes: int = min(config["fetch.max.bytes"], max(config["fetch.queue.max.bytes"] // 8, 1))
-        self.isolation = _ISOLATION[config["isolation.level"]]
+        self.isolation = ISOLATION[config["isolation.level"]]
         self.tracked: dict[TopicPartition, Tracked] = {}
         self.links: dict[int, FetchLink] = {}
         self._homeless: dict[TopicPartition, None] = {}

@@ -1,18 +1,9 @@
-"""Questions about offsets, asked of each partition's leader. Runs on the I/O thread."""
+"""Where a partition without a position begins, by auto.offset.reset. Pure."""
 
 from __future__ import annotations
 
-import asyncio
-import time
-from typing import Any
-
-from headrace_core.errors import HeadraceError, NoOffsetForPartitionError, from_number
+from headrace_core.errors import NoOffsetForPartitionError
 from headrace_core.types import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, TopicPartition
-from headrace_protos.v1 import offsets_pb2
-
-from ..engine.client import Engine
-from ..engine.connections import call
-from ..models import OffsetAndTimestamp
 
 
 def reset_timestamp(reset: str | None, policy: str, tp: TopicPartition) -> int:
@@ -23,52 +14,3 @@ def reset_timestamp(reset: str | None, policy: str, tp: TopicPartition) -> int:
     if wanted == "latest":
         return LATEST_TIMESTAMP
     raise NoOffsetForPartitionError(f"{tp} has no position and auto.offset.reset is none: seek first")
-
-
-async def list_offsets(
-    engine: Engine, timestamps: dict[TopicPartition, int], isolation: Any, deadline: float
-) -> dict[TopicPartition, OffsetAndTimestamp]:
-    """Offsets by time (or -1 end, -2 start, -3 largest timestamp), one request to each leader, retried until deadline.
-
-    An offset of -1 means that no record is that late. Raises what any partition fails with.
-    """
-    found: dict[TopicPartition, OffsetAndTimestamp] = {}
-
-    async def attempt(timeout_s: float) -> None:
-        by_leader: dict[str, Any] = {}
-        for tp, timestamp in timestamps.items():
-            if tp in found:
-                continue
-            address, epoch = await engine.at_leader(*tp, max(deadline - time.monotonic(), 0.01))
-            request = by_leader.get(address)
-            if request is None:
-                request = by_leader[address] = offsets_pb2.ListOffsetsRequest(isolation_level=isolation)
-            request.partitions.add(
-                topic=tp.topic, partition=tp.partition, timestamp_ms=timestamp, current_leader_epoch=epoch
-            )
-        answers = await asyncio.gather(
-            *(
-                call(engine.connections.offsets(address).ListOffsets, request, address, timeout_s)
-                for address, request in by_leader.items()
-            ),
-            return_exceptions=True,
-        )
-        failure: BaseException | None = None
-        for answer in answers:
-            if isinstance(answer, BaseException):
-                failure = answer
-                continue
-            for result in answer.results:
-                tp = TopicPartition(result.topic, result.partition)
-                if result.error.code:
-                    told = result.error.message
-                    failure = from_number(result.error.code, told if told.startswith(str(tp)) else f"{tp}: {told}")
-                else:
-                    found[tp] = OffsetAndTimestamp(result.offset, result.timestamp_ms, result.leader_epoch)
-        if failure is not None:
-            if isinstance(failure, HeadraceError) and failure.retriable:
-                engine.metadata.invalidate()
-            raise failure
-
-    await engine.retrying(attempt, deadline, "listing offsets")
-    return found

@@ -11,8 +11,9 @@ import contextlib
 
 from headrace_core.errors import HeadraceError
 
+from ..engine.offsets import list_offsets
 from .inbox import Slice
-from .offsets import list_offsets, reset_timestamp
+from .offsets import reset_timestamp
 from .tracked import SessionOwner, Tracked
 
 #: A question for many that is not answered in this time is asked again for each partition by itself.

@@ -1,0 +1,50 @@
+"""Where a log starts and ends, and what lies at a time (KIP-396, KIP-734). Runs on the I/O thread."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from headrace_core.errors import InvalidArgumentError
+from headrace_core.types import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, MAX_TIMESTAMP, TopicPartition
+
+from ..engine import offsets
+from ..models import OffsetAndTimestamp, OffsetSpec
+from .calls import AdminCalls
+
+_SPECIAL = {"earliest": EARLIEST_TIMESTAMP, "latest": LATEST_TIMESTAMP, "max-timestamp": MAX_TIMESTAMP}
+
+
+def wanted_offsets(specs: Mapping[TopicPartition, OffsetSpec]) -> dict[TopicPartition, int]:
+    """The wire's timestamps, read in the caller's thread; InvalidArgumentError."""
+    return {TopicPartition(*partition): _timestamp(partition, spec) for partition, spec in specs.items()}
+
+
+def wanted_isolation(level: str) -> int:
+    """The wire's number; InvalidArgumentError."""
+    found = offsets.ISOLATION.get(level)
+    if found is None:
+        raise InvalidArgumentError(f"isolation_level={level!r}: must be {' or '.join(offsets.ISOLATION)}")
+    return int(found)
+
+
+async def list_offsets(
+    calls: AdminCalls, wanted: dict[TopicPartition, int], isolation: int, timeout: float | None
+) -> dict[TopicPartition, OffsetAndTimestamp]:
+    """In the order of ``wanted``. Never creates a topic."""
+    engine = calls.engine
+    deadline = engine.deadline(timeout)
+    for topic in dict.fromkeys(partition.topic for partition in wanted):
+        await engine.topic(topic, timeout, create=False)
+    found = await offsets.list_offsets(engine, wanted, isolation, deadline)
+    return {partition: found[partition] for partition in wanted}
+
+
+def _timestamp(partition: TopicPartition, spec: OffsetSpec) -> int:
+    if isinstance(spec, str) and spec in _SPECIAL:
+        return _SPECIAL[spec]
+    if isinstance(spec, int) and not isinstance(spec, bool) and 0 <= spec < 2**63:
+        return spec
+    raise InvalidArgumentError(
+        f"{TopicPartition(*partition)}: {spec!r}: must be 'earliest', 'latest', 'max-timestamp', or a time "
+        "(ms since 1970)"
+    )

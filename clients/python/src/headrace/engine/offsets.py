@@ -1,0 +1,70 @@
+"""Where a time, the start or the end of a log lies, asked of each partition's leader. Runs on the I/O thread."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+from headrace_core.errors import HeadraceError, from_number
+from headrace_core.types import TopicPartition
+from headrace_protos.v1 import common_pb2, offsets_pb2
+
+from ..models import OffsetAndTimestamp
+from .client import Engine
+from .connections import call
+
+#: isolation.level -> the wire's number.
+ISOLATION = {
+    "read_uncommitted": common_pb2.ISOLATION_LEVEL_READ_UNCOMMITTED,
+    "read_committed": common_pb2.ISOLATION_LEVEL_READ_COMMITTED,
+}
+
+
+async def list_offsets(
+    engine: Engine, timestamps: dict[TopicPartition, int], isolation: Any, deadline: float
+) -> dict[TopicPartition, OffsetAndTimestamp]:
+    """Offsets by time (or -1 end, -2 start, -3 largest timestamp), one request to each leader, retried until deadline.
+
+    An offset of -1 means that no record is that late. Raises what any partition fails with.
+    """
+    found: dict[TopicPartition, OffsetAndTimestamp] = {}
+
+    async def attempt(timeout_s: float) -> None:
+        by_leader: dict[str, Any] = {}
+        for tp, timestamp in timestamps.items():
+            if tp in found:
+                continue
+            address, epoch = await engine.at_leader(*tp, max(deadline - time.monotonic(), 0.01))
+            request = by_leader.get(address)
+            if request is None:
+                request = by_leader[address] = offsets_pb2.ListOffsetsRequest(isolation_level=isolation)
+            request.partitions.add(
+                topic=tp.topic, partition=tp.partition, timestamp_ms=timestamp, current_leader_epoch=epoch
+            )
+        answers = await asyncio.gather(
+            *(
+                call(engine.connections.offsets(address).ListOffsets, request, address, timeout_s)
+                for address, request in by_leader.items()
+            ),
+            return_exceptions=True,
+        )
+        failure: BaseException | None = None
+        for answer in answers:
+            if isinstance(answer, BaseException):
+                failure = answer
+                continue
+            for result in answer.results:
+                tp = TopicPartition(result.topic, result.partition)
+                if result.error.code:
+                    told = result.error.message
+                    failure = from_number(result.error.code, told if told.startswith(str(tp)) else f"{tp}: {told}")
+                else:
+                    found[tp] = OffsetAndTimestamp(result.offset, result.timestamp_ms, result.leader_epoch)
+        if failure is not None:
+            if isinstance(failure, HeadraceError) and failure.retriable:
+                engine.metadata.invalidate()
+            raise failure
+
+    await engine.retrying(attempt, deadline, "listing offsets")
+    return found
