@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -129,6 +131,15 @@ def test_a_broker_does_not_start_on_a_directory_that_was_not_formatted(tmp_path)
     done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
     assert done.returncode == 1
     assert "not formatted" in done.stderr
+    assert "goes on" not in done.stderr  # it was said of an only directory too
+
+    cure = re.search("`headrace (format .*?)`", done.stderr)
+    assert cure is not None
+    arguments = shlex.split(cure[1].replace(" ID", " tests"))
+    subprocess.run(
+        [sys.executable, "-P", "-m", "headrace.cli", *arguments], capture_output=True, timeout=30, check=True
+    )
+    assert "cluster.id=tests" in (tmp_path / "data" / "meta.properties").read_text()
 
 
 def test_a_broker_says_which_key_it_does_not_know(tmp_path):

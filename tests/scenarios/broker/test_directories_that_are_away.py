@@ -100,6 +100,28 @@ def test_a_start_goes_on_without_a_directory_and_makes_none_of_its_partitions_an
     asyncio.run(scenario())
 
 
+def test_a_start_says_with_how_many_directories_it_goes_on_and_only_if_it_does(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def scenario() -> None:
+        fs = CrashingFileSystem()
+        await two_directories(fs)
+        caplog.clear()
+        _unformatted(fs)
+        async with SoloBroker(fs, "/one", "/two"):
+            pass
+        assert "the broker goes on with 1 of its 2 log directories" in caplog.messages
+        caplog.clear()
+        fs.unlink(f"/one/{META_PROPERTIES}")
+        with pytest.raises(errors.InvalidConfigError, match="not formatted"):
+            async with SoloBroker(fs, "/one", "/two"):
+                pass
+        assert not [line for line in caplog.messages if "goes on" in line]
+        assert len([line for line in caplog.messages if "is offline: log.dirs=" in line]) == 2
+
+    asyncio.run(scenario())
+
+
 def test_a_log_that_moved_before_the_controller_heard_of_it_is_not_made_anew_where_it_was() -> None:
     async def scenario() -> None:
         fs = CrashingFileSystem()

@@ -48,8 +48,10 @@ def test_formatted_directories_can_be_left_alone(fs: CrashingFileSystem) -> None
 
 
 def test_an_unformatted_directory_is_refused_with_the_cure(fs: CrashingFileSystem) -> None:
-    with pytest.raises(InvalidConfigError, match="format --cluster-id ID --log-dirs /nowhere"):
+    with pytest.raises(InvalidConfigError, match="`headrace format --cluster-id ID --log-dirs /nowhere`"):
         read_meta("/nowhere", fs=fs)
+    with pytest.raises(InvalidConfigError, match="`headrace format --cluster-id ID --node-id 3 --log-dirs '/a disk'`"):
+        read_meta("/a disk", node_id=3, fs=fs)
 
 
 def test_directories_of_different_owners_are_refused(fs: CrashingFileSystem) -> None:

@@ -11,6 +11,7 @@ a new life as an empty node.
 
 from __future__ import annotations
 
+import shlex
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -48,13 +49,15 @@ def check_cluster_id(cluster_id: str) -> str:
     return cluster_id
 
 
-def read_meta(directory: str, *, fs: FileSystem | None = None) -> MetaProperties:
-    """The file of one directory. InvalidConfigError when it was not formatted, or is damaged."""
+def read_meta(directory: str, *, node_id: int = -1, fs: FileSystem | None = None) -> MetaProperties:
+    """The file of one directory. InvalidConfigError when it was not formatted (it says with which command that is done,
+    for ``node_id``), or is damaged."""
     found = checkpoints.read_meta(fs or RealFileSystem(), directory)
     if found is None:
+        node = "" if node_id < 0 else f" --node-id {node_id}"
         raise InvalidConfigError(
-            f"log.dirs={directory}: not formatted (there is no {FILE_NAME}); is it mounted? "
-            f"A new directory is prepared with `format --cluster-id ID --log-dirs {directory}`"
+            f"log.dirs={directory}: not formatted (there is no {FILE_NAME}); is it mounted? A new directory is "
+            f"prepared with `headrace format --cluster-id ID{node} --log-dirs {shlex.quote(directory)}` (ID: the cluster's)"
         )
     return MetaProperties(cluster_id=found.cluster_id, directory_id=found.directory_id.bytes, node_id=found.node_id)
 
@@ -66,7 +69,7 @@ def read_all_meta(
 
     Raises InvalidConfigError (not formatted, another node's, one directory given twice), InconsistentClusterIdError.
     """
-    metas = [read_meta(directory, fs=fs) for directory in directories]
+    metas = [read_meta(directory, node_id=node_id, fs=fs) for directory in directories]
     check_agreement(directories, metas, node_id=node_id)
     return metas
 

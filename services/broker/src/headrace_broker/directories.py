@@ -103,7 +103,7 @@ def identify(fs: FileSystem, directories: Iterable[HeldDirectory], *, node_id: i
     failures: list[Exception] = []
     for directory in held:
         try:
-            meta = read_meta(directory.root, fs=fs)
+            meta = read_meta(directory.root, node_id=node_id, fs=fs)
         except (InvalidConfigError, OSError) as error:
             failures.append(error)
             put_offline(directory, error)
@@ -132,14 +132,21 @@ def check_free(fs: FileSystem, directory: HeldDirectory) -> None:
 
 
 def put_offline(directory: HeldDirectory, error: Exception) -> None:
-    """The directory cannot be used in this life of the broker."""
+    """The directory cannot be used in this life of the broker. Whether others can, the caller says (tell_left)."""
     why = error.message if isinstance(error, HeadraceError) else f"{type(error).__name__}: {error}"
     directory.start_failure = StorageError(
-        f"log directory {directory.root} is offline: {why}. The broker goes on with the others; mend the disk (or take "
-        "the directory out of log.dirs), then restart the broker"
+        f"log directory {directory.root} is offline: {why}. Once that is mended, or the directory is taken out of "
+        "log.dirs, restart the broker"
     )
     directory.start_failure.__cause__ = error
     logger.error("%s", directory.start_failure.message)
+
+
+def tell_left(directories: Collection[HeldDirectory]) -> None:
+    """Said once all have been tried: how many of them the broker goes on with, if not with all."""
+    usable = sum(directory.failure is None for directory in directories)
+    if usable < len(directories):
+        logger.warning("the broker goes on with %d of its %d log directories", usable, len(directories))
 
 
 def raise_all_failed(failures: Sequence[Exception]) -> None:

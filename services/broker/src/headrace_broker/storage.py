@@ -47,6 +47,7 @@ from .directories import (
     identify,
     put_offline,
     raise_all_failed,
+    tell_left,
 )
 from .moves import Moves, settle_moves
 from .partition import PartitionLeader
@@ -149,6 +150,7 @@ class Storage:
             raise fatal
         if not self.writers():
             raise_all_failed(failures)
+        tell_left(self._held)
 
     def _open_directory(self, settings_of: Callable[[str], LogConfig], root: str) -> LogDirectory:
         return LogDirectory.open(
