@@ -55,9 +55,10 @@ def read_meta(directory: str, *, node_id: int = -1, fs: FileSystem | None = None
     found = checkpoints.read_meta(fs or RealFileSystem(), directory)
     if found is None:
         node = "" if node_id < 0 else f" --node-id {node_id}"
+        cure = f"headrace format --cluster-id ID{node} --log-dirs {shlex.quote(directory)}"
         raise InvalidConfigError(
             f"log.dirs={directory}: not formatted (there is no {FILE_NAME}); is it mounted? A new directory is "
-            f"prepared with `headrace format --cluster-id ID{node} --log-dirs {shlex.quote(directory)}` (ID: the cluster's)"
+            f"prepared with `{cure}` (ID: the cluster's)"
         )
     return MetaProperties(cluster_id=found.cluster_id, directory_id=found.directory_id.bytes, node_id=found.node_id)
 
