@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 from damage_world import ORDERS, ROOT, Image, make_image
 
-from headrace_core.log.dump import Problem, dump
+from headrace_core.log.dump import Note, Problem, dump
 from headrace_core.log.verify import Counts, verify
+from headrace_core.records import split_batches
 from headrace_core.testing.crashing_fs import CrashingFileSystem
 
 
@@ -52,6 +53,30 @@ def test_every_cut_of_a_segment_is_named(image: Image) -> None:
             assert any(problem.path.startswith(path.removesuffix(".log")) for problem in problems(fs)), (
                 f"{path}[:{size}]"
             )
+
+
+def test_a_moved_offset_is_damage_and_no_torn_tail(image: Image) -> None:
+    """The batches behind it cannot follow it, and are no torn tail for that."""
+    path = max(path for path in image.fs.files() if path.endswith(".log") and str(ORDERS) in path)
+    spans = split_batches(image.fs.files()[path])
+    assert len(spans) >= 2
+    position = sum(span.size for span in spans[:-2])
+    fs = image.damaged()
+    fs.flip(path, position + 6, 0x01)
+    assert any(type(problem) is Problem for problem in problems(fs))
+    assert any(type(line) is Problem for line in dump(path, fs=fs))
+
+
+def test_a_torn_tail_is_a_note(image: Image) -> None:
+    path = max(path for path in image.fs.files() if path.endswith(".log") and str(ORDERS) in path)
+    fs = image.damaged()
+    fs.replace(path, image.fs.files()[path] + bytes(100))
+    counts = Counts()
+    (note,) = (line for line in verify(ROOT, fs=fs, counts=counts) if isinstance(line, Problem))
+    assert type(note) is Note
+    assert (counts.problems, counts.notes) == (0, 1)
+    assert (note.path, note.position) == (path, len(image.fs.files()[path]))
+    assert "cuts these 100 bytes" in note.cure
 
 
 def test_a_quarantined_log_is_named(image: Image) -> None:

@@ -256,7 +256,10 @@ def read_partition_metadata(fs: FileSystem, directory: str) -> uuid.UUID | None:
         return None
     problem = _wrong_checksum(data, _TOPIC_SEAL)
     if problem is not None:
-        raise CorruptLogError(f"{path}, position 0: {problem}; restore the file, or delete {directory}")
+        raise CorruptLogError(
+            f"{path}, position 0: {problem}; restore the file: the log itself may be sound (docs/operations.md, "
+            "partition.metadata)"
+        )
     values = _properties(data, ":")
     try:
         if values["version"] != "0":

@@ -348,7 +348,8 @@ class LogDirectory:
             path = log.directory
             why = (
                 f"{error.message}. Found while the broker ran: the log is not served and its files are left as they "
-                f"are. Restore them and remove {path}/{QUARANTINE}, or delete {path} to give its records up"
+                f"are. Restore them and remove {path}/{QUARANTINE}, or delete {path}: all its records on this broker "
+                "are lost then (docs/operations.md, Damage)"
             )
             write_quarantine(self.fs, path, why)
         return True

@@ -165,9 +165,16 @@ def is_last_segment(fs: FileSystem, path: str) -> bool:
 
 
 def torn_tail(file: File, found: Scan, *, recovery_point: int, is_last: bool) -> Note | None:
-    """What the next start cuts off the end of a log, by the judgement of that start; None where it would not."""
+    """What the next start cuts off the end of a log, by the judgement of that start; None where it would not. ``found``
+    is a scan from the file's beginning: what lies behind a gap in the offsets is not called torn, for where no
+    compaction was the gap is damage."""
     if found.problem is None:
         return None
+    expected = _base_offset(file.path)
+    for meta in found.batches:
+        if meta.base_offset != expected:
+            return None
+        expected = meta.last_offset + 1
     judgement = judge(file, found, recovery_point=recovery_point, is_last=is_last)
     if judgement.verdict is not Verdict.TORN:
         return None
@@ -278,7 +285,13 @@ def partition_id_beside(fs: FileSystem, directory: str, names: Sequence[str]) ->
     try:
         read_partition_metadata(fs, directory)
     except CorruptLogError as error:
-        yield Problem(path, 0, -1, error.message, f"restore it by the topic's id, or delete {directory}")
+        yield Problem(
+            path,
+            0,
+            -1,
+            error.message,
+            "stop the broker and write it anew, by the topic's id (docs/operations.md, partition.metadata)",
+        )
 
 
 def _dump_segment(

@@ -92,7 +92,8 @@ def _end_of_swapped(fs: FileSystem, directory: str, base: int) -> int:
     if problem is not None:
         raise CorruptLogError(
             f"{path}, position {found.end}: {problem}. A compaction was to put it in the place of older segments; all "
-            f"files are left as they are: restore it, or delete {directory} to give its records up"
+            f"files are left as they are: restore it, or delete {directory}: all its records on "
+            "this broker are lost then (docs/operations.md, Damage)"
         )
     return found.next_offset
 
