@@ -77,6 +77,8 @@ def test_what_cannot_be_is_refused_and_nothing_is_created(headrace: LocalCluster
             admin.list_offsets({TopicPartition(topic, 2): "latest"})
         with pytest.raises(UnknownTopicOrPartitionError):
             admin.list_offsets({TopicPartition("nobody-made-it", 0): "latest"}, timeout=5)
+        with pytest.raises(UnknownTopicOrPartitionError):
+            admin.delete_records({TopicPartition("nobody-made-it", 0): -1}, timeout=5)
         assert "nobody-made-it" not in admin.list_topics()
 
 

@@ -34,6 +34,7 @@ class AdminCalls:
 
     def __init__(self, config: dict[str, Any]) -> None:
         self.engine = Engine(config)
+        self.engine.create_topics = False  # who asks about a topic, or deletes its records, does not mean to make it
         self.written_offset = 0
         self.state = "open"
         register(self)

@@ -30,11 +30,12 @@ def wanted_isolation(level: str) -> int:
 async def list_offsets(
     calls: AdminCalls, wanted: dict[TopicPartition, int], isolation: int, timeout: float | None
 ) -> dict[TopicPartition, OffsetAndTimestamp]:
-    """In the order of ``wanted``. Never creates a topic."""
+    """In the order of ``wanted``."""
     engine = calls.engine
     deadline = engine.deadline(timeout)
-    for topic in dict.fromkeys(partition.topic for partition in wanted):
-        await engine.topic(topic, timeout, create=False)
+    strangers = {partition.topic for partition in wanted} - set(engine.metadata.snapshot.topics)
+    if len(strangers) > 1:
+        await engine.learn(strangers)
     found = await offsets.list_offsets(engine, wanted, isolation, deadline)
     return {partition: found[partition] for partition in wanted}
 
