@@ -229,7 +229,8 @@ def _dump_directory(fs: FileSystem, path: str, deep: bool) -> Iterator[Line]:
                     if is_sound or not isinstance(line, Problem)  # each entry behind the damage would be one more
                 )
             else:
-                yield Problem(f"{path}/{stem}{suffix}", -1, int(stem), "the index is missing; a start rebuilds it")
+                cure = "nothing to do: the broker makes it anew when it starts"
+                yield Note(f"{path}/{stem}{suffix}", -1, int(stem), "the index is missing", cure)
     for (end, is_sound, _), (_, _, stem) in pairwise(zip(ends, sound, stems, strict=True)):
         if is_sound and int(stem) != end:
             yield Problem(
@@ -289,7 +290,7 @@ def partition_id_beside(fs: FileSystem, directory: str, names: Sequence[str]) ->
             path,
             0,
             -1,
-            error.message,
+            error.message.removeprefix(path).removeprefix(", position 0: ").partition("; restore")[0].strip(),
             "stop the broker and write it anew, by the topic's id (docs/operations.md, partition.metadata)",
         )
 

@@ -414,7 +414,8 @@ class _Segment:
         for suffix, check in ((INDEX_SUFFIX, check_index), (TIME_INDEX_SUFFIX, check_time_index)):
             path = stem + suffix
             if not self._fs.exists(path):
-                yield Problem(path, -1, self.base_offset, "the index is missing", "the next start rebuilds it")
+                cure = "nothing to do: the broker makes it anew when it starts"
+                yield Note(path, -1, self.base_offset, "the index is missing", cure)
                 continue
             data = read_file(self._fs, path)
             yield FileLine(path, len(data))
