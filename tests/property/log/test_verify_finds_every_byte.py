@@ -79,6 +79,30 @@ def test_a_torn_tail_is_a_note(image: Image) -> None:
     assert "cuts these 100 bytes" in note.cure
 
 
+@pytest.mark.parametrize("kept", [1, 30, 61, -1])
+def test_a_last_batch_without_its_end_is_a_torn_tail(image: Image, kept: int) -> None:
+    path = max(path for path in image.fs.files() if path.endswith(".log") and str(ORDERS) in path)
+    data = image.fs.files()[path]
+    last = split_batches(data)[-1]
+    fs = image.damaged()
+    fs.replace(path, data + data[last.position : last.position + (kept if kept > 0 else last.size + kept)])
+    (note,) = (line for line in dump(path, fs=fs) if isinstance(line, Problem))
+    assert type(note) is Note
+    assert (note.path, note.position) == (path, len(data))
+
+
+@pytest.mark.parametrize("at", [8, 11, 16, 17, 60, 61, -1])
+def test_a_whole_last_batch_with_another_byte_in_it_is_no_torn_tail(image: Image, at: int) -> None:
+    """It may have rotted after it was acknowledged: who asks is told, whatever the next start would do with it."""
+    path = max(path for path in image.fs.files() if path.endswith(".log") and str(ORDERS) in path)
+    data = image.fs.files()[path]
+    last = split_batches(data)[-1]
+    fs = image.damaged()
+    fs.flip(path, last.position + (at if at >= 0 else last.size + at), 0x01)
+    for found in (problems(fs), [line for line in dump(path, fs=fs) if isinstance(line, Problem)]):
+        assert any(type(line) is Problem and line.path == path and line.position == last.position for line in found)
+
+
 def test_a_quarantined_log_is_named(image: Image) -> None:
     fs = image.damaged()
     fs.replace(f"{ROOT}/{ORDERS}/headrace-quarantine", b"/data/orders-0/0.log, position 3, offset 7: rotten\n")
