@@ -480,7 +480,13 @@ import os, sys, threading, time
 from headrace import Producer, Consumer, TopicPartition
 def tell_when_the_main_thread_waits():
     main = threading.main_thread().ident
-    while sys._current_frames()[main].f_code.co_name != "wait":
+    def names():  # of the functions that the main thread is in, the innermost first
+        frame, found = sys._current_frames()[main], []
+        while frame is not None:
+            found.append(frame.f_code.co_name)
+            frame = frame.f_back
+        return found
+    while (at := names())[0] != "wait" or "start" in at:  # not yet: this thread is being started
         time.sleep(0.01)
     print("waiting", flush=True)
 with Producer() as producer, Consumer() as consumer:

@@ -5,6 +5,9 @@
 
 ``headrace``: one cluster for the whole run (one for each worker under pytest-xdist); give topics names of their own.
 ``headrace_cluster``: a cluster for one test alone, to kill and restart nodes of.
+
+Their topics keep records of any age (``log.retention.ms=-1``): a test whose records bear times of long ago would lose
+them to retention some day, at the check that happens to fall into it. A topic's own ``retention.ms`` holds as ever.
 """
 
 from __future__ import annotations
@@ -17,13 +20,15 @@ import pytest
 if TYPE_CHECKING:
     from .local import LocalCluster
 
+_CONFIG = {"log.retention.ms": "-1"}
+
 
 @pytest.fixture(scope="session")
 def headrace() -> Iterator[LocalCluster]:
     """A running LocalCluster (one broker, one controller), shared by all tests of this process."""
     from .local import LocalCluster
 
-    with LocalCluster() as cluster:
+    with LocalCluster(config=_CONFIG) as cluster:
         yield cluster
 
 
@@ -32,5 +37,5 @@ def headrace_cluster() -> Iterator[LocalCluster]:
     """A running LocalCluster of the test's own."""
     from .local import LocalCluster
 
-    with LocalCluster() as cluster:
+    with LocalCluster(config=_CONFIG) as cluster:
         yield cluster
