@@ -21,9 +21,9 @@ Cli = Callable[..., Any]
 
 @pytest.fixture
 def topic(cli: Cli, request: pytest.FixtureRequest) -> str:
-    """A topic of one partition, named after the test."""
+    """A topic of one partition, named after the test; it keeps records whose times are of long ago."""
     name: str = request.node.name.replace("[", "-").replace("]", "")[:200]
-    cli("topics", "create", name, "-p", "1")
+    cli("topics", "create", name, "-p", "1", "-c", "retention.ms=-1")
     return name
 
 

@@ -26,7 +26,7 @@ def topic(headrace: LocalCluster, request: pytest.FixtureRequest) -> str:
         Admin(bootstrap_servers=headrace.bootstrap_servers) as admin,
         Producer(bootstrap_servers=headrace.bootstrap_servers) as producer,
     ):
-        admin.create_topics([NewTopic(name, partitions=2)])
+        admin.create_topics([NewTopic(name, partitions=2, config={"retention.ms": "-1"})])
         for late_ms in (0, 10, 50, 30, 40):  # one batch each
             producer.send(name, b"x", partition=0, timestamp_ms=DAY_MS + late_ms).result(timeout=30)
         admin.delete_records({TopicPartition(name, 0): 2})

@@ -15,6 +15,10 @@ sys.path.insert(0, str(Path(__file__).parent))
 _numbers = itertools.count()
 
 
+#: Records of tests bear times of long ago: retention would take them, when it comes by.
+KEEP = {"retention.ms": "-1"}
+
+
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """A local session with the source registered."""
@@ -37,7 +41,7 @@ def make_topic(headrace: Any) -> Callable[..., str]:
     def make(partitions: int = 2) -> str:
         name = f"spark-{next(_numbers)}"
         with Admin(bootstrap_servers=headrace.bootstrap_servers) as admin:
-            admin.create_topics([NewTopic(name, partitions=partitions, replication_factor=1)])
+            admin.create_topics([NewTopic(name, partitions=partitions, replication_factor=1, config=KEEP)])
         return name
 
     return make

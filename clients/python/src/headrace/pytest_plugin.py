@@ -6,8 +6,9 @@
 ``headrace``: one cluster for the whole run (one for each worker under pytest-xdist); give topics names of their own.
 ``headrace_cluster``: a cluster for one test alone, to kill and restart nodes of.
 
-Their topics keep records of any age (``log.retention.ms=-1``): a test whose records bear times of long ago would lose
-them to retention some day, at the check that happens to fall into it. A topic's own ``retention.ms`` holds as ever.
+They run with the defaults of production, retention included: a topic whose records bear times of long ago wants
+``retention.ms=-1``, or they are deleted by the check that happens to come by (half a minute after the start, then every
+five minutes).
 """
 
 from __future__ import annotations
@@ -20,15 +21,13 @@ import pytest
 if TYPE_CHECKING:
     from .local import LocalCluster
 
-_CONFIG = {"log.retention.ms": "-1"}
-
 
 @pytest.fixture(scope="session")
 def headrace() -> Iterator[LocalCluster]:
     """A running LocalCluster (one broker, one controller), shared by all tests of this process."""
     from .local import LocalCluster
 
-    with LocalCluster(config=_CONFIG) as cluster:
+    with LocalCluster() as cluster:
         yield cluster
 
 
@@ -37,5 +36,5 @@ def headrace_cluster() -> Iterator[LocalCluster]:
     """A running LocalCluster of the test's own."""
     from .local import LocalCluster
 
-    with LocalCluster(config=_CONFIG) as cluster:
+    with LocalCluster() as cluster:
         yield cluster
