@@ -33,4 +33,4 @@ def test_a_log_with_more_keys_than_the_map_holds_is_cleaned_in_bounded_memory(tm
     assert found["rss_mib_max"] < 300
     if IS_FULL:
         assert found["log_mib"] >= 1024
-        assert found["mib_per_cpu_s"] > 60, "of one core; the time by the clock (mib_per_s) is the neighbours', too"
+        assert found["mib_per_s"] > 60
