@@ -37,6 +37,8 @@ ONE_OF_EACH: list[MetadataRecord] = [
     PartitionRecord(A, 1, (1, 2), (1,), 1, 3, 4, (A, bytes(16))),
     PartitionChangeRecord(A, 0, 5, leader=-1, leader_epoch=9),
     PartitionChangeRecord(A, 0, 6, directories=(bytes(16), A)),
+    PartitionRecord(A, 2, (1, 2, 3), (1,), 1, 3, 4, elr=(2,), last_known_elr=(3,), adding=(3,), removing=(2,)),
+    PartitionChangeRecord(A, 0, 7, elr=(2,), last_known_elr=(), adding=(3,), removing=(2,), recovering=True),
     RemoveTopicRecord(A),
     ConfigRecord(1, "t", "k", None),
 ]

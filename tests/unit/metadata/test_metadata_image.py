@@ -133,6 +133,23 @@ def test_a_registration_replaces_the_earlier_one_and_fences() -> None:
     assert after.active_brokers() == []
 
 
+def test_eligible_replicas_and_a_reassignment_are_replayed_and_stay_until_they_are_changed() -> None:
+    first = PartitionRecord(A, 0, (1, 2, 3), (1,), 1, 0, 0, elr=(2,), last_known_elr=(3,), adding=(3,), removing=(1,))
+    image = image_of(TopicRecord("t", A), first)
+
+    def change(epoch: int, **fields: object) -> tuple[object, ...]:
+        nonlocal image
+        image = image.apply([PartitionChangeRecord(A, 0, epoch, **fields)], image.next_offset + 1)  # type: ignore[arg-type]
+        now = image.partition(A, 0)
+        assert now is not None
+        return now.elr, now.last_known_elr, now.adding, now.removing, now.recovering
+
+    assert change(1, leader=-1, leader_epoch=1) == ((2,), (3,), (3,), (1,), False)
+    assert change(2, elr=(), recovering=True) == ((), (3,), (3,), (1,), True)
+    assert change(3, last_known_elr=(), adding=(), removing=()) == ((), (), (), (), True)
+    assert change(4, recovering=False) == ((), (), (), (), False)
+
+
 @pytest.mark.parametrize(
     "record",
     [

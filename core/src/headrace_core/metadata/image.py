@@ -77,7 +77,8 @@ class BrokerImage(msgspec.Struct, frozen=True):
 class PartitionImage(msgspec.Struct, frozen=True, gc=False):
     """A partition's state. ``replicas[0]`` is the preferred leader; ``leader`` is -1 while there is none.
 
-    ``directories`` is parallel to ``replicas``: each one's directory id, or UNASSIGNED_DIRECTORY."""
+    ``directories`` is parallel to ``replicas``: each one's directory id, or UNASSIGNED_DIRECTORY. What the last five
+    fields mean is said at PartitionRecord."""
 
     replicas: tuple[int, ...]
     isr: tuple[int, ...]
@@ -85,6 +86,11 @@ class PartitionImage(msgspec.Struct, frozen=True, gc=False):
     leader_epoch: int
     partition_epoch: int
     directories: tuple[bytes, ...]
+    elr: tuple[int, ...] = ()
+    last_known_elr: tuple[int, ...] = ()
+    adding: tuple[int, ...] = ()
+    removing: tuple[int, ...] = ()
+    recovering: bool = False
 
     def directory_of(self, broker_id: int) -> bytes:
         """The directory of a broker's replica; UNASSIGNED_DIRECTORY also when it has none of this partition."""
@@ -351,6 +357,11 @@ class ImageBuilder:
             leader_epoch=record.leader_epoch,
             partition_epoch=record.partition_epoch,
             directories=self._directories(record, record.directories, record.replicas),
+            elr=record.elr,
+            last_known_elr=record.last_known_elr,
+            adding=record.adding,
+            removing=record.removing,
+            recovering=record.recovering,
         )
         if number == len(partitions):
             partitions.append(new)
@@ -375,6 +386,11 @@ class ImageBuilder:
             leader_epoch=old.leader_epoch if record.leader_epoch is None else record.leader_epoch,
             partition_epoch=record.partition_epoch,
             directories=self._changed_directories(record, old),
+            elr=old.elr if record.elr is None else record.elr,
+            last_known_elr=old.last_known_elr if record.last_known_elr is None else record.last_known_elr,
+            adding=old.adding if record.adding is None else record.adding,
+            removing=old.removing if record.removing is None else record.removing,
+            recovering=old.recovering if record.recovering is None else record.recovering,
         )
         self._changed_partitions.setdefault(record.topic_id, set()).add(record.partition)
 

@@ -87,6 +87,9 @@ class PartitionRecord(msgspec.Struct, frozen=True, array_like=True, tag=5):
     """A new partition, or a partition's whole state. ``replicas[0]`` is the preferred leader; leader -1 means none.
 
     ``directories``: the id of each replica's directory, parallel to ``replicas``; none: all UNASSIGNED_DIRECTORY.
+    ``elr``, ``last_known_elr``: the eligible leader replicas and who was one last (KIP-966). ``adding``, ``removing``:
+    the replicas that a reassignment brings and takes (KIP-455), all of them in ``replicas``. ``recovering``: the leader
+    was elected uncleanly and has not said yet that it has recovered (KIP-704).
     """
 
     topic_id: bytes
@@ -97,11 +100,16 @@ class PartitionRecord(msgspec.Struct, frozen=True, array_like=True, tag=5):
     leader_epoch: int
     partition_epoch: int
     directories: tuple[bytes, ...] = ()
+    elr: tuple[int, ...] = ()
+    last_known_elr: tuple[int, ...] = ()
+    adding: tuple[int, ...] = ()
+    removing: tuple[int, ...] = ()
+    recovering: bool = False
 
 
 class PartitionChangeRecord(msgspec.Struct, frozen=True, array_like=True, tag=6):
-    """A partition's leader, in-sync replicas, replicas or directories changed. None leaves a field as it is; replicas
-    without directories keep the directory of each replica that stays.
+    """A partition's leader, in-sync or eligible replicas, replicas or directories changed. None leaves a field as it
+    is; replicas without directories keep the directory of each replica that stays.
 
     ``partition_epoch`` is the epoch after the change; ``leader_epoch`` is given whenever the leader is.
     """
@@ -114,6 +122,11 @@ class PartitionChangeRecord(msgspec.Struct, frozen=True, array_like=True, tag=6)
     isr: tuple[int, ...] | None = None
     replicas: tuple[int, ...] | None = None
     directories: tuple[bytes, ...] | None = None
+    elr: tuple[int, ...] | None = None
+    last_known_elr: tuple[int, ...] | None = None
+    adding: tuple[int, ...] | None = None
+    removing: tuple[int, ...] | None = None
+    recovering: bool | None = None
 
 
 class RemoveTopicRecord(msgspec.Struct, frozen=True, array_like=True, tag=7):
