@@ -271,6 +271,12 @@ class OffsetNotAvailableError(RetriableError):
     code, number = "OFFSET_NOT_AVAILABLE", 78
 
 
+class NoReassignmentInProgressError(HeadraceError):
+    """No partition reassignment is in progress."""
+
+    code, number = "NO_REASSIGNMENT_IN_PROGRESS", 85
+
+
 class InvalidRecordError(HeadraceError):
     """A record failed the broker's validation, and the batch was refused."""
 
@@ -281,6 +287,12 @@ class ThrottlingQuotaExceededError(RetriableError):
     """A quota is exceeded; retry later."""
 
     code, number = "THROTTLING_QUOTA_EXCEEDED", 89
+
+
+class InvalidUpdateVersionError(HeadraceError):
+    """The feature level that was asked for cannot be."""
+
+    code, number = "INVALID_UPDATE_VERSION", 95
 
 
 class UnknownTopicIdError(RetriableError):
