@@ -3,13 +3,13 @@
 Services only: this room needs msgspec, which the SDK does not install. ``codec`` is imported from its own module.
 """
 
+from .delta import MetadataDelta
 from .image import (
     EMPTY_IMAGE,
     BrokerImage,
     BrokerLoad,
     ConfigResource,
     ImageBuilder,
-    MetadataDelta,
     MetadataImage,
     PartitionImage,
     TopicImage,

@@ -1,23 +1,27 @@
 """The cluster's state at one offset of the metadata log, as an immutable value.
 
 Everybody reads images: the controller decides on one, brokers serve from one. A new image shares with the old one
-whatever did not change. Changes are collected in an ``ImageBuilder``, which copies a table when it first touches it
-(a few microseconds per thousand entries) and a topic's partitions when it first touches the topic, so that catching
-up over a whole log copies nothing twice. ``finish`` gives the image and the ``MetadataDelta``: what changed, so that a
-broker with 5,000 partitions reacts to the three that matter.
+whatever did not change: the large tables are ``SortedMap``s, so that a decision costs microseconds whatever their
+size. Changes are collected in an ``ImageBuilder``, which copies a topic's partitions when it first touches the topic
+(6 us per thousand), so that catching up over a whole log copies nothing twice. ``finish`` gives the image and the
+``MetadataDelta``: what changed, so that a broker with 5,000 partitions reacts to the three that matter.
+
+Topics are in the order of their ids, configurations in that of their resources: the same in every process, however the
+image came about.
 
 Offsets: ``next_offset`` is the first offset that the image has *not* seen; "applied up to N" always means this one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
 
 from ..errors import CorruptLogError, UnsupportedVersionError
+from .delta import MetadataDelta
 from .records import (
     UNASSIGNED_DIRECTORY,
     BrokerChangeRecord,
@@ -32,6 +36,7 @@ from .records import (
     RemoveTopicRecord,
     TopicRecord,
 )
+from .sorted_map import SortedMap
 
 #: What a configuration entry belongs to: (type, name).
 ConfigResource = tuple[ConfigResourceType, str]
@@ -119,28 +124,6 @@ class BrokerLoad(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True, slots=True)
-class MetadataDelta:
-    """What changed between two images.
-
-    ``partitions``: those new or changed, by topic id. ``removed_topics``: topics as they were, by id; a topic deleted
-    and created anew under its name is in both. ``configs``: resources with any entry set or removed.
-    """
-
-    from_offset: int
-    next_offset: int
-    brokers: frozenset[int] = frozenset()
-    partitions: Mapping[bytes, frozenset[int]] = field(default_factory=dict)
-    created_topics: frozenset[bytes] = frozenset()
-    removed_topics: Mapping[bytes, TopicImage] = field(default_factory=dict)
-    configs: frozenset[ConfigResource] = frozenset()
-
-    @property
-    def empty(self) -> bool:
-        """Nothing that anybody could react to; the offset may have moved."""
-        return not (self.brokers or self.partitions or self.removed_topics or self.configs)
-
-
-@dataclass(frozen=True, slots=True)
 class MetadataImage:
     """The state after all records below ``next_offset``; ``epoch`` is the leader epoch of the last of them."""
 
@@ -149,9 +132,9 @@ class MetadataImage:
     cluster_id: str = ""
     metadata_version: int = 0
     brokers: Mapping[int, BrokerImage] = field(default_factory=dict)
-    topics: Mapping[bytes, TopicImage] = field(default_factory=dict)
-    topic_ids: Mapping[str, bytes] = field(default_factory=dict)
-    configs: Mapping[ConfigResource, Mapping[str, str]] = field(default_factory=dict)
+    topics: Mapping[bytes, TopicImage] = field(default_factory=SortedMap)
+    topic_ids: Mapping[str, bytes] = field(default_factory=SortedMap)
+    configs: Mapping[ConfigResource, Mapping[str, str]] = field(default_factory=SortedMap)
     loads: Mapping[int, BrokerLoad] = field(default_factory=dict)
 
     def topic(self, name: str) -> TopicImage | None:
@@ -176,6 +159,25 @@ class MetadataImage:
         """Does this broker's replica of ``partition`` work: is the broker active, the replica's directory online?"""
         broker = self.brokers.get(broker_id)
         return broker is not None and broker.active and broker.has_online(partition.directory_of(broker_id))
+
+    def partitions_on(self, broker_id: int) -> Iterator[tuple[TopicImage, int, PartitionImage]]:
+        """The partitions that have a replica on a broker: (topic, partition number, partition), by topic id and number.
+
+        It looks at all partitions (100,000 of them: 6 ms in 1,000 topics, 60 ms in as many topics as partitions), until it
+        has found as many as ``loads`` counts.
+        An index would cost each change of replicas a few microseconds, and 100 bytes for each replica.
+        """
+        load = self.loads.get(broker_id)
+        left = 0 if load is None else load.replicas
+        if not left:
+            return
+        for topic in self.topics.values():
+            for number, partition in enumerate(topic.partitions):
+                if broker_id in partition.replicas:
+                    yield topic, number, partition
+                    left -= 1
+            if not left:
+                return
 
     def partition_count(self) -> int:
         return sum(len(topic.partitions) for topic in self.topics.values())
@@ -204,9 +206,9 @@ class ImageBuilder:
         self._cluster_id = base.cluster_id
         self._metadata_version = base.metadata_version
         self._brokers: dict[int, BrokerImage] | None = None
-        self._topics: dict[bytes, TopicImage] | None = None
-        self._topic_ids: dict[str, bytes] | None = None
-        self._configs: dict[ConfigResource, Mapping[str, str]] | None = None
+        self._topics = SortedMap.of(base.topics).edit()
+        self._topic_ids = SortedMap.of(base.topic_ids).edit()
+        self._configs = SortedMap.of(base.configs).edit()
         self._loads: dict[int, list[int]] = {}  # broker -> [replicas, preferred leaders], as changes
         self._open_topics: dict[bytes, list[PartitionImage]] = {}  # topics whose partitions are being changed
         self._changed_brokers: set[int] = set()
@@ -224,17 +226,16 @@ class ImageBuilder:
         """The new image and what changed since the base. ``epoch`` -1 keeps the base's."""
         base = self._base
         for topic_id, partitions in self._open_topics.items():
-            topics = self._own_topics()
-            topics[topic_id] = msgspec.structs.replace(topics[topic_id], partitions=tuple(partitions))
+            self._topics[topic_id] = msgspec.structs.replace(self._topics[topic_id], partitions=tuple(partitions))
         image = MetadataImage(
             next_offset=next_offset,
             epoch=base.epoch if epoch < 0 else epoch,
             cluster_id=self._cluster_id,
             metadata_version=self._metadata_version,
             brokers=base.brokers if self._brokers is None else self._brokers,
-            topics=base.topics if self._topics is None else self._topics,
-            topic_ids=base.topic_ids if self._topic_ids is None else self._topic_ids,
-            configs=base.configs if self._configs is None else self._configs,
+            topics=self._topics.finish(),
+            topic_ids=self._topic_ids.finish(),
+            configs=self._configs.finish(),
             loads=self._new_loads(),
         )
         delta = MetadataDelta(
@@ -255,25 +256,10 @@ class ImageBuilder:
             self._brokers = dict(self._base.brokers)
         return self._brokers
 
-    def _own_topics(self) -> dict[bytes, TopicImage]:
-        if self._topics is None:
-            self._topics = dict(self._base.topics)
-        return self._topics
-
-    def _own_topic_ids(self) -> dict[str, bytes]:
-        if self._topic_ids is None:
-            self._topic_ids = dict(self._base.topic_ids)
-        return self._topic_ids
-
-    def _own_configs(self) -> dict[ConfigResource, Mapping[str, str]]:
-        if self._configs is None:
-            self._configs = dict(self._base.configs)
-        return self._configs
-
     def _open(self, topic_id: bytes, record: MetadataRecord) -> list[PartitionImage]:
         partitions = self._open_topics.get(topic_id)
         if partitions is None:
-            topic = (self._base.topics if self._topics is None else self._topics).get(topic_id)
+            topic = self._topics.get(topic_id)
             if topic is None:
                 raise _impossible(record, f"no topic has the id {topic_id.hex()}")
             partitions = self._open_topics[topic_id] = list(topic.partitions)
@@ -337,11 +323,10 @@ class ImageBuilder:
         self._changed_brokers.add(record.broker_id)
 
     def _topic(self, record: TopicRecord) -> None:
-        topic_ids = self._own_topic_ids()
-        if record.name in topic_ids:
+        if record.name in self._topic_ids:
             raise _impossible(record, f"topic {record.name} exists already")
-        topic_ids[record.name] = record.topic_id
-        self._own_topics()[record.topic_id] = TopicImage(record.name, record.topic_id, ())
+        self._topic_ids[record.name] = record.topic_id
+        self._topics[record.topic_id] = TopicImage(record.name, record.topic_id, ())
         self._created.add(record.topic_id)
         self._changed_partitions.setdefault(record.topic_id, set())
 
@@ -412,15 +397,15 @@ class ImageBuilder:
 
     def _remove_topic(self, record: RemoveTopicRecord) -> None:
         partitions = self._open(record.topic_id, record)
-        topics = self._own_topics()
-        topic = msgspec.structs.replace(topics.pop(record.topic_id), partitions=tuple(partitions))
+        topic = msgspec.structs.replace(self._topics[record.topic_id], partitions=tuple(partitions))
+        del self._topics[record.topic_id]
         del self._open_topics[record.topic_id]
         for partition in partitions:
             self._count(partition.replicas, -1)
-        del self._own_topic_ids()[topic.name]
+        del self._topic_ids[topic.name]
         resource = (ConfigResourceType.TOPIC, topic.name)
-        if resource in (self._base.configs if self._configs is None else self._configs):
-            del self._own_configs()[resource]
+        if resource in self._configs:
+            del self._configs[resource]
             self._changed_configs.add(resource)
         self._changed_partitions.pop(record.topic_id, None)
         if record.topic_id in self._created:
@@ -436,16 +421,15 @@ class ImageBuilder:
                 f"a configuration entry of resource type {record.resource_type}, which this version does not know: "
                 "upgrade this node"
             ) from None
-        configs = self._own_configs()
-        entries = dict(configs.get(resource, _NO_CONFIG))
+        entries = dict(self._configs.get(resource) or _NO_CONFIG)
         if record.value is None:
             entries.pop(record.key, None)
         else:
             entries[record.key] = record.value
         if entries:
-            configs[resource] = entries
-        else:
-            configs.pop(resource, None)
+            self._configs[resource] = entries
+        elif resource in self._configs:
+            del self._configs[resource]
         self._changed_configs.add(resource)
 
 

@@ -1,0 +1,85 @@
+"""What changed between two images, so that a broker with 5,000 partitions reacts to the three that matter."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TypeVar
+
+from .sorted_map import SortedMap
+
+if TYPE_CHECKING:
+    from .image import ConfigResource, MetadataImage, TopicImage
+
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+@dataclass(frozen=True, slots=True)
+class MetadataDelta:
+    """What changed between two images.
+
+    ``partitions``: those new or changed, by topic id. ``removed_topics``: topics as they were, by id; a topic deleted
+    and created anew under its name is in both. ``configs``: resources with any entry set or removed.
+    """
+
+    from_offset: int
+    next_offset: int
+    brokers: frozenset[int] = frozenset()
+    partitions: Mapping[bytes, frozenset[int]] = field(default_factory=dict)
+    created_topics: frozenset[bytes] = frozenset()
+    removed_topics: Mapping[bytes, TopicImage] = field(default_factory=dict)
+    configs: frozenset[ConfigResource] = frozenset()
+
+    @property
+    def empty(self) -> bool:
+        """Nothing that anybody could react to; the offset may have moved."""
+        return not (self.brokers or self.partitions or self.removed_topics or self.configs)
+
+    @classmethod
+    def between(cls, old: MetadataImage, new: MetadataImage) -> MetadataDelta:
+        """What differs between two images of one cluster that were not made from each other by records: one of them was
+        loaded from a snapshot. Only what really differs is named; tables that both share cost nothing."""
+        partitions: dict[bytes, frozenset[int]] = {}
+        created: set[bytes] = set()
+        removed: dict[bytes, TopicImage] = {}
+        for topic_id in sorted(SortedMap.of(old.topics).differing(SortedMap.of(new.topics))):
+            before, after = old.topics.get(topic_id), new.topics.get(topic_id)
+            if before is not None and (after is None or len(after.partitions) < len(before.partitions)):
+                removed[topic_id] = before  # (partitions never become fewer: it would be another topic of that id)
+                before = None
+            if after is None:
+                continue
+            if before is None:
+                created.add(topic_id)
+                partitions[topic_id] = frozenset(range(len(after.partitions)))
+            elif changed := _changed_partitions(before, after):
+                partitions[topic_id] = changed
+        return cls(
+            from_offset=old.next_offset,
+            next_offset=new.next_offset,
+            brokers=frozenset(_differing(old.brokers, new.brokers)),
+            partitions=partitions,
+            created_topics=frozenset(created),
+            removed_topics=removed,
+            configs=frozenset(_differing(old.configs, new.configs)),
+        )
+
+
+def _changed_partitions(before: TopicImage, after: TopicImage) -> frozenset[int]:
+    known = before.partitions
+    return frozenset(
+        number
+        for number, partition in enumerate(after.partitions)
+        if number >= len(known) or (partition is not known[number] and partition != known[number])
+    )
+
+
+def _differing(old: Mapping[K, V], new: Mapping[K, V]) -> set[K]:
+    """Keys with other values, or in one of the two only."""
+    if old is new:
+        return set()
+    if not (isinstance(old, SortedMap) and isinstance(new, SortedMap)):
+        return {key for key in {*old, *new} if old.get(key) != new.get(key)}
+    return {key for key in old.differing(new) if old.get(key) != new.get(key)}

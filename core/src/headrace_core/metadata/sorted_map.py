@@ -1,0 +1,241 @@
+"""An immutable map in the order of its keys, whose next version costs microseconds whatever its size.
+
+    bounds    [      k1      ,      k2      ,  ...  ]      where each chunk but the first begins
+    chunks    [ {...} ,  { k1: ... } ,  { k2: ... } ]      about 128 entries each, in order
+
+A version shares all chunks with the one before it but for those that changed, and copies the list of chunks (one
+pointer each). So with 100,000 entries a change costs 3 us instead of the 900 us that copying a dict takes, a lookup
+0.4 us, and what differs between two versions is found by comparing chunks, not entries.
+
+Why not a hash trie (``immutables``, ``rpds``): their order follows Python's hashes, which are salted, so the same log
+would be decided on in another order by every process; and they cannot tell cheaply what differs. A change costs the
+same in them, a lookup 0.1 us (0.3 us).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import ItemsView, Iterable, Iterator, Mapping, ValuesView
+from itertools import chain
+from operator import eq
+from typing import Any, Final, Generic, Protocol, TypeVar, cast
+
+
+class _Ordered(Protocol):
+    def __lt__(self, other: Any, /) -> bool: ...
+
+
+K = TypeVar("K", bound=_Ordered)
+V = TypeVar("V")
+
+_CHUNK = 128
+_CHUNK_MAX = 2 * _CHUNK
+#: A smaller chunk joins its neighbour, else a map that shrank would consist of crumbs.
+_CHUNK_MIN = _CHUNK // 4
+#: So many changes at once (a log that is replayed, a snapshot) are merged with everything instead of chunk by chunk.
+_REBUILD_SHARE = 4
+
+
+class _Gone:
+    pass
+
+
+_GONE: Final = _Gone()
+
+
+class SortedMap(Mapping[K, V]):
+    """See the module. Keys are of one type and have an order. Never changes, so that any thread may read it."""
+
+    __slots__ = ("_bounds", "_chunks", "_size")
+
+    def __init__(self, items: Mapping[K, V] | Iterable[tuple[K, V]] = ()) -> None:
+        entries = dict(items)
+        self._bounds, self._chunks = _chunked(entries)
+        self._size = len(entries)
+
+    @classmethod
+    def of(cls, mapping: Mapping[K, V]) -> SortedMap[K, V]:
+        """``mapping`` itself if it is one."""
+        return mapping if isinstance(mapping, SortedMap) else cls(mapping)
+
+    def __getitem__(self, key: K) -> V:
+        return self._chunks[bisect_right(self._bounds, key)][key]
+
+    def get(self, key: K, default: Any = None) -> Any:
+        return self._chunks[bisect_right(self._bounds, key)].get(key, default)
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._chunks[bisect_right(self._bounds, cast("Any", key))]
+
+    def __iter__(self) -> Iterator[K]:
+        return chain.from_iterable(self._chunks)
+
+    def __len__(self) -> int:
+        return self._size
+
+    def values(self) -> ValuesView[V]:
+        return _Values(self)
+
+    def items(self) -> ItemsView[K, V]:
+        return _Items(self)
+
+    def __eq__(self, other: object) -> bool:
+        if self is other:
+            return True
+        if isinstance(other, SortedMap):
+            return self._size == len(other) and all(map(eq, self.items(), other.items()))
+        if isinstance(other, Mapping):
+            return dict(self.items()) == dict(other.items())
+        return NotImplemented
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"SortedMap({dict(self.items())!r})"
+
+    def edit(self) -> SortedMapEditor[K, V]:
+        """Changes to be made together."""
+        return SortedMapEditor(self)
+
+    def differing(self, other: SortedMap[K, V]) -> Iterator[K]:
+        """Keys that only one of the two has, or whose values are not the same object; in no order. Costs nothing for
+        chunks that both share: exact, and cheap between two versions of one map."""
+        mine, theirs = {id(chunk) for chunk in self._chunks}, {id(chunk) for chunk in other._chunks}
+        before = _joined(chunk for chunk in self._chunks if id(chunk) not in theirs)
+        after = _joined(chunk for chunk in other._chunks if id(chunk) not in mine)
+        for key, value in before.items():
+            if after.pop(key, _GONE) is not value:
+                yield key
+        yield from after
+
+    def _changed(self, changes: Mapping[K, V | _Gone]) -> SortedMap[K, V]:
+        if not changes:
+            return self
+        if len(changes) * _REBUILD_SHARE >= self._size:
+            entries: dict[K, Any] = _joined(self._chunks)
+            entries.update(changes)
+            return SortedMap((key, value) for key, value in entries.items() if value is not _GONE)
+        by_chunk: dict[int, dict[K, Any]] = {}
+        for key, value in changes.items():
+            by_chunk.setdefault(bisect_right(self._bounds, key), {})[key] = value
+        chunks = list(self._chunks)
+        size, is_uneven = self._size, False
+        for at, changed in by_chunk.items():
+            old = chunks[at]
+            new = chunks[at] = _merged(old, changed)
+            size += len(new) - len(old)
+            is_uneven |= not _CHUNK_MIN <= len(new) <= _CHUNK_MAX
+        made: SortedMap[K, V] = SortedMap.__new__(SortedMap)
+        made._bounds, made._chunks = _evened(self._bounds, chunks) if is_uneven else (self._bounds, chunks)
+        made._size = size
+        return made
+
+
+class SortedMapEditor(Generic[K, V]):
+    """A map and what changes in it: the changes are seen here at once, and by others in what ``finish`` returns."""
+
+    __slots__ = ("_base", "_changes")
+
+    def __init__(self, base: SortedMap[K, V]) -> None:
+        self._base = base
+        self._changes: dict[K, V | _Gone] = {}
+
+    def get(self, key: K) -> V | None:
+        found = self._changes.get(key)
+        if found is None:
+            return cast("V | None", self._base.get(key))
+        return None if found is _GONE else cast("V", found)
+
+    def __getitem__(self, key: K) -> V:
+        found = self.get(key)
+        if found is None:
+            raise KeyError(key)
+        return found
+
+    def __contains__(self, key: K) -> bool:
+        return self.get(key) is not None
+
+    def __setitem__(self, key: K, value: V) -> None:
+        """``value`` is not None."""
+        self._changes[key] = value
+
+    def __delitem__(self, key: K) -> None:
+        if key not in self:
+            raise KeyError(key)
+        if key in self._base:
+            self._changes[key] = _GONE
+        else:
+            del self._changes[key]
+
+    def finish(self) -> SortedMap[K, V]:
+        """The map with the changes; the one before is as it was."""
+        return self._base._changed(self._changes)
+
+
+class _Values(ValuesView[V]):
+    _mapping: SortedMap[Any, V]
+
+    def __iter__(self) -> Iterator[V]:
+        return chain.from_iterable(chunk.values() for chunk in self._mapping._chunks)
+
+
+class _Items(ItemsView[K, V]):
+    _mapping: SortedMap[K, V]
+
+    def __iter__(self) -> Iterator[tuple[K, V]]:
+        return chain.from_iterable(chunk.items() for chunk in self._mapping._chunks)
+
+
+def _joined(chunks: Iterable[dict[K, V]]) -> dict[K, V]:
+    entries: dict[K, V] = {}
+    for chunk in chunks:
+        entries.update(chunk)
+    return entries
+
+
+def _merged(chunk: dict[K, V], changes: Mapping[K, Any]) -> dict[K, V]:
+    """A new chunk, in order."""
+    new = dict(chunk)
+    is_sorted = True
+    for key, value in changes.items():
+        if value is _GONE:
+            del new[key]
+        else:
+            is_sorted = is_sorted and key in chunk
+            new[key] = value
+    return new if is_sorted else {key: new[key] for key in sorted(new)}
+
+
+def _chunked(entries: dict[K, V]) -> tuple[list[K], list[dict[K, V]]]:
+    """Bounds and chunks of entries in any order."""
+    keys = sorted(entries)
+    chunks = [{key: entries[key] for key in keys[at : at + _CHUNK]} for at in range(0, len(keys), _CHUNK)]
+    return keys[_CHUNK::_CHUNK], chunks or [{}]
+
+
+def _evened(bounds: list[K], chunks: list[dict[K, V]]) -> tuple[list[K], list[dict[K, V]]]:
+    """The same entries, chunks that are too large cut in two or more, those that are too small joined with the next."""
+    new_bounds: list[K] = []
+    new_chunks: list[dict[K, V]] = []
+    waiting: dict[K, V] = {}
+    waiting_bound: K | None = None
+    for at, chunk in enumerate(chunks):
+        bound = bounds[at - 1] if at else None
+        if waiting:
+            chunk, bound = {**waiting, **chunk}, waiting_bound
+            waiting = {}
+        if len(chunk) < _CHUNK_MIN and at + 1 < len(chunks):
+            waiting, waiting_bound = chunk, bound
+            continue
+        if len(chunk) < _CHUNK_MIN and new_chunks:  # the last one: it has no next
+            chunk = {**new_chunks.pop(), **chunk}
+            bound = new_bounds.pop() if new_bounds else None
+        if new_chunks:
+            new_bounds.append(cast("K", bound))
+        if len(chunk) <= _CHUNK_MAX:
+            new_chunks.append(chunk)
+        else:
+            more_bounds, more_chunks = _chunked(chunk)
+            new_bounds += more_bounds
+            new_chunks += more_chunks
+    return new_bounds, new_chunks
