@@ -29,6 +29,7 @@ EVENTS: dict[str, tuple[float, ...]] = {
     "read": (0, 1, 5),
     "wipe": (0, 0.2),
     "lose_all": (0, 0, 0.3),
+    "peer_lost": (0, 0.3, 2),
 }
 #: How often the disk's work is interrupted by a crash, a message is lost, doubled, overtaken.
 INTERRUPTED = (0.0, 0.004, 0.03)
@@ -130,9 +131,20 @@ class Schedule:
     # -- faults
 
     def crash(self) -> None:
+        """Of the machine, or of the process: then the others see their connections break."""
         if self.up():
-            self.world.crash(self.rng.choice(self.up()))
-            self.counts["crash"] += 1
+            end = self.rng.choice([self.world.crash, self.world.kill])
+            end(self.rng.choice(self.up()))
+            self.counts[end.__name__] += 1
+
+    def peer_lost(self) -> None:
+        """A connection breaks, between two who may both be well."""
+        if self.up():
+            replica = self.rng.choice(self.up())
+            peer = self.rng.choice(list(self.world.replicas))
+            replica.node.peer_lost(peer)
+            self.work(replica)
+            self.counts["lost the leader" if peer == replica.node._leader else "lost a peer"] += 1
 
     def restart(self) -> None:
         for replica in self.world.replicas.values():

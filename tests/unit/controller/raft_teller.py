@@ -8,7 +8,8 @@ A transcript is a text of ``> command`` lines, each followed by what it led to. 
     settle                    ... until the network is empty
     drop                      what is in the network is lost
     propose 1 text [x3]       the leader appends; x3: an entry of three offsets
-    crash 1 / restart 1       the process goes, and comes back to its disk
+    crash 1 / restart 1       the machine goes, and comes back to its disk
+    kill 1 / lost 3 1         the process goes, and the others see its connections break; 3 loses the one to 1
     cut 1,2 / oneway 1 / heal nodes that the others do not reach; that hear nothing; the network is whole
     join 4                    a replica with an empty disk that the leader is told to observe
     add 1 4 / remove 1 3      the leader changes the voters
@@ -28,6 +29,7 @@ from headrace_controller.raft import (
     AppendRequest,
     AppendResponse,
     Entry,
+    EntryKind,
     HeartbeatRequest,
     HeartbeatResponse,
     Message,
@@ -84,7 +86,9 @@ class TellingWorld(World):
 
 
 def _named(entry: Entry) -> str:
-    what = entry.data.decode() or (f"voters {_ids(entry.voters)}" if entry.voters is not None else entry.kind.value)
+    what = f"voters {_ids(entry.voters)}" if entry.voters is not None else entry.kind.value
+    if entry.kind is EntryKind.DATA:
+        what = entry.data.decode()
     return f"{entry.base_offset}..{entry.next_offset}/{entry.term} {what}"
 
 
@@ -185,6 +189,12 @@ class Teller:
 
     def do_crash(self, who: str) -> None:
         self.world.crash(self._replica(who))
+
+    def do_kill(self, who: str) -> None:
+        self.world.kill(self._replica(who))
+
+    def do_lost(self, who: str, peer: str) -> None:
+        self._replica(who).node.peer_lost(key(int(peer)))
 
     def do_restart(self, who: str) -> None:
         self.world.restart(self._replica(who))

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from headrace_controller.raft import (
     Entry,
+    EntryKind,
     HardState,
     Message,
     Place,
@@ -37,6 +38,11 @@ def key(node_id: int, disk: int = 1) -> ReplicaKey:
 
 def voters(*node_ids: int) -> VoterSet:
     return VoterSet.of(key(node_id) for node_id in node_ids)
+
+
+def control(kind: EntryKind, term: int, base_offset: int, members: VoterSet) -> bytes:
+    """What a leader makes of its own entries: bytes that no other entry has."""
+    return f"[{kind.value} {term} at {base_offset}: {members}]".encode()
 
 
 @dataclass
@@ -127,7 +133,9 @@ class Replica:
         self.start()
 
     def start(self) -> None:
-        self.node = self.node_class(self.key, self.disk.stored(), self.disk, draw=self.draw, settings=self.settings)
+        self.node = self.node_class(
+            self.key, self.disk.stored(), self.disk, draw=self.draw, settings=self.settings, control=control
+        )
         self.applied = self.disk.start.place.offset
         self.reads: list[tuple[object, int]] = []
         self.failed_reads: list[object] = []
@@ -235,6 +243,12 @@ class World:
     def crash(self, replica: Replica) -> None:
         """The process is gone, with all that was in its memory."""
         replica.is_up = False
+
+    def kill(self, replica: Replica) -> None:
+        """A crash whose end the others see: the kernel closes its connections."""
+        self.crash(replica)
+        for other in self._up(()):
+            other.node.peer_lost(replica.key)
 
     def restart(self, replica: Replica) -> None:
         replica.start()

@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 import pytest
 import raft_world
+import test_raft_lost_connections as connections
 import test_raft_traps as stories
 from raft_schedule import Schedule
 
@@ -189,6 +190,24 @@ class StandsOnlyWhileItVotes(RaftNode):
         return self.is_voter
 
 
+class RaisesItsTermWhenItLosesTheLeader(RaftNode):
+    """9.6: a connection that flaps would depose a leader that all others hear."""
+
+    def peer_lost(self, key: ReplicaKey) -> None:
+        if self.role is Role.FOLLOWER and key == self._leader:
+            self._become_candidate()
+
+
+class StaysImpatient(RaftNode):
+    """A leader that is heard again after its connection broke is given one tick of silence, and no more."""
+
+    def _follow(self, leader: ReplicaKey) -> None:
+        is_lost, timeout = self._is_leader_lost, self._timeout
+        super()._follow(leader)
+        if is_lost:
+            self._timeout = timeout
+
+
 class NeverTellsAStaleLeader(RaftNode):
     """etcd: a replica that came back with a higher term can neither follow nor win."""
 
@@ -217,17 +236,17 @@ class InstallsWhatItHas(RaftNode):
     def _on_snapshot(self, leader: ReplicaKey, request: SnapshotRequest) -> None:
         if request.position == 0 and request.is_last and self._chunk is None and self._chunk_in_hand is None:
             self._receiving = (request.snapshot, 0)
-            self._chunk = (SnapshotChunk(request.snapshot, 0, request.data), True)
+            self._chunk = SnapshotChunk(request.snapshot, 0, request.data, True)
         else:
             super()._on_snapshot(leader, request)
 
-    def _chunk_written(self, chunk: SnapshotChunk, is_last: bool, *, is_sound: bool) -> None:
-        if is_last and chunk.position == 0:
+    def _chunk_written(self, chunk: SnapshotChunk, *, is_sound: bool) -> None:
+        if chunk.is_last and chunk.position == 0:
             self._install = chunk.snapshot
             self.log.restart_behind(chunk.snapshot)
             self.committed = chunk.snapshot.place.offset
         else:
-            super()._chunk_written(chunk, is_last, is_sound=is_sound)
+            super()._chunk_written(chunk, is_sound=is_sound)
 
 
 class _NeverCutsVoters(RaftLog):
@@ -272,6 +291,11 @@ BY_STORIES: tuple[tuple[type[RaftNode], Callable[[], None]], ...] = (
     (CommitsWhatOthersProposed, stories.test_an_entry_of_an_earlier_term_is_not_committed_by_counting),
     (ChangesVotersWhileTheyChange, stories.test_voters_change_one_at_a_time_and_not_before_the_leader_knows),
     (CountsOldRounds, stories.test_an_answer_from_before_a_read_proves_nothing),
+    (
+        RaisesItsTermWhenItLosesTheLeader,
+        lambda: connections.test_a_flapping_connection_never_makes_the_term_grow(0),
+    ),
+    (StaysImpatient, connections.test_a_leader_that_is_heard_again_is_given_the_whole_time_out_again),
     (NeverTellsAStaleLeader, stories.test_a_replica_that_returns_with_a_higher_term_is_taken_back),
     (KeepsVotersThatWereCut, stories.test_a_set_of_voters_that_is_cut_off_again_does_not_count),
 )
@@ -288,7 +312,7 @@ def test_a_guard_that_is_removed_is_missed(mutant: type[RaftNode]) -> None:
     raise AssertionError(f"{mutant.__name__} ({mutant.__doc__}) survived {SCHEDULES_MAX} schedules")
 
 
-@pytest.mark.parametrize(("mutant", "story"), BY_STORIES, ids=lambda item: item.__name__)
+@pytest.mark.parametrize(("mutant", "story"), BY_STORIES, ids=lambda item: item.__name__.strip("<>"))
 def test_a_story_misses_its_guard(
     mutant: type[RaftNode], story: Callable[[], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -110,7 +110,7 @@ def test_a_restart_remembers_what_was_acknowledged() -> None:
     world.restart(replica)
     node = world.elect(1)
     assert entry.next_offset <= node.committed
-    assert [each.data for each in world.history.values() if each.data] == [b"kept"]
+    assert [each.data for each in world.history.values() if each.kind is EntryKind.DATA] == [b"kept"]
 
 
 @pytest.mark.parametrize(

@@ -32,6 +32,17 @@ def test_no_schedule_of_faults_breaks_what_raft_promises(part: int) -> None:
         counts["committed"] += len(schedule.world.history)
     print(dict(counts))
     if not ONE:
-        for fault in ("lost", "crash", "cut", "cut one way", "transfer", "compact", "read served", "add_voter"):
+        for fault in (
+            "lost",
+            "crash",
+            "kill",
+            "lost the leader",
+            "cut",
+            "cut one way",
+            "transfer",
+            "compact",
+            "read served",
+            "add_voter",
+        ):
             assert counts[fault] >= len(seeds) // 30, f"{fault}: {counts[fault]} times, which proves little"
         assert counts["committed"] >= 40 * len(seeds)

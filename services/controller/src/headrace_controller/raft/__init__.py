@@ -1,7 +1,7 @@
 """Raft, pure: what a replica must save, send, append and may commit. No asyncio, files, clock or randomness in here."""
 
 from .log import LogView, RaftLog
-from .node import RaftNode
+from .node import EncodeControl, RaftNode
 from .types import (
     NO_DIRECTORY,
     NOBODY,
@@ -35,6 +35,7 @@ __all__ = [
     "NO_DIRECTORY",
     "AppendRequest",
     "AppendResponse",
+    "EncodeControl",
     "Entry",
     "EntryKind",
     "HardState",

@@ -82,13 +82,26 @@ from .types import (
 
 #: A random number from 0 to below its argument.
 Draw = Callable[[int], int]
+#: The bytes of an entry that raft itself proposes: (kind, term, base offset, the voters: those that lead the new term
+#: or, of a VOTERS entry, the new ones). Called once for each, by the leader; all logs keep those bytes.
+EncodeControl = Callable[[EntryKind, int, int, VoterSet], bytes]
+
+#: Who has lost the connection to the leader asks for votes after one tick to so many.
+LOST_LEADER_TICKS = 3
 
 
 class RaftNode:
     """See the module. ``draw`` spreads the election time-outs, so that votes are seldom split (5.2)."""
 
     def __init__(
-        self, key: ReplicaKey, stored: Stored, view: LogView, *, draw: Draw, settings: RaftSettings | None = None
+        self,
+        key: ReplicaKey,
+        stored: Stored,
+        view: LogView,
+        *,
+        draw: Draw,
+        settings: RaftSettings | None = None,
+        control: EncodeControl = lambda kind, term, base_offset, voters: b"",
     ) -> None:
         self.key = key
         self.settings = settings or RaftSettings()
@@ -97,6 +110,7 @@ class RaftNode:
         #: Everything below is committed. Not kept on disk: a leader tells it again, or commits anew.
         self.committed = stored.start.place.offset
         self._draw = draw
+        self._control = control
         # A log may be ahead of a lost or older term file: a term is never used twice.
         saved = stored.hard_state
         self._state = saved if saved.term >= self.log.last_term else HardState(self.log.last_term)
@@ -104,6 +118,7 @@ class RaftNode:
         self._leader: ReplicaKey | None = None
         self._elapsed = 0
         self._timeout = 0
+        self._is_leader_lost = False
         self._votes: dict[ReplicaKey, bool] = {}
         self._reset_timer()
         # of a leader
@@ -114,7 +129,7 @@ class RaftNode:
         self._transfer_to: ReplicaKey | None = None
         # of a follower that receives a snapshot
         self._receiving: tuple[SnapshotId, int] | None = None
-        self._chunk: tuple[SnapshotChunk, bool] | None = None
+        self._chunk: SnapshotChunk | None = None
         self._install: SnapshotId | None = None
         # until the next ready
         self._messages: list[Message] = []
@@ -122,7 +137,7 @@ class RaftNode:
         self._served: list[ReadState] = []
         self._reads_failed: list[object] = []
         self._in_hand: Ready | None = None
-        self._chunk_in_hand: tuple[SnapshotChunk, bool] | None = None
+        self._chunk_in_hand: SnapshotChunk | None = None
 
     # -- what others may look at -------------------------------------------------------------------------------------
 
@@ -229,6 +244,22 @@ class RaftNode:
         self._check_leading()
         self._reads.ask(token)
 
+    def peer_lost(self, key: ReplicaKey) -> None:
+        """The connection to or from ``key`` has broken; it may be dead, or back in a moment.
+
+        If it leads, this replica no longer counts it as heard, and asks for votes within 1 to 3 ticks unless it is
+        heard again: when a leader's process dies, all its connections do, and nobody has to wait for the time-out. As
+        long as a majority hears the leader, a majority says no to the pre-vote, and nothing has happened.
+        A leader learns that what is under way to that follower is lost (etcd's ReportUnreachable).
+        """
+        if self.role is Role.LEADER:
+            progress = self._progress.get(key)
+            if progress is not None:
+                progress.lost()
+        elif self.role is Role.FOLLOWER and key == self._leader and not self._is_leader_lost:
+            self._is_leader_lost = True
+            self._timeout = min(self._timeout, self._elapsed + 1 + self._draw(LOST_LEADER_TICKS))
+
     def observe(self, key: ReplicaKey) -> None:
         """A replica that does not vote has connected: a leader copies the log to it."""
         if self.role is Role.LEADER and key != self.key and key not in self._progress:
@@ -239,8 +270,9 @@ class RaftNode:
         if key not in self.voters:
             self._progress.pop(key, None)
 
-    def add_voter(self, key: ReplicaKey) -> Entry:
-        """Make an observer that has caught up a voter (thesis, 4.1 and 4.2.1; KIP-853).
+    def add_voter(self, key: ReplicaKey, address: str = "") -> Entry:
+        """Make an observer that has caught up a voter (thesis, 4.1 and 4.2.1; KIP-853). ``address``: where the others
+        reach it, "host:port".
 
         Raises NotControllerError, VoterChangeInProgressError, DuplicateVoterError, ReplicaNotCaughtUpError.
         """
@@ -258,7 +290,7 @@ class RaftNode:
                 f"{key} has the log up to {max(match, 0)}, and it ends at {self.log.end_offset}; try again when it has "
                 "caught up"
             )
-        return self._append_voters(self.voters.plus(key))
+        return self._append_voters(self.voters.plus(key, address))
 
     def remove_voter(self, key: ReplicaKey) -> Entry:
         """The leader may remove itself: it goes once that is committed (4.2.2).
@@ -310,7 +342,7 @@ class RaftNode:
             leader=self.leader,
             committed=self.committed,
             hard_state=self._state if self._state != self._saved else None,
-            chunk=None if self._chunk_in_hand is None else self._chunk_in_hand[0],
+            chunk=self._chunk_in_hand,
             install=install,
             truncate_to=truncate_to,
             entries=entries,
@@ -333,7 +365,7 @@ class RaftNode:
                 self._votes[self.key] = True
                 self._count_votes()
         if self._chunk_in_hand is not None:
-            self._chunk_written(*self._chunk_in_hand, is_sound=snapshot_is_sound)
+            self._chunk_written(self._chunk_in_hand, is_sound=snapshot_is_sound)
             self._chunk_in_hand = None
         if self.role is Role.LEADER:
             self._advance_commit()
@@ -377,7 +409,7 @@ class RaftNode:
         self._elapsed = self._since_heartbeat = 0
         self._progress = {key: Progress(self.settings, self.log.end_offset) for key in self.voters if key != self.key}
         self._term_start = self.log.end_offset
-        self._append(EntryKind.LEADER_CHANGE, b"", 1)
+        self._append_control(EntryKind.LEADER_CHANGE, self.voters)
 
     def _count_votes(self) -> None:
         outcome = tally(self.voters, self._votes)
@@ -412,7 +444,7 @@ class RaftNode:
 
     @property
     def _hears_a_leader(self) -> bool:
-        return self._leader is not None and self._elapsed < self.settings.election_ticks
+        return self._leader is not None and not self._is_leader_lost and self._elapsed < self.settings.election_ticks
 
     def _on_vote_response(self, sender: ReplicaKey, response: VoteResponse) -> None:
         asked = (Role.PROSPECTIVE, self.term + 1) if response.is_pre_vote else (Role.CANDIDATE, self.term)
@@ -422,6 +454,7 @@ class RaftNode:
 
     def _reset_timer(self) -> None:
         self._elapsed = 0
+        self._is_leader_lost = False
         self._timeout = self.settings.election_ticks + self._draw(self.settings.election_ticks)
 
     # -- following (5.3) ---------------------------------------------------------------------------------------------
@@ -431,6 +464,8 @@ class RaftNode:
         assert self.role is not Role.LEADER, f"{leader} and {self.key} both lead in term {self.term}"
         if self.role is not Role.FOLLOWER or self._leader != leader:
             self._become_follower(self.term, leader)
+        elif self._is_leader_lost:  # it is back: patience is what it was
+            self._reset_timer()
         self._elapsed = 0
 
     def _on_append(self, leader: ReplicaKey, request: AppendRequest) -> None:
@@ -480,16 +515,16 @@ class RaftNode:
         if request.position != position:
             self._reply(leader, SnapshotResponse(self.term, place, position))
             return
-        self._chunk = (SnapshotChunk(request.snapshot, position, request.data), request.is_last)
+        self._chunk = SnapshotChunk(request.snapshot, position, request.data, request.is_last)
 
-    def _chunk_written(self, chunk: SnapshotChunk, is_last: bool, *, is_sound: bool) -> None:
+    def _chunk_written(self, chunk: SnapshotChunk, *, is_sound: bool) -> None:
         if self._receiving != (chunk.snapshot, chunk.position):
             return  # another snapshot is being received by now
         place = chunk.snapshot.place
         position = chunk.position + len(chunk.data) if is_sound else 0
         self._receiving = (chunk.snapshot, position)
         is_installed = False
-        if is_last and is_sound:
+        if chunk.is_last and is_sound:
             self._receiving = None
             if place.offset > self.committed and not self.log.has(place):
                 self._install = chunk.snapshot
@@ -521,8 +556,12 @@ class RaftNode:
         self.log.append(entry)
         return entry
 
+    def _append_control(self, kind: EntryKind, voters: VoterSet) -> Entry:
+        data = self._control(kind, self.term, self.log.end_offset, voters)
+        return self._append(kind, data, 1, voters if kind is EntryKind.VOTERS else None)
+
     def _append_voters(self, voters: VoterSet) -> Entry:
-        entry = self._append(EntryKind.VOTERS, b"", 1, voters)
+        entry = self._append_control(EntryKind.VOTERS, voters)
         for key in voters:
             if key != self.key and key not in self._progress:
                 self._progress[key] = Progress(self.settings, self.log.end_offset)

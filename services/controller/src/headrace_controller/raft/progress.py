@@ -102,6 +102,12 @@ class Progress:
         else:
             self.is_waiting = False
 
+    def lost(self) -> None:
+        """The connection is gone, and with it all that was under way."""
+        if self.mode is Mode.REPLICATE:
+            self.probe(self.match)
+        self.is_waiting = False
+
     def probe(self, next_offset: int) -> None:
         self.mode, self.next_offset, self.is_waiting, self.snapshot = Mode.PROBE, next_offset, False, None
         self._clear()

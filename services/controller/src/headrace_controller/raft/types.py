@@ -8,7 +8,7 @@ equal up to there (log matching; Raft, 5.3), so a place in a log is named by an 
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -44,17 +44,23 @@ class EntryKind(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class VoterSet:
-    """Who votes: at most one directory for each node id."""
+    """Who votes: at most one directory for each node id. Where they are reached is written beside it, and no part of
+    who is who: two sets of the same voters are equal."""
 
     keys: tuple[ReplicaKey, ...]
+    #: (node id, "host:port" of its internal listener) of those whose address is known, by node id.
+    addresses: tuple[tuple[int, str], ...] = field(default=(), compare=False)
 
     @classmethod
-    def of(cls, keys: Iterable[ReplicaKey]) -> VoterSet:
-        """Sorted. ValueError when a node is named with two directories."""
+    def of(cls, keys: Iterable[ReplicaKey], addresses: Mapping[int, str] | None = None) -> VoterSet:
+        """Sorted. ``addresses``: node id -> "host:port"; those of other nodes are left out. ValueError when a node is
+        named with two directories."""
         found = tuple(sorted(set(keys)))
-        if len({key.node_id for key in found}) != len(found):
+        node_ids = {key.node_id for key in found}
+        if len(node_ids) != len(found):
             raise ValueError(f"a node is named twice: {', '.join(map(str, found))}")
-        return cls(found)
+        known = sorted((node_id, each) for node_id, each in (addresses or {}).items() if each and node_id in node_ids)
+        return cls(found, tuple(known))
 
     def __contains__(self, key: ReplicaKey) -> bool:
         return key in self.keys
@@ -76,11 +82,15 @@ class VoterSet:
     def find(self, node_id: int) -> ReplicaKey | None:
         return next((key for key in self.keys if key.node_id == node_id), None)
 
-    def plus(self, key: ReplicaKey) -> VoterSet:
-        return VoterSet.of((*self.keys, key))
+    def address(self, node_id: int) -> str:
+        """Where that voter is reached, "host:port"; "" when nobody said so."""
+        return dict(self.addresses).get(node_id, "")
+
+    def plus(self, key: ReplicaKey, address: str = "") -> VoterSet:
+        return VoterSet.of((*self.keys, key), {**dict(self.addresses), key.node_id: address})
 
     def minus(self, key: ReplicaKey) -> VoterSet:
-        return VoterSet(tuple(each for each in self.keys if each != key))
+        return VoterSet.of((each for each in self.keys if each != key), dict(self.addresses))
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,8 +113,9 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """Offsets [base_offset, next_offset) of the log, proposed in ``term``. ``voters``: of a VOTERS entry, and only
-    there; it and a LEADER_CHANGE have no data of the state machine's."""
+    """Offsets [base_offset, next_offset) of the log, proposed in ``term``. ``data``: its bytes in the log, made once,
+    by the leader that proposed it, and the same in every log. ``voters``: of a VOTERS entry, and only there; it and a
+    LEADER_CHANGE are no matter of the state machine's."""
 
     kind: EntryKind
     term: int
@@ -245,11 +256,13 @@ class Message(NamedTuple):
 
 
 class SnapshotChunk(NamedTuple):
-    """Bytes of a snapshot that is being received: to be written at ``position``, durably."""
+    """Bytes of a snapshot that is being received: to be written at ``position``, durably. ``is_last``: then it is
+    there as a whole, and its checksums tell whether it is sound (see ``RaftNode.persisted``)."""
 
     snapshot: SnapshotId
     position: int
     data: bytes
+    is_last: bool
 
 
 class ReadState(NamedTuple):

@@ -1,0 +1,131 @@
+"""``RaftNode.peer_lost``: who loses the leader's connection does not wait for the time-out, and disturbs nobody."""
+
+from __future__ import annotations
+
+import pytest
+from raft_world import World, key, voters
+
+from headrace_controller.raft import AppendRequest, RaftSettings, Role, VoteRequest
+from headrace_controller.raft.progress import Mode
+
+SETTINGS = RaftSettings(election_ticks=10)
+
+
+def led_by_one(*node_ids: int, seed: int = 0) -> World:
+    world = World(voters(*node_ids), settings=SETTINGS, seed=seed)
+    world.elect(1)
+    world.tick(1)
+    world.settle()
+    return world
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_follower_that_loses_the_leader_stands_within_three_ticks(seed: int) -> None:
+    world = led_by_one(1, 2, 3, seed=seed)
+    world[3].peer_lost(key(1))
+    assert world[3].role is Role.FOLLOWER, "not at once: it may be back in a moment"
+    ticks = 0
+    while world[3].role is Role.FOLLOWER:
+        world.tick(3)
+        ticks += 1
+    assert 1 <= ticks <= 3
+    assert world[3].role is Role.PROSPECTIVE
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_when_the_leaders_process_dies_another_leads_within_three_ticks(seed: int) -> None:
+    """All its connections break, so nobody hears it any more: one of the others is elected in 1 to 3 ticks. (They do
+    not tick at the same moment: if two stand at once, the vote is split, and they wait for the time-out.)"""
+    world = led_by_one(1, 2, 3, seed=seed)
+    world.kill(world.replicas[key(1)])
+    ticks = 0
+    while Role.LEADER not in (world[2].role, world[3].role):
+        world.tick(2)
+        world.settle()
+        world.tick(3)
+        world.settle()
+        ticks += 1
+    assert ticks <= 3
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_while_others_hear_the_leader_it_is_refused_and_nothing_is_disturbed(seed: int) -> None:
+    world = led_by_one(1, 2, 3, seed=seed)
+    world[3].peer_lost(key(1))
+    world.is_cut = lambda sender, to: {sender, to} == {key(1), key(3)}
+    for _ in range(5 * SETTINGS.election_ticks):
+        world.tick()
+        world.settle()
+    assert (world[1].role, world[1].term, world[3].term) == (Role.LEADER, 1, 1)
+    entry = world.propose(1, b"x")
+    world.settle()
+    assert world[1].committed == entry.next_offset
+    world.is_cut = lambda sender, to: False
+    world.tick(1)
+    world.settle()
+    assert (world[3].leader, world[3].committed) == (1, entry.next_offset)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_flapping_connection_never_makes_the_term_grow(seed: int) -> None:
+    """It breaks before every tick, for both who see its ends, and each time it is back for the next heartbeat, or the
+    one after that."""
+    world = led_by_one(1, 2, 3, seed=seed)
+    for number in range(10 * SETTINGS.election_ticks):
+        world[3].peer_lost(key(1))
+        world[1].peer_lost(key(3))
+        broken = number % 3 == 0
+        world.is_cut = (lambda sender, to: {sender, to} == {key(1), key(3)}) if broken else (lambda sender, to: False)
+        world.tick()
+        world.settle()
+    assert [world[node_id].term for node_id in (1, 2, 3)] == [1, 1, 1]
+    assert world[1].role is Role.LEADER
+
+
+def test_a_leader_that_is_heard_again_is_given_the_whole_time_out_again() -> None:
+    world = led_by_one(1, 2, 3)
+    for node_id in (2, 3):
+        world[node_id].peer_lost(key(1))
+    world.tick(1)
+    world.settle()  # a heartbeat comes through new ones
+    world.tick(2, 3, times=SETTINGS.election_ticks - 1)
+    assert (world[2].role, world[3].role) == (Role.FOLLOWER, Role.FOLLOWER)
+    assert not [message for message in world.network if isinstance(message.body, VoteRequest)]
+
+
+def test_losing_somebody_who_does_not_lead_means_nothing() -> None:
+    world = led_by_one(1, 2, 3)
+    world[3].peer_lost(key(2))
+    world[3].peer_lost(key(1, disk=9))
+    world.tick(3, times=SETTINGS.election_ticks - 1)
+    assert world[3].role is Role.FOLLOWER
+
+
+def test_an_observer_that_loses_the_leader_does_not_stand() -> None:
+    world = led_by_one(1, 2, 3)
+    observer = world.add(key(4))
+    world[1].observe(key(4))
+    world.work(world.replicas[key(1)])
+    world.tick(1)
+    world.settle()
+    assert observer.node.leader == 1
+    observer.node.peer_lost(key(1))
+    world.tick(4, times=3 * SETTINGS.election_ticks)
+    assert observer.node.role is Role.FOLLOWER
+
+
+def test_a_leader_sends_again_what_was_under_way_when_the_connection_broke() -> None:
+    """Not only what comes after it, which the follower would refuse: it is asked where the two logs part, at once."""
+    world = led_by_one(1, 2, 3)
+    world.propose(1, b"lost on the way")
+    world.network = [message for message in world.network if message.to != key(2)]
+    world[1].peer_lost(key(2))
+    progress = world[1].progress_of(key(2))
+    assert progress is not None
+    assert progress.mode is Mode.PROBE
+    world.work(world.replicas[key(1)])
+    again = [message.body for message in world.network if message.to == key(2)]
+    assert [body.entries[0].data for body in again if isinstance(body, AppendRequest)] == [b"lost on the way"]
+    world.settle()
+    assert world[2].log_end_offset == world[1].log_end_offset
+    assert progress.mode is Mode.REPLICATE
