@@ -194,9 +194,14 @@ class InvalidConfigError(HeadraceError):
 
 
 class NotControllerError(RetriableError):
-    """This node is not the active controller."""
+    """This node is not the active controller. ``leader``: (id, epoch, "host:port" of its internal listener) of who is,
+    as far as this node knows; it travels with a call's status."""
 
     code, number = "NOT_CONTROLLER", 41
+
+    def __init__(self, message: str = "", *, leader: tuple[int, int, str] | None = None) -> None:
+        super().__init__(message)
+        self.leader = leader
 
 
 class InvalidRequestError(HeadraceError):
@@ -377,6 +382,12 @@ class ReplicaNotCaughtUpError(RetriableError):
     """A replica that lacks much of the log cannot become a voter: it would hold the others up."""
 
     code, number = "REPLICA_NOT_CAUGHT_UP", 1007
+
+
+class DivergingMetadataError(HeadraceError):
+    """A follower of the metadata log has seen a history that is not the controllers'."""
+
+    code, number = "DIVERGING_METADATA", 1008
 
 
 # What happens on this side of the wire only: these have a code, but never travel (number None has no wire value).

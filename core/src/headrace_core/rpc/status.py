@@ -20,6 +20,7 @@ from ..errors import (
     HeadraceError,
     InvalidRequestError,
     NetworkError,
+    NotControllerError,
     RequestTimedOutError,
     UnknownServerError,
     UnsupportedVersionError,
@@ -27,6 +28,10 @@ from ..errors import (
 )
 
 ERROR_CODE_KEY = "headrace-error-code"
+#: With NOT_CONTROLLER: who is, as "id epoch host:port".
+LEADER_KEY = "headrace-controller-leader"
+#: How gRPC says that a connection was never there, so that nothing was sent.
+_NO_CONNECTION = "failed to connect to all addresses"
 
 _STATUS = {
     "INVALID_REQUEST": grpc.StatusCode.INVALID_ARGUMENT,
@@ -65,7 +70,15 @@ def status_of(error: HeadraceError) -> tuple[grpc.StatusCode, str, tuple[tuple[s
         error = UnknownServerError(f"{error.code}: {error.message}")
     default = grpc.StatusCode.UNAVAILABLE if error.retriable else grpc.StatusCode.FAILED_PRECONDITION
     status = _STATUS.get(error.code, default)
-    return status, f"{error.code}: {error.message}", ((ERROR_CODE_KEY, str(error.number)),)
+    metadata: tuple[tuple[str, str], ...] = ((ERROR_CODE_KEY, str(error.number)),)
+    if isinstance(error, NotControllerError) and error.leader is not None:
+        metadata += ((LEADER_KEY, "{} {} {}".format(*error.leader)),)
+    return status, f"{error.code}: {error.message}", metadata
+
+
+def was_never_sent(failure: grpc.RpcError) -> bool:
+    """Did a call fail before anything of it left this process, so that it surely had no effect?"""
+    return failure.code() is grpc.StatusCode.UNAVAILABLE and (failure.details() or "").startswith(_NO_CONNECTION)
 
 
 def error_from_rpc(failure: grpc.RpcError, address: str) -> HeadraceError:
@@ -73,6 +86,8 @@ def error_from_rpc(failure: grpc.RpcError, address: str) -> HeadraceError:
     details = failure.details() or ""
     code, _, message = details.partition(": ")
     cls = BY_CODE.get(code)
+    if cls is NotControllerError:
+        return NotControllerError(f"{message} (from {address})", leader=_leader_in(failure))
     if cls is not None:
         return cls(f"{message} (from {address})")
     status = failure.code()
@@ -85,6 +100,16 @@ def error_from_rpc(failure: grpc.RpcError, address: str) -> HeadraceError:
     if status in (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.RESOURCE_EXHAUSTED):
         return InvalidRequestError(f"{address}: {details}")
     return UnknownServerError(f"{address}: {status.name if status else 'no status'}: {details}")
+
+
+def _leader_in(failure: grpc.RpcError) -> tuple[int, int, str] | None:
+    """What the trailing metadata say; None when they say nothing, or nothing that can be read."""
+    told = [value for key, value in failure.trailing_metadata() or () if key == LEADER_KEY]
+    try:
+        node_id, epoch, address = str(told[0]).split(" ")
+        return int(node_id), int(epoch), address
+    except (IndexError, ValueError):
+        return None
 
 
 async def abort(context: Any, error: HeadraceError) -> None:

@@ -34,7 +34,7 @@ class RegisterBrokerResponse(_message.Message):
     def __init__(self, broker_id: _Optional[int] = ..., broker_epoch: _Optional[int] = ..., metadata_offset: _Optional[int] = ...) -> None: ...
 
 class BrokerHeartbeatRequest(_message.Message):
-    __slots__ = ("correlation_id", "broker_id", "broker_epoch", "metadata_offset", "want_shutdown", "want_fence", "offline_log_dirs")
+    __slots__ = ("correlation_id", "broker_id", "broker_epoch", "metadata_offset", "want_shutdown", "want_fence", "offline_log_dirs", "metadata_lag_ms")
     CORRELATION_ID_FIELD_NUMBER: _ClassVar[int]
     BROKER_ID_FIELD_NUMBER: _ClassVar[int]
     BROKER_EPOCH_FIELD_NUMBER: _ClassVar[int]
@@ -42,6 +42,7 @@ class BrokerHeartbeatRequest(_message.Message):
     WANT_SHUTDOWN_FIELD_NUMBER: _ClassVar[int]
     WANT_FENCE_FIELD_NUMBER: _ClassVar[int]
     OFFLINE_LOG_DIRS_FIELD_NUMBER: _ClassVar[int]
+    METADATA_LAG_MS_FIELD_NUMBER: _ClassVar[int]
     correlation_id: int
     broker_id: int
     broker_epoch: int
@@ -49,7 +50,8 @@ class BrokerHeartbeatRequest(_message.Message):
     want_shutdown: bool
     want_fence: bool
     offline_log_dirs: _containers.RepeatedScalarFieldContainer[bytes]
-    def __init__(self, correlation_id: _Optional[int] = ..., broker_id: _Optional[int] = ..., broker_epoch: _Optional[int] = ..., metadata_offset: _Optional[int] = ..., want_shutdown: _Optional[bool] = ..., want_fence: _Optional[bool] = ..., offline_log_dirs: _Optional[_Iterable[bytes]] = ...) -> None: ...
+    metadata_lag_ms: int
+    def __init__(self, correlation_id: _Optional[int] = ..., broker_id: _Optional[int] = ..., broker_epoch: _Optional[int] = ..., metadata_offset: _Optional[int] = ..., want_shutdown: _Optional[bool] = ..., want_fence: _Optional[bool] = ..., offline_log_dirs: _Optional[_Iterable[bytes]] = ..., metadata_lag_ms: _Optional[int] = ...) -> None: ...
 
 class BrokerHeartbeatResponse(_message.Message):
     __slots__ = ("correlation_id", "fenced", "should_shutdown")
@@ -106,21 +108,75 @@ class RefusedAssignment(_message.Message):
     def __init__(self, topic_id: _Optional[bytes] = ..., partition: _Optional[int] = ..., error: _Optional[_Union[_common_pb2.Error, _Mapping]] = ...) -> None: ...
 
 class FollowMetadataRequest(_message.Message):
-    __slots__ = ("cluster_id", "from_offset")
+    __slots__ = ("cluster_id", "from_offset", "from_epoch")
     CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
     FROM_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    FROM_EPOCH_FIELD_NUMBER: _ClassVar[int]
     cluster_id: str
     from_offset: int
-    def __init__(self, cluster_id: _Optional[str] = ..., from_offset: _Optional[int] = ...) -> None: ...
+    from_epoch: int
+    def __init__(self, cluster_id: _Optional[str] = ..., from_offset: _Optional[int] = ..., from_epoch: _Optional[int] = ...) -> None: ...
 
 class FollowMetadataResponse(_message.Message):
-    __slots__ = ("records", "committed_offset", "leader_id", "leader_epoch")
+    __slots__ = ("records", "committed_offset", "leader_id", "leader_epoch", "controllers", "snapshot", "sender_id", "sender_lag_ms", "leader_offset")
     RECORDS_FIELD_NUMBER: _ClassVar[int]
     COMMITTED_OFFSET_FIELD_NUMBER: _ClassVar[int]
     LEADER_ID_FIELD_NUMBER: _ClassVar[int]
     LEADER_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    CONTROLLERS_FIELD_NUMBER: _ClassVar[int]
+    SNAPSHOT_FIELD_NUMBER: _ClassVar[int]
+    SENDER_ID_FIELD_NUMBER: _ClassVar[int]
+    SENDER_LAG_MS_FIELD_NUMBER: _ClassVar[int]
+    LEADER_OFFSET_FIELD_NUMBER: _ClassVar[int]
     records: bytes
     committed_offset: int
     leader_id: int
     leader_epoch: int
-    def __init__(self, records: _Optional[bytes] = ..., committed_offset: _Optional[int] = ..., leader_id: _Optional[int] = ..., leader_epoch: _Optional[int] = ...) -> None: ...
+    controllers: _containers.RepeatedCompositeFieldContainer[ControllerAddress]
+    snapshot: MetadataSnapshotPart
+    sender_id: int
+    sender_lag_ms: int
+    leader_offset: int
+    def __init__(self, records: _Optional[bytes] = ..., committed_offset: _Optional[int] = ..., leader_id: _Optional[int] = ..., leader_epoch: _Optional[int] = ..., controllers: _Optional[_Iterable[_Union[ControllerAddress, _Mapping]]] = ..., snapshot: _Optional[_Union[MetadataSnapshotPart, _Mapping]] = ..., sender_id: _Optional[int] = ..., sender_lag_ms: _Optional[int] = ..., leader_offset: _Optional[int] = ...) -> None: ...
+
+class ControllerAddress(_message.Message):
+    __slots__ = ("controller_id", "host", "port")
+    CONTROLLER_ID_FIELD_NUMBER: _ClassVar[int]
+    HOST_FIELD_NUMBER: _ClassVar[int]
+    PORT_FIELD_NUMBER: _ClassVar[int]
+    controller_id: int
+    host: str
+    port: int
+    def __init__(self, controller_id: _Optional[int] = ..., host: _Optional[str] = ..., port: _Optional[int] = ...) -> None: ...
+
+class MetadataSnapshotPart(_message.Message):
+    __slots__ = ("offset", "epoch", "position", "data", "is_last")
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    POSITION_FIELD_NUMBER: _ClassVar[int]
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    IS_LAST_FIELD_NUMBER: _ClassVar[int]
+    offset: int
+    epoch: int
+    position: int
+    data: bytes
+    is_last: bool
+    def __init__(self, offset: _Optional[int] = ..., epoch: _Optional[int] = ..., position: _Optional[int] = ..., data: _Optional[bytes] = ..., is_last: _Optional[bool] = ...) -> None: ...
+
+class VouchMetadataRequest(_message.Message):
+    __slots__ = ("cluster_id", "is_relayed")
+    CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
+    IS_RELAYED_FIELD_NUMBER: _ClassVar[int]
+    cluster_id: str
+    is_relayed: bool
+    def __init__(self, cluster_id: _Optional[str] = ..., is_relayed: _Optional[bool] = ...) -> None: ...
+
+class VouchMetadataResponse(_message.Message):
+    __slots__ = ("committed_offset", "leader_id", "leader_epoch")
+    COMMITTED_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    LEADER_ID_FIELD_NUMBER: _ClassVar[int]
+    LEADER_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    committed_offset: int
+    leader_id: int
+    leader_epoch: int
+    def __init__(self, committed_offset: _Optional[int] = ..., leader_id: _Optional[int] = ..., leader_epoch: _Optional[int] = ...) -> None: ...

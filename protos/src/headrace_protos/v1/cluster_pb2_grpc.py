@@ -54,6 +54,11 @@ class ClusterStub:
                 request_serializer=headrace__protos_dot_v1_dot_cluster__pb2.FollowMetadataRequest.SerializeToString,
                 response_deserializer=headrace__protos_dot_v1_dot_cluster__pb2.FollowMetadataResponse.FromString,
                 _registered_method=True)
+        self.VouchMetadata = channel.unary_unary(
+                '/headrace.v1.Cluster/VouchMetadata',
+                request_serializer=headrace__protos_dot_v1_dot_cluster__pb2.VouchMetadataRequest.SerializeToString,
+                response_deserializer=headrace__protos_dot_v1_dot_cluster__pb2.VouchMetadataResponse.FromString,
+                _registered_method=True)
 
 
 class ClusterServicer:
@@ -83,8 +88,19 @@ class ClusterServicer:
         raise NotImplementedError('Method not implemented!')
 
     def FollowMetadata(self, request, context):
-        """The metadata log from an offset on: everything committed, then what follows as it is committed. An offset beyond
-        the committed end is OFFSET_OUT_OF_RANGE: the follower has seen another history.
+        """The metadata log from an offset on: everything committed, then what follows as it is committed. Any controller
+        serves it, the leader or not. Before the log's start the newest snapshot comes first. A message follows at least
+        every 500 ms. DIVERGING_METADATA: the follower has seen another history.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def VouchMetadata(self, request, context):
+        """A barrier: all that was committed when the call began lies below the answer's offset. The leader answers when a
+        majority has confirmed after the call's arrival that it still leads (ReadIndex); others ask it. Whoever has applied
+        the metadata log up to there knows how old its own state is, by its own clock, from the moment it called.
+        NOT_CONTROLLER: nobody is known to lead.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -112,6 +128,11 @@ def add_ClusterServicer_to_server(servicer, server):
                     servicer.FollowMetadata,
                     request_deserializer=headrace__protos_dot_v1_dot_cluster__pb2.FollowMetadataRequest.FromString,
                     response_serializer=headrace__protos_dot_v1_dot_cluster__pb2.FollowMetadataResponse.SerializeToString,
+            ),
+            'VouchMetadata': grpc.unary_unary_rpc_method_handler(
+                    servicer.VouchMetadata,
+                    request_deserializer=headrace__protos_dot_v1_dot_cluster__pb2.VouchMetadataRequest.FromString,
+                    response_serializer=headrace__protos_dot_v1_dot_cluster__pb2.VouchMetadataResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -222,6 +243,33 @@ class Cluster:
             '/headrace.v1.Cluster/FollowMetadata',
             headrace__protos_dot_v1_dot_cluster__pb2.FollowMetadataRequest.SerializeToString,
             headrace__protos_dot_v1_dot_cluster__pb2.FollowMetadataResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def VouchMetadata(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/headrace.v1.Cluster/VouchMetadata',
+            headrace__protos_dot_v1_dot_cluster__pb2.VouchMetadataRequest.SerializeToString,
+            headrace__protos_dot_v1_dot_cluster__pb2.VouchMetadataResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -66,6 +66,7 @@ class ErrorCode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     ERROR_CODE_SERVER_BUSY: _ClassVar[ErrorCode]
     ERROR_CODE_VOTER_CHANGE_IN_PROGRESS: _ClassVar[ErrorCode]
     ERROR_CODE_REPLICA_NOT_CAUGHT_UP: _ClassVar[ErrorCode]
+    ERROR_CODE_DIVERGING_METADATA: _ClassVar[ErrorCode]
 
 class IsolationLevel(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -130,6 +131,7 @@ ERROR_CODE_SERVER_SHUTTING_DOWN: ErrorCode
 ERROR_CODE_SERVER_BUSY: ErrorCode
 ERROR_CODE_VOTER_CHANGE_IN_PROGRESS: ErrorCode
 ERROR_CODE_REPLICA_NOT_CAUGHT_UP: ErrorCode
+ERROR_CODE_DIVERGING_METADATA: ErrorCode
 ISOLATION_LEVEL_READ_UNCOMMITTED: IsolationLevel
 ISOLATION_LEVEL_READ_COMMITTED: IsolationLevel
 
