@@ -1,0 +1,85 @@
+"""Virtual time: one heap of what is to happen, and nothing happens by itself.
+
+A simulation is one ``Scheduler``; everything in it (messages, ticks, disks that take their time, faults) is an action
+at a time. Actions of the same time come in the order in which they were planned, so a run depends on its seed alone:
+not on the machine, its load, or ``PYTHONHASHSEED`` (as long as nobody iterates over a set of strings).
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable
+from typing import Any
+
+
+class Planned:
+    """An action at a time; ``cancel`` makes it one that does not happen."""
+
+    __slots__ = ("action", "arguments", "at_ms")
+
+    def __init__(self, at_ms: float, action: Callable[..., object], arguments: tuple[Any, ...]) -> None:
+        self.at_ms = at_ms
+        self.action: Callable[..., object] | None = action
+        self.arguments = arguments
+
+    def cancel(self) -> None:
+        """Idempotent; also after it has happened."""
+        self.action = None
+        self.arguments = ()
+
+
+class Scheduler:
+    """See the module. Times are milliseconds since the simulation began."""
+
+    __slots__ = ("_heap", "_number", "events", "now_ms")
+
+    def __init__(self) -> None:
+        self.now_ms = 0.0
+        #: Actions that have happened.
+        self.events = 0
+        self._heap: list[tuple[float, int, Planned]] = []
+        self._number = 0
+
+    def at(self, at_ms: float, action: Callable[..., object], *arguments: Any) -> Planned:
+        """Have ``action(*arguments)`` happen at a time; one that has passed means now, after all that is due."""
+        planned = Planned(at_ms if at_ms > self.now_ms else self.now_ms, action, arguments)
+        self._number += 1
+        heapq.heappush(self._heap, (planned.at_ms, self._number, planned))
+        return planned
+
+    def after(self, delay_ms: float, action: Callable[..., object], *arguments: Any) -> Planned:
+        """The same, so long from now."""
+        return self.at(self.now_ms + delay_ms, action, *arguments)
+
+    @property
+    def next_ms(self) -> float | None:
+        """When the next thing happens; None: nothing ever will."""
+        while self._heap and self._heap[0][2].action is None:
+            heapq.heappop(self._heap)
+        return self._heap[0][0] if self._heap else None
+
+    def run_one(self, until_ms: float) -> bool:
+        """The next action, unless it is due later than ``until_ms``; False then, and the time is ``until_ms``."""
+        heap = self._heap
+        while heap:
+            at_ms, _, planned = heap[0]
+            if planned.action is None:
+                heapq.heappop(heap)
+                continue
+            if at_ms > until_ms:
+                break
+            heapq.heappop(heap)
+            self.now_ms = at_ms
+            self.events += 1
+            action, arguments = planned.action, planned.arguments
+            planned.action, planned.arguments = None, ()
+            action(*arguments)
+            return True
+        self.now_ms = max(self.now_ms, until_ms)
+        return False
+
+    def run(self, until_ms: float, after_each: Callable[[], object] | None = None) -> None:
+        """All that is due up to ``until_ms``; ``after_each`` is called after every action."""
+        while self.run_one(until_ms):
+            if after_each is not None:
+                after_each()

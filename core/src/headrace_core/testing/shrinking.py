@@ -1,0 +1,46 @@
+"""Smaller examples of a failure: delta debugging (Zeller and Hildebrandt, 2002)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+def shrink(items: Sequence[T], still_fails: Callable[[Sequence[T]], bool], *, tries_max: int = 200) -> tuple[T, ...]:
+    """As few of ``items`` as still fail, in their order: no single one of what is left can go, unless ``tries_max``
+    attempts were used up before. The whole is taken to fail."""
+    kept = tuple(items)
+    tries = 0
+    pieces = 2
+    while kept:
+        pieces = min(pieces, len(kept))
+        size = -(-len(kept) // pieces)
+        for start in range(0, len(kept), size):
+            without = kept[:start] + kept[start + size :]
+            tries += 1
+            if still_fails(without):
+                kept = without
+                pieces = max(pieces - 1, 2)
+                break
+            if tries >= tries_max:
+                return kept
+        else:
+            if pieces >= len(kept):
+                return kept
+            pieces = min(pieces * 2, len(kept))
+    return kept
+
+
+def shortest(fails_at: Callable[[float], bool], longest: float, *, steps: int = 8) -> float:
+    """A length, at most ``longest``, at which it still fails: by halving, as if what fails at a length failed at every
+    longer one."""
+    low, high = 0.0, longest
+    for _ in range(steps):
+        middle = (low + high) / 2
+        if fails_at(middle):
+            high = middle
+        else:
+            low = middle
+    return high
