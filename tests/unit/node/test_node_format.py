@@ -17,7 +17,7 @@ def fs() -> CrashingFileSystem:
 
 def test_a_formatted_directory_survives_a_power_loss(fs: CrashingFileSystem) -> None:
     (done,) = format_directories(["/data/one"], cluster_id="c", node_id=3, fs=fs)
-    after = fs.crash_clone(Loss.ALL)
+    after = fs.crash_clone(loss=Loss.ALL)
     assert read_meta("/data/one", fs=after) == done.meta
     assert done.created
     assert len(done.meta.directory_id) == 16

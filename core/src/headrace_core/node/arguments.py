@@ -3,6 +3,7 @@
 python -m headrace_controller --config FILE [-o key=value]...
 python -m headrace_controller format --cluster-id ID (--config FILE [-o ...] | --log-dirs A,B [--node-id N])
                                      [--ignore-formatted]
+                                     [--standalone | --initial-controllers LIST | --no-initial-controllers]
 """
 
 from __future__ import annotations
@@ -14,8 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import InvalidConfigError
+from . import first_voters
 from .config import NodeConfig
+from .first_voters import FirstVoters, WriteVoters
 from .ids import id_to_text
+from .listeners import INTERNAL, advertised
 from .meta_properties import FormattedDirectory, format_directories
 from .properties import parse_overrides, read_properties
 
@@ -31,14 +35,18 @@ class FormatCommand:
     node_id: int
     log_dirs: tuple[str, ...]
     ignore_formatted: bool
+    first: FirstVoters | None = None
 
-    def run(self) -> list[FormattedDirectory]:
-        """Format, and print one JSON line per directory. Raises what format_directories raises."""
+    def run(self, write_voters: WriteVoters | None = None) -> list[FormattedDirectory]:
+        """Format, and print one JSON line per directory. ``write_voters``: for a controller's first voters. Raises what
+        format_directories raises."""
         results = format_directories(
             self.log_dirs,
             cluster_id=self.cluster_id,
             node_id=self.node_id,
             ignore_formatted=self.ignore_formatted,
+            first=self.first,
+            write_voters=write_voters,
         )
         for result in results:
             line = {
@@ -69,21 +77,79 @@ def _parse_format(argv: Sequence[str], *, program: str, role: str) -> FormatComm
     parser.add_argument("--log-dirs", help="directories, with commas; instead of --config")
     parser.add_argument("--node-id", type=int, default=-1, help="with --log-dirs: the node's id")
     parser.add_argument("--ignore-formatted", action="store_true", help="leave directories alone that are formatted")
+    if role == "controller":
+        _add_first_voters(parser)
     arguments = parser.parse_args(argv)
     if (arguments.config is None) == (arguments.log_dirs is None):
         raise InvalidConfigError("format needs either --config FILE or --log-dirs A,B")
+    asked = (
+        {"standalone": arguments.standalone, "initial": arguments.initial_controllers, "none": arguments.none}
+        if role == "controller"
+        else {}
+    )
     if arguments.config is not None:
         config = _load(arguments, role)
-        node_id, log_dirs = config.node_id, config.log_dirs
-    else:
-        node_id = arguments.node_id
-        log_dirs = tuple(item.strip().rstrip("/") or "/" for item in arguments.log_dirs.split(",") if item.strip())
+        return format_of_config(config, arguments.cluster_id, ignore_formatted=arguments.ignore_formatted, **asked)
+    log_dirs = tuple(item.strip().rstrip("/") or "/" for item in arguments.log_dirs.split(",") if item.strip())
     return FormatCommand(
         cluster_id=arguments.cluster_id,
-        node_id=node_id,
+        node_id=arguments.node_id,
         log_dirs=log_dirs,
         ignore_formatted=arguments.ignore_formatted,
+        first=first_voters.first_voters(node_id=arguments.node_id, address=arguments.address, **asked)
+        if role == "controller"
+        else None,
     )
+
+
+def format_of_config(
+    config: NodeConfig,
+    cluster_id: str,
+    *,
+    ignore_formatted: bool,
+    standalone: bool = False,
+    initial: str | None = None,
+    none: bool = False,
+) -> FormatCommand:
+    """What is to be formatted for a node with this configuration. InvalidConfigError: see ``first_voters``; and when
+    a controller is told of others, and not how they begin together."""
+    first = None
+    if config.role == "controller":
+        address = own_address(config)
+        first = first_voters.first_voters(
+            node_id=config.node_id, address=address, standalone=standalone, initial=initial, none=none
+        )
+        others = [each for each in config.controller_addresses if each != address]
+        if first is None and others and len(config.controller_addresses) > 1:
+            raise InvalidConfigError(
+                f"the configuration names other controllers ({', '.join(others)}): give {first_voters.INITIAL} (the "
+                f"same list for each of them) if they begin together, {first_voters.NONE} if this one joins later, "
+                f"{first_voters.STANDALONE} if it begins alone"
+            )
+    elif standalone or initial is not None:
+        raise InvalidConfigError(f"{first_voters.STANDALONE} and {first_voters.INITIAL} are for controllers")
+    return FormatCommand(
+        cluster_id=cluster_id,
+        node_id=config.node_id,
+        log_dirs=config.log_dirs,
+        ignore_formatted=ignore_formatted,
+        first=first,
+    )
+
+
+def own_address(config: NodeConfig) -> str | None:
+    """Where others reach a node's internal listener; None while its port is any free one."""
+    (internal,) = (each for each in advertised(config.listeners, config.advertised) if each.name == INTERNAL)
+    return internal.address if internal.port else None
+
+
+def _add_first_voters(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--standalone", action="store_true", help="the only voter of a new quorum")
+    parser.add_argument("--initial-controllers", metavar="LIST", help="ID@HOST:PORT:DIRECTORY_ID,... of a new quorum")
+    parser.add_argument(
+        "--no-initial-controllers", action="store_true", dest="none", help="joins a quorum later (headrace quorum add)"
+    )
+    parser.add_argument("--address", metavar="HOST:PORT", help="with --log-dirs and --standalone: where it is reached")
 
 
 def _add_config(parser: argparse.ArgumentParser, *, required: bool) -> None:

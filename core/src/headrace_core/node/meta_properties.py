@@ -19,7 +19,8 @@ from dataclasses import dataclass
 from ..errors import InconsistentClusterIdError, InvalidConfigError
 from ..log import checkpoints
 from ..log.files import FileSystem, RealFileSystem, make_directories
-from .ids import random_id
+from . import first_voters
+from .ids import id_to_text, random_id
 
 FILE_NAME = checkpoints.META_PROPERTIES
 
@@ -49,16 +50,26 @@ def check_cluster_id(cluster_id: str) -> str:
     return cluster_id
 
 
-def read_meta(directory: str, *, node_id: int = -1, fs: FileSystem | None = None) -> MetaProperties:
+def read_meta(
+    directory: str, *, node_id: int = -1, fs: FileSystem | None = None, is_controller: bool = False
+) -> MetaProperties:
     """The file of one directory. InvalidConfigError when it was not formatted (it says with which command that is done,
     for ``node_id``), or is damaged."""
     found = checkpoints.read_meta(fs or RealFileSystem(), directory)
     if found is None:
         node = "" if node_id < 0 else f" --node-id {node_id}"
         cure = f"headrace format --cluster-id ID{node} --log-dirs {shlex.quote(directory)}"
+        if is_controller:
+            how = (
+                f"`{cure}` and one of {first_voters.STANDALONE} (the only controller so far; with --address), "
+                f"{first_voters.INITIAL} (several that begin together), {first_voters.NONE} (joins a living "
+                "quorum by `headrace quorum add`; so does one that lost its disk)"
+            )
+        else:
+            how = f"`{cure}`"
         raise InvalidConfigError(
             f"log.dirs={directory}: not formatted (there is no {FILE_NAME}); is it mounted? A new directory is "
-            f"prepared with `{cure}` (ID: the cluster's)"
+            f"prepared with {how} (ID: the cluster's)"
         )
     return MetaProperties(cluster_id=found.cluster_id, directory_id=found.directory_id.bytes, node_id=found.node_id)
 
@@ -96,13 +107,16 @@ def format_directories(
     cluster_id: str,
     node_id: int = -1,
     ignore_formatted: bool = False,
+    first: first_voters.FirstVoters | None = None,
+    write_voters: first_voters.WriteVoters | None = None,
     fs: FileSystem | None = None,
 ) -> list[FormattedDirectory]:
     """Make ``directories`` (created when missing) log directories of a cluster, durably.
 
     Refuses when one of them is formatted already, before any of them is touched; with ``ignore_formatted`` those are
-    left as they are, provided that they belong to the same cluster and node. Raises InvalidConfigError,
-    InconsistentClusterIdError, OSError.
+    left as they are, provided that they belong to the same cluster and node. ``first``: of a controller, whose first
+    directory gets the voters that it begins with, by ``write_voters``, before it counts as formatted: whatever a crash
+    interrupts can be done again. Raises InvalidConfigError, InconsistentClusterIdError, OSError.
     """
     fs = fs or RealFileSystem()
     check_cluster_id(cluster_id)
@@ -116,11 +130,20 @@ def format_directories(
             raise InconsistentClusterIdError(f"{path} belongs to cluster {meta.cluster_id}, not to {cluster_id}")
         if meta.node_id != node_id and meta.node_id >= 0 and node_id >= 0:
             raise InvalidConfigError(f"{path} belongs to node.id={meta.node_id}, not to {node_id}")
+    wanted_id = None if first is None else first.directory_id_of(node_id)
+    if first is not None:
+        _check_quorum_directory(fs, directories[0], formatted.get(directories[0]), first, wanted_id)
     results = []
     for path in directories:
-        meta = formatted.get(path) or MetaProperties(cluster_id=cluster_id, directory_id=random_id(), node_id=node_id)
+        is_quorums = first is not None and path == directories[0]
+        directory_id = wanted_id if is_quorums and wanted_id is not None else random_id()
+        meta = formatted.get(path) or MetaProperties(cluster_id=cluster_id, directory_id=directory_id, node_id=node_id)
         if path not in formatted:
             make_directories(fs, path)
+            if is_quorums:
+                assert first is not None
+                assert write_voters is not None, "who formats a controller brings write_voters"
+                write_voters(fs, path, first.voters)
             checkpoints.write_meta(
                 fs,
                 path,
@@ -130,3 +153,15 @@ def format_directories(
             )
         results.append(FormattedDirectory(path=path, meta=meta, created=path not in formatted))
     return results
+
+
+def _check_quorum_directory(
+    fs: FileSystem, path: str, meta: MetaProperties | None, first: first_voters.FirstVoters, wanted_id: bytes | None
+) -> None:
+    if meta is None:
+        first_voters.refuse_leftovers(fs, path)
+    elif first.ids_are_given and meta.directory_id != wanted_id:
+        raise InvalidConfigError(
+            f"{path} is directory {id_to_text(meta.directory_id)}, not {id_to_text(wanted_id or b'')} as "
+            f"{first.flag} says; a directory keeps its id for life"
+        )

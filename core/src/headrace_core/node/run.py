@@ -18,6 +18,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from ..errors import HeadraceError
 from .arguments import FormatCommand, parse_command
 from .config import NodeConfig
+from .first_voters import WriteVoters
 from .log_output import log_to_stderr
 
 logger = logging.getLogger("headrace.node")
@@ -26,14 +27,21 @@ logger = logging.getLogger("headrace.node")
 Serve = Callable[[NodeConfig, asyncio.Event], Awaitable[None]]
 
 
-def main(argv: Sequence[str], *, program: str, role: str, serve: Callable[[], Serve]) -> int:
-    """Run the command line of a server; returns the exit code. ``serve`` is a loader, so that ``format`` and mistakes
-    in the configuration do not pay for the server's imports."""
+def main(
+    argv: Sequence[str],
+    *,
+    program: str,
+    role: str,
+    serve: Callable[[], Serve],
+    write_voters: Callable[[], WriteVoters] | None = None,
+) -> int:
+    """Run the command line of a server; returns the exit code. ``serve`` and ``write_voters`` (a controller's, for
+    ``format``) are loaders, so that mistakes in the configuration do not pay for the server's imports."""
     log_to_stderr("info")
     try:
         command = parse_command(argv, program=program, role=role)
         if isinstance(command, FormatCommand):
-            command.run()
+            command.run(write_voters() if write_voters is not None and command.first is not None else None)
             return 0
     except (HeadraceError, OSError) as error:
         print(f"{program}: {error}", file=sys.stderr)

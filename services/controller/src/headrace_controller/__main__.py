@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 
+from headrace_core.node.first_voters import WriteVoters
 from headrace_core.node.run import Serve, main
 
 
@@ -13,5 +14,13 @@ def _load() -> Serve:
     return serve
 
 
+def _load_writer() -> WriteVoters:
+    from .formatting import write_voters
+
+    return write_voters
+
+
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:], program="headrace_controller", role="controller", serve=_load))
+    sys.exit(
+        main(sys.argv[1:], program="headrace_controller", role="controller", serve=_load, write_voters=_load_writer)
+    )

@@ -1,4 +1,4 @@
-"""``up``, ``ps``, ``down``, ``restart``, ``format``: clusters on this machine. Imports neither grpc nor the client."""
+"""``up``, ``ps``, ``down``, ``restart``: clusters on this machine. Imports neither grpc nor the client."""
 
 from __future__ import annotations
 
@@ -28,7 +28,6 @@ def register(app: typer.Typer) -> None:
     app.command("ps")(ps)
     app.command("down")(down)
     app.command("restart")(restart)
-    app.command("format")(format_directories)
 
 
 def up(
@@ -222,37 +221,3 @@ def restart(
         print_json(row)
     else:
         print(f"{role} {node_id} serves at {node.address} (pid {row['pid']})")
-
-
-def format_directories(
-    log_dirs: Annotated[
-        list[str], typer.Option("--log-dirs", help="A directory to prepare; repeatable, or with commas.")
-    ],
-    cluster_id: Annotated[
-        str | None, typer.Option(help="The cluster's id (default: a new random one, printed).")
-    ] = None,
-    node_id: Annotated[int, typer.Option(help="Who the directories belong to; -1: the controller gives the id.")] = -1,
-    ignore_formatted: Annotated[bool, typer.Option("--ignore-formatted", help="Leave formatted ones alone.")] = False,
-    output: Output = OutputFormat.TEXT,
-) -> None:
-    """Prepare directories for a node that is run by hand (`headrace up` does it by itself).
-
-    \b
-    Examples:
-      headrace format --log-dirs /var/lib/headrace/broker --cluster-id S1L7bB9RQ0qq9d0RkX7UDQ
-    """
-    from headrace_core.node.ids import id_to_text, random_id
-    from headrace_core.node.meta_properties import format_directories as format_all
-
-    directories = [str(Path(part).absolute()) for item in log_dirs for part in item.split(",") if part.strip()]
-    chosen = cluster_id or id_to_text(random_id())
-    done = format_all(directories, cluster_id=chosen, node_id=node_id, ignore_formatted=ignore_formatted)
-    if output is OutputFormat.JSON:
-        rows = [
-            {"path": each.path, "directory_id": id_to_text(each.meta.directory_id), "created": each.created}
-            for each in done
-        ]
-        print_json({"cluster_id": chosen, "directories": rows})
-        return
-    for each in done:
-        print(f"{each.path}: {'formatted' if each.created else 'was formatted already'} (cluster {chosen})")

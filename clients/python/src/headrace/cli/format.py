@@ -1,0 +1,165 @@
+"""``format`` and ``random-uuid``: directories for nodes that are run by hand, as kafka-storage does it."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from headrace_core.errors import InvalidConfigError, MissingDependencyError
+
+from .output import Output, OutputFormat, print_json
+
+if TYPE_CHECKING:
+    from headrace_core.node.config import NodeConfig
+    from headrace_core.node.first_voters import WriteVoters
+
+
+def register(app: typer.Typer) -> None:
+    app.command("format")(format_node)
+    app.command("random-uuid")(random_uuid)
+
+
+def format_node(
+    log_dirs: Annotated[
+        list[str] | None, typer.Option("--log-dirs", help="A directory to prepare; repeatable, or with commas.")
+    ] = None,
+    config: Annotated[
+        Path | None, typer.Option("--config", "-c", help="The node's properties file; instead of --log-dirs.")
+    ] = None,
+    cluster_id: Annotated[
+        str | None, typer.Option("--cluster-id", "-t", help="The cluster's id (default: a new random one, printed).")
+    ] = None,
+    node_id: Annotated[
+        int, typer.Option(help="With --log-dirs: whose they are; -1: the controller gives a broker its id.")
+    ] = -1,
+    standalone: Annotated[
+        bool, typer.Option("--standalone", "-s", help="A controller that is the only voter of a new quorum.")
+    ] = False,
+    initial_controllers: Annotated[
+        str | None,
+        typer.Option(
+            "--initial-controllers",
+            "-I",
+            metavar="ID@HOST:PORT:DIRECTORY_ID,...",
+            help="A controller of a new quorum: all that begin together, the same for each of them.",
+        ),
+    ] = None,
+    no_initial_controllers: Annotated[
+        bool,
+        typer.Option("--no-initial-controllers", "-N", help="A controller that joins later: headrace quorum add."),
+    ] = False,
+    address: Annotated[
+        str | None,
+        typer.Option(metavar="HOST:PORT", help="With --log-dirs and --standalone: the internal listener's address."),
+    ] = None,
+    ignore_formatted: Annotated[
+        bool, typer.Option("--ignore-formatted", "-g", help="Leave formatted ones alone.")
+    ] = False,
+    output: Output = OutputFormat.TEXT,
+) -> None:
+    """Prepare directories for a node that is run by hand (`headrace up` does it by itself).
+
+    A controller is told who votes first; nothing forms a quorum by itself.
+
+    \b
+    Examples:
+      headrace format --config controller.properties --standalone
+      headrace format --config controller.properties --cluster-id S1L7bB9RQ0qq9d0RkX7UDQ \\
+          --initial-controllers 1@c1:19093:JEXY6aqzQY-32P5TStzaFg,2@c2:19093:MvDxzVmcRsaTz33bUuRU6A
+      headrace format --config controller4.properties --cluster-id S1L7bB9RQ0qq9d0RkX7UDQ --no-initial-controllers
+      headrace format --log-dirs /var/lib/headrace/broker --cluster-id S1L7bB9RQ0qq9d0RkX7UDQ
+    """
+    from headrace_core.node.arguments import FormatCommand, format_of_config
+    from headrace_core.node.first_voters import first_voters
+    from headrace_core.node.ids import id_to_text, random_id
+    from headrace_core.node.meta_properties import format_directories
+
+    if (config is None) == (not log_dirs):
+        raise typer.BadParameter("give --log-dirs DIR,... or --config FILE", param_hint="--log-dirs")
+    chosen = cluster_id or id_to_text(random_id())
+    asked = {"standalone": standalone, "initial": initial_controllers, "none": no_initial_controllers}
+    if config is not None:
+        if node_id >= 0 or address is not None:
+            raise typer.BadParameter("--config says it already", param_hint="--node-id, --address")
+        command = format_of_config(
+            _read(config, is_controller=any(asked.values())),
+            chosen,
+            ignore_formatted=ignore_formatted,
+            **asked,  # type: ignore[arg-type]
+        )
+    else:
+        directories = tuple(str(Path(part).absolute()) for item in log_dirs or () for part in _parts(item))
+        first = first_voters(node_id=node_id, address=address, **asked)  # type: ignore[arg-type]
+        command = FormatCommand(
+            cluster_id=chosen, node_id=node_id, log_dirs=directories, ignore_formatted=ignore_formatted, first=first
+        )
+    done = format_directories(
+        command.log_dirs,
+        cluster_id=command.cluster_id,
+        node_id=command.node_id,
+        ignore_formatted=command.ignore_formatted,
+        first=command.first,
+        write_voters=_writer() if command.first is not None else None,
+    )
+    voters = [str(voter) for voter in command.first.voters] if command.first is not None and done[0].created else []
+    if output is OutputFormat.JSON:
+        rows = [
+            {"path": each.path, "directory_id": id_to_text(each.meta.directory_id), "created": each.created}
+            for each in done
+        ]
+        print_json({"cluster_id": chosen, "directories": rows, "voters": voters})
+        return
+    for each in done:
+        print(f"{each.path}: {'formatted' if each.created else 'was formatted already'} (cluster {chosen})")
+    if voters:
+        print(f"first voters: {', '.join(voters)}")
+
+
+def random_uuid(output: Output = OutputFormat.TEXT) -> None:
+    """Print a new random id, for a cluster or a directory: 22 letters, as Kafka writes them.
+
+    \b
+    Examples:
+      headrace random-uuid
+    """
+    from headrace_core.node.ids import id_to_text, random_id
+
+    text = id_to_text(random_id())
+    if output is OutputFormat.JSON:
+        print_json({"id": text})
+    else:
+        print(text)
+
+
+def _parts(text: str) -> list[str]:
+    return [part for part in text.split(",") if part.strip()]
+
+
+def _read(path: Path, *, is_controller: bool) -> NodeConfig:
+    """The node's configuration, with directories that do not depend on where this was called from."""
+    from headrace_core.node.config import NodeConfig
+    from headrace_core.node.properties import read_properties
+
+    properties = read_properties(path)
+    roles = [role.strip() for role in properties.get("process.roles", "").split(",") if role.strip()]
+    if not roles and not is_controller:
+        raise InvalidConfigError(
+            f"{path}: process.roles is not set, so it does not say what is to be formatted: a controller or a broker"
+        )
+    config = NodeConfig.from_properties(properties, role=roles[0] if len(roles) == 1 else "controller")
+    return dataclasses.replace(config, log_dirs=tuple(str(Path(each).absolute()) for each in config.log_dirs))
+
+
+def _writer() -> WriteVoters:
+    try:
+        from headrace_controller.formatting import write_voters
+    except ModuleNotFoundError as error:
+        if error.name is None or not error.name.startswith("headrace_controller"):
+            raise
+        raise MissingDependencyError(
+            "formatting a controller needs the controller's package; get it with: pip install 'headrace[cluster]'"
+        ) from None
+    return write_voters

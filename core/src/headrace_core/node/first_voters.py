@@ -1,0 +1,166 @@
+"""Who votes first: what ``format`` puts into a controller's directory, beside ``meta.properties`` (KIP-853).
+
+Nothing forms a quorum by itself on empty disks. Formatting says which one of three lives a controller begins:
+
+    --standalone                                it is the only voter; others may join later
+    --initial-controllers ID@HOST:PORT:DIR,...  these begin together; DIR is the id of each one's directory
+    --no-initial-controllers                    it waits until `headrace quorum add` makes it a voter
+
+DIR makes a voter a node *on its disk*: one that lost its disk cannot pass for itself and vote a second time.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from ..errors import InvalidConfigError
+from ..log.files import FileSystem
+from .ids import id_from_text, id_to_text, random_id
+from .listeners import parse_addresses
+
+STANDALONE = "--standalone"
+INITIAL = "--initial-controllers"
+NONE = "--no-initial-controllers"
+#: The directory of the metadata log within a controller's directory.
+METADATA_DIRECTORY = "__cluster_metadata-0"
+
+_EXAMPLE = "1@127.0.0.1:19093:JEXY6aqzQY-32P5TStzaFg"
+_INITIAL = re.compile(r"(?P<id>\d{1,10})@(?P<address>.+:\d+):(?P<directory>[^:@]+)\Z")
+_NODE_ID_MAX = 2**31 - 1
+#: KIP-858 keeps the first ids for itself: unassigned, lost, migrating ...
+_RESERVED_IDS = 100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InitialVoter:
+    """A controller, where others reach it (host:port of its internal listener), and its directory's 16 bytes."""
+
+    node_id: int
+    address: str
+    directory_id: bytes
+
+    def __str__(self) -> str:
+        return f"{self.node_id}@{self.address}:{id_to_text(self.directory_id)}"
+
+
+#: Puts the first voters into a controller's directory, durably: (file system, root, voters).
+WriteVoters = Callable[[FileSystem, str, Sequence[InitialVoter]], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FirstVoters:
+    """What is asked of ``format``: ``flag`` is the option it was asked with, ``voters`` are empty for ``NONE``."""
+
+    flag: str
+    voters: tuple[InitialVoter, ...]
+
+    def directory_id_of(self, node_id: int) -> bytes | None:
+        """The id that the node's directory must have; None where any new one will do."""
+        return next((voter.directory_id for voter in self.voters if voter.node_id == node_id), None)
+
+    @property
+    def ids_are_given(self) -> bool:
+        """Did the user name the directories' ids? Those of ``--standalone`` are drawn."""
+        return self.flag == INITIAL
+
+
+def first_voters(
+    *, node_id: int, address: str | None, standalone: bool, initial: str | None, none: bool
+) -> FirstVoters | None:
+    """What the three options ask for; None: none was given. ``address``: where the node itself is reached.
+
+    InvalidConfigError: more than one, no node id or address, or a list that is wrong or does not name the node.
+    """
+    given = [
+        flag for flag, is_given in ((STANDALONE, standalone), (INITIAL, initial is not None), (NONE, none)) if is_given
+    ]
+    if not given:
+        return None
+    if len(given) > 1:
+        raise InvalidConfigError(f"{' and '.join(given)} contradict each other: give one of them")
+    if node_id < 0:
+        raise InvalidConfigError(f"{given[0]} is for a controller, and a controller needs its node.id (--node-id N)")
+    if none:
+        return FirstVoters(flag=NONE, voters=())
+    if initial is not None:
+        voters = parse_initial_controllers(initial)
+        if not any(voter.node_id == node_id for voter in voters):
+            known = ", ".join(str(voter.node_id) for voter in voters)
+            raise InvalidConfigError(
+                f"{INITIAL}: this controller, {node_id}, is not among them ({known}); one that is to join a quorum "
+                f"later is formatted with {NONE}"
+            )
+        return FirstVoters(flag=INITIAL, voters=voters)
+    if address is None:
+        raise InvalidConfigError(
+            f"{STANDALONE}: where do others reach this controller? Give --config FILE or --address"
+        )
+    (checked,) = parse_addresses([address], key="--address")
+    return FirstVoters(
+        flag=STANDALONE, voters=(InitialVoter(node_id=node_id, address=checked, directory_id=random_id()),)
+    )
+
+
+def parse_initial_controllers(text: str, *, key: str = INITIAL) -> tuple[InitialVoter, ...]:
+    """``ID@HOST:PORT:DIRECTORY_ID,...``, ascending by id. InvalidConfigError names the item and what would fit."""
+    items = [item.strip() for item in text.split(",") if item.strip()]
+    if not items:
+        raise InvalidConfigError(f"{key}: name at least one controller, such as {_EXAMPLE}")
+    voters = sorted((_initial(item, key) for item in items), key=lambda voter: voter.node_id)
+    _refuse_twins(voters, key)
+    return tuple(voters)
+
+
+def _initial(item: str, key: str) -> InitialVoter:
+    match = _INITIAL.match(item)
+    if match is None or int(match["id"]) > _NODE_ID_MAX:
+        raise InvalidConfigError(f"{key} {item}: write ID@HOST:PORT:DIRECTORY_ID, such as {_EXAMPLE}")
+    (address,) = parse_addresses([match["address"]], key=key)
+    return InitialVoter(
+        node_id=int(match["id"]), address=address, directory_id=parse_directory_id(match["directory"], key=key)
+    )
+
+
+def parse_directory_id(text: str, *, key: str) -> bytes:
+    """A directory's id, 16 bytes; InvalidConfigError when it is none, or a reserved one."""
+    try:
+        raw = id_from_text(text)
+    except InvalidConfigError as error:
+        raise InvalidConfigError(
+            f"{key}: the directory's id {error.message}; `headrace random-uuid` makes one"
+        ) from None
+    if int.from_bytes(raw, "big") < _RESERVED_IDS:
+        raise InvalidConfigError(f"{key}: {text} is a reserved id; `headrace random-uuid` makes one for a directory")
+    return raw
+
+
+def _refuse_twins(voters: Sequence[InitialVoter], key: str) -> None:
+    for what, values in (
+        ("the id {}", [voter.node_id for voter in voters]),
+        ("the address {}", [voter.address for voter in voters]),
+        ("the directory {}", [id_to_text(voter.directory_id) for voter in voters]),
+    ):
+        twins = _twice(values)
+        if twins is not None:
+            raise InvalidConfigError(f"{key}: two controllers have {what.format(twins)}")
+
+
+def _twice(values: Iterable[object]) -> object | None:
+    seen: set[object] = set()
+    return next((value for value in values if value in seen or seen.add(value)), None)  # type: ignore[func-returns-value]
+
+
+def refuse_leftovers(fs: FileSystem, root: str) -> None:
+    """A directory that is to be formatted must not hold a metadata log: under a new id its controller would be a
+    stranger with somebody else's memory. InvalidConfigError."""
+    directory = f"{root}/{METADATA_DIRECTORY}"
+    if not fs.exists(directory):
+        return
+    names = [name for name in fs.listdir(directory) if name.endswith(".log") or name == "quorum-state"]
+    if names:
+        raise InvalidConfigError(
+            f"{directory} holds a metadata log ({', '.join(sorted(names)[:2])}), but {root} is not formatted: restore "
+            "its meta.properties; or remove the directory, and what it remembers is lost to this node"
+        )

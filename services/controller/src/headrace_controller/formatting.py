@@ -1,0 +1,24 @@
+"""What ``format`` leaves in a controller's directory beside ``meta.properties``: the voters that it begins with."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from headrace_core.log.files import FileSystem
+from headrace_core.node.first_voters import InitialVoter
+
+from .raft import ReplicaKey, VoterSet
+from .storage import write_first_voters
+
+
+def write_voters(fs: FileSystem, root: str, voters: Sequence[InitialVoter]) -> None:
+    """Durable when this returns; writing again replaces it. No voters: the controller waits until it is added.
+    OSError."""
+    write_first_voters(
+        fs,
+        root,
+        VoterSet.of(
+            (ReplicaKey(voter.node_id, voter.directory_id) for voter in voters),
+            {voter.node_id: voter.address for voter in voters},
+        ),
+    )
