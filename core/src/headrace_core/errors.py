@@ -330,6 +330,12 @@ class InconsistentClusterIdError(HeadraceError):
     code, number = "INCONSISTENT_CLUSTER_ID", 104
 
 
+class InvalidVoterKeyError(HeadraceError):
+    """The replica that was meant, a node with its disk, is not the one that was reached (KIP-853)."""
+
+    code, number = "INVALID_VOTER_KEY", 125
+
+
 class DuplicateVoterError(HeadraceError):
     """The node votes already (KIP-853)."""
 

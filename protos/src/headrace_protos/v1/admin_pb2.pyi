@@ -381,3 +381,95 @@ class AlterReplicaLogDirResult(_message.Message):
     partition: int
     error: _common_pb2.Error
     def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., error: _Optional[_Union[_common_pb2.Error, _Mapping]] = ...) -> None: ...
+
+class DescribeQuorumRequest(_message.Message):
+    __slots__ = ("timeout_ms",)
+    TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
+    timeout_ms: int
+    def __init__(self, timeout_ms: _Optional[int] = ...) -> None: ...
+
+class DescribeQuorumResponse(_message.Message):
+    __slots__ = ("leader_id", "leader_epoch", "high_watermark", "voters", "observers")
+    LEADER_ID_FIELD_NUMBER: _ClassVar[int]
+    LEADER_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    HIGH_WATERMARK_FIELD_NUMBER: _ClassVar[int]
+    VOTERS_FIELD_NUMBER: _ClassVar[int]
+    OBSERVERS_FIELD_NUMBER: _ClassVar[int]
+    leader_id: int
+    leader_epoch: int
+    high_watermark: int
+    voters: _containers.RepeatedCompositeFieldContainer[QuorumReplica]
+    observers: _containers.RepeatedCompositeFieldContainer[QuorumReplica]
+    def __init__(self, leader_id: _Optional[int] = ..., leader_epoch: _Optional[int] = ..., high_watermark: _Optional[int] = ..., voters: _Optional[_Iterable[_Union[QuorumReplica, _Mapping]]] = ..., observers: _Optional[_Iterable[_Union[QuorumReplica, _Mapping]]] = ...) -> None: ...
+
+class QuorumReplica(_message.Message):
+    __slots__ = ("replica_id", "directory_id", "address", "log_end_offset", "lag", "last_fetch_timestamp_ms", "last_caught_up_timestamp_ms")
+    REPLICA_ID_FIELD_NUMBER: _ClassVar[int]
+    DIRECTORY_ID_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    LOG_END_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    LAG_FIELD_NUMBER: _ClassVar[int]
+    LAST_FETCH_TIMESTAMP_MS_FIELD_NUMBER: _ClassVar[int]
+    LAST_CAUGHT_UP_TIMESTAMP_MS_FIELD_NUMBER: _ClassVar[int]
+    replica_id: int
+    directory_id: bytes
+    address: str
+    log_end_offset: int
+    lag: int
+    last_fetch_timestamp_ms: int
+    last_caught_up_timestamp_ms: int
+    def __init__(self, replica_id: _Optional[int] = ..., directory_id: _Optional[bytes] = ..., address: _Optional[str] = ..., log_end_offset: _Optional[int] = ..., lag: _Optional[int] = ..., last_fetch_timestamp_ms: _Optional[int] = ..., last_caught_up_timestamp_ms: _Optional[int] = ...) -> None: ...
+
+class AddRaftVoterRequest(_message.Message):
+    __slots__ = ("cluster_id", "timeout_ms", "voter_id", "voter_directory_id", "address")
+    CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
+    TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
+    VOTER_ID_FIELD_NUMBER: _ClassVar[int]
+    VOTER_DIRECTORY_ID_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    cluster_id: str
+    timeout_ms: int
+    voter_id: int
+    voter_directory_id: bytes
+    address: str
+    def __init__(self, cluster_id: _Optional[str] = ..., timeout_ms: _Optional[int] = ..., voter_id: _Optional[int] = ..., voter_directory_id: _Optional[bytes] = ..., address: _Optional[str] = ...) -> None: ...
+
+class AddRaftVoterResponse(_message.Message):
+    __slots__ = ("metadata_offset",)
+    METADATA_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    metadata_offset: int
+    def __init__(self, metadata_offset: _Optional[int] = ...) -> None: ...
+
+class RemoveRaftVoterRequest(_message.Message):
+    __slots__ = ("cluster_id", "timeout_ms", "voter_id", "voter_directory_id")
+    CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
+    TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
+    VOTER_ID_FIELD_NUMBER: _ClassVar[int]
+    VOTER_DIRECTORY_ID_FIELD_NUMBER: _ClassVar[int]
+    cluster_id: str
+    timeout_ms: int
+    voter_id: int
+    voter_directory_id: bytes
+    def __init__(self, cluster_id: _Optional[str] = ..., timeout_ms: _Optional[int] = ..., voter_id: _Optional[int] = ..., voter_directory_id: _Optional[bytes] = ...) -> None: ...
+
+class RemoveRaftVoterResponse(_message.Message):
+    __slots__ = ("metadata_offset",)
+    METADATA_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    metadata_offset: int
+    def __init__(self, metadata_offset: _Optional[int] = ...) -> None: ...
+
+class TransferLeadershipRequest(_message.Message):
+    __slots__ = ("timeout_ms", "voter_id")
+    TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
+    VOTER_ID_FIELD_NUMBER: _ClassVar[int]
+    timeout_ms: int
+    voter_id: int
+    def __init__(self, timeout_ms: _Optional[int] = ..., voter_id: _Optional[int] = ...) -> None: ...
+
+class TransferLeadershipResponse(_message.Message):
+    __slots__ = ("leader_id", "leader_epoch")
+    LEADER_ID_FIELD_NUMBER: _ClassVar[int]
+    LEADER_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    leader_id: int
+    leader_epoch: int
+    def __init__(self, leader_id: _Optional[int] = ..., leader_epoch: _Optional[int] = ...) -> None: ...

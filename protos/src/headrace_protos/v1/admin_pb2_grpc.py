@@ -69,6 +69,26 @@ class AdminStub:
                 request_serializer=headrace__protos_dot_v1_dot_admin__pb2.AlterReplicaLogDirsRequest.SerializeToString,
                 response_deserializer=headrace__protos_dot_v1_dot_admin__pb2.AlterReplicaLogDirsResponse.FromString,
                 _registered_method=True)
+        self.DescribeQuorum = channel.unary_unary(
+                '/headrace.v1.Admin/DescribeQuorum',
+                request_serializer=headrace__protos_dot_v1_dot_admin__pb2.DescribeQuorumRequest.SerializeToString,
+                response_deserializer=headrace__protos_dot_v1_dot_admin__pb2.DescribeQuorumResponse.FromString,
+                _registered_method=True)
+        self.AddRaftVoter = channel.unary_unary(
+                '/headrace.v1.Admin/AddRaftVoter',
+                request_serializer=headrace__protos_dot_v1_dot_admin__pb2.AddRaftVoterRequest.SerializeToString,
+                response_deserializer=headrace__protos_dot_v1_dot_admin__pb2.AddRaftVoterResponse.FromString,
+                _registered_method=True)
+        self.RemoveRaftVoter = channel.unary_unary(
+                '/headrace.v1.Admin/RemoveRaftVoter',
+                request_serializer=headrace__protos_dot_v1_dot_admin__pb2.RemoveRaftVoterRequest.SerializeToString,
+                response_deserializer=headrace__protos_dot_v1_dot_admin__pb2.RemoveRaftVoterResponse.FromString,
+                _registered_method=True)
+        self.TransferLeadership = channel.unary_unary(
+                '/headrace.v1.Admin/TransferLeadership',
+                request_serializer=headrace__protos_dot_v1_dot_admin__pb2.TransferLeadershipRequest.SerializeToString,
+                response_deserializer=headrace__protos_dot_v1_dot_admin__pb2.TransferLeadershipResponse.FromString,
+                _registered_method=True)
 
 
 class AdminServicer:
@@ -124,6 +144,39 @@ class AdminServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def DescribeQuorum(self, request, context):
+        """The controllers that vote on the metadata log, and the replicas that follow it, as their leader sees them (KIP-595,
+        KIP-836). Answered by the leader.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def AddRaftVoter(self, request, context):
+        """Make a controller that follows the log a voter (KIP-853). It waits until that one has caught up, and is answered
+        when the change is committed. REQUEST_TIMED_OUT: it did not catch up in time, or the change may yet be committed.
+        DUPLICATE_VOTER: it votes already, perhaps with another directory.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RemoveRaftVoter(self, request, context):
+        """Take the vote from a controller (KIP-853); answered when that is committed. VOTER_NOT_FOUND; INVALID_REQUEST: it is
+        the only one. A leader that removes itself answers, and another one is elected.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def TransferLeadership(self, request, context):
+        """Have another voter lead (Raft, thesis 3.10); answered when it does. Kafka has no such call. VOTER_NOT_FOUND;
+        REQUEST_TIMED_OUT: it did not take over in time, and who led before leads on.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AdminServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -161,6 +214,26 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.AlterReplicaLogDirs,
                     request_deserializer=headrace__protos_dot_v1_dot_admin__pb2.AlterReplicaLogDirsRequest.FromString,
                     response_serializer=headrace__protos_dot_v1_dot_admin__pb2.AlterReplicaLogDirsResponse.SerializeToString,
+            ),
+            'DescribeQuorum': grpc.unary_unary_rpc_method_handler(
+                    servicer.DescribeQuorum,
+                    request_deserializer=headrace__protos_dot_v1_dot_admin__pb2.DescribeQuorumRequest.FromString,
+                    response_serializer=headrace__protos_dot_v1_dot_admin__pb2.DescribeQuorumResponse.SerializeToString,
+            ),
+            'AddRaftVoter': grpc.unary_unary_rpc_method_handler(
+                    servicer.AddRaftVoter,
+                    request_deserializer=headrace__protos_dot_v1_dot_admin__pb2.AddRaftVoterRequest.FromString,
+                    response_serializer=headrace__protos_dot_v1_dot_admin__pb2.AddRaftVoterResponse.SerializeToString,
+            ),
+            'RemoveRaftVoter': grpc.unary_unary_rpc_method_handler(
+                    servicer.RemoveRaftVoter,
+                    request_deserializer=headrace__protos_dot_v1_dot_admin__pb2.RemoveRaftVoterRequest.FromString,
+                    response_serializer=headrace__protos_dot_v1_dot_admin__pb2.RemoveRaftVoterResponse.SerializeToString,
+            ),
+            'TransferLeadership': grpc.unary_unary_rpc_method_handler(
+                    servicer.TransferLeadership,
+                    request_deserializer=headrace__protos_dot_v1_dot_admin__pb2.TransferLeadershipRequest.FromString,
+                    response_serializer=headrace__protos_dot_v1_dot_admin__pb2.TransferLeadershipResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -352,6 +425,114 @@ class Admin:
             '/headrace.v1.Admin/AlterReplicaLogDirs',
             headrace__protos_dot_v1_dot_admin__pb2.AlterReplicaLogDirsRequest.SerializeToString,
             headrace__protos_dot_v1_dot_admin__pb2.AlterReplicaLogDirsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DescribeQuorum(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/headrace.v1.Admin/DescribeQuorum',
+            headrace__protos_dot_v1_dot_admin__pb2.DescribeQuorumRequest.SerializeToString,
+            headrace__protos_dot_v1_dot_admin__pb2.DescribeQuorumResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def AddRaftVoter(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/headrace.v1.Admin/AddRaftVoter',
+            headrace__protos_dot_v1_dot_admin__pb2.AddRaftVoterRequest.SerializeToString,
+            headrace__protos_dot_v1_dot_admin__pb2.AddRaftVoterResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RemoveRaftVoter(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/headrace.v1.Admin/RemoveRaftVoter',
+            headrace__protos_dot_v1_dot_admin__pb2.RemoveRaftVoterRequest.SerializeToString,
+            headrace__protos_dot_v1_dot_admin__pb2.RemoveRaftVoterResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def TransferLeadership(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/headrace.v1.Admin/TransferLeadership',
+            headrace__protos_dot_v1_dot_admin__pb2.TransferLeadershipRequest.SerializeToString,
+            headrace__protos_dot_v1_dot_admin__pb2.TransferLeadershipResponse.FromString,
             options,
             channel_credentials,
             insecure,
