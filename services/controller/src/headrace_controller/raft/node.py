@@ -109,6 +109,8 @@ class RaftNode:
         self.log = RaftLog(view, stored)
         #: Everything below is committed. Not kept on disk: a leader tells it again, or commits anew.
         self.committed = stored.start.place.offset
+        #: False: it cannot write at present (a full disk), so it does not stand for election; it follows and votes.
+        self.may_lead = True
         self._draw = draw
         self._control = control
         # A log may be ahead of a lost or older term file: a term is never used twice.
@@ -166,7 +168,7 @@ class RaftNode:
     def _may_stand(self) -> bool:
         """It votes, or did before a change that may not be committed: then the others may need its log, which could
         be the only one that is long enough, although its own vote does not count (4.2.2)."""
-        return any(self.key in voters for voters in self.log.voters_since(self.committed))
+        return self.may_lead and any(self.key in voters for voters in self.log.voters_since(self.committed))
 
     @property
     def _is_alone(self) -> bool:
@@ -182,6 +184,11 @@ class RaftNode:
     def has_committed_in_term(self) -> bool:
         """Is the leader's commit offset known to be up to date (5.4.2)?"""
         return self.role is Role.LEADER and self.committed > self._term_start
+
+    @property
+    def transferring_to(self) -> ReplicaKey | None:
+        """Whom a leader is handing over to; None when to nobody, or when that was given up."""
+        return self._transfer_to
 
     def progress_of(self, key: ReplicaKey) -> Progress | None:
         """A leader's view of a follower."""
