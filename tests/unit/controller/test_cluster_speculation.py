@@ -32,6 +32,7 @@ from headrace_controller.cluster.requests import (
 from headrace_core.errors import InconsistentClusterIdError, UnsupportedVersionError
 from headrace_core.metadata import (
     EMPTY_IMAGE,
+    METADATA_VERSION,
     BrokerEndpoint,
     ClusterRecord,
     ConfigResourceType,
@@ -88,7 +89,7 @@ def test_resigning_drops_what_was_in_flight() -> None:
 
 def test_a_log_belongs_to_one_cluster_and_feature_level() -> None:
     world = World()
-    assert world.log == [ClusterRecord(CLUSTER, 1)]
+    assert world.log == [ClusterRecord(CLUSTER, METADATA_VERSION)]
     assert world.decide(Bootstrap(CLUSTER)).records == ()
     with pytest.raises(InconsistentClusterIdError):
         world.ask(Bootstrap("other"))
@@ -104,7 +105,9 @@ def test_replaying_the_log_gives_the_image_of_its_writer(seed: int) -> None:
     for schedule in range(40):
         print(f"schedule {schedule}")
         kinds.update(_run_schedule(random.Random(seed + schedule)))
-    assert set(kinds) == set(typing.get_args(MetadataRecord)), "a kind of record was never written"
+    # Records of moves, drains, shards and features have histories of their own (test_cluster_histories.py).
+    first_kinds = {kind for kind in typing.get_args(MetadataRecord) if kind.__struct_config__.tag <= 8}
+    assert set(kinds) == first_kinds, "a kind of record was never written"
     assert min(kinds.values()) >= 20, kinds
 
 

@@ -22,19 +22,25 @@ import msgspec
 
 from ..errors import CorruptLogError, UnsupportedVersionError
 from .delta import MetadataDelta
+from .ledger import EMPTY_LEDGER, LEDGER_RECORDS, Ledger, LedgerBuilder
 from .records import (
+    METADATA_VERSION_FEATURE,
     UNASSIGNED_DIRECTORY,
     BrokerChangeRecord,
+    BrokerDrainRecord,
     BrokerEndpoint,
     ClusterRecord,
     ConfigRecord,
     ConfigResourceType,
+    FeatureLevelRecord,
+    FeatureRange,
     MetadataRecord,
     PartitionChangeRecord,
     PartitionRecord,
     RegisterBrokerRecord,
     RemoveTopicRecord,
     TopicRecord,
+    UnregisterBrokerRecord,
 )
 from .sorted_map import SortedMap
 
@@ -48,7 +54,7 @@ class BrokerImage(msgspec.Struct, frozen=True):
     """A registered broker. It is *active*, may lead and take new replicas, when neither fenced nor shutting down.
 
     ``directory_ids``: what it registered with; ``offline_directories``: those of them, and of earlier lives, that have
-    failed or are gone."""
+    failed or are gone. ``draining``: it is being emptied, so it gets no new replicas."""
 
     broker_id: int
     broker_epoch: int
@@ -59,6 +65,8 @@ class BrokerImage(msgspec.Struct, frozen=True):
     fenced: bool
     in_controlled_shutdown: bool
     offline_directories: tuple[bytes, ...] = ()
+    draining: bool = False
+    features: tuple[FeatureRange, ...] = ()
 
     @property
     def active(self) -> bool:
@@ -136,6 +144,7 @@ class MetadataImage:
     topic_ids: Mapping[str, bytes] = field(default_factory=SortedMap)
     configs: Mapping[ConfigResource, Mapping[str, str]] = field(default_factory=SortedMap)
     loads: Mapping[int, BrokerLoad] = field(default_factory=dict)
+    ledger: Ledger = EMPTY_LEDGER
 
     def topic(self, name: str) -> TopicImage | None:
         topic_id = self.topic_ids.get(name)
@@ -152,8 +161,12 @@ class MetadataImage:
         return self.configs.get((resource_type, name), _NO_CONFIG)
 
     def active_brokers(self) -> list[BrokerImage]:
-        """Brokers that may lead and take new replicas, by id."""
+        """Brokers that may lead, by id."""
         return [self.brokers[broker_id] for broker_id in sorted(self.brokers) if self.brokers[broker_id].active]
+
+    def placeable_brokers(self) -> list[BrokerImage]:
+        """Those of the active brokers that new replicas may go to: not those that are being emptied."""
+        return [broker for broker in self.active_brokers() if not broker.draining]
 
     def is_available(self, partition: PartitionImage, broker_id: int) -> bool:
         """Does this broker's replica of ``partition`` work: is the broker active, the replica's directory online?"""
@@ -215,6 +228,7 @@ class ImageBuilder:
         self._created: set[bytes] = set()
         self._removed: dict[bytes, TopicImage] = {}
         self._changed_configs: set[ConfigResource] = set()
+        self._ledger: LedgerBuilder | None = None
         self._same: dict[tuple[bytes, ...], tuple[bytes, ...]] = {}  # thousands of partitions have equal directories
 
     def replay(self, record: MetadataRecord) -> None:
@@ -236,6 +250,7 @@ class ImageBuilder:
             topic_ids=self._topic_ids.finish(),
             configs=self._configs.finish(),
             loads=self._new_loads(),
+            ledger=base.ledger if self._ledger is None else self._ledger.finish(),
         )
         delta = MetadataDelta(
             from_offset=base.next_offset,
@@ -264,6 +279,11 @@ class ImageBuilder:
             partitions = self._open_topics[topic_id] = list(topic.partitions)
         return partitions
 
+    def _own_ledger(self) -> LedgerBuilder:
+        if self._ledger is None:
+            self._ledger = LedgerBuilder(self._base.ledger)
+        return self._ledger
+
     def _new_loads(self) -> Mapping[int, BrokerLoad]:
         if not self._loads:
             return self._base.loads
@@ -289,8 +309,18 @@ class ImageBuilder:
         self._cluster_id = record.cluster_id
         self._metadata_version = record.metadata_version
 
+    def _feature_level(self, record: FeatureLevelRecord) -> None:
+        if record.name != METADATA_VERSION_FEATURE:
+            raise UnsupportedVersionError(
+                f"feature {record.name} is finalized at level {record.level}, which this version does not know: "
+                "upgrade this node"
+            )
+        self._metadata_version = record.level
+
     def _register_broker(self, record: RegisterBrokerRecord) -> None:
-        self._own_brokers()[record.broker_id] = BrokerImage(
+        brokers = self._own_brokers()
+        before = brokers.get(record.broker_id)
+        brokers[record.broker_id] = BrokerImage(
             broker_id=record.broker_id,
             broker_epoch=record.broker_epoch,
             incarnation_id=record.incarnation_id,
@@ -300,6 +330,8 @@ class ImageBuilder:
             fenced=True,
             in_controlled_shutdown=False,
             offline_directories=record.offline_directories,
+            draining=before is not None and before.draining,
+            features=record.features,
         )
         self._changed_brokers.add(record.broker_id)
 
@@ -320,6 +352,23 @@ class ImageBuilder:
             else record.offline_directories,
         )
         self._changed_brokers.add(record.broker_id)
+
+    def _broker_drain(self, record: BrokerDrainRecord) -> None:
+        broker = self._own_brokers().get(record.broker_id)
+        if broker is None:
+            raise _impossible(record, f"broker {record.broker_id} is not registered")
+        self._own_brokers()[record.broker_id] = msgspec.structs.replace(broker, draining=record.draining)
+        self._changed_brokers.add(record.broker_id)
+
+    def _unregister_broker(self, record: UnregisterBrokerRecord) -> None:
+        broker = self._own_brokers().pop(record.broker_id, None)
+        if broker is None or broker.broker_epoch != record.broker_epoch:
+            raise _impossible(record, f"broker {record.broker_id} is not registered with this epoch")
+        self._changed_brokers.add(record.broker_id)
+
+    def _ledger_record(self, record: MetadataRecord) -> None:
+        if not self._own_ledger().replay(record):
+            raise _impossible(record, "it contradicts what was promised before")
 
     def _topic(self, record: TopicRecord) -> None:
         if record.name in self._topic_ids:
@@ -353,6 +402,7 @@ class ImageBuilder:
             self._count(partitions[number].replicas, -1)
             partitions[number] = new
         self._count(record.replicas, +1)
+        self._note_reassignment(record.topic_id, number, new)
         self._changed_partitions.setdefault(record.topic_id, set()).add(number)
 
     def _partition_change(self, record: PartitionChangeRecord) -> None:
@@ -363,7 +413,7 @@ class ImageBuilder:
         if record.replicas is not None:
             self._count(old.replicas, -1)
             self._count(record.replicas, +1)
-        partitions[record.partition] = PartitionImage(
+        new = partitions[record.partition] = PartitionImage(
             replicas=old.replicas if record.replicas is None else record.replicas,
             isr=old.isr if record.isr is None else record.isr,
             leader=old.leader if record.leader is None else record.leader,
@@ -376,7 +426,14 @@ class ImageBuilder:
             removing=old.removing if record.removing is None else record.removing,
             recovering=old.recovering if record.recovering is None else record.recovering,
         )
+        if record.adding is not None or record.removing is not None:
+            self._note_reassignment(record.topic_id, record.partition, new)
         self._changed_partitions.setdefault(record.topic_id, set()).add(record.partition)
+
+    def _note_reassignment(self, topic_id: bytes, number: int, partition: PartitionImage) -> None:
+        moving = bool(partition.adding or partition.removing)
+        if moving or self._ledger is not None or self._base.ledger.reassigning:
+            self._own_ledger().partition_moves(topic_id, number, moving=moving)
 
     def _changed_directories(self, record: PartitionChangeRecord, old: PartitionImage) -> tuple[bytes, ...]:
         if record.directories is None and record.replicas is None:
@@ -402,6 +459,7 @@ class ImageBuilder:
         for partition in partitions:
             self._count(partition.replicas, -1)
         del self._topic_ids[topic.name]
+        self._own_ledger().topic_removed(record.topic_id, len(partitions))
         resource = (ConfigResourceType.TOPIC, topic.name)
         if resource in self._configs:
             del self._configs[resource]
@@ -441,6 +499,10 @@ _REPLAY: dict[type, Callable[[ImageBuilder, Any], None]] = {
     PartitionChangeRecord: ImageBuilder._partition_change,
     RemoveTopicRecord: ImageBuilder._remove_topic,
     ConfigRecord: ImageBuilder._config,
+    FeatureLevelRecord: ImageBuilder._feature_level,
+    BrokerDrainRecord: ImageBuilder._broker_drain,
+    UnregisterBrokerRecord: ImageBuilder._unregister_broker,
+    **dict.fromkeys(LEDGER_RECORDS, ImageBuilder._ledger_record),
 }
 
 

@@ -17,8 +17,11 @@ import enum
 
 import msgspec
 
-#: What this version of Headrace writes and reads; the cluster's own level is in ClusterRecord.
-METADATA_VERSION = 1
+#: The newest level of metadata.version that this version of Headrace writes and reads; the cluster's own is in its
+#: image. Level 1: tags 1 to 8. Level 2: the quorum of several, and all that followed (features.py has what needs it).
+METADATA_VERSION = 2
+METADATA_VERSION_MIN = 1
+METADATA_VERSION_FEATURE = "metadata.version"
 
 #: The directory of a replica whose broker has not said yet where it is (KIP-858's reserved id, as all small ones are).
 UNASSIGNED_DIRECTORY = bytes(16)
@@ -42,6 +45,14 @@ class BrokerEndpoint(msgspec.Struct, frozen=True, array_like=True):
     port: int
 
 
+class FeatureRange(msgspec.Struct, frozen=True, array_like=True):
+    """The levels of a feature that a node understands, both ends included (KIP-584)."""
+
+    name: str
+    min_level: int
+    max_level: int
+
+
 class ClusterRecord(msgspec.Struct, frozen=True, array_like=True, tag=1):
     """The first decision of a cluster: who it is, and the feature level that its log is written in."""
 
@@ -54,6 +65,7 @@ class RegisterBrokerRecord(msgspec.Struct, frozen=True, array_like=True, tag=2):
 
     ``broker_epoch`` is the offset of this record: it grows with each registration. ``directory_ids`` (16 bytes each)
     are what the broker's id belongs to. ``offline_directories``: those that it had before and did not name this time.
+    ``features``: what it understands; none: it knows of no features, so of level 1 only. A drain outlives it.
     """
 
     broker_id: int
@@ -63,6 +75,7 @@ class RegisterBrokerRecord(msgspec.Struct, frozen=True, array_like=True, tag=2):
     endpoints: tuple[BrokerEndpoint, ...]
     rack: str | None = None
     offline_directories: tuple[bytes, ...] = ()
+    features: tuple[FeatureRange, ...] = ()
 
 
 class BrokerChangeRecord(msgspec.Struct, frozen=True, array_like=True, tag=3):
@@ -144,6 +157,99 @@ class ConfigRecord(msgspec.Struct, frozen=True, array_like=True, tag=8):
     value: str | None = None
 
 
+class ProducerIdsRecord(msgspec.Struct, frozen=True, array_like=True, tag=15):
+    """A broker was given the producer ids from the last ``next_producer_id`` up to this one (exclusive)."""
+
+    broker_id: int
+    broker_epoch: int
+    next_producer_id: int
+
+
+class FeatureLevelRecord(msgspec.Struct, frozen=True, array_like=True, tag=16):
+    """A feature is finalized at a level from the next record on (KIP-584). ``metadata.version`` is the only one."""
+
+    name: str
+    level: int
+
+
+class BrokerDrainRecord(msgspec.Struct, frozen=True, array_like=True, tag=17):
+    """A broker is to be emptied, or is so no longer: it gets no new replicas, and its own move to others."""
+
+    broker_id: int
+    draining: bool
+
+
+class UnregisterBrokerRecord(msgspec.Struct, frozen=True, array_like=True, tag=18):
+    """The broker of this epoch is gone for good; it has no replicas."""
+
+    broker_id: int
+    broker_epoch: int
+
+
+class RegisterControllerRecord(msgspec.Struct, frozen=True, array_like=True, tag=19):
+    """A controller of the quorum, and which levels it understands (KIP-919)."""
+
+    controller_id: int
+    directory_id: bytes
+    features: tuple[FeatureRange, ...] = ()
+
+
+class RegisterCoordinatorRecord(msgspec.Struct, frozen=True, array_like=True, tag=20):
+    """A coordinator process came up, in place of an earlier one of its id. ``coordinator_epoch``: this record's offset.
+
+    It has no directories, so it is who its incarnation says; the id is only a name."""
+
+    coordinator_id: int
+    coordinator_epoch: int
+    incarnation_id: bytes
+    endpoints: tuple[BrokerEndpoint, ...]
+    rack: str | None = None
+
+
+class CoordinatorState(enum.IntEnum):
+    """ACTIVE: gets shards. DRAINING: has said that it will stop, gets no more. GONE: not registered any more."""
+
+    ACTIVE = 0
+    DRAINING = 1
+    GONE = 2
+
+
+class CoordinatorChangeRecord(msgspec.Struct, frozen=True, array_like=True, tag=21):
+    """A coordinator's state (CoordinatorState) changed."""
+
+    coordinator_id: int
+    coordinator_epoch: int
+    state: int
+
+
+class ShardRecord(msgspec.Struct, frozen=True, array_like=True, tag=22):
+    """A shard, which is a partition of __consumer_offsets or __transaction_state, belongs to a coordinator from here
+    on. ``shard_epoch`` grows with each such record, and fences earlier owners; coordinator -1: nobody's."""
+
+    topic_id: bytes
+    partition: int
+    coordinator_id: int
+    shard_epoch: int
+
+
+class QueuedReassignmentRecord(msgspec.Struct, frozen=True, array_like=True, tag=23):
+    """A reassignment that waits for its turn; ``targets`` None: it waits no longer, having begun or been cancelled.
+
+    ``automatic``: planned here, not asked for, so it is dropped when it no longer fits."""
+
+    topic_id: bytes
+    partition: int
+    targets: tuple[int, ...] | None = None
+    automatic: bool = False
+
+
+class ReassignmentThrottleRecord(msgspec.Struct, frozen=True, array_like=True, tag=24):
+    """Reassignments are throttled, and the rate was set on these brokers for it; 0 and none: no longer."""
+
+    bytes_per_s: int
+    broker_ids: tuple[int, ...] = ()
+
+
 MetadataRecord = (
     ClusterRecord
     | RegisterBrokerRecord
@@ -153,4 +259,14 @@ MetadataRecord = (
     | PartitionChangeRecord
     | RemoveTopicRecord
     | ConfigRecord
+    | ProducerIdsRecord
+    | FeatureLevelRecord
+    | BrokerDrainRecord
+    | UnregisterBrokerRecord
+    | RegisterControllerRecord
+    | RegisterCoordinatorRecord
+    | CoordinatorChangeRecord
+    | ShardRecord
+    | QueuedReassignmentRecord
+    | ReassignmentThrottleRecord
 )
