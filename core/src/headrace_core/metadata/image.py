@@ -176,8 +176,8 @@ class MetadataImage:
     def partitions_on(self, broker_id: int) -> Iterator[tuple[TopicImage, int, PartitionImage]]:
         """The partitions that have a replica on a broker: (topic, partition number, partition), by topic id and number.
 
-        It looks at all of them (100,000: 6 ms in 1,000 topics, 60 ms in 100,000), until it has found as many as ``loads``
-        counts. An index would cost each change of replicas a few microseconds, and 100 bytes for each replica.
+        It looks at all of them until it has found as many as ``loads`` counts: 100,000 take 6 ms in 1,000 topics, 60 ms
+        in 100,000. An index would cost each change of replicas a few microseconds, and 100 bytes for each replica.
         """
         load = self.loads.get(broker_id)
         left = 0 if load is None else load.replicas
