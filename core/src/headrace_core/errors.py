@@ -222,6 +222,12 @@ class OutOfOrderSequenceNumberError(HeadraceError):
     code, number = "OUT_OF_ORDER_SEQUENCE_NUMBER", 45
 
 
+class OperationNotAttemptedError(RetriableError):
+    """The item was not looked at: the request held more than one decision may change; send the rest again."""
+
+    code, number = "OPERATION_NOT_ATTEMPTED", 55
+
+
 class StorageError(RetriableError):
     """A log directory failed on the server (disk error); the partition is offline there."""
 
@@ -276,6 +282,24 @@ class OffsetNotAvailableError(RetriableError):
     code, number = "OFFSET_NOT_AVAILABLE", 78
 
 
+class PreferredLeaderNotAvailableError(RetriableError):
+    """The preferred leader is not in sync, or does not work."""
+
+    code, number = "PREFERRED_LEADER_NOT_AVAILABLE", 80
+
+
+class EligibleLeadersNotAvailableError(RetriableError):
+    """No replica of the partition works that may become its leader."""
+
+    code, number = "ELIGIBLE_LEADERS_NOT_AVAILABLE", 83
+
+
+class ElectionNotNeededError(RetriableError):
+    """The partition is led as it should be."""
+
+    code, number = "ELECTION_NOT_NEEDED", 84
+
+
 class NoReassignmentInProgressError(HeadraceError):
     """No partition reassignment is in progress."""
 
@@ -328,6 +352,18 @@ class InconsistentClusterIdError(HeadraceError):
     """The request is meant for another cluster."""
 
     code, number = "INCONSISTENT_CLUSTER_ID", 104
+
+
+class IneligibleReplicaError(RetriableError):
+    """The new in-sync set names a replica that may not be in it: fenced, stopping, or of a former life (KIP-903)."""
+
+    code, number = "INELIGIBLE_REPLICA", 107
+
+
+class NewLeaderElectedError(RetriableError):
+    """The in-sync set was altered, and another broker leads the partition now; refresh the metadata."""
+
+    code, number = "NEW_LEADER_ELECTED", 108
 
 
 class InvalidVoterKeyError(HeadraceError):

@@ -69,6 +69,11 @@ class AdminStub:
                 request_serializer=headrace__protos_dot_v1_dot_admin__pb2.AlterReplicaLogDirsRequest.SerializeToString,
                 response_deserializer=headrace__protos_dot_v1_dot_admin__pb2.AlterReplicaLogDirsResponse.FromString,
                 _registered_method=True)
+        self.ElectLeaders = channel.unary_unary(
+                '/headrace.v1.Admin/ElectLeaders',
+                request_serializer=headrace__protos_dot_v1_dot_admin__pb2.ElectLeadersRequest.SerializeToString,
+                response_deserializer=headrace__protos_dot_v1_dot_admin__pb2.ElectLeadersResponse.FromString,
+                _registered_method=True)
         self.DescribeQuorum = channel.unary_unary(
                 '/headrace.v1.Admin/DescribeQuorum',
                 request_serializer=headrace__protos_dot_v1_dot_admin__pb2.DescribeQuorumRequest.SerializeToString,
@@ -144,6 +149,14 @@ class AdminServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ElectLeaders(self, request, context):
+        """Have leaders elected (KIP-460): each partition's preferred replica where it is in sync, or, for partitions without
+        a leader, any replica that works, losing what it lacks. A partition is elected for or refused by itself.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def DescribeQuorum(self, request, context):
         """The controllers that vote on the metadata log, and the replicas that follow it, as their leader sees them (KIP-595,
         KIP-836). Answered by the leader.
@@ -214,6 +227,11 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.AlterReplicaLogDirs,
                     request_deserializer=headrace__protos_dot_v1_dot_admin__pb2.AlterReplicaLogDirsRequest.FromString,
                     response_serializer=headrace__protos_dot_v1_dot_admin__pb2.AlterReplicaLogDirsResponse.SerializeToString,
+            ),
+            'ElectLeaders': grpc.unary_unary_rpc_method_handler(
+                    servicer.ElectLeaders,
+                    request_deserializer=headrace__protos_dot_v1_dot_admin__pb2.ElectLeadersRequest.FromString,
+                    response_serializer=headrace__protos_dot_v1_dot_admin__pb2.ElectLeadersResponse.SerializeToString,
             ),
             'DescribeQuorum': grpc.unary_unary_rpc_method_handler(
                     servicer.DescribeQuorum,
@@ -425,6 +443,33 @@ class Admin:
             '/headrace.v1.Admin/AlterReplicaLogDirs',
             headrace__protos_dot_v1_dot_admin__pb2.AlterReplicaLogDirsRequest.SerializeToString,
             headrace__protos_dot_v1_dot_admin__pb2.AlterReplicaLogDirsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ElectLeaders(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/headrace.v1.Admin/ElectLeaders',
+            headrace__protos_dot_v1_dot_admin__pb2.ElectLeadersRequest.SerializeToString,
+            headrace__protos_dot_v1_dot_admin__pb2.ElectLeadersResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from headrace_protos.v1 import common_pb2 as headrace__protos_dot_v1_dot_common__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n headrace_protos/v1/cluster.proto\x12\x0bheadrace.v1\x1a\x1fheadrace_protos/v1/common.proto\"\xac\x01\n\x15RegisterBrokerRequest\x12\x12\n\ncluster_id\x18\x01 \x01(\t\x12\x16\n\x0eincarnation_id\x18\x02 \x01(\x0c\x12\x15\n\rdirectory_ids\x18\x03 \x03(\x0c\x12(\n\tendpoints\x18\x04 \x03(\x0b\x32\x15.headrace.v1.Endpoint\x12\x0c\n\x04rack\x18\x05 \x01(\t\x12\x18\n\x10wanted_broker_id\x18\x06 \x01(\x05\"Z\n\x16RegisterBrokerResponse\x12\x11\n\tbroker_id\x18\x01 \x01(\x05\x12\x14\n\x0c\x62roker_epoch\x18\x02 \x01(\x03\x12\x17\n\x0fmetadata_offset\x18\x03 \x01(\x03\"\xe9\x01\n\x16\x42rokerHeartbeatRequest\x12\x16\n\x0e\x63orrelation_id\x18\x01 \x01(\x04\x12\x11\n\tbroker_id\x18\x02 \x01(\x05\x12\x14\n\x0c\x62roker_epoch\x18\x03 \x01(\x03\x12\x17\n\x0fmetadata_offset\x18\x04 \x01(\x03\x12\x15\n\rwant_shutdown\x18\x05 \x01(\x08\x12\x12\n\nwant_fence\x18\x06 \x01(\x08\x12\x18\n\x10offline_log_dirs\x18\x07 \x03(\x0c\x12\x1c\n\x0fmetadata_lag_ms\x18\x08 \x01(\x03H\x00\x88\x01\x01\x42\x12\n\x10_metadata_lag_ms\"Z\n\x17\x42rokerHeartbeatResponse\x12\x16\n\x0e\x63orrelation_id\x18\x01 \x01(\x04\x12\x0e\n\x06\x66\x65nced\x18\x02 \x01(\x08\x12\x17\n\x0fshould_shutdown\x18\x03 \x01(\x08\"}\n\x1b\x41ssignReplicasToDirsRequest\x12\x11\n\tbroker_id\x18\x01 \x01(\x05\x12\x14\n\x0c\x62roker_epoch\x18\x02 \x01(\x03\x12\x35\n\x0b\x64irectories\x18\x03 \x03(\x0b\x32 .headrace.v1.DirectoryAssignment\"W\n\x13\x44irectoryAssignment\x12\x14\n\x0c\x64irectory_id\x18\x01 \x01(\x0c\x12*\n\x06topics\x18\x02 \x03(\x0b\x32\x1a.headrace.v1.AssignedTopic\"5\n\rAssignedTopic\x12\x10\n\x08topic_id\x18\x01 \x01(\x0c\x12\x12\n\npartitions\x18\x02 \x03(\x05\"h\n\x1c\x41ssignReplicasToDirsResponse\x12/\n\x07refused\x18\x01 \x03(\x0b\x32\x1e.headrace.v1.RefusedAssignment\x12\x17\n\x0fmetadata_offset\x18\x02 \x01(\x03\"[\n\x11RefusedAssignment\x12\x10\n\x08topic_id\x18\x01 \x01(\x0c\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12!\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x12.headrace.v1.Error\"h\n\x15\x46ollowMetadataRequest\x12\x12\n\ncluster_id\x18\x01 \x01(\t\x12\x13\n\x0b\x66rom_offset\x18\x02 \x01(\x03\x12\x17\n\nfrom_epoch\x18\x03 \x01(\x05H\x00\x88\x01\x01\x42\r\n\x0b_from_epoch\"\xae\x02\n\x16\x46ollowMetadataResponse\x12\x0f\n\x07records\x18\x01 \x01(\x0c\x12\x18\n\x10\x63ommitted_offset\x18\x02 \x01(\x03\x12\x11\n\tleader_id\x18\x03 \x01(\x05\x12\x14\n\x0cleader_epoch\x18\x04 \x01(\x05\x12\x33\n\x0b\x63ontrollers\x18\x05 \x03(\x0b\x32\x1e.headrace.v1.ControllerAddress\x12\x33\n\x08snapshot\x18\x06 \x01(\x0b\x32!.headrace.v1.MetadataSnapshotPart\x12\x11\n\tsender_id\x18\x07 \x01(\x05\x12\x1a\n\rsender_lag_ms\x18\x08 \x01(\x03H\x00\x88\x01\x01\x12\x15\n\rleader_offset\x18\t \x01(\x03\x42\x10\n\x0e_sender_lag_ms\"F\n\x11\x43ontrollerAddress\x12\x15\n\rcontroller_id\x18\x01 \x01(\x05\x12\x0c\n\x04host\x18\x02 \x01(\t\x12\x0c\n\x04port\x18\x03 \x01(\x05\"f\n\x14MetadataSnapshotPart\x12\x0e\n\x06offset\x18\x01 \x01(\x03\x12\r\n\x05\x65poch\x18\x02 \x01(\x05\x12\x10\n\x08position\x18\x03 \x01(\x03\x12\x0c\n\x04\x64\x61ta\x18\x04 \x01(\x0c\x12\x0f\n\x07is_last\x18\x05 \x01(\x08\">\n\x14VouchMetadataRequest\x12\x12\n\ncluster_id\x18\x01 \x01(\t\x12\x12\n\nis_relayed\x18\x02 \x01(\x08\"Z\n\x15VouchMetadataResponse\x12\x18\n\x10\x63ommitted_offset\x18\x01 \x01(\x03\x12\x11\n\tleader_id\x18\x02 \x01(\x05\x12\x14\n\x0cleader_epoch\x18\x03 \x01(\x05\x32\xe8\x03\n\x07\x43luster\x12Y\n\x0eRegisterBroker\x12\".headrace.v1.RegisterBrokerRequest\x1a#.headrace.v1.RegisterBrokerResponse\x12`\n\x0f\x42rokerHeartbeat\x12#.headrace.v1.BrokerHeartbeatRequest\x1a$.headrace.v1.BrokerHeartbeatResponse(\x01\x30\x01\x12k\n\x14\x41ssignReplicasToDirs\x12(.headrace.v1.AssignReplicasToDirsRequest\x1a).headrace.v1.AssignReplicasToDirsResponse\x12[\n\x0e\x46ollowMetadata\x12\".headrace.v1.FollowMetadataRequest\x1a#.headrace.v1.FollowMetadataResponse0\x01\x12V\n\rVouchMetadata\x12!.headrace.v1.VouchMetadataRequest\x1a\".headrace.v1.VouchMetadataResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n headrace_protos/v1/cluster.proto\x12\x0bheadrace.v1\x1a\x1fheadrace_protos/v1/common.proto\"\x85\x02\n\x15RegisterBrokerRequest\x12\x12\n\ncluster_id\x18\x01 \x01(\t\x12\x16\n\x0eincarnation_id\x18\x02 \x01(\x0c\x12\x15\n\rdirectory_ids\x18\x03 \x03(\x0c\x12(\n\tendpoints\x18\x04 \x03(\x0b\x32\x15.headrace.v1.Endpoint\x12\x0c\n\x04rack\x18\x05 \x01(\t\x12\x18\n\x10wanted_broker_id\x18\x06 \x01(\x05\x12\"\n\x15previous_broker_epoch\x18\x07 \x01(\x03H\x00\x88\x01\x01\x12\x19\n\x11\x64\x65\x66\x61ult_log_flush\x18\x08 \x01(\tB\x18\n\x16_previous_broker_epoch\"Z\n\x16RegisterBrokerResponse\x12\x11\n\tbroker_id\x18\x01 \x01(\x05\x12\x14\n\x0c\x62roker_epoch\x18\x02 \x01(\x03\x12\x17\n\x0fmetadata_offset\x18\x03 \x01(\x03\"\xe9\x01\n\x16\x42rokerHeartbeatRequest\x12\x16\n\x0e\x63orrelation_id\x18\x01 \x01(\x04\x12\x11\n\tbroker_id\x18\x02 \x01(\x05\x12\x14\n\x0c\x62roker_epoch\x18\x03 \x01(\x03\x12\x17\n\x0fmetadata_offset\x18\x04 \x01(\x03\x12\x15\n\rwant_shutdown\x18\x05 \x01(\x08\x12\x12\n\nwant_fence\x18\x06 \x01(\x08\x12\x18\n\x10offline_log_dirs\x18\x07 \x03(\x0c\x12\x1c\n\x0fmetadata_lag_ms\x18\x08 \x01(\x03H\x00\x88\x01\x01\x42\x12\n\x10_metadata_lag_ms\"Z\n\x17\x42rokerHeartbeatResponse\x12\x16\n\x0e\x63orrelation_id\x18\x01 \x01(\x04\x12\x0e\n\x06\x66\x65nced\x18\x02 \x01(\x08\x12\x17\n\x0fshould_shutdown\x18\x03 \x01(\x08\"}\n\x1b\x41ssignReplicasToDirsRequest\x12\x11\n\tbroker_id\x18\x01 \x01(\x05\x12\x14\n\x0c\x62roker_epoch\x18\x02 \x01(\x03\x12\x35\n\x0b\x64irectories\x18\x03 \x03(\x0b\x32 .headrace.v1.DirectoryAssignment\"W\n\x13\x44irectoryAssignment\x12\x14\n\x0c\x64irectory_id\x18\x01 \x01(\x0c\x12*\n\x06topics\x18\x02 \x03(\x0b\x32\x1a.headrace.v1.AssignedTopic\"5\n\rAssignedTopic\x12\x10\n\x08topic_id\x18\x01 \x01(\x0c\x12\x12\n\npartitions\x18\x02 \x03(\x05\"h\n\x1c\x41ssignReplicasToDirsResponse\x12/\n\x07refused\x18\x01 \x03(\x0b\x32\x1e.headrace.v1.RefusedAssignment\x12\x17\n\x0fmetadata_offset\x18\x02 \x01(\x03\"[\n\x11RefusedAssignment\x12\x10\n\x08topic_id\x18\x01 \x01(\x0c\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12!\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x12.headrace.v1.Error\"r\n\x15\x41lterPartitionRequest\x12\x11\n\tbroker_id\x18\x01 \x01(\x05\x12\x14\n\x0c\x62roker_epoch\x18\x02 \x01(\x03\x12\x30\n\x06topics\x18\x03 \x03(\x0b\x32 .headrace.v1.AlterPartitionTopic\"Z\n\x13\x41lterPartitionTopic\x12\x10\n\x08topic_id\x18\x01 \x01(\x0c\x12\x31\n\npartitions\x18\x02 \x03(\x0b\x32\x1d.headrace.v1.AlteredPartition\"\x8d\x01\n\x10\x41lteredPartition\x12\x11\n\tpartition\x18\x01 \x01(\x05\x12\x14\n\x0cleader_epoch\x18\x02 \x01(\x05\x12\x17\n\x0fpartition_epoch\x18\x03 \x01(\x05\x12#\n\x03isr\x18\x04 \x03(\x0b\x32\x16.headrace.v1.IsrMember\x12\x12\n\nrecovering\x18\x05 \x01(\x08\"4\n\tIsrMember\x12\x11\n\tbroker_id\x18\x01 \x01(\x05\x12\x14\n\x0c\x62roker_epoch\x18\x02 \x01(\x03\"e\n\x16\x41lterPartitionResponse\x12\x32\n\x07results\x18\x01 \x03(\x0b\x32!.headrace.v1.AlterPartitionResult\x12\x17\n\x0fmetadata_offset\x18\x02 \x01(\x03\"\xc1\x01\n\x14\x41lterPartitionResult\x12\x10\n\x08topic_id\x18\x01 \x01(\x0c\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12!\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x12.headrace.v1.Error\x12\x11\n\tleader_id\x18\x04 \x01(\x05\x12\x14\n\x0cleader_epoch\x18\x05 \x01(\x05\x12\x17\n\x0fpartition_epoch\x18\x06 \x01(\x05\x12\x0b\n\x03isr\x18\x07 \x03(\x05\x12\x12\n\nrecovering\x18\x08 \x01(\x08\"h\n\x15\x46ollowMetadataRequest\x12\x12\n\ncluster_id\x18\x01 \x01(\t\x12\x13\n\x0b\x66rom_offset\x18\x02 \x01(\x03\x12\x17\n\nfrom_epoch\x18\x03 \x01(\x05H\x00\x88\x01\x01\x42\r\n\x0b_from_epoch\"\xae\x02\n\x16\x46ollowMetadataResponse\x12\x0f\n\x07records\x18\x01 \x01(\x0c\x12\x18\n\x10\x63ommitted_offset\x18\x02 \x01(\x03\x12\x11\n\tleader_id\x18\x03 \x01(\x05\x12\x14\n\x0cleader_epoch\x18\x04 \x01(\x05\x12\x33\n\x0b\x63ontrollers\x18\x05 \x03(\x0b\x32\x1e.headrace.v1.ControllerAddress\x12\x33\n\x08snapshot\x18\x06 \x01(\x0b\x32!.headrace.v1.MetadataSnapshotPart\x12\x11\n\tsender_id\x18\x07 \x01(\x05\x12\x1a\n\rsender_lag_ms\x18\x08 \x01(\x03H\x00\x88\x01\x01\x12\x15\n\rleader_offset\x18\t \x01(\x03\x42\x10\n\x0e_sender_lag_ms\"F\n\x11\x43ontrollerAddress\x12\x15\n\rcontroller_id\x18\x01 \x01(\x05\x12\x0c\n\x04host\x18\x02 \x01(\t\x12\x0c\n\x04port\x18\x03 \x01(\x05\"f\n\x14MetadataSnapshotPart\x12\x0e\n\x06offset\x18\x01 \x01(\x03\x12\r\n\x05\x65poch\x18\x02 \x01(\x05\x12\x10\n\x08position\x18\x03 \x01(\x03\x12\x0c\n\x04\x64\x61ta\x18\x04 \x01(\x0c\x12\x0f\n\x07is_last\x18\x05 \x01(\x08\">\n\x14VouchMetadataRequest\x12\x12\n\ncluster_id\x18\x01 \x01(\t\x12\x12\n\nis_relayed\x18\x02 \x01(\x08\"Z\n\x15VouchMetadataResponse\x12\x18\n\x10\x63ommitted_offset\x18\x01 \x01(\x03\x12\x11\n\tleader_id\x18\x02 \x01(\x05\x12\x14\n\x0cleader_epoch\x18\x03 \x01(\x05\x32\xc3\x04\n\x07\x43luster\x12Y\n\x0eRegisterBroker\x12\".headrace.v1.RegisterBrokerRequest\x1a#.headrace.v1.RegisterBrokerResponse\x12`\n\x0f\x42rokerHeartbeat\x12#.headrace.v1.BrokerHeartbeatRequest\x1a$.headrace.v1.BrokerHeartbeatResponse(\x01\x30\x01\x12k\n\x14\x41ssignReplicasToDirs\x12(.headrace.v1.AssignReplicasToDirsRequest\x1a).headrace.v1.AssignReplicasToDirsResponse\x12Y\n\x0e\x41lterPartition\x12\".headrace.v1.AlterPartitionRequest\x1a#.headrace.v1.AlterPartitionResponse\x12[\n\x0e\x46ollowMetadata\x12\".headrace.v1.FollowMetadataRequest\x1a#.headrace.v1.FollowMetadataResponse0\x01\x12V\n\rVouchMetadata\x12!.headrace.v1.VouchMetadataRequest\x1a\".headrace.v1.VouchMetadataResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -33,35 +33,47 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'headrace_protos.v1.cluster_
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_REGISTERBROKERREQUEST']._serialized_start=83
-  _globals['_REGISTERBROKERREQUEST']._serialized_end=255
-  _globals['_REGISTERBROKERRESPONSE']._serialized_start=257
-  _globals['_REGISTERBROKERRESPONSE']._serialized_end=347
-  _globals['_BROKERHEARTBEATREQUEST']._serialized_start=350
-  _globals['_BROKERHEARTBEATREQUEST']._serialized_end=583
-  _globals['_BROKERHEARTBEATRESPONSE']._serialized_start=585
-  _globals['_BROKERHEARTBEATRESPONSE']._serialized_end=675
-  _globals['_ASSIGNREPLICASTODIRSREQUEST']._serialized_start=677
-  _globals['_ASSIGNREPLICASTODIRSREQUEST']._serialized_end=802
-  _globals['_DIRECTORYASSIGNMENT']._serialized_start=804
-  _globals['_DIRECTORYASSIGNMENT']._serialized_end=891
-  _globals['_ASSIGNEDTOPIC']._serialized_start=893
-  _globals['_ASSIGNEDTOPIC']._serialized_end=946
-  _globals['_ASSIGNREPLICASTODIRSRESPONSE']._serialized_start=948
-  _globals['_ASSIGNREPLICASTODIRSRESPONSE']._serialized_end=1052
-  _globals['_REFUSEDASSIGNMENT']._serialized_start=1054
-  _globals['_REFUSEDASSIGNMENT']._serialized_end=1145
-  _globals['_FOLLOWMETADATAREQUEST']._serialized_start=1147
-  _globals['_FOLLOWMETADATAREQUEST']._serialized_end=1251
-  _globals['_FOLLOWMETADATARESPONSE']._serialized_start=1254
-  _globals['_FOLLOWMETADATARESPONSE']._serialized_end=1556
-  _globals['_CONTROLLERADDRESS']._serialized_start=1558
-  _globals['_CONTROLLERADDRESS']._serialized_end=1628
-  _globals['_METADATASNAPSHOTPART']._serialized_start=1630
-  _globals['_METADATASNAPSHOTPART']._serialized_end=1732
-  _globals['_VOUCHMETADATAREQUEST']._serialized_start=1734
-  _globals['_VOUCHMETADATAREQUEST']._serialized_end=1796
-  _globals['_VOUCHMETADATARESPONSE']._serialized_start=1798
-  _globals['_VOUCHMETADATARESPONSE']._serialized_end=1888
-  _globals['_CLUSTER']._serialized_start=1891
-  _globals['_CLUSTER']._serialized_end=2379
+  _globals['_REGISTERBROKERREQUEST']._serialized_end=344
+  _globals['_REGISTERBROKERRESPONSE']._serialized_start=346
+  _globals['_REGISTERBROKERRESPONSE']._serialized_end=436
+  _globals['_BROKERHEARTBEATREQUEST']._serialized_start=439
+  _globals['_BROKERHEARTBEATREQUEST']._serialized_end=672
+  _globals['_BROKERHEARTBEATRESPONSE']._serialized_start=674
+  _globals['_BROKERHEARTBEATRESPONSE']._serialized_end=764
+  _globals['_ASSIGNREPLICASTODIRSREQUEST']._serialized_start=766
+  _globals['_ASSIGNREPLICASTODIRSREQUEST']._serialized_end=891
+  _globals['_DIRECTORYASSIGNMENT']._serialized_start=893
+  _globals['_DIRECTORYASSIGNMENT']._serialized_end=980
+  _globals['_ASSIGNEDTOPIC']._serialized_start=982
+  _globals['_ASSIGNEDTOPIC']._serialized_end=1035
+  _globals['_ASSIGNREPLICASTODIRSRESPONSE']._serialized_start=1037
+  _globals['_ASSIGNREPLICASTODIRSRESPONSE']._serialized_end=1141
+  _globals['_REFUSEDASSIGNMENT']._serialized_start=1143
+  _globals['_REFUSEDASSIGNMENT']._serialized_end=1234
+  _globals['_ALTERPARTITIONREQUEST']._serialized_start=1236
+  _globals['_ALTERPARTITIONREQUEST']._serialized_end=1350
+  _globals['_ALTERPARTITIONTOPIC']._serialized_start=1352
+  _globals['_ALTERPARTITIONTOPIC']._serialized_end=1442
+  _globals['_ALTEREDPARTITION']._serialized_start=1445
+  _globals['_ALTEREDPARTITION']._serialized_end=1586
+  _globals['_ISRMEMBER']._serialized_start=1588
+  _globals['_ISRMEMBER']._serialized_end=1640
+  _globals['_ALTERPARTITIONRESPONSE']._serialized_start=1642
+  _globals['_ALTERPARTITIONRESPONSE']._serialized_end=1743
+  _globals['_ALTERPARTITIONRESULT']._serialized_start=1746
+  _globals['_ALTERPARTITIONRESULT']._serialized_end=1939
+  _globals['_FOLLOWMETADATAREQUEST']._serialized_start=1941
+  _globals['_FOLLOWMETADATAREQUEST']._serialized_end=2045
+  _globals['_FOLLOWMETADATARESPONSE']._serialized_start=2048
+  _globals['_FOLLOWMETADATARESPONSE']._serialized_end=2350
+  _globals['_CONTROLLERADDRESS']._serialized_start=2352
+  _globals['_CONTROLLERADDRESS']._serialized_end=2422
+  _globals['_METADATASNAPSHOTPART']._serialized_start=2424
+  _globals['_METADATASNAPSHOTPART']._serialized_end=2526
+  _globals['_VOUCHMETADATAREQUEST']._serialized_start=2528
+  _globals['_VOUCHMETADATAREQUEST']._serialized_end=2590
+  _globals['_VOUCHMETADATARESPONSE']._serialized_start=2592
+  _globals['_VOUCHMETADATARESPONSE']._serialized_end=2682
+  _globals['_CLUSTER']._serialized_start=2685
+  _globals['_CLUSTER']._serialized_end=3264
 # @@protoc_insertion_point(module_scope)

@@ -49,6 +49,11 @@ class ClusterStub:
                 request_serializer=headrace__protos_dot_v1_dot_cluster__pb2.AssignReplicasToDirsRequest.SerializeToString,
                 response_deserializer=headrace__protos_dot_v1_dot_cluster__pb2.AssignReplicasToDirsResponse.FromString,
                 _registered_method=True)
+        self.AlterPartition = channel.unary_unary(
+                '/headrace.v1.Cluster/AlterPartition',
+                request_serializer=headrace__protos_dot_v1_dot_cluster__pb2.AlterPartitionRequest.SerializeToString,
+                response_deserializer=headrace__protos_dot_v1_dot_cluster__pb2.AlterPartitionResponse.FromString,
+                _registered_method=True)
         self.FollowMetadata = channel.unary_stream(
                 '/headrace.v1.Cluster/FollowMetadata',
                 request_serializer=headrace__protos_dot_v1_dot_cluster__pb2.FollowMetadataRequest.SerializeToString,
@@ -82,6 +87,16 @@ class ClusterServicer:
     def AssignReplicasToDirs(self, request, context):
         """Where replicas of the calling broker are, by directory id (KIP-858). What the controller knows already changes
         nothing, so a call may be repeated. STALE_BROKER_EPOCH refuses the whole call, all else one partition.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def AlterPartition(self, request, context):
+        """A leader asks for new in-sync sets of the partitions that it leads (KIP-497). It holds what it asked for to be in
+        force for what needs every member, and not for what needs any, until it has the answer. NOT_CONTROLLER and
+        STALE_BROKER_EPOCH refuse the whole call, all else one partition. A call may be repeated: what is so already is
+        answered with the present state.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -123,6 +138,11 @@ def add_ClusterServicer_to_server(servicer, server):
                     servicer.AssignReplicasToDirs,
                     request_deserializer=headrace__protos_dot_v1_dot_cluster__pb2.AssignReplicasToDirsRequest.FromString,
                     response_serializer=headrace__protos_dot_v1_dot_cluster__pb2.AssignReplicasToDirsResponse.SerializeToString,
+            ),
+            'AlterPartition': grpc.unary_unary_rpc_method_handler(
+                    servicer.AlterPartition,
+                    request_deserializer=headrace__protos_dot_v1_dot_cluster__pb2.AlterPartitionRequest.FromString,
+                    response_serializer=headrace__protos_dot_v1_dot_cluster__pb2.AlterPartitionResponse.SerializeToString,
             ),
             'FollowMetadata': grpc.unary_stream_rpc_method_handler(
                     servicer.FollowMetadata,
@@ -216,6 +236,33 @@ class Cluster:
             '/headrace.v1.Cluster/AssignReplicasToDirs',
             headrace__protos_dot_v1_dot_cluster__pb2.AssignReplicasToDirsRequest.SerializeToString,
             headrace__protos_dot_v1_dot_cluster__pb2.AssignReplicasToDirsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def AlterPartition(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/headrace.v1.Cluster/AlterPartition',
+            headrace__protos_dot_v1_dot_cluster__pb2.AlterPartitionRequest.SerializeToString,
+            headrace__protos_dot_v1_dot_cluster__pb2.AlterPartitionResponse.FromString,
             options,
             channel_credentials,
             insecure,
