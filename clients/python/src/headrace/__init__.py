@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from .models import NewTopic as NewTopic
     from .models import OffsetAndTimestamp as OffsetAndTimestamp
     from .models import PartitionDescription as PartitionDescription
+    from .models import QuorumInfo as QuorumInfo
+    from .models import QuorumReplica as QuorumReplica
     from .models import RecordRange as RecordRange
     from .models import ReplicaInfo as ReplicaInfo
     from .models import SubtractConfig as SubtractConfig
@@ -80,6 +82,8 @@ _HOMES = {
     "PartitionDescription": ".models",
     "PriorityPartitioner": ".partitioners",
     "Producer": ".producer",
+    "QuorumInfo": ".models",
+    "QuorumReplica": ".models",
     "RangeReader": ".fetch",
     "Record": "headrace_core.records",
     "RecordFuture": ".producer",
@@ -119,6 +123,8 @@ __all__ = [
     "PartitionDescription",
     "PriorityPartitioner",
     "Producer",
+    "QuorumInfo",
+    "QuorumReplica",
     "RangeReader",
     "Record",
     "RecordFuture",

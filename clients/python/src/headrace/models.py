@@ -160,6 +160,41 @@ class SubtractConfig:
     items: str
 
 
+@dataclass(frozen=True, slots=True)
+class QuorumReplica:
+    """A controller, a voter or not, as the leader sees it; None where that is not known, or not since this one leads.
+
+    ``log_end_offset``: durable there, and equal to the leader's log; ``lag``: how many offsets that is behind;
+    ``last_fetch_timestamp_ms``: when the leader last heard from it; ``last_caught_up_timestamp_ms``: when it last had
+    all of the leader's log (to a tenth of controller.quorum.election.timeout.ms)."""
+
+    replica_id: int
+    directory_id: bytes
+    address: str
+    log_end_offset: int | None
+    lag: int | None
+    last_fetch_timestamp_ms: int | None
+    last_caught_up_timestamp_ms: int | None
+
+    @property
+    def directory_id_text(self) -> str:
+        """The id as Kafka writes it (base64url, 22 letters)."""
+        from headrace_core.node.ids import id_to_text  # here: few need it, and its package reads much more
+
+        return id_to_text(self.directory_id)
+
+
+@dataclass(frozen=True, slots=True)
+class QuorumInfo:
+    """The metadata quorum (KIP-836): its leader, what is committed, who votes and who follows."""
+
+    leader_id: int
+    leader_epoch: int
+    high_watermark: int
+    voters: tuple[QuorumReplica, ...]
+    observers: tuple[QuorumReplica, ...]
+
+
 #: What list_offsets looks for: the log's start, its end, the record with the largest timestamp, or the first record at
 #: or after a time (ms since 1970).
 OffsetSpec = Literal["earliest", "latest", "max-timestamp"] | int

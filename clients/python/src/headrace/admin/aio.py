@@ -17,11 +17,12 @@ from ..models import (
     NewTopic,
     OffsetAndTimestamp,
     OffsetSpec,
+    QuorumInfo,
     TopicDescription,
     TopicPartitionReplica,
 )
 from ..settings import ADMIN, resolve
-from . import configs, log_dirs, offsets
+from . import configs, log_dirs, offsets, quorum
 from .calls import AdminCalls, new_topics
 
 T = TypeVar("T")
@@ -140,6 +141,36 @@ class AsyncAdmin:
         """
         wanted = log_dirs.wanted_moves(moves)
         await self._run(lambda calls: log_dirs.alter_replica_log_dirs(calls, wanted, timeout))
+
+    async def describe_quorum(self, *, timeout: float | None = None) -> QuorumInfo:
+        """The controllers that vote and those that only follow, as their leader sees them (KIP-836)."""
+        return await self._run(lambda calls: quorum.describe_quorum(calls, timeout))
+
+    async def add_voter(
+        self, node_id: int, directory_id: bytes | str | None = None, *, address: str = "", timeout: float | None = None
+    ) -> None:
+        """Make a controller that follows the metadata log a voter (KIP-853): waits until it has caught up, and until
+        the change is committed. ``directory_id``: 16 bytes, or their 22 letters; None: that of the one controller with
+        this id that follows. ``address``: "host:port" of its internal listener; "": what it says itself.
+
+        Raises DuplicateVoterError, RequestTimedOutError (it did not catch up), InvalidArgumentError.
+        """
+        node, directory = quorum.wanted_node(node_id), quorum.wanted_directory(directory_id)
+        await self._run(lambda calls: quorum.add_voter(calls, node, directory, address, timeout))
+
+    async def remove_voter(
+        self, node_id: int, directory_id: bytes | str | None = None, *, timeout: float | None = None
+    ) -> None:
+        """Take the vote from a controller (KIP-853); returns when that is committed. A leader may go, the last voter
+        may not. Raises VoterNotFoundError, InvalidRequestError (the last one), RequestTimedOutError."""
+        node, directory = quorum.wanted_node(node_id), quorum.wanted_directory(directory_id)
+        await self._run(lambda calls: quorum.remove_voter(calls, node, directory, timeout))
+
+    async def transfer_leadership(self, node_id: int | None = None, *, timeout: float | None = None) -> int:
+        """Have another voter lead the controllers, without waiting for a time-out (None: the one that is furthest);
+        returns the new leader's id. Raises VoterNotFoundError, RequestTimedOutError (who led before leads on)."""
+        node = None if node_id is None else quorum.wanted_node(node_id)
+        return await self._run(lambda calls: quorum.transfer_leadership(calls, node, timeout))
 
     async def close(self) -> None:
         """Close the connections."""
