@@ -150,6 +150,21 @@ def test_eligible_replicas_and_a_reassignment_are_replayed_and_stay_until_they_a
     assert change(4, recovering=False) == ((), (), (), (), False)
 
 
+def test_a_flush_that_was_weakened_once_is_remembered_for_good() -> None:
+    """What was acknowledged meanwhile may not be on the disk, whatever the setting says today (KIP-966)."""
+    image = image_of(
+        TopicRecord("t", A), partition(A, 0, 1), TopicRecord("u", B), ConfigRecord(1, "u", "log.flush", "commit")
+    )
+    assert [image.topics[each].flush_weakened for each in (A, B)] == [False, False]
+    image = image.apply([ConfigRecord(1, "t", "log.flush", "os"), partition(A, 1, 1)], 6)
+    image = image.apply([ConfigRecord(1, "t", "log.flush", None)], 7)
+    assert [image.topics[each].flush_weakened for each in (A, B)] == [True, False]
+    assert len(image.topics[A].partitions) == 2
+    assert not image.flush_weakened
+    image = image.apply([ConfigRecord(2, "", "log.flush", "interval"), ConfigRecord(2, "", "log.flush", "commit")], 9)
+    assert image.flush_weakened
+
+
 @pytest.mark.parametrize(
     "record",
     [

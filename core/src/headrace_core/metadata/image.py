@@ -54,7 +54,8 @@ class BrokerImage(msgspec.Struct, frozen=True):
     """A registered broker. It is *active*, may lead and take new replicas, when neither fenced nor shutting down.
 
     ``directory_ids``: what it registered with; ``offline_directories``: those of them, and of earlier lives, that have
-    failed or are gone. ``draining``: it is being emptied, so it gets no new replicas."""
+    failed or are gone. ``draining``: it is being emptied, so it gets no new replicas. ``default_log_flush`` and
+    ``unsettled`` are said at RegisterBrokerRecord."""
 
     broker_id: int
     broker_epoch: int
@@ -67,6 +68,8 @@ class BrokerImage(msgspec.Struct, frozen=True):
     offline_directories: tuple[bytes, ...] = ()
     draining: bool = False
     features: tuple[FeatureRange, ...] = ()
+    default_log_flush: str = ""
+    unsettled: bool = False
 
     @property
     def active(self) -> bool:
@@ -113,11 +116,13 @@ class PartitionImage(msgspec.Struct, frozen=True, gc=False):
 
 
 class TopicImage(msgspec.Struct, frozen=True):
-    """A topic; ``partitions`` is indexed by partition number."""
+    """A topic; ``partitions`` is indexed by partition number. ``flush_weakened``: its own log.flush was ever another one
+    than ``commit``, so what was acknowledged may not be on the disk (KIP-966)."""
 
     name: str
     topic_id: bytes
     partitions: tuple[PartitionImage, ...]
+    flush_weakened: bool = False
 
     @property
     def replication_factor(self) -> int:
@@ -133,7 +138,9 @@ class BrokerLoad(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class MetadataImage:
-    """The state after all records below ``next_offset``; ``epoch`` is the leader epoch of the last of them."""
+    """The state after all records below ``next_offset``; ``epoch`` is the leader epoch of the last of them.
+
+    ``flush_weakened``: as that of a topic, for the dynamic defaults of the brokers."""
 
     next_offset: int = 0
     epoch: int = -1
@@ -145,6 +152,7 @@ class MetadataImage:
     configs: Mapping[ConfigResource, Mapping[str, str]] = field(default_factory=SortedMap)
     loads: Mapping[int, BrokerLoad] = field(default_factory=dict)
     ledger: Ledger = EMPTY_LEDGER
+    flush_weakened: bool = False
 
     def topic(self, name: str) -> TopicImage | None:
         topic_id = self.topic_ids.get(name)
@@ -229,6 +237,7 @@ class ImageBuilder:
         self._removed: dict[bytes, TopicImage] = {}
         self._changed_configs: set[ConfigResource] = set()
         self._ledger: LedgerBuilder | None = None
+        self._flush_weakened = base.flush_weakened
         self._same: dict[tuple[bytes, ...], tuple[bytes, ...]] = {}  # thousands of partitions have equal directories
 
     def replay(self, record: MetadataRecord) -> None:
@@ -251,6 +260,7 @@ class ImageBuilder:
             configs=self._configs.finish(),
             loads=self._new_loads(),
             ledger=base.ledger if self._ledger is None else self._ledger.finish(),
+            flush_weakened=self._flush_weakened,
         )
         delta = MetadataDelta(
             from_offset=base.next_offset,
@@ -308,6 +318,7 @@ class ImageBuilder:
     def _cluster(self, record: ClusterRecord) -> None:
         self._cluster_id = record.cluster_id
         self._metadata_version = record.metadata_version
+        self._flush_weakened = self._flush_weakened or record.flush_weakened
 
     def _feature_level(self, record: FeatureLevelRecord) -> None:
         if record.name != METADATA_VERSION_FEATURE:
@@ -332,6 +343,8 @@ class ImageBuilder:
             offline_directories=record.offline_directories,
             draining=before is not None and before.draining,
             features=record.features,
+            default_log_flush=record.default_log_flush,
+            unsettled=record.unsettled,
         )
         self._changed_brokers.add(record.broker_id)
 
@@ -350,6 +363,7 @@ class ImageBuilder:
             offline_directories=broker.offline_directories
             if record.offline_directories is None
             else record.offline_directories,
+            unsettled=broker.unsettled if record.unsettled is None else record.unsettled,
         )
         self._changed_brokers.add(record.broker_id)
 
@@ -374,7 +388,9 @@ class ImageBuilder:
         if record.name in self._topic_ids:
             raise _impossible(record, f"topic {record.name} exists already")
         self._topic_ids[record.name] = record.topic_id
-        self._topics[record.topic_id] = TopicImage(record.name, record.topic_id, ())
+        self._topics[record.topic_id] = TopicImage(
+            record.name, record.topic_id, (), flush_weakened=record.flush_weakened
+        )
         self._created.add(record.topic_id)
         self._changed_partitions.setdefault(record.topic_id, set())
 
@@ -488,6 +504,18 @@ class ImageBuilder:
         elif resource in self._configs:
             del self._configs[resource]
         self._changed_configs.add(resource)
+        if record.key == "log.flush" and record.value not in (None, "commit"):
+            self._weaken_flush(resource)
+
+    def _weaken_flush(self, resource: ConfigResource) -> None:
+        """For good: what was acknowledged meanwhile may stay off the disk for long after the setting is undone."""
+        resource_type, name = resource
+        if resource_type is ConfigResourceType.BROKER:
+            self._flush_weakened = True
+            return
+        topic_id = self._topic_ids.get(name)
+        if topic_id is not None and not self._topics[topic_id].flush_weakened:
+            self._topics[topic_id] = msgspec.structs.replace(self._topics[topic_id], flush_weakened=True)
 
 
 _REPLAY: dict[type, Callable[[ImageBuilder, Any], None]] = {

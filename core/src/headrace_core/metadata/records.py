@@ -54,10 +54,13 @@ class FeatureRange(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ClusterRecord(msgspec.Struct, frozen=True, array_like=True, tag=1):
-    """The first decision of a cluster: who it is, and the feature level that its log is written in."""
+    """The first decision of a cluster: who it is, and the feature level that its log is written in.
+
+    ``flush_weakened`` (in snapshots): a dynamic default of the brokers has had a log.flush other than ``commit``."""
 
     cluster_id: str
     metadata_version: int
+    flush_weakened: bool = False
 
 
 class RegisterBrokerRecord(msgspec.Struct, frozen=True, array_like=True, tag=2):
@@ -66,6 +69,8 @@ class RegisterBrokerRecord(msgspec.Struct, frozen=True, array_like=True, tag=2):
     ``broker_epoch`` is the offset of this record: it grows with each registration. ``directory_ids`` (16 bytes each)
     are what the broker's id belongs to. ``offline_directories``: those that it had before and did not name this time.
     ``features``: what it understands; none: it knows of no features, so of level 1 only. A drain outlives it.
+    ``default_log_flush``: the log.flush of its properties file, "" if it did not say. ``unsettled``: its former life
+    ended uncleanly, and it is still an eligible leader of partitions whose last records it may have lost (KIP-966).
     """
 
     broker_id: int
@@ -76,24 +81,30 @@ class RegisterBrokerRecord(msgspec.Struct, frozen=True, array_like=True, tag=2):
     rack: str | None = None
     offline_directories: tuple[bytes, ...] = ()
     features: tuple[FeatureRange, ...] = ()
+    default_log_flush: str = ""
+    unsettled: bool = False
 
 
 class BrokerChangeRecord(msgspec.Struct, frozen=True, array_like=True, tag=3):
-    """A broker was fenced, unfenced, began its controlled shutdown, or lost directories (all that are offline from here
-    on). None leaves a field as it is."""
+    """A broker was fenced, unfenced, settled (see RegisterBrokerRecord), began its controlled shutdown, or lost
+    directories (all that are offline from here on). None leaves a field as it is."""
 
     broker_id: int
     broker_epoch: int
     fenced: bool | None = None
     in_controlled_shutdown: bool | None = None
     offline_directories: tuple[bytes, ...] | None = None
+    unsettled: bool | None = None
 
 
 class TopicRecord(msgspec.Struct, frozen=True, array_like=True, tag=4):
-    """A topic exists from here on; its partitions follow in the same batch."""
+    """A topic exists from here on; its partitions follow in the same batch.
+
+    ``flush_weakened`` (in snapshots): it has had a log.flush other than ``commit`` of its own."""
 
     name: str
     topic_id: bytes
+    flush_weakened: bool = False
 
 
 class PartitionRecord(msgspec.Struct, frozen=True, array_like=True, tag=5):
