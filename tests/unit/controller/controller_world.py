@@ -13,6 +13,7 @@ from headrace_controller.cluster.core import ClusterCore
 from headrace_controller.cluster.decision import ClusterSettings
 from headrace_controller.cluster.requests import Heartbeat, RegisterBroker, Registered
 from headrace_controller.driver import ControllerDriver
+from headrace_controller.quorum_controller import QuorumController, QuorumSettings
 from headrace_controller.storage import MetadataStorage
 from headrace_core.metadata import BrokerEndpoint
 from headrace_core.node.meta_properties import format_directories
@@ -36,14 +37,17 @@ def open_storage(fs: CrashingFileSystem, clock: ManualClock | None = None) -> Me
 
 def new_driver(storage: MetadataStorage, clock: ManualClock | None = None, seed: int = 1) -> ControllerDriver:
     rng = random.Random(seed)
-    return ControllerDriver(
+    controller = QuorumController(
         ClusterCore(ClusterSettings(), new_id=lambda: rng.randbytes(16)),
         storage,
         node_id=1,
-        voters=(1,),
         cluster_id=CLUSTER,
         clock=clock or ManualClock(),
+        draw=rng.randrange,
+        settings=QuorumSettings(),
+        send=lambda messages: None,
     )
+    return ControllerDriver(controller, storage)
 
 
 @asynccontextmanager

@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 from raft_world import Disk, World, key, voters
 
-from headrace_controller.driver import ControllerDriver
 from headrace_controller.raft import EntryKind, HardState, Place, RaftNode, Role, SnapshotId, Stored
-from headrace_core.errors import InvalidConfigError, NotControllerError, UnsupportedVersionError
+from headrace_core.errors import NotControllerError
 
 ONE = SnapshotId(Place(0, 0), voters(1))
 NEW = HardState()
@@ -111,17 +110,3 @@ def test_a_restart_remembers_what_was_acknowledged() -> None:
     node = world.elect(1)
     assert entry.next_offset <= node.committed
     assert [each.data for each in world.history.values() if each.kind is EntryKind.DATA] == [b"kept"]
-
-
-@pytest.mark.parametrize(
-    ("named", "error", "says"),
-    [
-        ((1, 2, 3), UnsupportedVersionError, "3 voters: a quorum of several is not built yet"),
-        ((), InvalidConfigError, r"node\.id=1"),
-        ((2,), InvalidConfigError, r"node\.id=1"),
-    ],
-)
-def test_the_controller_runs_alone_so_far(named: tuple[int, ...], error: type[Exception], says: str) -> None:
-    """The core knows quorums; what carries its messages is not built."""
-    with pytest.raises(error, match=says):
-        ControllerDriver(None, None, node_id=1, voters=named, cluster_id="c", clock=None)  # type: ignore[arg-type]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
 
 from headrace_core.clock import SystemClock
 from headrace_core.errors import InvalidConfigError
@@ -24,6 +25,7 @@ from .driver import ControllerDriver
 from .handlers.admin import AdminHandler
 from .handlers.cluster import ClusterHandler
 from .handlers.metadata import MetadataHandler
+from .quorum_controller import QuorumController, QuorumSettings
 from .storage import MetadataStorage
 
 logger = logging.getLogger("headrace.controller")
@@ -104,16 +106,18 @@ def _make_driver(
     config: NodeConfig, storage: MetadataStorage, clock: SystemClock, emitter: Emitter
 ) -> ControllerDriver:
     core = ClusterCore(settings_of(config), new_id=random_id)
-    return ControllerDriver(
+    controller = QuorumController(
         core,
         storage,
         node_id=config.node_id,
-        # Formatting has named this controller; without controller.quorum.voters it is the only one.
-        voters=tuple(voter.node_id for voter in config.voters) or (config.node_id,),
         cluster_id=storage.cluster_id,
         clock=clock,
+        draw=random.SystemRandom().randrange,
+        settings=QuorumSettings(),
+        send=lambda messages: None,
         emitter=emitter,
     )
+    return ControllerDriver(controller, storage)
 
 
 def _make_listeners(config: NodeConfig, driver: ControllerDriver) -> tuple[list[Listener], ClusterHandler]:

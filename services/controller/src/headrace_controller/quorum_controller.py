@@ -1,0 +1,688 @@
+"""One controller without its event loop: a Raft node, the cluster's state, and the disk, moved by whoever has the time.
+
+Synchronous, no threads, no sockets; time comes from a ``Clock``, chance from ``draw``, what is sent goes to ``send``.
+The driver moves it in a real process, the simulator in a simulated one. It moves in *turns*:
+
+    begin     ticks that are due; decides what was submitted, each on the speculation left by the one before; asks raft
+              what is to be done, and sends what promises nothing about this disk (Ready, step 1). True: there is
+              something for the disk
+    persist   steps 2: term and vote, a snapshot's chunk, entries; one write and one fdatasync for all of it
+    finish    sends what step 2 made true (3, 4), applies and publishes what is committed (5), answers
+
+Messages may arrive between the three; a crash may come between any two. What arrives during a turn is the next one:
+under load, turns grow instead of queueing up. ``next_due_ms`` says when the next one is due.
+
+    submit --> decide --> propose --> append + fdatasync --> a majority has it --> commit --> publish --> answer
+
+**Leading and being active.** Raft's leader becomes *active* when it has committed an entry of its own term and applied
+all that is committed: only then does it know everything that was ever answered (thesis, 6.4). Requests wait for it.
+When it resigns, the speculation goes; what was appended waits for the log's verdict (waiting.py); what was not, and all
+that arrives at a follower, is NotControllerError, with the leader's name.
+
+**A reply waits for what it was decided on**, also when nothing was written. If all of that is committed already, a
+round of heartbeats must confirm first that nobody else leads (ReadIndex): a refusal is a read.
+
+**A full disk.** What makes the metadata larger is refused first, while there is room for the rest. When something
+cannot be written nothing of its Ready is claimed: raft begins anew with what the disk holds. A sole voter refuses
+everything with DISK_FULL (retriable) until there is room, and then leads again. One of several does not stand for
+election for a while, so that another leads; as a follower it acknowledges nothing. Nobody is fenced for it.
+
+**A failed disk** raises OSError or StorageError, a damaged log CorruptLogError: the process must end.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
+
+from headrace_core.clock import Clock
+from headrace_core.errors import (
+    DiskFullError,
+    HeadraceError,
+    NotControllerError,
+    RequestTimedOutError,
+    UnknownServerError,
+)
+from headrace_core.metadata import MetadataImage
+from headrace_core.metadata.codec import encode_decision
+from headrace_core.telemetry import Emitter
+
+from .applying import Applier, Subscriber
+from .cluster.core import ClusterCore
+from .cluster.decision import Decision
+from .cluster.requests import (
+    AlterConfigs,
+    Bootstrap,
+    CreatePartitions,
+    CreateTopics,
+    FenceSilentBrokers,
+    Request,
+)
+from .raft import (
+    NOBODY,
+    AppendRequest,
+    Entry,
+    Message,
+    RaftNode,
+    RaftSettings,
+    Ready,
+    ReplicaKey,
+    Role,
+    VoterSet,
+)
+from .storage import MetadataStorage
+from .waiting import Answer, Decisions, Done, Outcome
+
+logger = logging.getLogger("headrace.controller")
+
+__all__ = ["Answer", "QuorumController", "QuorumSettings"]
+
+#: Requests that are decided in one turn.
+TURN_REQUESTS_MAX = 1_000
+#: What time demands is decided at most so often in one turn.
+_UPKEEP_MAX = 16
+#: Ticks of an election time-out.
+_TICKS = 10
+#: Time-outs that a voter among several stands back after its disk was too full to write.
+_STAND_BACK_TIMEOUTS = 4
+#: What asks for more metadata to be kept; all else keeps the cluster alive, or makes room.
+_GROWTH = (CreateTopics, CreatePartitions, AlterConfigs)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuorumSettings:
+    """Kafka's keys; times in milliseconds."""
+
+    #: controller.quorum.election.timeout.ms: an election begins after once to twice that without a leader.
+    election_timeout_ms: float = 1_000
+    #: metadata.log.max.record.bytes.between.snapshots
+    snapshot_bytes: int = 20 * 1024 * 1024
+    #: metadata.log.max.snapshot.interval.ms; 0: never by time
+    snapshot_interval_ms: float = 3_600_000
+    raft: RaftSettings = field(default_factory=lambda: RaftSettings(election_ticks=_TICKS))
+
+    @property
+    def tick_ms(self) -> float:
+        return max(self.election_timeout_ms / self.raft.election_ticks, 1)
+
+
+class SnapshotJob(Protocol):
+    """A snapshot of the metadata on its way to the disk."""
+
+    def run(self) -> None:
+        """Encode, write and flush it under a temporary name; any thread. OSError, DiskFullError."""
+
+
+class _Asked(NamedTuple):
+    request: Request
+    done: Done | None
+
+
+class _VoterChange(NamedTuple):
+    """Something for raft itself to append."""
+
+    append: Callable[[], Entry]
+    done: Done
+
+
+class _Read(NamedTuple):
+    """Waits until this node is known to lead still. ``result`` None: the metadata offset is the answer."""
+
+    result: Answer | HeadraceError | None
+    done: Done
+
+
+class _Transfer(NamedTuple):
+    to: ReplicaKey
+    term: int
+    done: Done
+
+
+class QuorumController:
+    """See the module. Whoever calls ``begin`` calls ``persist`` if that said so, and then ``finish``; an error that
+    leaves one of them is final. ``done`` is called once for each thing that was asked for, from ``finish`` or
+    ``fail_all``, with the result or a HeadraceError."""
+
+    def __init__(
+        self,
+        core: ClusterCore,
+        storage: MetadataStorage,
+        *,
+        node_id: int,
+        cluster_id: str,
+        clock: Clock,
+        draw: Callable[[int], int],
+        settings: QuorumSettings,
+        send: Callable[[Sequence[Message]], None],
+        emitter: Emitter | None = None,
+    ) -> None:
+        self.key = ReplicaKey(node_id, storage.directory_id)
+        self.settings = settings
+        self._core = core
+        self._storage = storage
+        self._cluster_id = cluster_id
+        self._clock = clock
+        self._draw = draw
+        self._send = send
+        self._emitter = emitter or Emitter()
+        self._applier = Applier(core, storage, cluster_id, self._emitter)
+        self._raft = self._new_raft()
+        # asked for, and not answered yet
+        self._inbox: deque[_Asked | _VoterChange] = deque()
+        self._decisions = Decisions(node_id)
+        self._reads: dict[int, _Read] = {}
+        self._reads_asked = 0
+        self._confirmed: deque[tuple[int, _Read]] = deque()
+        self._transfer: _Transfer | None = None
+        self._outcomes: list[Outcome] = []
+        # of this turn
+        self._ready: Ready | None = None
+        self._snapshot_is_sound = True
+        self._is_due = True
+        self._snapshot_job: SnapshotJob | None = None
+        # of this life
+        self._active_term = -1
+        self._observers: set[ReplicaKey] = set()
+        self._catch_up_to: int | None = None
+        self._has_caught_up = False
+        self._was_full = False
+        self._stands_back_until_ms = 0.0
+        self._now_ms = clock.monotonic_ms()
+        self._last_tick_ms = self._now_ms
+        self._last_upkeep_ms = self._now_ms
+
+    # -- what others see ----------------------------------------------------------------------------------------------
+
+    @property
+    def node_id(self) -> int:
+        return self.key.node_id
+
+    @property
+    def image(self) -> MetadataImage:
+        """The committed state, as far as this node has applied it."""
+        return self._applier.image
+
+    @property
+    def leader_id(self) -> int:
+        """The node that leads the quorum as far as is known here; -1 when none does."""
+        return self._raft.leader
+
+    @property
+    def term(self) -> int:
+        return self._raft.term
+
+    @property
+    def role(self) -> Role:
+        return self._raft.role
+
+    @property
+    def voters(self) -> VoterSet:
+        """The latest set in the log, committed or not."""
+        return self._raft.voters
+
+    @property
+    def raft(self) -> RaftNode:
+        """To look at (progress of followers, the log's ends); nothing but this class moves it."""
+        return self._raft
+
+    @property
+    def is_active(self) -> bool:
+        """Does this node decide? See the module."""
+        return self._active_term == self._raft.term and self._raft.role is Role.LEADER
+
+    @property
+    def is_serving(self) -> bool:
+        """It leads, or follows a leader and has applied what was committed when it came up."""
+        return self._has_caught_up and self._raft.leader != NOBODY
+
+    @property
+    def queued(self) -> int:
+        """Requests that nobody has looked at yet."""
+        return len(self._inbox)
+
+    def subscribe(self, subscriber: Subscriber) -> Callable[[], None]:
+        """Call ``subscriber`` with each committed image from now on; returns what ends the subscription."""
+        return self._applier.subscribe(subscriber)
+
+    def best_successor(self) -> ReplicaKey | None:
+        """The voter that has most of a leader's log; None unless this node leads and others vote."""
+        raft = self._raft
+        if raft.role is not Role.LEADER:
+            return None
+        matches = {key: progress.match for key in raft.voters if (progress := raft.progress_of(key)) is not None}
+        return max(matches, key=matches.__getitem__, default=None)
+
+    def not_controller(self) -> NotControllerError:
+        """What somebody is told who takes this node for the leader."""
+        leader = self._raft.leader
+        if leader == self.node_id:
+            return NotControllerError(f"controller {self.node_id} has been elected and is not ready yet; try again")
+        if leader == NOBODY:
+            return NotControllerError(f"controller {self.node_id} does not lead, and knows nobody who does; try again")
+        address = self._raft.voters.address(leader)
+        return NotControllerError(
+            f"controller {self.node_id} does not lead; controller {leader}{address and f' at {address}'} does"
+        )
+
+    # -- a life begins ------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Load what the disk holds. A sole voter takes the lead at once (on a full disk: when there is room), and its
+        image is complete. Raises CorruptLogError, InconsistentClusterIdError, UnsupportedVersionError, DiskFullError
+        (a new log on a full disk), OSError."""
+        stored = self._storage.stored(self._voters_by_default())
+        if self._is_sole_voter and not stored.voters:
+            # All that is in the log was committed by this disk alone, when it was flushed.
+            self._applier.replay(self._storage.log_end_offset, at_once=True)
+            while not self.is_active and not self._was_full:
+                self._turn()
+            if self._was_full and not self.image.cluster_id:  # a new log, which has to say whose it is
+                raise DiskFullError("the disk is full, and the metadata log has not been begun: make room")
+            while self._is_due and not self._was_full:
+                self._turn()
+
+    def _turn(self) -> None:
+        if self.begin():
+            self.persist()
+        self.finish()
+
+    def _voters_by_default(self) -> VoterSet:
+        return VoterSet.of([self.key])
+
+    @property
+    def _is_sole_voter(self) -> bool:
+        return self._raft.voters.keys == (self.key,)
+
+    def _new_raft(self) -> RaftNode:
+        stored = self._storage.stored(self._voters_by_default())
+        return RaftNode(self.key, stored, self._storage, draw=self._draw, settings=self.settings.raft)
+
+    # -- what comes from outside --------------------------------------------------------------------------------------
+
+    def receive(self, message: Message) -> None:
+        """From another replica."""
+        self._is_due = True
+        self._raft.step(message)
+        if self._catch_up_to is None and isinstance(message.body, AppendRequest) and message.to == self.key:
+            self._catch_up_to = message.body.committed
+
+    def peer_lost(self, key: ReplicaKey) -> None:
+        """The connection to another replica broke."""
+        self._is_due = True
+        self._raft.peer_lost(key)
+
+    def observe(self, key: ReplicaKey) -> None:
+        """A replica that does not vote has connected: while this node leads, it gets the log."""
+        self._is_due = True
+        self._observers.add(key)
+        self._raft.observe(key)
+
+    def forget(self, key: ReplicaKey) -> None:
+        """It has gone."""
+        self._observers.discard(key)
+        self._raft.forget(key)
+
+    def submit(self, request: Request, done: Done | None) -> None:
+        """``done(Answer)`` once ``request`` was decided and what it was decided on is committed; or what refused it,
+        NotControllerError (nothing was done), RequestTimedOutError (nobody knows), DiskFullError."""
+        self._is_due = True
+        self._inbox.append(_Asked(request, done))
+
+    def read(self, done: Done) -> None:
+        """A linearizable barrier: ``done(metadata_offset)`` once the image here holds everything that was answered
+        before this call, by anybody. NotControllerError unless this node leads."""
+        self._is_due = True
+        self._ask_to_read(_Read(None, done))
+
+    def add_voter(self, key: ReplicaKey, address: str, done: Done) -> None:
+        """Make an observer that has caught up a voter: ``done(Answer)`` when that is committed. The errors of
+        ``RaftNode.add_voter``."""
+        self._is_due = True
+        self._inbox.append(_VoterChange(lambda: self._raft.add_voter(key, address), done))
+
+    def remove_voter(self, key: ReplicaKey, done: Done) -> None:
+        """``done(Answer)`` when that is committed. The errors of ``RaftNode.remove_voter``."""
+        self._is_due = True
+        self._inbox.append(_VoterChange(lambda: self._raft.remove_voter(key), done))
+
+    def transfer(self, key: ReplicaKey, done: Done) -> None:
+        """Hand the lead over to another voter: ``done(Answer)`` when it leads. NotControllerError, VoterNotFoundError,
+        RequestTimedOutError: it did not take over within an election time-out, and this node goes on leading."""
+        self._is_due = True
+        try:
+            if self._transfer is not None:
+                raise RequestTimedOutError(f"the lead is being handed over to {self._transfer.to}; try again")
+            self._raft.transfer(key)
+        except NotControllerError:
+            self._tell(done, self.not_controller())
+        except HeadraceError as error:
+            self._tell(done, error)
+        else:
+            self._transfer = _Transfer(key, self._raft.term, done)
+
+    def fail_all(self, error: HeadraceError) -> None:
+        """This life ends: everybody who waits is told ``error``. Whether what was appended will come to be committed
+        is not known then."""
+        self._fail_inbox(error)
+        self._outcomes += self._decisions.drop(error)
+        self._fail_reads(error)
+        if self._transfer is not None:
+            self._tell(self._transfer.done, error)
+            self._transfer = None
+        self._answer()
+
+    # -- a turn -------------------------------------------------------------------------------------------------------
+
+    def next_due_ms(self) -> float:
+        """When the next turn is due, by the monotonic clock: the next tick, or a time that has passed when there is
+        work already."""
+        return self._now_ms if self._is_due else self._last_tick_ms + self.settings.tick_ms
+
+    def until_due_ms(self) -> float:
+        """How long until then; 0 or less: now."""
+        return 0.0 if self._is_due else self.next_due_ms() - self._clock.monotonic_ms()
+
+    def begin(self) -> bool:
+        """See the module. True: ``persist`` comes next."""
+        assert self._ready is None, "a turn was begun and not finished"
+        self._is_due = False
+        self._now_ms = now_ms = self._clock.monotonic_ms()
+        self._resign_if_deposed()
+        self._tick(now_ms)
+        if self.is_active:
+            if self._transfer is None:
+                self._decide_inbox(now_ms)
+        elif self._raft.role is not Role.LEADER and not self._is_sole_voter and self._inbox:
+            self._fail_inbox(self.not_controller())
+        ready = self._ready = self._raft.ready()
+        if ready.messages:
+            self._send(ready.messages)
+        return ready.must_persist
+
+    def persist(self) -> None:
+        """See the module. OSError, StorageError: the disk failed, and this process must end."""
+        ready = self._ready
+        assert ready is not None, "no turn was begun"
+        storage = self._storage
+        try:
+            if ready.hard_state is not None:
+                storage.save_hard_state(ready.hard_state)
+            if ready.entries:
+                storage.append(ready.entries, self.node_id)
+        except DiskFullError as error:
+            self._disk_is_full(error)
+        else:
+            if self._was_full and ready.entries:
+                self._disk_has_room()
+
+    def finish(self) -> None:
+        """See the module. CorruptLogError and its like: this process must end."""
+        ready, self._ready = self._ready, None
+        if ready is not None:
+            if ready.replies:
+                self._send(ready.replies)
+            self._raft.persisted(ready, snapshot_is_sound=self._snapshot_is_sound)
+            self._snapshot_is_sound = True
+            self._note_reads(ready)
+        self._resign_if_deposed()
+        self._apply(ready)
+        self._become_active_if_ready()
+        self._settle()
+        if ready is not None and self._has_more(ready):
+            self._is_due = True
+        self._answer()
+
+    def _has_more(self, ready: Ready) -> bool:
+        """Has carrying it out made something that only the next turn can do?"""
+        raft = self._raft
+        return (
+            raft.committed > ready.committed
+            or raft.committed > self._applier.applied
+            or raft.role is not ready.role
+            or raft.term != ready.term
+            or ready.chunk is not None
+            or bool(self._inbox and self.is_active and self._transfer is None)
+        )
+
+    # -- time ---------------------------------------------------------------------------------------------------------
+
+    def _tick(self, now_ms: float) -> None:
+        """After a pause of this process one tick, not many: nobody could be heard, so nobody is to blame."""
+        raft, since_ms = self._raft, now_ms - self._last_tick_ms
+        if self._was_full and now_ms >= self._stands_back_until_ms:
+            raft.may_lead = True
+        if since_ms >= self.settings.tick_ms:
+            is_late = since_ms >= 2 * self.settings.tick_ms
+            self._last_tick_ms = now_ms if is_late else self._last_tick_ms + self.settings.tick_ms
+            raft.tick()
+            self._resign_if_deposed()
+            if self.is_active:
+                self._upkeep(now_ms)
+        elif self._is_sole_voter and raft.role is Role.FOLLOWER and (self._inbox or not self._was_full):
+            raft.tick()  # it waits for nobody
+
+    def _upkeep(self, now_ms: float) -> None:
+        """What time alone demands; first of all, to forgive what was missed while this process stood still."""
+        session_ms = self._core.settings.broker_session_timeout_ms
+        paused_ms, self._last_upkeep_ms = now_ms - self._last_upkeep_ms, now_ms
+        if paused_ms > session_ms / 2:
+            logger.warning("this process stood still for %.0f ms; every broker's session begins anew", paused_ms)
+            self._core.lead(now_ms)
+        for _ in range(_UPKEEP_MAX):
+            decision = self._core.decide(FenceSilentBrokers(), now_ms)
+            if not decision.records:
+                return
+            self._propose(decision)
+
+    # -- deciding -----------------------------------------------------------------------------------------------------
+
+    def _decide_inbox(self, now_ms: float) -> None:
+        inbox = self._inbox
+        for _ in range(min(len(inbox), TURN_REQUESTS_MAX)):
+            asked = inbox.popleft()
+            if isinstance(asked, _VoterChange):
+                self._change_voters(asked)
+                continue
+            decision = self._decide(asked.request, now_ms)
+            self._propose(decision)
+            if asked.done is not None:
+                self._wait(decision, asked.done)
+
+    def _decide(self, request: Request, now_ms: float) -> Decision:
+        """Deciding changes nothing, so a rule that stumbles over a request costs that request only, not the cluster its
+        controller."""
+        try:
+            decision = self._core.decide(request, now_ms)
+            if decision.records and isinstance(request, _GROWTH):
+                full = self._storage.refusal(len(decision.records))
+                return decision if full is None else Decision(failure=full)
+            return decision
+        except OSError:  # the disk is gone
+            raise
+        except Exception as error:
+            logger.exception("%s could not be decided", type(request).__name__)
+            return Decision(failure=UnknownServerError(f"{type(request).__name__}: {type(error).__name__}: {error}"))
+
+    def _propose(self, decision: Decision) -> None:
+        speculative = self._core.speculative
+        if not decision.records:
+            self._core.accept(decision, speculative.next_offset, speculative.epoch)
+            return
+        data = encode_decision(
+            decision.records,
+            timestamp_ms=self._clock.now_ms(),
+            base_offset=speculative.next_offset,
+            epoch=self._raft.term,
+        )
+        entry = self._raft.propose(data, len(decision.records))
+        assert entry.base_offset == speculative.next_offset, "the log and the speculation have parted"
+        self._core.accept(decision, entry.next_offset, entry.term)
+
+    def _wait(self, decision: Decision, done: Done) -> None:
+        """Until what it was decided on is committed; if it is, until nobody else can have decided anything since."""
+        offset = self._core.speculative.next_offset
+        result = Answer(decision.reply, offset) if decision.failure is None else decision.failure
+        if offset > self._applier.applied:
+            self._decisions.add(offset, self._raft.term, result, done)
+        else:
+            self._ask_to_read(_Read(result, done))
+
+    def _change_voters(self, change: _VoterChange) -> None:
+        try:
+            entry = change.append()
+        except HeadraceError as error:
+            self._tell(change.done, error)
+            return
+        assert entry.base_offset == self._core.speculative.next_offset, "the log and the speculation have parted"
+        self._core.skip(entry.next_offset, entry.term)
+        self._decisions.add(entry.next_offset, entry.term, Answer(None, entry.next_offset), change.done)
+
+    # -- snapshots ----------------------------------------------------------------------------------------------------
+
+    def snapshot_due(self) -> SnapshotJob | None:
+        """A snapshot that should be made now; ``run`` it in any thread, then say ``snapshot_done``. One at a time."""
+        return self._snapshot_job
+
+    def snapshot_done(self, job: SnapshotJob) -> None:
+        """``job`` has run: it gets its name, and the log begins behind it."""
+        self._snapshot_job = None
+
+    # -- leading, and not any more ------------------------------------------------------------------------------------
+
+    def _become_active_if_ready(self) -> None:
+        raft = self._raft
+        if self.is_active or not raft.has_committed_in_term or self._applier.applied < raft.log_end_offset:
+            return
+        assert raft.committed == raft.log_end_offset, "something was appended before this node was active"
+        now_ms = self._clock.monotonic_ms()
+        self._active_term = raft.term
+        self._has_caught_up = True
+        self._last_upkeep_ms = now_ms
+        self._core.lead(now_ms)
+        self._outcomes += self._decisions.lead(raft.log_end_offset)
+        for key in self._observers:
+            raft.observe(key)
+        decision = self._core.decide(Bootstrap(self._cluster_id), now_ms)
+        if decision.failure is not None:
+            raise decision.failure
+        if decision.records:
+            self._propose(decision)
+        self._is_due = True
+        logger.info("controller %d leads in term %d, from offset %d on", self.node_id, raft.term, raft.log_end_offset)
+
+    def _resign_if_deposed(self) -> None:
+        if self._active_term >= 0 and not self.is_active:
+            self._active_term = -1
+            self._core.resign()
+            logger.info("controller %d leads no more; term %d", self.node_id, self._raft.term)
+
+    # -- what is committed --------------------------------------------------------------------------------------------
+
+    def _apply(self, ready: Ready | None) -> None:
+        """What is committed, as far as this disk holds it for certain: a follower may have been told of more since this
+        turn began."""
+        raft = self._raft
+        if self.is_active:
+            self._applier.commit(min(raft.committed, raft.log.durable_offset))
+        elif raft.role is Role.LEADER:
+            self._applier.replay(min(raft.committed, raft.log.durable_offset))
+        elif ready is not None:
+            self._applier.replay(ready.committed)
+        if self._catch_up_to is not None and self._applier.applied >= self._catch_up_to:
+            self._has_caught_up = True
+
+    def _ask_to_read(self, read: _Read) -> None:
+        try:
+            self._raft.read(self._reads_asked)
+        except NotControllerError:
+            self._tell(read.done, self.not_controller())
+        else:
+            self._reads[self._reads_asked] = read
+            self._reads_asked += 1
+
+    def _note_reads(self, ready: Ready) -> None:
+        for token, offset in ready.reads:
+            assert isinstance(token, int)
+            self._confirmed.append((offset, self._reads.pop(token)))
+        for token in ready.reads_failed:
+            assert isinstance(token, int)
+            self._tell(self._reads.pop(token).done, self.not_controller())
+
+    def _fail_reads(self, error: HeadraceError) -> None:
+        for read in (*(read for _, read in self._confirmed), *self._reads.values()):
+            self._tell(read.done, error)
+        self._confirmed.clear()
+        self._reads.clear()
+
+    def _settle(self) -> None:
+        """Whose answer is known now?"""
+        applied = self._applier.applied
+        if self._decisions:
+            self._outcomes += self._decisions.settle(applied, self._raft.log)
+        while self._confirmed and self._confirmed[0][0] <= applied:
+            _, read = self._confirmed.popleft()
+            self._tell(read.done, applied if read.result is None else read.result)
+        transfer = self._transfer
+        if transfer is not None:
+            if self._raft.term > transfer.term or self._raft.role is not Role.LEADER:
+                if self._raft.leader == NOBODY:
+                    return
+                self._transfer = None
+                self._tell(
+                    transfer.done,
+                    Answer(None, applied) if self._raft.leader == transfer.to.node_id else self.not_controller(),
+                )
+            elif self._raft.transferring_to is None:
+                self._transfer = None
+                error = f"controller {transfer.to} did not take over; controller {self.node_id} goes on leading"
+                self._tell(
+                    transfer.done, Answer(None, applied) if transfer.to == self.key else RequestTimedOutError(error)
+                )
+
+    def _tell(self, done: Done, result: object) -> None:
+        self._outcomes.append(Outcome(done, result))
+        self._is_due = True
+
+    def _fail_inbox(self, error: HeadraceError) -> None:
+        for asked in self._inbox:
+            if asked.done is not None:
+                self._tell(asked.done, error)
+        self._inbox.clear()
+
+    def _answer(self) -> None:
+        if self._outcomes:
+            outcomes, self._outcomes = self._outcomes, []
+            for outcome in outcomes:
+                outcome.done(outcome.result)
+
+    # -- a full disk --------------------------------------------------------------------------------------------------
+
+    def _disk_is_full(self, error: DiskFullError) -> None:
+        """Nothing of this Ready is claimed: raft begins anew with what the disk holds."""
+        alone = self._is_sole_voter
+        if not self._was_full:
+            self._was_full = True
+            logger.error("%s; %s", error, "refusing changes until there is room" if alone else "another has to lead")
+        self._ready = None
+        self._active_term = -1
+        self._core.resign()
+        self._raft = self._new_raft()
+        # What was applied was committed; raft itself would have to be told anew.
+        self._raft.committed = max(self._raft.committed, min(self._applier.applied, self._raft.log_end_offset))
+        self._last_tick_ms = self._now_ms
+        if alone:
+            self._outcomes += self._decisions.drop(error)  # nobody else has it, and it was not written
+            self._fail_inbox(error)
+        else:
+            self._stands_back_until_ms = self._now_ms + _STAND_BACK_TIMEOUTS * self.settings.election_timeout_ms
+            self._raft.may_lead = False
+        self._fail_reads(error if alone else self.not_controller())
+        self._is_due = False
+
+    def _disk_has_room(self) -> None:
+        self._was_full = False
+        self._raft.may_lead = True
+        logger.warning("there is room again on the disk of controller %d", self.node_id)
