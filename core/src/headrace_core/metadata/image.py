@@ -116,8 +116,8 @@ class PartitionImage(msgspec.Struct, frozen=True, gc=False):
 
 
 class TopicImage(msgspec.Struct, frozen=True):
-    """A topic; ``partitions`` is indexed by partition number. ``flush_weakened``: its own log.flush was ever another one
-    than ``commit``, so what was acknowledged may not be on the disk (KIP-966)."""
+    """A topic; ``partitions`` is indexed by partition number. ``flush_weakened``: its own log.flush was ever another
+    one than ``commit``, so what was acknowledged may not be on the disk (KIP-966)."""
 
     name: str
     topic_id: bytes
