@@ -10,14 +10,15 @@ import pytest
 from headrace.cli.app import run
 
 COMMANDS = [
-    "up", "ps", "down", "restart", "format", "produce", "consume", "log dump", "log verify",
+    "up", "ps", "down", "restart", "format", "random-uuid", "produce", "consume", "log dump", "log verify",
+    "metadata dump", "metadata ls", "metadata cat",
     "cluster describe",
     "topics create", "topics list", "topics describe", "topics alter", "topics delete",
     "configs describe", "configs alter", "records delete", "log-dirs describe", "log-dirs move",
     "bench produce", "bench consume", "bench latency",
 ]  # fmt: skip
 #: These need no cluster to talk to.
-LOCAL = ("up", "ps", "down", "restart", "format", "log")
+LOCAL = ("up", "ps", "down", "restart", "format", "random-uuid", "log", "metadata")
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -26,9 +27,7 @@ def test_every_command_has_help_with_an_example(command: str, capsys: pytest.Cap
     assert f"    headrace {command} " in capsys.readouterr().out + " "
 
 
-@pytest.mark.parametrize(
-    "command", [c for c in COMMANDS if c.split()[0] not in ("up", "ps", "down", "restart", "format", "log")]
-)
+@pytest.mark.parametrize("command", [c for c in COMMANDS if c.split()[0] not in LOCAL])
 def test_every_client_command_takes_bootstrap_from_flag_and_environment(
     command: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

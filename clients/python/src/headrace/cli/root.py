@@ -24,6 +24,7 @@ _HOMES = {
     "cluster": "describe",
     "log": "log",
     "log-dirs": "log_dirs",
+    "metadata": "metadata",
     "bench": "bench",
     "groups": "later",
     "partitions": "later",

@@ -1,0 +1,199 @@
+"""``metadata dump|ls|cat``: the metadata log of a node, read from its files without a controller."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from headrace_core.errors import CorruptLogError, HeadraceError, InvalidArgumentError, MissingDependencyError
+
+from .output import Output, OutputFormat, note, print_json, say
+
+if TYPE_CHECKING:
+    from headrace_core.log.dump import Problem
+    from headrace_core.shell.tree import Node
+
+_Path = Annotated[
+    Path, typer.Argument(help="A node's directory, or the metadata log's own (__cluster_metadata-0) in it.")
+]
+_PLACE = "/topics/orders/0, /brokers/1, /configs, /local/quorum ..."
+
+
+def register(app: typer.Typer) -> None:
+    group = typer.Typer(help="Look into a metadata log's files, without a controller.", no_args_is_help=True)
+    group.callback()(_group)
+    group.command("dump")(dump)
+    group.command("ls")(ls)
+    group.command("cat")(cat)
+    app.add_typer(group, name="metadata")
+
+
+def _group() -> None:
+    """Look into a metadata log's files, without a controller.
+
+    Changes nothing and takes no lock, so a running node's directory can be read too. What stands at the end of a
+    controller's log may not be decided yet: a majority must have it.
+    """
+
+
+def dump(
+    path: Annotated[
+        Path,
+        typer.Argument(help="A node's directory, its __cluster_metadata-0, or one .log or .checkpoint file in it."),
+    ],
+    output: Output = OutputFormat.TEXT,
+) -> None:
+    """Print every record of all snapshots and of the log, one JSON object a line; control records too.
+
+    Exit code 1 on damage; each problem is a line on stderr with file, position and offset.
+
+    \b
+    Examples:
+      headrace metadata dump ./cluster/controller-1
+      headrace metadata dump ./cluster/controller-1/__cluster_metadata-0/00000000000000000000.log -o json
+    """
+    reading, fs = _room(), _files()
+    from headrace_core.log.dump import Note, Problem
+    from headrace_core.shell.state import document
+
+    rows: list[dict[str, Any]] = []
+    problems: list[Problem] = []
+    notes: list[Note] = []
+    for found in reading.read(fs, str(path)):
+        if isinstance(found, Note):
+            notes.append(found)
+        elif isinstance(found, Problem):
+            problems.append(found)
+        else:
+            try:
+                row = document(found)
+            except HeadraceError as error:
+                problems.append(Problem(found.path, found.position, found.record.offset, error.message))
+                continue
+            if output is OutputFormat.JSON:
+                rows.append(row)
+            else:
+                say(json.dumps(row))
+    if output is OutputFormat.JSON:
+        print_json(
+            {
+                "path": str(path),
+                "sound": not problems,
+                "records": rows,
+                "problems": [_problem(each) for each in problems],
+                "notes": [_problem(each) for each in notes],
+            }
+        )
+    _tell(problems, notes)
+
+
+def ls(
+    path: _Path,
+    place: Annotated[str, typer.Argument(help=f"Where to look: {_PLACE}")] = "/",
+    output: Output = OutputFormat.TEXT,
+) -> None:
+    """List what is in a place of the cluster's state, as kafka-metadata-shell has it.
+
+    \b
+    Examples:
+      headrace metadata ls ./cluster/controller-1
+      headrace metadata ls ./cluster/controller-1 /topics/orders
+    """
+    node, problems, notes = _at(path, place)
+    names = [place.rstrip("/").rpartition("/")[2]] if _is_file(node) else node.names()  # type: ignore[union-attr]
+    if output is OutputFormat.JSON:
+        print_json(names)
+    else:
+        for name in names:
+            say(name)
+    _tell(problems, notes)
+
+
+def cat(
+    path: _Path,
+    place: Annotated[str, typer.Argument(help=f"What to print: {_PLACE}")],
+    output: Output = OutputFormat.TEXT,
+) -> None:
+    """Print one thing of the cluster's state.
+
+    \b
+    Examples:
+      headrace metadata cat ./cluster/controller-1 /topics/orders/0
+      headrace metadata cat ./cluster/controller-1 /local/quorum -o json
+    """
+    node, problems, notes = _at(path, place)
+    if not _is_file(node):
+        raise InvalidArgumentError(f"{place} is a directory; `headrace metadata ls {path} {place}` lists it")
+    value = node.value  # type: ignore[union-attr]
+    if output is OutputFormat.JSON:
+        print_json(value)
+    elif isinstance(value, dict | list):
+        say(json.dumps(value, indent=2))
+    else:
+        say(str(value))
+    _tell(problems, notes)
+
+
+def _room() -> Any:
+    try:
+        from headrace_core.shell import reading
+    except ModuleNotFoundError as error:
+        if error.name != "msgspec":
+            raise
+        raise MissingDependencyError(
+            "reading metadata needs msgspec, which is not installed; get it with: pip install 'headrace[cluster]'"
+        ) from None
+    return reading
+
+
+def _files() -> Any:
+    from headrace_core.log.files import RealFileSystem
+
+    return RealFileSystem()
+
+
+def _at(path: Path, place: str) -> tuple[Node, list[Any], list[Any]]:
+    _room()
+    from headrace_core.shell.state import load
+    from headrace_core.shell.tree import resolve, tree
+
+    state = load(_files(), str(path))
+    try:
+        node = resolve(tree(state), place)
+    except InvalidArgumentError:
+        _print(state.problems, state.notes)
+        raise
+    return node, state.problems, state.notes
+
+
+def _is_file(node: Node) -> bool:
+    from headrace_core.shell.tree import File
+
+    return isinstance(node, File)
+
+
+def _problem(problem: Problem) -> dict[str, Any]:
+    return {
+        "path": problem.path,
+        "position": None if problem.position < 0 else problem.position,
+        "offset": None if problem.offset < 0 else problem.offset,
+        "what": problem.what,
+        "cure": problem.cure,
+    }
+
+
+def _print(problems: Iterable[Problem], notes: Iterable[Problem]) -> None:
+    for each in notes:
+        note(f"headrace: {each}; {each.cure}")
+    for each in problems:
+        note(f"headrace: {each} [{CorruptLogError.code}]")
+
+
+def _tell(problems: list[Problem], notes: Iterable[Problem]) -> None:
+    _print(problems, notes)
+    if problems:
+        raise typer.Exit(1)

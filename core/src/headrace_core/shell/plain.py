@@ -1,0 +1,35 @@
+"""Metadata values as JSON has them: ids as text, structs and tables as objects."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from ..node.ids import ID_BYTES, id_to_text
+
+
+def plain(value: Any) -> Any:
+    """``value`` out of dicts, lists, text and numbers. Bytes: 16 of them are an id, others are hexadecimal."""
+    if isinstance(value, enum.Enum):
+        return value.name.lower()
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, bytes):
+        return id_to_text(value) if len(value) == ID_BYTES else value.hex()
+    if isinstance(value, msgspec.Struct):
+        return {name: plain(getattr(value, name)) for name in value.__struct_fields__}
+    if dataclasses.is_dataclass(value):
+        return {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return {key_text(key): plain(item) for key, item in value.items()}
+    return [plain(item) for item in value]
+
+
+def key_text(key: Any) -> str:
+    """A table's key as a name: ``(topic id, 3)`` -> ``JEXY6aqzQY-32P5TStzaFg-3``."""
+    parts = key if isinstance(key, tuple) else (key,)
+    return "-".join(str(plain(part)) for part in parts)
