@@ -34,7 +34,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
@@ -44,23 +44,15 @@ from headrace_core.errors import (
     HeadraceError,
     NotControllerError,
     RequestTimedOutError,
-    UnknownServerError,
 )
 from headrace_core.metadata import MetadataImage
-from headrace_core.metadata.codec import encode_decision
 from headrace_core.telemetry import Emitter
 
 from .applying import Applier, Subscriber
 from .cluster.core import ClusterCore
 from .cluster.decision import Decision
-from .cluster.requests import (
-    AlterConfigs,
-    Bootstrap,
-    CreatePartitions,
-    CreateTopics,
-    FenceSilentBrokers,
-    Request,
-)
+from .cluster.requests import Bootstrap, Request
+from .deciding import Decider
 from .raft import (
     NOBODY,
     AppendRequest,
@@ -82,14 +74,10 @@ __all__ = ["Answer", "QuorumController", "QuorumSettings"]
 
 #: Requests that are decided in one turn.
 TURN_REQUESTS_MAX = 1_000
-#: What time demands is decided at most so often in one turn.
-_UPKEEP_MAX = 16
 #: Ticks of an election time-out.
 _TICKS = 10
 #: Time-outs that a voter among several stands back after its disk was too full to write.
 _STAND_BACK_TIMEOUTS = 4
-#: What asks for more metadata to be kept; all else keeps the cluster alive, or makes room.
-_GROWTH = (CreateTopics, CreatePartitions, AlterConfigs)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,6 +90,8 @@ class QuorumSettings:
     snapshot_bytes: int = 20 * 1024 * 1024
     #: metadata.log.max.snapshot.interval.ms; 0: never by time
     snapshot_interval_ms: float = 3_600_000
+    #: controller.quorum.voters: where voters are whose addresses are not in the log, "host:port" by node id.
+    voter_addresses: Mapping[int, str] = field(default_factory=dict)
     raft: RaftSettings = field(default_factory=lambda: RaftSettings(election_ticks=_TICKS))
 
     @property
@@ -169,6 +159,7 @@ class QuorumController:
         self._send = send
         self._emitter = emitter or Emitter()
         self._applier = Applier(core, storage, cluster_id, self._emitter)
+        self._decider = Decider(core, storage, clock)
         self._raft = self._new_raft()
         # asked for, and not answered yet
         self._inbox: deque[_Asked | _VoterChange] = deque()
@@ -192,7 +183,6 @@ class QuorumController:
         self._stands_back_until_ms = 0.0
         self._now_ms = clock.monotonic_ms()
         self._last_tick_ms = self._now_ms
-        self._last_upkeep_ms = self._now_ms
 
     # -- what others see ----------------------------------------------------------------------------------------------
 
@@ -222,6 +212,13 @@ class QuorumController:
     def voters(self) -> VoterSet:
         """The latest set in the log, committed or not."""
         return self._raft.voters
+
+    @property
+    def addresses(self) -> Mapping[int, str]:
+        """Where the voters are, "host:port" of their internal listeners by node id, as far as that is known."""
+        voters, configured = self._raft.voters, self.settings.voter_addresses
+        found = {key.node_id: voters.address(key.node_id) or configured.get(key.node_id, "") for key in voters}
+        return {node_id: address for node_id, address in found.items() if address}
 
     @property
     def raft(self) -> RaftNode:
@@ -262,9 +259,11 @@ class QuorumController:
             return NotControllerError(f"controller {self.node_id} has been elected and is not ready yet; try again")
         if leader == NOBODY:
             return NotControllerError(f"controller {self.node_id} does not lead, and knows nobody who does; try again")
-        address = self._raft.voters.address(leader)
+        address = self.addresses.get(leader, "")
+        where = f"controller {leader}{address and f' at {address}'}"
         return NotControllerError(
-            f"controller {self.node_id} does not lead; controller {leader}{address and f' at {address}'} does"
+            f"controller {self.node_id} does not lead; {where} does",
+            leader=(leader, self._raft.term, address) if address else None,
         )
 
     # -- a life begins ------------------------------------------------------------------------------------------------
@@ -460,22 +459,9 @@ class QuorumController:
             raft.tick()
             self._resign_if_deposed()
             if self.is_active:
-                self._upkeep(now_ms)
+                self._decider.upkeep(raft, now_ms)
         elif self._is_sole_voter and raft.role is Role.FOLLOWER and (self._inbox or not self._was_full):
             raft.tick()  # it waits for nobody
-
-    def _upkeep(self, now_ms: float) -> None:
-        """What time alone demands; first of all, to forgive what was missed while this process stood still."""
-        session_ms = self._core.settings.broker_session_timeout_ms
-        paused_ms, self._last_upkeep_ms = now_ms - self._last_upkeep_ms, now_ms
-        if paused_ms > session_ms / 2:
-            logger.warning("this process stood still for %.0f ms; every broker's session begins anew", paused_ms)
-            self._core.lead(now_ms)
-        for _ in range(_UPKEEP_MAX):
-            decision = self._core.decide(FenceSilentBrokers(), now_ms)
-            if not decision.records:
-                return
-            self._propose(decision)
 
     # -- deciding -----------------------------------------------------------------------------------------------------
 
@@ -486,44 +472,14 @@ class QuorumController:
             if isinstance(asked, _VoterChange):
                 self._change_voters(asked)
                 continue
-            decision = self._decide(asked.request, now_ms)
-            self._propose(decision)
+            decision = self._decider.decide(asked.request, now_ms)
+            self._decider.propose(self._raft, decision)
             if asked.done is not None:
                 self._wait(decision, asked.done)
 
-    def _decide(self, request: Request, now_ms: float) -> Decision:
-        """Deciding changes nothing, so a rule that stumbles over a request costs that request only, not the cluster its
-        controller."""
-        try:
-            decision = self._core.decide(request, now_ms)
-            if decision.records and isinstance(request, _GROWTH):
-                full = self._storage.refusal(len(decision.records))
-                return decision if full is None else Decision(failure=full)
-            return decision
-        except OSError:  # the disk is gone
-            raise
-        except Exception as error:
-            logger.exception("%s could not be decided", type(request).__name__)
-            return Decision(failure=UnknownServerError(f"{type(request).__name__}: {type(error).__name__}: {error}"))
-
-    def _propose(self, decision: Decision) -> None:
-        speculative = self._core.speculative
-        if not decision.records:
-            self._core.accept(decision, speculative.next_offset, speculative.epoch)
-            return
-        data = encode_decision(
-            decision.records,
-            timestamp_ms=self._clock.now_ms(),
-            base_offset=speculative.next_offset,
-            epoch=self._raft.term,
-        )
-        entry = self._raft.propose(data, len(decision.records))
-        assert entry.base_offset == speculative.next_offset, "the log and the speculation have parted"
-        self._core.accept(decision, entry.next_offset, entry.term)
-
     def _wait(self, decision: Decision, done: Done) -> None:
         """Until what it was decided on is committed; if it is, until nobody else can have decided anything since."""
-        offset = self._core.speculative.next_offset
+        offset = self._decider.end
         result = Answer(decision.reply, offset) if decision.failure is None else decision.failure
         if offset > self._applier.applied:
             self._decisions.add(offset, self._raft.term, result, done)
@@ -536,8 +492,7 @@ class QuorumController:
         except HeadraceError as error:
             self._tell(change.done, error)
             return
-        assert entry.base_offset == self._core.speculative.next_offset, "the log and the speculation have parted"
-        self._core.skip(entry.next_offset, entry.term)
+        self._decider.skip(entry)
         self._decisions.add(entry.next_offset, entry.term, Answer(None, entry.next_offset), change.done)
 
     # -- snapshots ----------------------------------------------------------------------------------------------------
@@ -560,8 +515,7 @@ class QuorumController:
         now_ms = self._clock.monotonic_ms()
         self._active_term = raft.term
         self._has_caught_up = True
-        self._last_upkeep_ms = now_ms
-        self._core.lead(now_ms)
+        self._decider.lead(now_ms)
         self._outcomes += self._decisions.lead(raft.log_end_offset)
         for key in self._observers:
             raft.observe(key)
@@ -569,7 +523,7 @@ class QuorumController:
         if decision.failure is not None:
             raise decision.failure
         if decision.records:
-            self._propose(decision)
+            self._decider.propose(raft, decision)
         self._is_due = True
         logger.info("controller %d leads in term %d, from offset %d on", self.node_id, raft.term, raft.log_end_offset)
 
