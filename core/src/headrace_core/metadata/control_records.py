@@ -1,0 +1,329 @@
+"""The control records of the metadata log and of its snapshots, in Kafka's own bytes, so that its tools read ours.
+
+    type  record                 where                                      source
+    ----  ---------------------  -----------------------------------------  ------------------------
+    2     LeaderChangeMessage    first in each term of the log              KIP-595, version 1
+    3     SnapshotHeaderRecord   first in a snapshot                        KIP-630
+    4     SnapshotFooterRecord   last in a snapshot                         KIP-630
+    5     KRaftVersionRecord     behind the header: 1, voters are in here   KIP-853
+    6     KRaftVotersRecord      a change of the voters; in each snapshot   KIP-853
+
+A control record's key is (version: int16, type: int16), its value a message of Kafka's "flexible" encoding: fixed-size
+integers are big-endian, lengths are unsigned varints of length + 1, and every struct ends with its tagged fields
+(KIP-482). Tagged fields that we do not know are skipped, as Kafka skips ours.
+"""
+
+from __future__ import annotations
+
+import enum
+import struct
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, TypeVar
+
+from ..errors import CorruptLogError, UnsupportedVersionError
+from ..records import decode_batch, encode_batch
+
+T = TypeVar("T")
+
+NO_DIRECTORY_ID = bytes(16)
+#: The listener on which voters reach each other.
+VOTER_LISTENER = "internal"
+
+_KEY = struct.Struct(">hh")
+_HEADER = struct.Struct(">hq")
+_FOOTER = struct.Struct(">h")
+_VERSION = struct.Struct(">hh")
+_PLACE = struct.Struct(">q")
+#: Ours, in a snapshot's header: which offset the image has seen everything below. Kafka numbers its own from 0.
+_PLACE_TAG = 10_000
+_KRAFT_VERSION = 1
+_ITEMS_MAX = 1_000
+
+
+class ControlType(enum.IntEnum):
+    """Kafka's ControlRecordType, as far as metadata goes."""
+
+    LEADER_CHANGE = 2
+    SNAPSHOT_HEADER = 3
+    SNAPSHOT_FOOTER = 4
+    KRAFT_VERSION = 5
+    KRAFT_VOTERS = 6
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotVoter:
+    """A voter: a node on its disk, and where it is reached ("host:port"; "" when nobody said so)."""
+
+    node_id: int
+    directory_id: bytes
+    address: str = ""
+
+
+class LeaderChange(NamedTuple):
+    """Who leads the term, and the (node id, directory id) of those that vote in it."""
+
+    leader_id: int
+    voters: tuple[tuple[int, bytes], ...]
+
+
+class SnapshotHeader(NamedTuple):
+    """``next_offset``: the image has seen everything below it; ``timestamp_ms``: of the last record below it."""
+
+    next_offset: int
+    timestamp_ms: int
+
+
+class ControlRecord(NamedTuple):
+    type: ControlType
+    value: bytes
+
+
+# ---------------------------------------------------------------------------------------------- batches
+
+
+def encode_control_batch(records: Iterable[ControlRecord], *, base_offset: int, epoch: int, timestamp_ms: int) -> bytes:
+    """A control batch of these records."""
+    return encode_batch(
+        [(timestamp_ms, _KEY.pack(0, record.type), record.value, ()) for record in records],
+        base_offset=base_offset,
+        leader_epoch=epoch,
+        control=True,
+    )
+
+
+def decode_control_batch(data: bytes | memoryview, position: int = 0) -> list[ControlRecord]:
+    """The records of the control batch at ``position``. CorruptMessageError: the batch is damaged. CorruptLogError: its
+    records are none of ours. UnsupportedVersionError: a kind of record that this version does not know."""
+    found = []
+    for record in decode_batch(data, position):
+        key = record.key
+        if key is None or len(key) < _KEY.size or record.value is None:
+            raise CorruptLogError(f"offset {record.offset}: a control record without a type")
+        number = _KEY.unpack_from(key)[1]
+        try:
+            control_type = ControlType(number)
+        except ValueError:
+            raise UnsupportedVersionError(
+                f"offset {record.offset}: a control record of type {number}, which this version does not know: "
+                "upgrade this node"
+            ) from None
+        found.append(ControlRecord(control_type, bytes(record.value)))
+    return found
+
+
+# ---------------------------------------------------------------------------------------------- values
+
+
+def leader_change(leader_id: int, voters: Sequence[tuple[int, bytes]]) -> ControlRecord:
+    """The note that a new leader writes first. Who granted their vote is not said, but for the leader itself."""
+    granting = [(node_id, directory_id) for node_id, directory_id in voters if node_id == leader_id]
+    value = struct.pack(">hi", 1, leader_id) + _array(voters, _voter_key) + _array(granting, _voter_key) + b"\0"
+    return ControlRecord(ControlType.LEADER_CHANGE, value)
+
+
+def parse_leader_change(value: bytes) -> LeaderChange:
+    """CorruptLogError when it is none. Version 0 names no directories."""
+
+    def parse(reader: _Reader) -> LeaderChange:
+        has_directories = reader.integer(2) >= 1
+        leader_id = reader.integer(4)
+        voters = reader.array(lambda: _read_voter_key(reader, has_directories=has_directories))
+        return LeaderChange(leader_id, tuple(voters))
+
+    return _parsed("LeaderChangeMessage", value, parse)
+
+
+def kraft_voters(voters: Iterable[SnapshotVoter]) -> ControlRecord:
+    """A set of voters."""
+    value = struct.pack(">h", 0) + _array(list(voters), _voter) + b"\0"
+    return ControlRecord(ControlType.KRAFT_VOTERS, value)
+
+
+def parse_kraft_voters(value: bytes) -> tuple[SnapshotVoter, ...]:
+    """CorruptLogError when it is none."""
+
+    def parse(reader: _Reader) -> tuple[SnapshotVoter, ...]:
+        reader.integer(2)
+        return tuple(reader.array(lambda: _read_voter(reader)))
+
+    return _parsed("KRaftVotersRecord", value, parse)
+
+
+def kraft_version() -> ControlRecord:
+    """The quorum's own feature level: voters are in the log and in snapshots."""
+    return ControlRecord(ControlType.KRAFT_VERSION, _VERSION.pack(0, _KRAFT_VERSION) + b"\0")
+
+
+def parse_kraft_version(value: bytes) -> int:
+    """CorruptLogError when it is none; UnsupportedVersionError when it is newer than this Headrace."""
+    version = _parsed("KRaftVersionRecord", value, lambda reader: (reader.integer(2), reader.integer(2))[1])
+    if version > _KRAFT_VERSION:
+        raise UnsupportedVersionError(
+            f"the quorum's kraft.version is {version}, this version knows {_KRAFT_VERSION}: upgrade this node"
+        )
+    return version
+
+
+def snapshot_header(header: SnapshotHeader) -> ControlRecord:
+    """What a snapshot begins with."""
+    place = _PLACE.pack(header.next_offset)
+    tagged = _uvarint(1) + _uvarint(_PLACE_TAG) + _uvarint(len(place)) + place
+    return ControlRecord(ControlType.SNAPSHOT_HEADER, _HEADER.pack(0, header.timestamp_ms) + tagged)
+
+
+def parse_snapshot_header(value: bytes) -> SnapshotHeader:
+    """CorruptLogError when it is none."""
+
+    def parse(reader: _Reader) -> SnapshotHeader:
+        reader.integer(2)
+        timestamp_ms = reader.integer(8)
+        tagged = reader.tagged()
+        if len(tagged.get(_PLACE_TAG, b"")) != _PLACE.size:
+            raise ValueError("it does not say which offset it belongs to")
+        return SnapshotHeader(_PLACE.unpack(tagged[_PLACE_TAG])[0], timestamp_ms)
+
+    return _parsed("SnapshotHeaderRecord", value, parse)
+
+
+def snapshot_footer() -> ControlRecord:
+    """What a snapshot ends with; one without it is not whole."""
+    return ControlRecord(ControlType.SNAPSHOT_FOOTER, _FOOTER.pack(0) + b"\0")
+
+
+# ---------------------------------------------------------------------------------------------- structs within
+
+
+_VOTER = struct.Struct(">i16s")
+_PORT = struct.Struct(">H")
+_FEATURE = struct.Struct(">hh")
+
+
+def _voter_key(voter: tuple[int, bytes]) -> bytes:
+    return _VOTER.pack(*voter) + b"\0"
+
+
+def _read_voter_key(reader: _Reader, *, has_directories: bool) -> tuple[int, bytes]:
+    voter = reader.integer(4), reader.raw(16) if has_directories else NO_DIRECTORY_ID
+    reader.tagged()
+    return voter
+
+
+def _voter(voter: SnapshotVoter) -> bytes:
+    endpoints = [split_address(voter.address)] if voter.address else []
+    feature = _FEATURE.pack(0, _KRAFT_VERSION) + b"\0"
+    return _VOTER.pack(voter.node_id, voter.directory_id) + _array(endpoints, _endpoint) + feature + b"\0"
+
+
+def _read_voter(reader: _Reader) -> SnapshotVoter:
+    node_id, directory_id = reader.integer(4), reader.raw(16)
+    endpoints = reader.array(lambda: _read_endpoint(reader))
+    reader.raw(_FEATURE.size)
+    reader.tagged()  # of the feature
+    reader.tagged()  # of the voter
+    return SnapshotVoter(node_id, directory_id, join_address(*endpoints[0]) if endpoints else "")
+
+
+def _endpoint(endpoint: tuple[str, int]) -> bytes:
+    host, port = endpoint
+    return _text(VOTER_LISTENER) + _text(host) + _PORT.pack(port) + b"\0"
+
+
+def _read_endpoint(reader: _Reader) -> tuple[str, int]:
+    reader.text()
+    host, port = reader.text(), reader.integer(2) & 0xFFFF
+    reader.tagged()
+    return host, port
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """("host", port) of "host:port", an IPv6 address in brackets. ValueError."""
+    host, colon, port = address.rpartition(":")
+    if not (colon and host and port.isdecimal() and int(port) < 1 << 16):
+        raise ValueError(f"{address!r} is not host:port")
+    return (host[1:-1] if host.startswith("[") and host.endswith("]") else host), int(port)
+
+
+def join_address(host: str, port: int) -> str:
+    """The inverse of ``split_address``."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+# ---------------------------------------------------------------------------------------------- Kafka's encoding
+
+
+def _uvarint(value: int) -> bytes:
+    encoded = bytearray()
+    while value > 0x7F:
+        encoded.append(value & 0x7F | 0x80)
+        value >>= 7
+    encoded.append(value)
+    return bytes(encoded)
+
+
+def _array(items: Sequence[T], encode: Callable[[T], bytes]) -> bytes:
+    return _uvarint(len(items) + 1) + b"".join(map(encode, items))
+
+
+def _text(text: str) -> bytes:
+    data = text.encode()
+    return _uvarint(len(data) + 1) + data
+
+
+class _Reader:
+    """Reads a value front to back. ValueError where it ends too early, or says what cannot be."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._at = 0
+
+    def raw(self, size: int) -> bytes:
+        found = self._data[self._at : self._at + size]
+        if len(found) < size:
+            raise ValueError(f"it ends at byte {len(self._data)}, in the middle of a field")
+        self._at += size
+        return found
+
+    def integer(self, size: int) -> int:
+        """Signed, of ``size`` bytes."""
+        return int.from_bytes(self.raw(size), "big", signed=True)
+
+    def uvarint(self) -> int:
+        value = shift = 0
+        while shift < 35:
+            byte = self.raw(1)[0]
+            value |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                return value
+            shift += 7
+        raise ValueError("a length of more than five bytes")
+
+    def text(self) -> str:
+        length = self.uvarint()
+        if not length:
+            raise ValueError("a text is missing")
+        return self.raw(length - 1).decode()
+
+    def array(self, read: Callable[[], T]) -> list[T]:
+        length = self.uvarint()
+        if not 0 < length <= _ITEMS_MAX:
+            raise ValueError(f"an array of {length - 1} items")
+        return [read() for _ in range(length - 1)]
+
+    def tagged(self) -> dict[int, bytes]:
+        """The tagged fields of a struct: tag -> bytes."""
+        count = self.uvarint()
+        if count > _ITEMS_MAX:
+            raise ValueError(f"{count} tagged fields")
+        found = {}
+        for _ in range(count):
+            tag = self.uvarint()
+            found[tag] = self.raw(self.uvarint())
+        return found
+
+
+def _parsed(what: str, value: bytes, parse: Callable[[_Reader], T]) -> T:
+    try:
+        return parse(_Reader(value))
+    except ValueError as error:
+        raise CorruptLogError(f"a {what} that cannot be read: {error}") from None
