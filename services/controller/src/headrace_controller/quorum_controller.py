@@ -43,7 +43,6 @@ from headrace_core.errors import (
     DiskFullError,
     HeadraceError,
     NotControllerError,
-    RequestTimedOutError,
 )
 from headrace_core.metadata import MetadataImage
 from headrace_core.telemetry import Emitter
@@ -66,7 +65,7 @@ from .raft import (
     VoterSet,
 )
 from .storage import MetadataStorage
-from .waiting import Answer, Decisions, Done, Outcome
+from .waiting import Answer, Decisions, Done, HandOver, Outcome, Reads
 
 logger = logging.getLogger("headrace.controller")
 
@@ -118,19 +117,6 @@ class _VoterChange(NamedTuple):
     done: Done
 
 
-class _Read(NamedTuple):
-    """Waits until this node is known to lead still. ``result`` None: the metadata offset is the answer."""
-
-    result: Answer | HeadraceError | None
-    done: Done
-
-
-class _Transfer(NamedTuple):
-    to: ReplicaKey
-    term: int
-    done: Done
-
-
 class QuorumController:
     """See the module. Whoever calls ``begin`` calls ``persist`` if that said so, and then ``finish``; an error that
     leaves one of them is final. ``done`` is called once for each thing that was asked for, from ``finish`` or
@@ -164,10 +150,8 @@ class QuorumController:
         # asked for, and not answered yet
         self._inbox: deque[_Asked | _VoterChange] = deque()
         self._decisions = Decisions(node_id)
-        self._reads: dict[int, _Read] = {}
-        self._reads_asked = 0
-        self._confirmed: deque[tuple[int, _Read]] = deque()
-        self._transfer: _Transfer | None = None
+        self._reads = Reads()
+        self._hand_over = HandOver()
         self._outcomes: list[Outcome] = []
         # of this turn
         self._ready: Ready | None = None
@@ -334,7 +318,10 @@ class QuorumController:
         """A linearizable barrier: ``done(metadata_offset)`` once the image here holds everything that was answered
         before this call, by anybody. NotControllerError unless this node leads."""
         self._is_due = True
-        self._ask_to_read(_Read(None, done))
+        try:
+            self._reads.ask(self._raft, done)
+        except NotControllerError:
+            self._tell(done, self.not_controller())
 
     def add_voter(self, key: ReplicaKey, address: str, done: Done) -> None:
         """Make an observer that has caught up a voter: ``done(Answer)`` when that is committed. The errors of
@@ -352,25 +339,19 @@ class QuorumController:
         RequestTimedOutError: it did not take over within an election time-out, and this node goes on leading."""
         self._is_due = True
         try:
-            if self._transfer is not None:
-                raise RequestTimedOutError(f"the lead is being handed over to {self._transfer.to}; try again")
-            self._raft.transfer(key)
+            self._hand_over.begin(self._raft, key, done)
         except NotControllerError:
             self._tell(done, self.not_controller())
         except HeadraceError as error:
             self._tell(done, error)
-        else:
-            self._transfer = _Transfer(key, self._raft.term, done)
 
     def fail_all(self, error: HeadraceError) -> None:
         """This life ends: everybody who waits is told ``error``. Whether what was appended will come to be committed
         is not known then."""
         self._fail_inbox(error)
         self._outcomes += self._decisions.drop(error)
-        self._fail_reads(error)
-        if self._transfer is not None:
-            self._tell(self._transfer.done, error)
-            self._transfer = None
+        self._outcomes += self._reads.drop(error)
+        self._outcomes += self._hand_over.drop(error)
         self._answer()
 
     # -- a turn -------------------------------------------------------------------------------------------------------
@@ -392,7 +373,7 @@ class QuorumController:
         self._resign_if_deposed()
         self._tick(now_ms)
         if self.is_active:
-            if self._transfer is None:
+            if not self._hand_over:
                 self._decide_inbox(now_ms)
         elif self._raft.role is not Role.LEADER and not self._is_sole_voter and self._inbox:
             self._fail_inbox(self.not_controller())
@@ -425,7 +406,7 @@ class QuorumController:
                 self._send(ready.replies)
             self._raft.persisted(ready, snapshot_is_sound=self._snapshot_is_sound)
             self._snapshot_is_sound = True
-            self._note_reads(ready)
+            self._outcomes += self._reads.note(ready, self.not_controller)
         self._resign_if_deposed()
         self._apply(ready)
         self._become_active_if_ready()
@@ -443,7 +424,7 @@ class QuorumController:
             or raft.role is not ready.role
             or raft.term != ready.term
             or ready.chunk is not None
-            or bool(self._inbox and self.is_active and self._transfer is None)
+            or bool(self._inbox and self.is_active and not self._hand_over)
         )
 
     # -- time ---------------------------------------------------------------------------------------------------------
@@ -484,7 +465,7 @@ class QuorumController:
         if offset > self._applier.applied:
             self._decisions.add(offset, self._raft.term, result, done)
         else:
-            self._ask_to_read(_Read(result, done))
+            self._reads.ask(self._raft, done, result)
 
     def _change_voters(self, change: _VoterChange) -> None:
         try:
@@ -548,53 +529,14 @@ class QuorumController:
         if self._catch_up_to is not None and self._applier.applied >= self._catch_up_to:
             self._has_caught_up = True
 
-    def _ask_to_read(self, read: _Read) -> None:
-        try:
-            self._raft.read(self._reads_asked)
-        except NotControllerError:
-            self._tell(read.done, self.not_controller())
-        else:
-            self._reads[self._reads_asked] = read
-            self._reads_asked += 1
-
-    def _note_reads(self, ready: Ready) -> None:
-        for token, offset in ready.reads:
-            assert isinstance(token, int)
-            self._confirmed.append((offset, self._reads.pop(token)))
-        for token in ready.reads_failed:
-            assert isinstance(token, int)
-            self._tell(self._reads.pop(token).done, self.not_controller())
-
-    def _fail_reads(self, error: HeadraceError) -> None:
-        for read in (*(read for _, read in self._confirmed), *self._reads.values()):
-            self._tell(read.done, error)
-        self._confirmed.clear()
-        self._reads.clear()
-
     def _settle(self) -> None:
         """Whose answer is known now?"""
         applied = self._applier.applied
         if self._decisions:
             self._outcomes += self._decisions.settle(applied, self._raft.log)
-        while self._confirmed and self._confirmed[0][0] <= applied:
-            _, read = self._confirmed.popleft()
-            self._tell(read.done, applied if read.result is None else read.result)
-        transfer = self._transfer
-        if transfer is not None:
-            if self._raft.term > transfer.term or self._raft.role is not Role.LEADER:
-                if self._raft.leader == NOBODY:
-                    return
-                self._transfer = None
-                self._tell(
-                    transfer.done,
-                    Answer(None, applied) if self._raft.leader == transfer.to.node_id else self.not_controller(),
-                )
-            elif self._raft.transferring_to is None:
-                self._transfer = None
-                error = f"controller {transfer.to} did not take over; controller {self.node_id} goes on leading"
-                self._tell(
-                    transfer.done, Answer(None, applied) if transfer.to == self.key else RequestTimedOutError(error)
-                )
+        self._outcomes += self._reads.settle(applied)
+        if self._hand_over:
+            self._outcomes += self._hand_over.settle(self._raft, applied)
 
     def _tell(self, done: Done, result: object) -> None:
         self._outcomes.append(Outcome(done, result))
@@ -633,7 +575,7 @@ class QuorumController:
         else:
             self._stands_back_until_ms = self._now_ms + _STAND_BACK_TIMEOUTS * self.settings.election_timeout_ms
             self._raft.may_lead = False
-        self._fail_reads(error if alone else self.not_controller())
+        self._outcomes += self._reads.drop(error if alone else self.not_controller())
         self._is_due = False
 
     def _disk_has_room(self) -> None:

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from headrace_core.errors import HeadraceError, NotControllerError, RequestTimedOutError
 
-from .raft import RaftLog
+from .raft import NOBODY, RaftLog, RaftNode, Ready, ReplicaKey, Role
 
 #: Called exactly once, with what was asked for or with a HeadraceError.
 Done = Callable[[Any], None]
@@ -107,3 +107,94 @@ class Decisions:
         return NotControllerError(
             f"controller {self._node_id} lost the lead before the request was committed; nothing of it was done"
         )
+
+
+class _Read(NamedTuple):
+    """``result`` None: the metadata offset is the answer."""
+
+    result: Answer | HeadraceError | None
+    done: Done
+
+
+class Reads:
+    """Those who wait until it is certain that nobody else leads (ReadIndex; raft/reads.py)."""
+
+    def __init__(self) -> None:
+        self._asked = 0
+        self._reads: dict[int, _Read] = {}
+        self._confirmed: deque[tuple[int, _Read]] = deque()
+
+    def ask(self, raft: RaftNode, done: Done, result: Answer | HeadraceError | None = None) -> None:
+        """``done(result)`` when raft confirms it, or the metadata offset then. NotControllerError unless it leads."""
+        raft.read(self._asked)
+        self._reads[self._asked] = _Read(result, done)
+        self._asked += 1
+
+    def note(self, ready: Ready, refusal: Callable[[], HeadraceError]) -> list[Outcome]:
+        """What raft says of those that were asked; those that failed."""
+        for token, offset in ready.reads:
+            assert isinstance(token, int)
+            self._confirmed.append((offset, self._reads.pop(token)))
+        failed = [token for token in ready.reads_failed if isinstance(token, int)]
+        return [Outcome(self._reads.pop(token).done, refusal()) for token in failed]
+
+    def settle(self, applied: int) -> list[Outcome]:
+        """Everything below ``applied`` is in the image."""
+        settled = []
+        while self._confirmed and self._confirmed[0][0] <= applied:
+            _, read = self._confirmed.popleft()
+            settled.append(Outcome(read.done, applied if read.result is None else read.result))
+        return settled
+
+    def drop(self, error: HeadraceError) -> list[Outcome]:
+        """All of them are told ``error``."""
+        dropped = [
+            Outcome(read.done, error) for read in (*(read for _, read in self._confirmed), *self._reads.values())
+        ]
+        self._confirmed.clear()
+        self._reads.clear()
+        return [Outcome(read.done, error) for read in reads]
+
+
+class HandOver:
+    """Somebody who waits until another voter leads; one at a time."""
+
+    def __init__(self) -> None:
+        self._to: ReplicaKey | None = None
+        self._term = -1
+        self._done: Done | None = None
+
+    def __bool__(self) -> bool:
+        return self._done is not None
+
+    def begin(self, raft: RaftNode, to: ReplicaKey, done: Done) -> None:
+        """NotControllerError, VoterNotFoundError, RequestTimedOutError (it is handing over already)."""
+        if self._done is not None:
+            raise RequestTimedOutError(f"the lead is being handed over to {self._to}; try again")
+        raft.transfer(to)
+        self._to, self._term, self._done = to, raft.term, done
+
+    def settle(self, raft: RaftNode, applied: int) -> list[Outcome]:
+        """Has it come to an end?"""
+        if self._done is None or self._to is None:
+            return []
+        still_leads = raft.role is Role.LEADER and raft.term == self._term
+        result: Answer | HeadraceError
+        if still_leads and raft.transferring_to is not None:
+            return []
+        if not still_leads and raft.leader == NOBODY:
+            return []
+        if raft.leader == self._to.node_id:
+            result = Answer(None, applied)
+        elif still_leads:
+            result = RequestTimedOutError(
+                f"controller {self._to} did not take over; controller {raft.node_id} leads on"
+            )
+        else:
+            result = NotControllerError(f"controller {raft.leader} has taken over, and not controller {self._to}")
+        return self.drop(result)
+
+    def drop(self, result: Answer | HeadraceError) -> list[Outcome]:
+        """Whoever waits is told ``result``."""
+        done, self._done = self._done, None
+        return [] if done is None else [Outcome(done, result)]
