@@ -148,9 +148,7 @@ class Reads:
 
     def drop(self, error: HeadraceError) -> list[Outcome]:
         """All of them are told ``error``."""
-        dropped = [
-            Outcome(read.done, error) for read in (*(read for _, read in self._confirmed), *self._reads.values())
-        ]
+        reads = [*(read for _, read in self._confirmed), *self._reads.values()]
         self._confirmed.clear()
         self._reads.clear()
         return [Outcome(read.done, error) for read in reads]
