@@ -71,8 +71,9 @@ def _voters(*voters: tuple[int, bytes, str, int]) -> bytes:
     )
 
 
-def _snapshot(records: tuple[MetadataRecord, ...], *, ended: bool = True) -> bytes:
-    head = _control(3, struct.pack(">q", 5) + b"\0") + _control(6, _voters((1, DISK, "h1", 19093)), base_offset=1)
+def _snapshot(records: tuple[MetadataRecord, ...], next_offset: int = 0, *, ended: bool = True) -> bytes:
+    place = b"\x01\x90\x4e\x08" + struct.pack(">q", next_offset)  # our tagged field 10,000
+    head = _control(3, struct.pack(">q", 5) + place) + _control(6, _voters((1, DISK, "h1", 19093)), base_offset=1)
     at = 2
     values = [(0, None, encode_record(record), ()) for record in records]
     body = encode_batch(values, base_offset=at) if values else b""
@@ -135,10 +136,10 @@ def test_dump_shows_every_record_of_snapshots_and_log_with_offset_and_term(write
         {
             "id": 1,
             "directory_id": id_to_text(DISK),
-            "endpoints": [{"listener": "internal", "host": "h1", "port": 19093}],
+            "address": "h1:19093",
         }
     ]
-    assert rows[3]["data"] == {"leader": 1, "voters": [{"id": 1}], "granting_voters": [{"id": 1}]}
+    assert rows[3]["data"] == {"leader": 1, "voters": [{"id": 1, "directory_id": id_to_text(bytes(16))}]}
     assert [row["term"] for row in rows[3:]] == [1] * 6
     assert rows[6]["data"]["name"] == "orders"
     assert rows[6]["data"]["topic_id"] == id_to_text(TOPIC)
@@ -198,7 +199,7 @@ def test_the_state_begins_with_the_newest_snapshot_and_goes_on_with_the_log(writ
             write(
                 {
                     FIRST: _snapshot(()),
-                    newest: _snapshot(STARTED),
+                    newest: _snapshot(STARTED, 5),
                     "00000000000000000005.log": _decision(5, change),
                 }
             )
@@ -217,10 +218,10 @@ def test_the_state_begins_with_the_newest_snapshot_and_goes_on_with_the_log(writ
 @pytest.mark.parametrize("cut", ["a flipped bit", "no footer", "half"])
 def test_a_damaged_snapshot_is_named_and_the_one_before_it_is_taken(write: Write, cut: str) -> None:
     newest = "00000000000000000005-0000000001.checkpoint"
-    whole = _snapshot(STARTED)
+    whole = _snapshot(STARTED, 5)
     damaged = {
         "a flipped bit": whole[:200] + bytes([whole[200] ^ 1]) + whole[201:],
-        "no footer": _snapshot(STARTED, ended=False),
+        "no footer": _snapshot(STARTED, 5, ended=False),
         "half": whole[: len(whole) // 2],
     }[cut]
     state = load(FS, str(write({FIRST: _snapshot(()), newest: damaged, SEGMENT: _log()})))

@@ -105,8 +105,7 @@ def _replay(state: LoadedState, builder: ImageBuilder, found: Found) -> None:
 
 
 def _control(found: Found) -> tuple[str, dict[str, Any]]:
-    key, value = found.record.key, found.record.value
-    return control.describe(None if key is None else bytes(key), None if value is None else bytes(value))
+    return control.describe(control.parse(found.record))
 
 
 def _quorum_state(fs: FileSystem, state: LoadedState) -> dict[str, Any] | None:

@@ -124,6 +124,7 @@ def random_uuid(output: Output = OutputFormat.TEXT) -> None:
     \b
     Examples:
       headrace random-uuid
+      headrace random-uuid -o json
     """
     from headrace_core.node.ids import id_to_text, random_id
 
