@@ -1,0 +1,304 @@
+"""Which replicas should move when brokers join or leave: a plan, pure, whole, and as small as it can be.
+
+    drain     each replica of a broker that is being emptied goes to the broker with the fewest replicas that does not
+              bring two replicas of the partition into one rack
+    fill      a broker that has less than its share (all replicas / all brokers, rounded down) is given replicas of
+              those that have most, until it has it: never more moves than replicas were missing
+    lead      preferred leaders are evened out by changing the order of replicas, which moves no data
+
+A replica takes over the place of the one that it stands in for, so that leadership moves along. Nothing is planned for
+a partition that is moving already, and fill and lead leave out partitions that are not healthy. Brokers that are fenced
+keep what they have and get nothing: a restart moves nothing. Source: the goals of Cruise Control's replica and leader
+distribution, without its model of load: replicas count alike.
+
+What is planned is queued; ``reassignment.py`` lets a few partitions move at a time, ``balancing.py`` says when to plan.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter, deque
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from headrace_core.metadata import BrokerImage, MetadataImage, PartitionImage
+from headrace_core.types import NO_LEADER
+
+#: (topic id, partition number)
+Key = tuple[bytes, int]
+
+#: leader -> another replica -> the partitions of these two
+_Edges = dict[int, dict[int, dict[Key, None]]]
+
+#: Of a broker's replicas so many are looked at before the best of them moves: topics are spread well, not perfectly.
+_CANDIDATES_MAX = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """The replicas that a partition is to have, preferred leader first."""
+
+    topic_id: bytes
+    partition: int
+    targets: tuple[int, ...]
+
+
+def plan(image: MetadataImage, *, fill: bool, moves_max: int) -> list[Move]:
+    """At most ``moves_max`` moves; ``fill`` False: only what drains brokers.
+
+    All of them are legal on ``image`` together: targets are distinct, those that are added are active and not draining,
+    as many replicas as before, no fewer racks than before where a choice was left.
+    """
+    planner = _Planner(image, moves_max)
+    for broker in sorted(image.brokers):
+        if image.brokers[broker].draining:
+            planner.drain(broker)
+    if fill:
+        planner.fill()
+        planner.lead()
+    return planner.moves()
+
+
+def settled_replicas(partition: PartitionImage) -> tuple[int, ...]:
+    """The replicas that a partition will have when what is under way is done."""
+    if not partition.removing:
+        return partition.replicas
+    return tuple(replica for replica in partition.replicas if replica not in partition.removing)
+
+
+class _Planner:
+    """Collects changes of replicas; counts what each broker would have after them."""
+
+    def __init__(self, image: MetadataImage, moves_max: int) -> None:
+        self._image = image
+        self._moves_max = moves_max
+        self._takers: dict[int, BrokerImage] = {each.broker_id: each for each in image.placeable_brokers()}
+        self._changed: dict[Key, tuple[int, ...]] = {}
+        self._replicas: Counter[int] = Counter()
+        self._leaders: Counter[int] = Counter()
+        self._by_topic: dict[bytes, Counter[int]] = {}
+        self._count()
+
+    def moves(self) -> list[Move]:
+        return [
+            Move(topic_id, number, targets)
+            for (topic_id, number), targets in self._changed.items()
+            if targets != settled_replicas(self._image.topics[topic_id].partitions[number])
+        ]
+
+    # -- drain --------------------------------------------------------------------------------------------------------
+
+    def drain(self, broker_id: int) -> None:
+        """Also what is on its way there; not what has no leader, for there is nobody to copy it from."""
+        for topic, number, partition in self._image.partitions_on(broker_id):
+            if len(self._changed) >= self._moves_max:
+                return
+            key = (topic.topic_id, number)
+            now = self._now(key, partition)
+            if broker_id not in now or partition.leader == NO_LEADER or key in self._image.ledger.queued:
+                continue
+            taker = self._best_taker(now, broker_id, partition.removing)
+            if taker is not None:
+                self._replace(key, now, broker_id, taker)
+
+    def _best_taker(self, now: tuple[int, ...], gone: int, leaving: tuple[int, ...]) -> int | None:
+        """Who takes the place of ``gone``; None: every broker that could has a replica already. Best is one whose own
+        replica is just ``leaving``: it has the data."""
+        stay = [replica for replica in now if replica != gone]
+        racks = self._racks(stay)
+        able = [broker for broker in self._takers.values() if broker.broker_id not in now]
+        if not able:
+            return None
+        counted = self._leaders if now[0] == gone else self._replicas
+        return min(
+            able,
+            key=lambda each: (
+                each.rack is not None and each.rack in racks,
+                each.broker_id not in leaving,
+                self._replicas[each.broker_id],
+                counted[each.broker_id],
+                each.broker_id,
+            ),
+        ).broker_id
+
+    # -- fill ---------------------------------------------------------------------------------------------------------
+
+    def fill(self) -> None:
+        if not self._takers:
+            return
+        share = sum(self._replicas[each] for each in self._takers) // len(self._takers)
+        hungry = [each for each in sorted(self._takers) if self._replicas[each] < share]
+        if not hungry:
+            return
+        givers = {each: deque[Key]() for each in self._takers if self._replicas[each] > share}
+        for key, partition in self._movable():
+            for replica in self._now(key, partition):
+                if replica in givers and len(givers[replica]) < 8 * self._moves_max:
+                    givers[replica].append(key)
+        moved = True
+        while moved:  # again: what moved meanwhile may have opened a rack to a broker that could take nothing before
+            moved = self._feed(hungry, givers, share)
+
+    def _feed(self, hungry: Sequence[int], givers: Mapping[int, deque[Key]], share: int) -> bool:
+        """Give to whoever has least, until all have their share or can take nothing. Was anything given?"""
+        moved = False
+        able = [each for each in hungry if self._replicas[each] < share]
+        while able and len(self._changed) < self._moves_max:
+            taker = min(able, key=lambda each: (self._replicas[each], each))
+            if self._take_one(taker, givers, share):
+                moved = True
+                if self._replicas[taker] < share:
+                    continue
+            able.remove(taker)
+        return moved
+
+    def _take_one(self, taker: int, givers: Mapping[int, deque[Key]], share: int) -> bool:
+        """From the one that has most and has something fit to move; False: there is nobody."""
+        for giver in sorted(givers, key=lambda each: (-self._replicas[each], each)):
+            if self._replicas[giver] <= share:
+                return False
+            best = self._best_key(giver, taker, givers[giver])
+            if best is not None:
+                givers[giver].remove(best)
+                self._replace(best, self._now(best), giver, taker)
+                return True
+        return False
+
+    def _best_key(self, giver: int, taker: int, keys: deque[Key]) -> Key | None:
+        """The partition whose replica goes best from one to the other: it evens out its topic, and its leaders."""
+        wants_leader = self._leaders[taker] < self._leaders[giver] - 1
+        best, best_score = None, (False, -(2**62))
+        legal = 0
+        for key in keys:
+            now = self._now(key)
+            if giver not in now or taker in now or not self._keeps_racks(now, giver, taker):
+                continue
+            of_topic = self._topic_counts(key[0])
+            score = ((now[0] == giver) == wants_leader, of_topic[giver] - of_topic[taker])
+            if best is None or score > best_score:
+                best, best_score = key, score
+            legal += 1
+            if legal >= _CANDIDATES_MAX:
+                break
+        return best
+
+    def _keeps_racks(self, now: tuple[int, ...], giver: int, taker: int) -> bool:
+        after = [taker if replica == giver else replica for replica in now]
+        return len(self._racks(after)) >= len(self._racks(now))
+
+    # -- lead ---------------------------------------------------------------------------------------------------------
+
+    def lead(self) -> None:
+        """Hand preferred leadership along paths of brokers, from those that lead most to those that lead least, until
+        no path leads from one to another that leads at least two less."""
+        edges: _Edges = {}
+        if not self._uneven_leaders():
+            return
+        for key, partition in self._movable():
+            now = self._now(key, partition)
+            if now[0] in self._takers:
+                self._connect(edges, key, now)
+        for _ in range(self._moves_max):
+            path = self._path(edges)
+            if path is None or len(self._changed) + len(path) > self._moves_max:
+                return
+            for leader, follower in itertools.pairwise(path):
+                self._hand_over(edges, leader, follower)
+
+    def _uneven_leaders(self) -> bool:
+        led = [self._leaders[each] for each in self._takers]
+        return bool(led) and max(led) - min(led) > 1
+
+    def _connect(self, edges: _Edges, key: Key, now: tuple[int, ...]) -> None:
+        for other in now[1:]:
+            if other in self._takers:
+                edges.setdefault(now[0], {}).setdefault(other, {})[key] = None
+
+    def _path(self, edges: _Edges) -> list[int] | None:
+        """The shortest way from the broker that leads most to one that leads at least two less; None: there is none."""
+        for source in sorted(self._takers, key=lambda each: (-self._leaders[each], each)):
+            before = {source: source}
+            waiting = deque([source])
+            while waiting:
+                at = waiting.popleft()
+                if self._leaders[at] <= self._leaders[source] - 2:
+                    path = [at]
+                    while path[-1] != source:
+                        path.append(before[path[-1]])
+                    return path[::-1]
+                for to in sorted(edges.get(at, ())):
+                    if edges[at][to] and to not in before:
+                        before[to] = at
+                        waiting.append(to)
+        return None
+
+    def _hand_over(self, edges: _Edges, leader: int, follower: int) -> None:
+        """One of the partitions that ``leader`` leads: the two change places."""
+        key = next(reversed(edges[leader][follower]))
+        now = self._now(key)
+        for other in now[1:]:
+            if other in self._takers:
+                del edges[leader][other][key]
+        after = tuple({leader: follower, follower: leader}.get(replica, replica) for replica in now)
+        self._connect(edges, key, after)
+        self._put(key, now, after)
+
+    # -- what holds with the changes so far ---------------------------------------------------------------------------
+
+    def _count(self) -> None:
+        ledger = self._image.ledger
+        for topic in self._image.topics.values():
+            for number, partition in enumerate(topic.partitions):
+                replicas = settled_replicas(partition)
+                queued = ledger.queued.get((topic.topic_id, number)) if ledger.queued else None
+                if queued is not None:
+                    replicas = queued.targets
+                self._replicas.update(replicas)
+                self._leaders[replicas[0]] += 1
+
+    def _movable(self) -> Iterator[tuple[Key, PartitionImage]]:
+        """Healthy partitions that are not moving, nor about to."""
+        queued = self._image.ledger.queued
+        for topic in self._image.topics.values():
+            for number, partition in enumerate(topic.partitions):
+                if partition.leader == NO_LEADER or len(partition.isr) < len(partition.replicas):
+                    continue
+                if partition.adding or partition.removing or (topic.topic_id, number) in queued:
+                    continue
+                yield (topic.topic_id, number), partition
+
+    def _now(self, key: Key, partition: PartitionImage | None = None) -> tuple[int, ...]:
+        planned = self._changed.get(key)
+        if planned is not None:
+            return planned
+        topic_id, number = key
+        return settled_replicas(partition or self._image.topics[topic_id].partitions[number])
+
+    def _replace(self, key: Key, now: tuple[int, ...], gone: int, taker: int) -> None:
+        self._put(key, now, tuple(taker if replica == gone else replica for replica in now))
+
+    def _put(self, key: Key, now: tuple[int, ...], after: tuple[int, ...]) -> None:
+        of_topic = self._topic_counts(key[0])
+        for counted in (self._replicas, of_topic):
+            counted.subtract(now)
+            counted.update(after)
+        self._leaders[now[0]] -= 1
+        self._leaders[after[0]] += 1
+        self._changed[key] = after
+
+    def _topic_counts(self, topic_id: bytes) -> Counter[int]:
+        counts = self._by_topic.get(topic_id)
+        if counts is None:
+            counts = self._by_topic[topic_id] = Counter()
+            for number, partition in enumerate(self._image.topics[topic_id].partitions):
+                counts.update(self._now((topic_id, number), partition))
+        return counts
+
+    def _racks(self, replicas: Collection[int]) -> set[str | int]:
+        """The racks that these replicas stand in; a broker without one is a rack of its own."""
+        brokers = self._image.brokers
+        racks: set[str | int] = set()
+        for replica in replicas:
+            broker = brokers.get(replica)
+            racks.add(replica if broker is None or broker.rack is None else broker.rack)
+        return racks
