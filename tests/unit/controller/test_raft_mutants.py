@@ -233,20 +233,29 @@ class NeverGoesBackToASnapshot(RaftNode):
 class InstallsWhatItHas(RaftNode):
     """7: a late snapshot throws away what was committed after it."""
 
+    _in_hand_chunk: SnapshotChunk | None = None
+
     def _on_snapshot(self, leader: ReplicaKey, request: SnapshotRequest) -> None:
-        if request.position == 0 and request.is_last and self._chunk is None and self._chunk_in_hand is None:
-            self._receiving = (request.snapshot, 0)
-            self._chunk = SnapshotChunk(request.snapshot, 0, request.data, True)
+        if request.position == 0 and request.is_last:
+            self._receiver.offer(request)
         else:
             super()._on_snapshot(leader, request)
 
-    def _chunk_written(self, chunk: SnapshotChunk, *, is_sound: bool) -> None:
+    def _chunk_written(self, *, is_sound: bool) -> None:
+        assert self._in_hand_chunk is not None
+        chunk = self._in_hand_chunk
         if chunk.is_last and chunk.position == 0:
+            self._receiver.written(is_sound=is_sound)
+            self._receiver.drop()
             self._install = chunk.snapshot
             self.log.restart_behind(chunk.snapshot)
             self.committed = chunk.snapshot.place.offset
         else:
-            super()._chunk_written(chunk, is_sound=is_sound)
+            super()._chunk_written(is_sound=is_sound)
+
+    def persisted(self, ready: Ready, *, snapshot_is_sound: bool = True) -> None:
+        self._in_hand_chunk = ready.chunk
+        super().persisted(ready, snapshot_is_sound=snapshot_is_sound)
 
 
 class _NeverCutsVoters(RaftLog):

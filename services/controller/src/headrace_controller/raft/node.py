@@ -52,6 +52,7 @@ from .log import LogView, RaftLog
 from .progress import Mode, Progress
 from .quorum import Outcome, agreed, tally
 from .reads import Reads
+from .receiving import SnapshotReceiver
 from .types import (
     NOBODY,
     AppendRequest,
@@ -69,7 +70,6 @@ from .types import (
     Ready,
     ReplicaKey,
     Role,
-    SnapshotChunk,
     SnapshotId,
     SnapshotRequest,
     SnapshotResponse,
@@ -130,8 +130,7 @@ class RaftNode:
         self._since_heartbeat = 0
         self._transfer_to: ReplicaKey | None = None
         # of a follower that receives a snapshot
-        self._receiving: tuple[SnapshotId, int] | None = None
-        self._chunk: SnapshotChunk | None = None
+        self._receiver = SnapshotReceiver()
         self._install: SnapshotId | None = None
         # until the next ready
         self._messages: list[Message] = []
@@ -139,7 +138,6 @@ class RaftNode:
         self._served: list[ReadState] = []
         self._reads_failed: list[object] = []
         self._in_hand: Ready | None = None
-        self._chunk_in_hand: SnapshotChunk | None = None
 
     # -- what others may look at -------------------------------------------------------------------------------------
 
@@ -337,7 +335,6 @@ class RaftNode:
             self._ask_round()
             self._send_all()
         truncate_to, entries = self.log.take_unwritten()
-        self._chunk_in_hand, self._chunk = self._chunk, None
         install, self._install = self._install, None
         messages, self._messages = tuple(self._messages), []
         replies, self._replies = tuple(self._replies), []
@@ -349,7 +346,7 @@ class RaftNode:
             leader=self.leader,
             committed=self.committed,
             hard_state=self._state if self._state != self._saved else None,
-            chunk=self._chunk_in_hand,
+            chunk=self._receiver.take(),
             install=install,
             truncate_to=truncate_to,
             entries=entries,
@@ -371,9 +368,8 @@ class RaftNode:
             if self.role is Role.CANDIDATE and self._saved == self._state:
                 self._votes[self.key] = True
                 self._count_votes()
-        if self._chunk_in_hand is not None:
-            self._chunk_written(self._chunk_in_hand, is_sound=snapshot_is_sound)
-            self._chunk_in_hand = None
+        if ready.chunk is not None:
+            self._chunk_written(is_sound=snapshot_is_sound)
         if self.role is Role.LEADER:
             self._advance_commit()
 
@@ -511,33 +507,25 @@ class RaftNode:
         place = request.snapshot.place
         if place.offset <= self.committed or self.log.has(place):
             self._commit(min(place.offset, self.log.end_offset))
-            self._receiving = None
+            self._receiver.drop()
             self._reply(leader, SnapshotResponse(self.term, place, 0, is_installed=True))
             return
-        if self._receiving is None or self._receiving[0] != request.snapshot:
-            self._receiving = (request.snapshot, 0)
-        if self._chunk is not None or self._chunk_in_hand is not None:
-            return  # one at a time; its answer says where to go on
-        position = self._receiving[1]
-        if request.position != position:
+        position = self._receiver.offer(request)
+        if position is not None:
             self._reply(leader, SnapshotResponse(self.term, place, position))
-            return
-        self._chunk = SnapshotChunk(request.snapshot, position, request.data, request.is_last)
 
-    def _chunk_written(self, chunk: SnapshotChunk, *, is_sound: bool) -> None:
-        if self._receiving != (chunk.snapshot, chunk.position):
-            return  # another snapshot is being received by now
-        place = chunk.snapshot.place
-        position = chunk.position + len(chunk.data) if is_sound else 0
-        self._receiving = (chunk.snapshot, position)
-        is_installed = False
-        if chunk.is_last and is_sound:
-            self._receiving = None
+    def _chunk_written(self, *, is_sound: bool) -> None:
+        chunk = self._receiver.written(is_sound=is_sound)
+        if chunk is None:
+            return
+        place, position = chunk.snapshot.place, self._receiver.position
+        is_installed = chunk.is_last and is_sound
+        if is_installed:
+            self._receiver.drop()
             if place.offset > self.committed and not self.log.has(place):
                 self._install = chunk.snapshot
                 self.log.restart_behind(chunk.snapshot)
                 self.committed = place.offset
-            is_installed = True
         if self._leader is not None and self._leader != self.key:
             self._reply(self._leader, SnapshotResponse(self.term, place, position, is_installed))
 
