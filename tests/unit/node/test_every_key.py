@@ -177,6 +177,7 @@ def test_kafkas_own_file_is_taken_and_what_does_nothing_is_told(tmp_path: Path) 
         "log.dirs",
         "num.partitions",
         "num.recovery.threads.per.data.dir",
+        "auto.leader.rebalance.enable",
         "log.retention.hours",
         "log.segment.bytes",
         "log.retention.check.interval.ms",

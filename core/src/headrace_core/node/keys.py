@@ -137,11 +137,49 @@ _CLUSTER = [
         low=100,
     ),
     ConfigKey(
+        name="broker.session.disconnect.grace.ms",
+        kind=Kind.INT,
+        default=500,
+        doc="A broker whose stream of heartbeats breaks is fenced after this time, unless it heartbeats again before; "
+        "twice as long for each further break in short order, up to broker.session.timeout.ms. A process that is gone "
+        "closes its connections, so its partitions need not wait for the whole session.",
+        source=HEADRACE,
+        low=0,
+    ),
+    ConfigKey(
         name="broker.heartbeat.interval.ms",
         kind=Kind.INT,
         default=2_000,
         doc="How often a broker tells the controller that it lives.",
         low=10,
+    ),
+    ConfigKey(
+        name="auto.leader.rebalance.enable",
+        kind=Kind.BOOLEAN,
+        default=True,
+        doc="Give leaderships back to the preferred replicas from time to time?",
+    ),
+    ConfigKey(
+        name="leader.imbalance.check.interval.seconds",
+        kind=Kind.LONG,
+        default=300,
+        doc="How often leaderships that are not with the preferred replicas are looked for.",
+        low=1,
+    ),
+    ConfigKey(
+        name="leader.imbalance.per.broker.percentage",
+        kind=Kind.INT,
+        default=10,
+        doc="Leaderships are given back to a broker that misses more than this share of those it is preferred for.",
+        low=0,
+        high=100,
+    ),
+    ConfigKey(
+        name="unclean.leader.election.interval.ms",
+        kind=Kind.LONG,
+        default=300_000,
+        doc="How often partitions without a leader are looked for that may be led uncleanly.",
+        low=1,
     ),
     ConfigKey(
         name="metadata.max.records.per.request",

@@ -42,7 +42,13 @@ def settings_of(config: NodeConfig) -> ClusterSettings:
         default_replication_factor=values["default.replication.factor"],
         delete_topic_enable=values["delete.topic.enable"],
         broker_session_timeout_ms=values["broker.session.timeout.ms"],
+        broker_session_disconnect_grace_ms=values["broker.session.disconnect.grace.ms"],
         metadata_max_records_per_request=values["metadata.max.records.per.request"],
+        unclean_leader_election_enable=values["unclean.leader.election.enable"],
+        unclean_leader_election_interval_ms=values["unclean.leader.election.interval.ms"],
+        auto_leader_rebalance_enable=values["auto.leader.rebalance.enable"],
+        leader_imbalance_check_interval_seconds=values["leader.imbalance.check.interval.seconds"],
+        leader_imbalance_per_broker_percentage=values["leader.imbalance.per.broker.percentage"],
     )
 
 

@@ -20,7 +20,13 @@ class ClusterSettings:
     default_replication_factor: int = 1
     delete_topic_enable: bool = True
     broker_session_timeout_ms: int = 9_000
+    broker_session_disconnect_grace_ms: int = 500
     metadata_max_records_per_request: int = 10_000
+    unclean_leader_election_enable: bool = False
+    unclean_leader_election_interval_ms: int = 300_000
+    auto_leader_rebalance_enable: bool = True
+    leader_imbalance_check_interval_seconds: int = 300
+    leader_imbalance_per_broker_percentage: int = 10
     #: Followers do not fetch yet, so a second replica would stay empty for ever and acks=all would wait for it.
     replication_factor_built: int = 1
 

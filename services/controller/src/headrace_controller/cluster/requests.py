@@ -25,12 +25,17 @@ class Bootstrap:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegisterBroker:
+    """``previous_broker_epoch``: what the clean shutdown markers of all directories say, -1 without (KIP-966).
+    ``default_log_flush``: the log.flush of the broker's properties file, "" if it did not say."""
+
     cluster_id: str
     incarnation_id: bytes
     directory_ids: tuple[bytes, ...]
     endpoints: tuple[BrokerEndpoint, ...]
     rack: str | None = None
     wanted_broker_id: int = -1
+    previous_broker_epoch: int = -1
+    default_log_flush: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +47,7 @@ class Registered:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heartbeat:
     """``metadata_offset``: how far the broker has applied the metadata log (exclusive). ``offline_directories``: those
-    that have failed in this life of it."""
+    that have failed in this life of it. ``stream``: which of its streams this comes on; each has another number."""
 
     broker_id: int
     broker_epoch: int
@@ -50,6 +55,7 @@ class Heartbeat:
     want_fence: bool = False
     want_shutdown: bool = False
     offline_directories: tuple[bytes, ...] = ()
+    stream: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,10 +66,12 @@ class HeartbeatReply:
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatsEnded:
-    """A broker's heartbeat stream broke: its process has probably ended, so its successor need not wait."""
+    """A broker's heartbeat stream broke: its process has probably ended. Its successor need not wait, and its grace
+    begins, unless it heartbeats on another stream already."""
 
     broker_id: int
     broker_epoch: int
+    stream: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,11 +81,12 @@ class FenceSilentBrokers:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """A replica of the broker that says so is in ``directory``."""
+    """A replica of the broker that says so is in ``directory``; ``fresh``: it was made anew there and is empty."""
 
     topic_id: bytes
     partition: int
     directory: bytes
+    fresh: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,6 +100,68 @@ class AssignDirectories:
 class RefusedPlacement:
     placement: Placement
     error: HeadraceError
+
+
+# -- partitions -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlteredPartition:
+    """What a leader wants its partition's in-sync set to be: (broker id, broker epoch) of each member (KIP-903).
+    ``recovering``: it was elected uncleanly and has not recovered (KIP-704)."""
+
+    topic_id: bytes
+    partition: int
+    leader_epoch: int
+    partition_epoch: int
+    isr: tuple[tuple[int, int], ...]
+    recovering: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlterPartition:
+    """Asked by the leader of the partitions (KIP-497). ``metadata_offset``: how far it has applied the metadata log."""
+
+    broker_id: int
+    broker_epoch: int
+    metadata_offset: int
+    partitions: tuple[AlteredPartition, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionResult:
+    """What became of one partition of an AlterPartition: its state afterwards, or what was wrong."""
+
+    topic_id: bytes
+    partition: int
+    error: HeadraceError | None = None
+    leader: int = -1
+    leader_epoch: int = -1
+    partition_epoch: int = -1
+    isr: tuple[int, ...] = ()
+    recovering: bool = False
+
+
+class ElectionType(enum.IntEnum):
+    """The numbers of headrace.v1.ElectionType (KIP-460)."""
+
+    PREFERRED = 0
+    UNCLEAN = 1
+
+
+@dataclass(frozen=True, slots=True)
+class ElectLeaders:
+    """``partitions``: (topic, number) of each; None: all that need it."""
+
+    type: ElectionType
+    partitions: tuple[tuple[str, int], ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ElectionResult:
+    topic: str
+    partition: int
+    error: HeadraceError | None = None
 
 
 # -- topics -----------------------------------------------------------------------------------------------------------
@@ -189,6 +260,8 @@ Request = (
     | HeartbeatsEnded
     | FenceSilentBrokers
     | AssignDirectories
+    | AlterPartition
+    | ElectLeaders
     | CreateTopics
     | DeleteTopics
     | CreatePartitions
@@ -199,6 +272,8 @@ Reply = (
     Registered
     | HeartbeatReply
     | tuple[RefusedPlacement, ...]
+    | tuple[PartitionResult, ...]
+    | tuple[ElectionResult, ...]
     | tuple[TopicResult, ...]
     | tuple[ConfigResult, ...]
     | None
