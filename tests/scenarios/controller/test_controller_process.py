@@ -16,9 +16,9 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from headrace_core.errors import (
+    DivergingMetadataError,
     DuplicateBrokerRegistrationError,
     InconsistentClusterIdError,
-    OffsetOutOfRangeError,
     StaleBrokerEpochError,
 )
 from headrace_core.metadata import MetadataDelta, MetadataImage
@@ -352,7 +352,7 @@ def test_a_follower_of_another_cluster_or_another_history_is_refused(make_contro
         with pytest.raises(InconsistentClusterIdError):
             await MetadataFollower([controller.internal], "other").run()
         ahead = MetadataImage(next_offset=1_000, cluster_id="scenario")
-        with pytest.raises(OffsetOutOfRangeError, match="another history"):
+        with pytest.raises(DivergingMetadataError, match="another history"):
             await MetadataFollower([controller.internal], "scenario", image=ahead).run()
 
     asyncio.run(live())

@@ -24,6 +24,7 @@ from headrace_protos.v1 import cluster_pb2, cluster_pb2_grpc
 from ..errors import (
     CorruptLogError,
     CorruptMessageError,
+    DivergingMetadataError,
     InconsistentClusterIdError,
     OffsetOutOfRangeError,
     RequestTimedOutError,
@@ -44,6 +45,7 @@ OnChange = Callable[[MetadataImage, MetadataDelta], Awaitable[None]]
 #: Trying again does not help: the cluster is another one, or its history, or its version.
 _FATAL = (
     InconsistentClusterIdError,
+    DivergingMetadataError,
     OffsetOutOfRangeError,
     UnsupportedVersionError,
     CorruptLogError,

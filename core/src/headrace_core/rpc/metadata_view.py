@@ -17,6 +17,7 @@ from ..metadata import MetadataDelta, MetadataImage, PartitionImage, TopicImage
 from ..metadata.configs import topic_value
 from ..metadata.records import ConfigResourceType
 from ..types import NO_LEADER, check_topic_name
+from .controllers import split_address
 from .status import error_to_proto
 
 #: Topics that belong to Headrace itself: clients that list or match topics leave them out unless asked.
@@ -42,18 +43,31 @@ class MetadataView:
         self._topics: dict[bytes, tuple[TopicImage, metadata_pb2.TopicMetadata]] = {}
 
     def response(
-        self, image: MetadataImage, request: metadata_pb2.MetadataRequest, *, controller_id: int
+        self,
+        image: MetadataImage,
+        request: metadata_pb2.MetadataRequest,
+        *,
+        controller_id: int,
+        lag_ms: float | None = None,
+        controllers: Mapping[int, str] | None = None,
     ) -> metadata_pb2.MetadataResponse:
-        """The answer to ``request`` at ``image``. A topic that does not exist gets an error of its own."""
+        """The answer to ``request`` at ``image``. A topic that does not exist gets an error of its own. ``lag_ms``: how
+        old the image may be at this moment; None: not known. ``controllers``: ``host:port`` by id."""
         self._refresh(image)
         names = sorted(image.topic_ids) if request.all_topics else list(dict.fromkeys(request.topics))
-        return metadata_pb2.MetadataResponse(
+        answer = metadata_pb2.MetadataResponse(
             cluster_id=image.cluster_id,
             controller_id=controller_id,
             brokers=self._brokers,
             topics=[self._topic(image, name) for name in names],
             metadata_offset=image.next_offset,
         )
+        if lag_ms is not None:
+            answer.metadata_lag_ms = int(lag_ms) + 1  # an upper bound stays one
+        for node_id, address in sorted((controllers or {}).items()):
+            host, port = split_address(address)
+            answer.controllers.add(controller_id=node_id, host=host, port=port)
+        return answer
 
     def _refresh(self, image: MetadataImage) -> None:
         """Drop what ``image`` has made stale. Tables that did not change are the same objects in the next image."""

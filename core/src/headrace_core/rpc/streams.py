@@ -1,4 +1,6 @@
-"""The server's side of a bidirectional stream: one task reads, one task writes, and the call's own task only waits.
+"""The server's side of a stream: one task reads, one task writes, and the call's own task only waits.
+
+``ServerStream`` is a bidirectional call, ``ServerPush`` one that only the server writes to.
 
 Why three. grpc.aio (1.85) leaks the native memory of a batch whose awaiter is cancelled, and of a write that starts on
 a call the client has cancelled already (gRPC issue 43360; measured: 0.12 KiB for each dropped stream that waited in
@@ -198,3 +200,89 @@ class ServerStream(Generic[Request, Response]):
             self._failure = error
         if not self.closed:
             self._end()
+
+
+class PushHandler(Generic[Response]):
+    """Where the messages of a ``ServerPush`` come from. Called in the event loop; must not block."""
+
+    def next(self, is_due: bool) -> tuple[Response, int] | None:
+        """The next message and its size in bytes, about; None: nothing now, ask again after ``wake``. ``is_due``: so
+        long was nothing written that something should be. An exception ends the call with it."""
+        raise NotImplementedError
+
+    def on_closed(self) -> None:
+        """The call is over, whatever the reason; let go of everything. Called exactly once."""
+
+
+class ServerPush(Generic[Response]):
+    """One call that only the server writes to. ``await push.run(handler)`` is the whole body of a servicer's
+    unary-stream method. A message is asked for when the one before it was written, so nothing queues up here."""
+
+    __slots__ = ("_context", "_ending", "_failure", "_loop", "_over", "_wake", "closed")
+
+    def __init__(self, context: grpc.aio.ServicerContext[Any, Any]) -> None:
+        self._context = context
+        self._loop = asyncio.get_running_loop()
+        self._over: asyncio.Future[None] = self._loop.create_future()
+        self._wake: asyncio.Future[None] | None = None
+        self._ending = False
+        self._failure: BaseException | None = None
+        #: True once the call is over.
+        self.closed = False
+
+    def wake(self, *_: object) -> None:
+        """There may be something to write. It takes arguments, and ignores them, to be a subscriber."""
+        if self._wake is not None and not self._wake.done():
+            self._wake.set_result(None)
+
+    def finish(self, error: BaseException | None = None) -> None:
+        """End the call after the message that is being written: with OK, or with ``error``."""
+        if not self._ending:
+            self._ending, self._failure = True, error
+            self.wake()
+
+    async def run(self, handler: PushHandler[Response], *, idle_s: float | None = None) -> None:
+        """Serve until the client is gone or ``finish``; raises its error. ``idle_s``: something is due then."""
+        writer = self._loop.create_task(self._write(handler, idle_s))
+        try:
+            await self._over
+        finally:
+            self.closed = True
+            self.wake()
+            handler.on_closed()
+            del writer  # named until here to keep it alive; from here on it ends by itself
+
+    async def _write(self, handler: PushHandler[Response], idle_s: float | None) -> None:
+        write, last_s = self._context.write, self._loop.time()
+        try:
+            while not (self.closed or self._ending):
+                due_s = None if idle_s is None else last_s + idle_s
+                message = handler.next(is_due=due_s is not None and self._loop.time() >= due_s)
+                if message is None:
+                    await self._sleep(due_s)
+                    continue
+                response, size = message
+                if size >= LARGE_WRITE_BYTES:
+                    await asyncio.sleep(0)
+                    if self.closed:
+                        return
+                await write(response)
+                del response, message
+                last_s = self._loop.time()
+        except grpc.aio.BaseError:  # the client is gone; gRPC cancels the call's own task
+            return
+        except Exception as error:  # noqa: BLE001  (handed to the call's own task, which reports it)
+            self._failure = error
+        if not (self.closed or self._over.done()):
+            if self._failure is not None:
+                self._over.set_exception(self._failure)
+            else:
+                self._over.set_result(None)
+
+    async def _sleep(self, until_s: float | None) -> None:
+        self._wake = self._loop.create_future()
+        timer = None if until_s is None else self._loop.call_at(until_s, self.wake)
+        await self._wake
+        self._wake = None
+        if timer is not None:
+            timer.cancel()

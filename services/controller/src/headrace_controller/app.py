@@ -24,7 +24,9 @@ from .cluster.decision import ClusterSettings
 from .driver import ControllerDriver
 from .handlers.admin import AdminHandler
 from .handlers.cluster import ClusterHandler
+from .handlers.follow import FollowService
 from .handlers.metadata import MetadataHandler
+from .observed_log import ObservedLog
 from .quorum_controller import QuorumController, QuorumSettings
 from .storage import MetadataStorage
 
@@ -63,9 +65,12 @@ async def serve(config: NodeConfig, stop: asyncio.Event) -> None:
     try:
         driver = _make_driver(config, storage, clock, emitter)
         driver.start()
-        listeners, cluster = _make_listeners(config, driver)
+        addresses_by_id = {voter.node_id: voter.address for voter in config.voters}
+        following = FollowService(ObservedLog(driver, storage, addresses_by_id), clock)
+        listeners, cluster = _make_listeners(config, driver, following)
         try:
             task = asyncio.create_task(driver.run(), name="controller driver")
+            following.start()
             bound = [ListenerAddress(each.name, each.host, await each.start()) for each in listeners]
             addresses = advertised(bound, config.advertised)
             state = RuntimeState.of(ROLE, config.node_id, started_at_ms, addresses)
@@ -83,6 +88,7 @@ async def serve(config: NodeConfig, stop: asyncio.Event) -> None:
         finally:
             cluster.close()
             await asyncio.gather(*(listener.stop(_STOP_GRACE_S) for listener in listeners))
+            await following.stop()
             driver.stop()
         await task
         clean = True
@@ -126,10 +132,12 @@ def _make_driver(
     return ControllerDriver(controller, storage)
 
 
-def _make_listeners(config: NodeConfig, driver: ControllerDriver) -> tuple[list[Listener], ClusterHandler]:
+def _make_listeners(
+    config: NodeConfig, driver: ControllerDriver, following: FollowService
+) -> tuple[list[Listener], ClusterHandler]:
     admin = AdminHandler(driver, config.given)
-    metadata = MetadataHandler(driver, MetadataView(topic_defaults=config.topic_defaults()))
-    cluster = ClusterHandler(driver)
+    metadata = MetadataHandler(driver, MetadataView(topic_defaults=config.topic_defaults()), following)
+    cluster = ClusterHandler(driver, following)
     listeners = []
     for address in config.listeners:
         listener = Listener(address.name, address.host or "0.0.0.0", address.port)

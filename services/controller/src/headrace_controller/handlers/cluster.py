@@ -5,13 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from headrace_core.errors import (
-    HeadraceError,
-    InconsistentClusterIdError,
-    NotControllerError,
-    OffsetOutOfRangeError,
-    ServerShuttingDownError,
-)
+from headrace_core.errors import HeadraceError, ServerShuttingDownError
 from headrace_core.metadata import BrokerEndpoint
 from headrace_core.rpc.server import Listener
 from headrace_core.rpc.status import error_to_proto
@@ -20,14 +14,15 @@ from headrace_protos.v1 import cluster_pb2, cluster_pb2_grpc
 
 from ..cluster.requests import AssignDirectories, Heartbeat, HeartbeatsEnded, Placement, RegisterBroker
 from ..driver import ControllerDriver
+from .follow import FollowService
 
 
 class ClusterHandler(cluster_pb2_grpc.ClusterServicer):
     """``close`` ends the streams, so that a stopping server need not cut them."""
 
-    def __init__(self, driver: ControllerDriver) -> None:
+    def __init__(self, driver: ControllerDriver, following: FollowService) -> None:
         self._driver = driver
-        self._closing = asyncio.Event()
+        self._following = following
         self._heartbeats: set[_Heartbeats] = set()
 
     def register(self, listener: Listener) -> None:
@@ -86,46 +81,14 @@ class ClusterHandler(cluster_pb2_grpc.ClusterServicer):
         )
 
     async def FollowMetadata(self, request: cluster_pb2.FollowMetadataRequest, context: Any) -> None:
-        image = self._driver.image
-        if request.cluster_id != image.cluster_id:
-            raise InconsistentClusterIdError(f"this is cluster {image.cluster_id}, not {request.cluster_id}")
-        if self._driver.leader_id < 0:
-            raise NotControllerError("no controller leads at the moment")
-        offset = request.from_offset
-        if not 0 <= offset <= image.next_offset:
-            raise OffsetOutOfRangeError(
-                f"the metadata log is committed up to {image.next_offset}, but {offset} was asked for: the follower "
-                "has seen another history; were the controller's directories replaced?"
-            )
-        changed = asyncio.Event()
-        unsubscribe = self._driver.subscribe(lambda *_: changed.set())
-        closing = asyncio.ensure_future(self._closing.wait())
-        try:
-            while not self._closing.is_set():
-                changed.clear()
-                records, offset = self._driver.read(offset)
-                await context.write(
-                    cluster_pb2.FollowMetadataResponse(
-                        records=records,
-                        committed_offset=self._driver.image.next_offset,
-                        leader_id=self._driver.leader_id,
-                        leader_epoch=self._driver.term,
-                    )
-                )
-                if offset >= self._driver.image.next_offset:
-                    waiting = asyncio.ensure_future(changed.wait())
-                    try:
-                        await asyncio.wait({waiting, closing}, return_when=asyncio.FIRST_COMPLETED)
-                    finally:
-                        waiting.cancel()
-            raise ServerShuttingDownError("the controller is shutting down")
-        finally:
-            closing.cancel()
-            unsubscribe()
+        await self._following.follow(request, context)
+
+    async def VouchMetadata(self, request: cluster_pb2.VouchMetadataRequest, context: Any) -> Any:
+        return await self._following.vouch(request)
 
     def close(self) -> None:
         """End every stream."""
-        self._closing.set()
+        self._following.close()
         for handler in tuple(self._heartbeats):
             handler.end()
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
-from headrace_core.rpc.metadata_view import MetadataView, concerns
+from headrace_core.rpc.metadata_view import MetadataView
+from headrace_core.rpc.metadata_watch import MetadataWatch
 from headrace_core.rpc.server import Listener
 from headrace_protos.v1 import metadata_pb2, metadata_pb2_grpc
 
 from ..driver import ControllerDriver
+from .follow import FollowService
 
 #: How long a request waits for min_metadata_offset when its own deadline is later, or it has none.
 _WAIT_S_MAX = 30.0
@@ -18,9 +19,11 @@ _WAIT_S_MAX = 30.0
 class MetadataHandler(metadata_pb2_grpc.MetadataServicer):
     """Topics that do not exist are never created here: that is for brokers, whose auto.create.topics.enable decides."""
 
-    def __init__(self, driver: ControllerDriver, view: MetadataView) -> None:
+    def __init__(self, driver: ControllerDriver, view: MetadataView, following: FollowService) -> None:
+        """``following`` knows how old the driver's image may be."""
         self._driver = driver
         self._view = view
+        self._following = following
 
     def register(self, listener: Listener) -> None:
         """Serve on ``listener``; before it starts."""
@@ -32,17 +35,8 @@ class MetadataHandler(metadata_pb2_grpc.MetadataServicer):
 
     async def WatchMetadata(self, request: metadata_pb2.MetadataRequest, context: Any) -> None:
         await self._wait_applied(request, context)
-        changed = asyncio.Event()
-        unsubscribe = self._driver.subscribe(
-            lambda image, delta: changed.set() if concerns(request, image, delta) else None
-        )
-        try:
-            while True:
-                changed.clear()
-                await context.write(self._response(request))
-                await changed.wait()
-        finally:
-            unsubscribe()
+        watch = MetadataWatch(request, lambda: self._response(request), self._driver.subscribe)
+        await watch.serve(context)
 
     async def _wait_applied(self, request: metadata_pb2.MetadataRequest, context: Any) -> None:
         if request.min_metadata_offset > self._driver.image.next_offset:
@@ -51,4 +45,10 @@ class MetadataHandler(metadata_pb2_grpc.MetadataServicer):
             await self._driver.wait_applied(request.min_metadata_offset, timeout_s)
 
     def _response(self, request: metadata_pb2.MetadataRequest) -> metadata_pb2.MetadataResponse:
-        return self._view.response(self._driver.image, request, controller_id=self._driver.leader_id)
+        return self._view.response(
+            self._driver.image,
+            request,
+            controller_id=self._driver.leader_id,
+            lag_ms=self._following.lag.ms,
+            controllers=self._following.controllers,
+        )

@@ -1,0 +1,113 @@
+"""Which controllers there are, where, and who of them leads: one per node, shared by all that speak with them.
+
+At first only the configured addresses are known (``controller.quorum.bootstrap.servers``); the metadata stream names
+all voters, so a broker that was given one address survives the loss of that controller. Who leads is learnt from the
+stream, and from every NOT_CONTROLLER that names the leader; what an older epoch says counts no more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+
+from ..errors import NotControllerError
+
+#: No leader is known.
+NOBODY = -1
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """``host:port``; an IPv6 host is in brackets there, and bare here. ValueError when it is no address."""
+    host, colon, port = address.rpartition(":")
+    if not colon:
+        raise ValueError(f"{address!r} is not host:port")
+    return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+def join_address(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+class Controllers:
+    """Owned by one event loop. Addresses are ``host:port`` of controllers' internal listeners."""
+
+    def __init__(self, bootstrap: Sequence[str]) -> None:
+        assert bootstrap, "the address of at least one controller is needed"
+        self._bootstrap = tuple(dict.fromkeys(bootstrap))
+        self._known: dict[int, str] = {}
+        self._changed: list[Callable[[], None]] = []
+        #: The leading controller, and the epoch (term) in which it leads.
+        self.leader_id = NOBODY
+        self.leader_epoch = -1
+
+    @property
+    def known(self) -> Mapping[int, str]:
+        """Controllers by id, as far as they have been named."""
+        return self._known
+
+    @property
+    def leader_address(self) -> str | None:
+        return self._known.get(self.leader_id)
+
+    def candidates(self) -> list[str]:
+        """Where to try, best first: who leads, then the others."""
+        leader = self.leader_address
+        return list(dict.fromkeys([*([leader] if leader else []), *self._known.values(), *self._bootstrap]))
+
+    def after(self, address: str | None) -> str:
+        """Whom to try after ``address`` was tried in vain, whoever leads: round and round."""
+        around = list(dict.fromkeys([*self._bootstrap, *self._known.values()]))
+        return around[(around.index(address) + 1) % len(around)] if address in around else around[0]
+
+    def named(self, addresses: Mapping[int, str]) -> None:
+        """These are all the voters."""
+        if addresses and addresses != self._known:
+            self._known = dict(addresses)
+            self._tell()
+
+    def led_by(self, leader_id: int, epoch: int) -> None:
+        """Somebody says that ``leader_id`` (-1: nobody yet) leads in ``epoch``. Who follows an older leader is late."""
+        if epoch < self.leader_epoch or (epoch == self.leader_epoch and self.leader_id != NOBODY):
+            return
+        if (leader_id, epoch) != (self.leader_id, self.leader_epoch):
+            self.leader_id, self.leader_epoch = leader_id, epoch
+            self._tell()
+
+    def refused(self, error: NotControllerError) -> bool:
+        """A controller said that it does not lead. True: it named who does, and that is news or was known already, so
+        that there is somebody else to ask at once."""
+        if error.leader is None:
+            return False
+        leader_id, epoch, address = error.leader
+        if epoch >= self.leader_epoch and self._known.get(leader_id) != address:
+            self._known = {**self._known, leader_id: address}
+            self._tell()
+        self.led_by(leader_id, epoch)
+        return self.leader_address is not None
+
+    def subscribe(self, changed: Callable[[], None]) -> Callable[[], None]:
+        """Call ``changed`` when the leader or the addresses change; returns what ends that."""
+        self._changed.append(changed)
+
+        def unsubscribe() -> None:
+            if changed in self._changed:
+                self._changed.remove(changed)
+
+        return unsubscribe
+
+    async def wait_changed(self, timeout_s: float) -> bool:
+        """Until the leader or an address changes: True; False after ``timeout_s``."""
+        changed = asyncio.Event()
+        unsubscribe = self.subscribe(changed.set)
+        try:
+            async with asyncio.timeout(timeout_s):
+                await changed.wait()
+        except TimeoutError:
+            return False
+        finally:
+            unsubscribe()
+        return True
+
+    def _tell(self) -> None:
+        for changed in tuple(self._changed):
+            changed()

@@ -1,0 +1,54 @@
+"""WatchMetadata, the same on controllers and brokers: the answer at once, then again after each change of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from headrace_protos.v1 import metadata_pb2
+
+from ..metadata import MetadataDelta, MetadataImage
+from .metadata_view import concerns
+from .streams import PushHandler, ServerPush
+
+Watcher = Callable[[MetadataImage, MetadataDelta], None]
+
+
+class MetadataWatch(PushHandler[metadata_pb2.MetadataResponse]):
+    """One call. Several changes that come while an answer is being written are one."""
+
+    def __init__(
+        self,
+        request: metadata_pb2.MetadataRequest,
+        answer: Callable[[], metadata_pb2.MetadataResponse],
+        subscribe: Callable[[Watcher], Callable[[], None]],
+    ) -> None:
+        """``answer``: to ``request``, as of now. ``subscribe(watcher)`` returns what ends the subscription."""
+        self._request = request
+        self._answer = answer
+        self._has_news = True
+        self._subscribe = subscribe
+        self._push: ServerPush[metadata_pb2.MetadataResponse] | None = None
+        self._unsubscribe: Callable[[], None] = lambda: None
+
+    async def serve(self, context: Any) -> None:
+        """The body of WatchMetadata: until the client goes away."""
+        self._push = ServerPush(context)
+        self._unsubscribe = self._subscribe(self._changed)
+        await self._push.run(self)
+
+    def next(self, is_due: bool) -> tuple[metadata_pb2.MetadataResponse, int] | None:
+        if not self._has_news:
+            return None
+        self._has_news = False
+        answer = self._answer()
+        return answer, answer.ByteSize()
+
+    def on_closed(self) -> None:
+        self._unsubscribe()
+
+    def _changed(self, image: MetadataImage, delta: MetadataDelta) -> None:
+        if concerns(self._request, image, delta):
+            self._has_news = True
+            assert self._push is not None
+            self._push.wake()

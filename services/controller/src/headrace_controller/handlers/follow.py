@@ -1,0 +1,236 @@
+"""FollowMetadata and VouchMetadata: how every other role gets the metadata, and knows how old it is.
+
+A follower's stream, on any controller, the leader or not:
+
+    it is ahead of us   --- a leader vouched for less ---> DIVERGING_METADATA (what it has seen was never committed)
+        |               --- our own end reaches it ---> go on
+    the epoch of what it has seen last is not ours ---> DIVERGING_METADATA
+    it is behind the log's start ---> the newest snapshot, part by part; then the log
+    the log, as it is committed; and when there is nothing to send, a keep-alive after 500 ms at the latest
+
+Only what is committed is ever sent: a follower acts on it, and could not take it back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+from headrace_core.clock import Clock, SystemClock
+from headrace_core.errors import (
+    DivergingMetadataError,
+    InconsistentClusterIdError,
+    OffsetOutOfRangeError,
+    ServerShuttingDownError,
+)
+from headrace_core.metadata.freshness import MetadataLag
+from headrace_core.rpc.controllers import split_address
+from headrace_core.rpc.streams import PushHandler, ServerPush
+from headrace_protos.v1 import cluster_pb2
+
+from ..raft import SnapshotId
+from .vouch import Quorum, Voucher
+
+#: A follower hears of us at least so often.
+KEEP_ALIVE_S = 0.5
+#: Bytes of one part of a snapshot.
+SNAPSHOT_PART_BYTES = 1 << 20
+
+Response = cluster_pb2.FollowMetadataResponse
+
+
+class FollowedLog(Quorum, Protocol):
+    """What is needed of the controller (ControllerDriver) beyond vouching."""
+
+    @property
+    def log_start_offset(self) -> int:
+        """What lies below is in the snapshot only."""
+
+    def read(self, offset: int) -> tuple[bytes, int]:
+        """Committed batches from ``offset`` on, about 1 MiB, and where to go on. OffsetOutOfRangeError."""
+
+    def epoch_below(self, offset: int) -> int | None:
+        """The epoch of the record just below; None when the log does not reach back so far."""
+
+    def newest_snapshot(self) -> SnapshotId | None: ...
+
+    def snapshot_chunk(self, snapshot: SnapshotId, position: int, max_bytes: int) -> tuple[bytes, bool] | None:
+        """Bytes from ``position`` on, and are they the last; None when it is not there any more."""
+
+
+class FollowService:
+    """Two calls of headrace.v1.Cluster, and what this controller knows of its own lag. ``close`` ends every stream."""
+
+    def __init__(self, log: FollowedLog, clock: Clock | None = None) -> None:
+        self._log = log
+        self._voucher = Voucher(log, clock or SystemClock())
+        self._streams: set[ServerPush[Response]] = set()
+        self._is_closing = False
+
+    def start(self) -> None:
+        """In the event loop, once the log can be read."""
+        self._voucher.start()
+
+    def close(self) -> None:
+        self._is_closing = True
+        for stream in tuple(self._streams):
+            stream.finish(ServerShuttingDownError("the controller is shutting down"))
+
+    async def stop(self) -> None:
+        """After ``close``: nothing of this goes on."""
+        await self._voucher.close()
+
+    @property
+    def lag(self) -> MetadataLag:
+        """Of the metadata that this controller shows."""
+        return self._voucher.lag
+
+    @property
+    def controllers(self) -> Mapping[int, str]:
+        """``host:port`` of all voters' internal listeners."""
+        return self._log.controller_addresses()
+
+    async def follow(self, request: cluster_pb2.FollowMetadataRequest, context: Any) -> None:
+        """The body of FollowMetadata."""
+        self._check_cluster(request.cluster_id)
+        if self._is_closing:
+            raise ServerShuttingDownError("the controller is shutting down")
+        stream: ServerPush[Response] = ServerPush(context)
+        handler = _Following(self._log, self._voucher, stream, request)
+        self._streams.add(stream)
+        try:
+            await stream.run(handler, idle_s=KEEP_ALIVE_S)
+        finally:
+            self._streams.discard(stream)
+
+    async def vouch(self, request: cluster_pb2.VouchMetadataRequest) -> cluster_pb2.VouchMetadataResponse:
+        """The body of VouchMetadata."""
+        self._check_cluster(request.cluster_id)
+        if request.is_relayed and self._log.leader_id != self._log.node_id:
+            raise self._voucher.not_leading()
+        vouched = await self._voucher.vouch()
+        return cluster_pb2.VouchMetadataResponse(
+            committed_offset=vouched.offset, leader_id=vouched.leader_id, leader_epoch=vouched.leader_epoch
+        )
+
+    def _check_cluster(self, cluster_id: str) -> None:
+        if cluster_id != self._log.cluster_id:
+            raise InconsistentClusterIdError(f"this is cluster {self._log.cluster_id}, not {cluster_id}")
+
+
+class _Following(PushHandler[Response]):
+    """One follower."""
+
+    def __init__(
+        self,
+        log: FollowedLog,
+        voucher: Voucher,
+        stream: ServerPush[Response],
+        request: cluster_pb2.FollowMetadataRequest,
+    ) -> None:
+        self._log = log
+        self._voucher = voucher
+        self._offset = request.from_offset
+        self._epoch = request.from_epoch if request.HasField("from_epoch") else None
+        self._began_ms = voucher.now_ms
+        self._is_checked = False
+        self._snapshot: tuple[SnapshotId, int] | None = None  # and where to go on in it
+        self._told_controllers: dict[int, str] = {}
+        self._told: tuple[int, int, int] | None = None
+        if self._offset < 0:
+            raise OffsetOutOfRangeError(f"from_offset={self._offset}: the metadata log begins at 0")
+        self._unsubscribe: Callable[[], None] = log.subscribe(stream.wake)
+
+    def on_closed(self) -> None:
+        self._unsubscribe()
+
+    def next(self, is_due: bool) -> tuple[Response, int] | None:
+        if not self._is_checked:
+            self._is_checked = self._check()
+        if self._is_checked:
+            if self._offset < self._log.log_start_offset and self._snapshot is None:
+                self._begin_snapshot()
+            if self._snapshot is not None:
+                return self._next_part()
+            if self._offset < self._log.image.next_offset:
+                return self._next_records()
+        now = (self._log.leader_id, self._log.term, self._log.image.next_offset)
+        if is_due or self._told != now:
+            return self._message(), 0
+        return None
+
+    def _check(self) -> bool:
+        """Has the follower seen our history? False while that cannot be told: we are behind. DivergingMetadataError."""
+        end = self._log.image.next_offset
+        if self._offset > end:
+            vouched = self._voucher.vouched_since(self._began_ms)
+            if vouched is not None and vouched < self._offset:
+                raise DivergingMetadataError(
+                    f"the metadata log is committed up to {vouched}, but the follower has applied "
+                    f"{self._offset}: it has seen another history; were the controllers' directories replaced?"
+                )
+            return False
+        known = self._log.epoch_below(self._offset) if self._offset else None
+        if None not in (known, self._epoch) and known != self._epoch:
+            raise DivergingMetadataError(
+                f"below offset {self._offset} the metadata log has epoch {known}, but the follower has seen "
+                f"{self._epoch} there: another history; were the controllers' directories replaced?"
+            )
+        return True
+
+    def _begin_snapshot(self) -> None:
+        snapshot = self._log.newest_snapshot()
+        if snapshot is None:
+            raise OffsetOutOfRangeError(
+                f"the metadata log begins at {self._log.log_start_offset}, {self._offset} was asked for, and there is "
+                "no snapshot of what came before"
+            )
+        self._snapshot = (snapshot, 0)
+
+    def _next_part(self) -> tuple[Response, int]:
+        assert self._snapshot is not None
+        snapshot, position = self._snapshot
+        chunk = self._log.snapshot_chunk(snapshot, position, SNAPSHOT_PART_BYTES)
+        if chunk is None:  # a later one has taken its place
+            self._begin_snapshot()
+            snapshot, position = self._snapshot
+            chunk = self._log.snapshot_chunk(snapshot, 0, SNAPSHOT_PART_BYTES)
+            if chunk is None:
+                raise OffsetOutOfRangeError(f"{snapshot} cannot be read")
+        data, is_last = chunk
+        message = self._message()
+        message.snapshot.offset, message.snapshot.epoch = snapshot.place
+        message.snapshot.position, message.snapshot.data, message.snapshot.is_last = position, data, is_last
+        if is_last:
+            self._snapshot, self._offset = None, snapshot.place.offset
+        else:
+            self._snapshot = (snapshot, position + len(data))
+        return message, len(data)
+
+    def _next_records(self) -> tuple[Response, int]:
+        records, self._offset = self._log.read(self._offset)
+        message = self._message()
+        message.records = records
+        return message, len(records)
+
+    def _message(self) -> Response:
+        """Without records: what a keep-alive says."""
+        log, lag_ms = self._log, self._voucher.lag.ms
+        end = log.image.next_offset
+        self._told = (log.leader_id, log.term, end)
+        message = Response(
+            committed_offset=end,
+            leader_id=log.leader_id,
+            leader_epoch=log.term,
+            sender_id=log.node_id,
+            leader_offset=max(self._voucher.known_offset, end),
+        )
+        if lag_ms is not None:
+            message.sender_lag_ms = int(lag_ms) + 1
+        controllers = dict(log.controller_addresses())
+        if controllers != self._told_controllers:
+            self._told_controllers = controllers
+            for node_id, address in sorted(controllers.items()):
+                host, port = split_address(address)
+                message.controllers.add(controller_id=node_id, host=host, port=port)
+        return message

@@ -1,0 +1,188 @@
+"""How old the metadata that this controller shows may be, for itself and for those who follow it.
+
+A *barrier* is a linearizable read (ReadIndex): the leader notes how far it has committed, and a majority confirms
+afterwards that it still leads. A leader asks its own quorum, any other controller asks the leader. Whoever comes while
+a barrier is under way waits for the one after it, since a barrier says nothing of what was committed after it began;
+all who wait then share one. A leader that is cut off from the majority, or was replaced without knowing it, gets no
+answer, so nobody takes its state for a fresh one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Mapping
+from typing import NamedTuple, Protocol
+
+import grpc.aio
+
+from headrace_core.clock import Clock
+from headrace_core.errors import HeadraceError, NotControllerError, RequestTimedOutError
+from headrace_core.metadata import MetadataDelta, MetadataImage
+from headrace_core.metadata.freshness import Freshness, MetadataLag
+from headrace_core.rpc import ChannelPurpose, error_from_rpc, open_channel
+from headrace_protos.v1 import cluster_pb2, cluster_pb2_grpc
+
+#: How often a controller looks how old its own state is, whether anybody asks or not.
+VOUCH_EVERY_S = 0.2
+#: A barrier that takes longer is given up: a leader without a majority resigns after one to two seconds.
+BARRIER_TIMEOUT_S = 2.0
+
+
+class Quorum(Protocol):
+    """What is needed of the controller (ControllerDriver)."""
+
+    @property
+    def node_id(self) -> int: ...
+
+    @property
+    def cluster_id(self) -> str: ...
+
+    @property
+    def image(self) -> MetadataImage:
+        """What is committed, as far as it is applied here."""
+
+    @property
+    def leader_id(self) -> int:
+        """-1: not known."""
+
+    @property
+    def term(self) -> int: ...
+
+    def controller_addresses(self) -> Mapping[int, str]:
+        """Of all voters, ``host:port`` of their internal listeners."""
+
+    def subscribe(self, subscriber: Callable[[MetadataImage, MetadataDelta], None]) -> Callable[[], None]: ...
+
+    async def barrier(self) -> int:
+        """A linearizable read of this leader: how far it has committed. NotControllerError unless this node leads, and
+        goes on leading until a majority has confirmed it."""
+
+
+class Vouched(NamedTuple):
+    """All that was committed when the question came lies below ``offset``."""
+
+    offset: int
+    leader_id: int
+    leader_epoch: int
+
+
+class Voucher:
+    """One per controller. ``start`` it in the event loop."""
+
+    def __init__(self, quorum: Quorum, clock: Clock) -> None:
+        self._quorum = quorum
+        self._clock = clock
+        self._freshness = Freshness()
+        self._next: asyncio.Future[Vouched] | None = None
+        self._rounds: asyncio.Task[None] | None = None
+        self._own: asyncio.Task[None] | None = None
+        self._unsubscribe: Callable[[], None] | None = None
+        self._link: tuple[str, grpc.aio.Channel] | None = None
+        self._newest: tuple[float, int] | None = None  # the vouch that began last: when, and its offset
+
+    def start(self) -> None:
+        self._freshness.applied(self._quorum.image.next_offset)
+        self._unsubscribe = self._quorum.subscribe(lambda image, _: self._freshness.applied(image.next_offset))
+        self._own = asyncio.create_task(self._keep_vouching(), name="metadata freshness")
+
+    async def close(self) -> None:
+        if self._unsubscribe is not None:
+            self._unsubscribe()
+        tasks = [task for task in (self._own, self._rounds) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._close_link()
+
+    @property
+    def lag(self) -> MetadataLag:
+        """Of the state that this controller shows."""
+        return self._freshness.lag(self._clock.monotonic_ms())
+
+    @property
+    def known_offset(self) -> int:
+        """Up to here the log is known to be committed, here or elsewhere."""
+        return self._freshness.known_offset
+
+    @property
+    def now_ms(self) -> float:
+        return self._clock.monotonic_ms()
+
+    def vouched_since(self, ms: float) -> int | None:
+        """The offset of a vouch that began at ``ms`` or later; None: there is none yet."""
+        return self._newest[1] if self._newest is not None and self._newest[0] >= ms else None
+
+    async def vouch(self) -> Vouched:
+        """A barrier that begins after this call. NotControllerError, RequestTimedOutError, NetworkError."""
+        if self._next is None:
+            self._next = asyncio.get_running_loop().create_future()
+            self._next.add_done_callback(lambda done: done.cancelled() or done.exception())  # also if nobody waits
+        shared = self._next
+        if self._rounds is None or self._rounds.done():
+            self._rounds = asyncio.create_task(self._run_rounds(), name="metadata barriers")
+        return await asyncio.shield(shared)
+
+    def not_leading(self) -> NotControllerError:
+        """The refusal that names who leads, as far as this controller knows."""
+        quorum = self._quorum
+        leader, address = quorum.leader_id, quorum.controller_addresses().get(quorum.leader_id, "")
+        if leader < 0 or leader == quorum.node_id or not address:
+            return NotControllerError("no controller is known to lead at the moment")
+        return NotControllerError(
+            f"controller {quorum.node_id} does not lead, controller {leader} does",
+            leader=(leader, quorum.term, address),
+        )
+
+    async def _keep_vouching(self) -> None:
+        while True:
+            with contextlib.suppress(HeadraceError):  # nobody leads: the lag grows, which says it
+                await self.vouch()
+            await asyncio.sleep(VOUCH_EVERY_S)
+
+    async def _run_rounds(self) -> None:
+        while self._next is not None:
+            waiting, self._next = self._next, None
+            began_ms = self._clock.monotonic_ms()
+            try:
+                async with asyncio.timeout(BARRIER_TIMEOUT_S):
+                    vouched = await self._barrier()
+            except TimeoutError:
+                waiting.set_exception(RequestTimedOutError("no majority of the controllers has answered in time"))
+            except HeadraceError as error:
+                waiting.set_exception(error)
+            except BaseException:
+                waiting.cancel()
+                raise
+            else:
+                self._newest = (began_ms, vouched.offset)
+                self._freshness.vouched(vouched.offset, began_ms)
+                waiting.set_result(vouched)
+
+    async def _barrier(self) -> Vouched:
+        quorum = self._quorum
+        if quorum.leader_id == quorum.node_id:
+            term = quorum.term
+            return Vouched(await quorum.barrier(), quorum.node_id, term)
+        refusal = self.not_leading()
+        if refusal.leader is None:
+            raise refusal
+        address = refusal.leader[2]
+        stub = cluster_pb2_grpc.ClusterStub(await self._channel_to(address))  # type: ignore[no-untyped-call]
+        request = cluster_pb2.VouchMetadataRequest(cluster_id=quorum.cluster_id, is_relayed=True)
+        try:
+            answer = await stub.VouchMetadata(request, timeout=BARRIER_TIMEOUT_S)
+        except grpc.aio.AioRpcError as failure:
+            raise error_from_rpc(failure, address) from None
+        return Vouched(answer.committed_offset, answer.leader_id, answer.leader_epoch)
+
+    async def _channel_to(self, address: str) -> grpc.aio.Channel:
+        if self._link is None or self._link[0] != address:
+            await self._close_link()
+            self._link = (address, open_channel(address, ChannelPurpose.CONTROL))
+        return self._link[1]
+
+    async def _close_link(self) -> None:
+        link, self._link = self._link, None
+        if link is not None:
+            await link[1].close()

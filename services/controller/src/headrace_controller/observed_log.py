@@ -1,0 +1,81 @@
+"""The metadata log as observers are shown it: what this controller has committed, and who can say how fresh that is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from headrace_core.metadata import MetadataImage
+
+from .applying import Subscriber
+from .driver import ControllerDriver
+from .raft import SnapshotId
+from .storage import MetadataStorage
+
+
+class ObservedLog:
+    """What handlers/follow.py needs of a controller. ``addresses``: of voters whose own are not in the log (those of a
+    static list), ``host:port`` by id."""
+
+    def __init__(
+        self, driver: ControllerDriver, storage: MetadataStorage, addresses: Mapping[int, str] | None = None
+    ) -> None:
+        self._driver = driver
+        self._storage = storage
+        self._addresses = dict(addresses or {})
+
+    @property
+    def node_id(self) -> int:
+        return self._driver.node_id
+
+    @property
+    def cluster_id(self) -> str:
+        return self._storage.cluster_id
+
+    @property
+    def image(self) -> MetadataImage:
+        """What is committed, as far as it is applied here."""
+        return self._driver.image
+
+    @property
+    def leader_id(self) -> int:
+        """-1: not known."""
+        return self._driver.leader_id
+
+    @property
+    def term(self) -> int:
+        return self._driver.term
+
+    def controller_addresses(self) -> Mapping[int, str]:
+        """Of all voters, their internal listeners; a voter whose address nobody knows is left out."""
+        voters = self._driver.controller.voters
+        found = {key.node_id: voters.address(key.node_id) or self._addresses.get(key.node_id, "") for key in voters}
+        return {node_id: address for node_id, address in found.items() if address}
+
+    def subscribe(self, subscriber: Subscriber) -> Callable[[], None]:
+        return self._driver.subscribe(subscriber)
+
+    async def barrier(self) -> int:
+        """See ``ControllerDriver.read_barrier``."""
+        return await self._driver.read_barrier()
+
+    @property
+    def log_start_offset(self) -> int:
+        """What lies below is in the snapshot only."""
+        return self._driver.controller.raft.log.start.offset
+
+    def read(self, offset: int) -> tuple[bytes, int]:
+        """Committed batches from ``offset`` on, about 1 MiB, and where to go on. OffsetOutOfRangeError."""
+        return self._driver.read(offset)
+
+    def epoch_below(self, offset: int) -> int | None:
+        """The epoch of the record just below ``offset``; None when the log does not reach back so far."""
+        return self._driver.controller.raft.log.term_below(offset)
+
+    def newest_snapshot(self) -> SnapshotId | None:
+        """What the log begins behind; None: it begins at 0."""
+        snapshot = self._driver.controller.raft.log.snapshot
+        return snapshot if snapshot.place.offset else None
+
+    def snapshot_chunk(self, snapshot: SnapshotId, position: int, max_bytes: int) -> tuple[bytes, bool] | None:
+        """Bytes from ``position`` on, and are they the last; None when it is not there any more."""
+        return self._storage.snapshot_chunk(snapshot, position, max_bytes)
