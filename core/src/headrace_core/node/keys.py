@@ -6,6 +6,7 @@ our own say so. A key whose scope is not read-only can be changed while brokers 
 
     keys            who a node is, the cluster, the broker, defaults of topics; all of it together: SERVER
     upkeep_keys     what a broker does to its logs in the background
+    quorum_keys     the metadata quorum: elections and snapshots
     group_keys      groups, offsets, transactions: accepted until they are built
     pasted_keys     what something else stands in for
     refused_keys    what nothing stands in for
@@ -20,7 +21,7 @@ from typing import Any
 from ..config import HEADRACE, INT_MAX, ConfigDef, ConfigKey, Conflict, Kind, Scope, at_most
 from ..log.broker_defaults import COARSE_DEFAULT_KEYS, TOPIC_DEFAULT_KEYS, server_hints
 from ..log.config import TOPIC
-from . import group_keys, pasted_keys
+from . import group_keys, pasted_keys, quorum_keys
 from .refused_keys import REFUSED
 from .upkeep_keys import UPKEEP
 
@@ -252,7 +253,7 @@ SERVER_GROUPS: dict[str, tuple[ConfigKey, ...]] = {
     "Defaults of topics": (*_TOPIC_DEFAULTS, *_COARSE),
     "Network and threads": pasted_keys.NETWORK,
     "Replication": pasted_keys.REPLICATION,
-    "The controllers": pasted_keys.QUORUM,
+    "The controllers": (*quorum_keys.QUORUM, *pasted_keys.QUORUM),
     "Log files": pasted_keys.LOGS,
     "Offsets": group_keys.OFFSETS,
     "Groups": group_keys.GROUPS,

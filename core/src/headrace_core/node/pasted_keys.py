@@ -17,8 +17,6 @@ _ONE_LOOP = "has no effect: a broker is one event loop, with a thread for each l
 _SOCKETS = "has no effect: gRPC and the operating system size the buffers of connections"
 _CONNECTIONS = "has no effect yet: connections are not counted; a stream is held back by the bytes it has under way"
 _REPLICATION = "has no effect yet: replication is not built"
-_ONE_VOTER = "has no effect yet: there is one controller so far; elections come with replication"
-_SNAPSHOTS = "has no effect yet: the metadata log is kept whole; snapshots are not built"
 _CHECKPOINTS = (
     "has no effect: recovery points, high watermarks and log starts are written every 5 s, and at a clean stop"
 )
@@ -228,92 +226,7 @@ REPLICATION = (
 )
 
 QUORUM = (
-    accepted(
-        "controller.quorum.election.timeout.ms",
-        1_000,
-        "When a controller that hears of no leader asks for votes.",
-        _ONE_VOTER,
-        low=0,
-        source="KIP-595",
-    ),
-    accepted(
-        "controller.quorum.election.backoff.max.ms",
-        1_000,
-        "The longest pause after an election without a winner.",
-        _ONE_VOTER,
-        low=0,
-        source="KIP-595",
-    ),
-    accepted(
-        "controller.quorum.fetch.timeout.ms",
-        2_000,
-        "When a controller gives its leader up.",
-        _ONE_VOTER,
-        low=0,
-        source="KIP-595",
-    ),
-    accepted(
-        "controller.quorum.request.timeout.ms",
-        2_000,
-        "How long a call between controllers may take.",
-        _ONE_VOTER,
-        low=0,
-        source="KIP-595",
-    ),
-    accepted(
-        "controller.quorum.retry.backoff.ms",
-        20,
-        "The pause before such a call is repeated.",
-        _ONE_VOTER,
-        low=0,
-        source="KIP-595",
-    ),
-    accepted(
-        "controller.quorum.append.linger.ms",
-        25,
-        "How long the leader lets records gather before it writes them.",
-        "has no effect: a turn takes all that has arrived, and waits for nothing",
-        low=0,
-        source="KIP-595",
-    ),
-    accepted("controller.quorum.fetch.max.bytes", 1_048_576, "Bytes of one fetch.", _ONE_VOTER, low=1),
-    accepted(
-        "controller.quorum.fetch.snapshot.max.bytes", 1_048_576, "Bytes of one fetch of a snapshot.", _SNAPSHOTS, low=1
-    ),
-    accepted(
-        "controller.quorum.auto.join.enable",
-        False,
-        "Does a controller join the voters by itself?",
-        "voters never join by themselves; format and the voters' list decide",
-        source="KIP-853",
-    ),
     accepted("controller.socket.timeout.ms", 30_000, "How long a call to the controller may take.", _ONE_LINK),
-    accepted("metadata.log.segment.bytes", 1_073_741_824, "Size of the metadata log's segments.", _SNAPSHOTS, low=12),
-    accepted("metadata.log.segment.ms", 604_800_000, "Age of the metadata log's segments.", _SNAPSHOTS, kind=Kind.LONG),
-    accepted(
-        "metadata.log.max.record.bytes.between.snapshots",
-        20_971_520,
-        "A snapshot of the metadata is made after so many bytes.",
-        _SNAPSHOTS,
-        kind=Kind.LONG,
-        low=1,
-        source="KIP-630",
-    ),
-    accepted(
-        "metadata.log.max.snapshot.interval.ms",
-        3_600_000,
-        "A snapshot of the metadata is made after this time.",
-        _SNAPSHOTS,
-        kind=Kind.LONG,
-        low=0,
-        source="KIP-876",
-    ),
-    accepted(
-        "metadata.max.retention.bytes", 104_857_600, "Size that the metadata log may have.", _SNAPSHOTS, kind=Kind.LONG
-    ),
-    accepted(
-        "metadata.max.retention.ms", 604_800_000, "How long metadata records are kept.", _SNAPSHOTS, kind=Kind.LONG
-    ),
     accepted(
         "metadata.max.idle.interval.ms",
         500,
