@@ -390,6 +390,8 @@ class QuorumController:
         try:
             if ready.hard_state is not None:
                 storage.save_hard_state(ready.hard_state)
+            if ready.truncate_to is not None:
+                storage.truncate(ready.truncate_to)
             if ready.entries:
                 storage.append(ready.entries, self.node_id)
         except DiskFullError as error:
