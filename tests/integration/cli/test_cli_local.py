@@ -196,7 +196,7 @@ def test_a_node_that_cannot_start_is_explained_by_its_own_log(bare_cli: Cli, dat
     ("arguments", "code", "says"),
     [
         (("ps", "--data", "/nowhere"), 1, "headrace up --data /nowhere"),
-        (("up", "--controllers", "3", "--data", "/nowhere"), 1, "UNSUPPORTED_VERSION"),
+        (("up", "--controllers", "0", "--data", "/nowhere"), 1, "controllers=0"),
         (("restart", "--data", "/nowhere", "broker", "1"), 1, "INVALID_ARGUMENT"),
         (("restart", "--data", "/nowhere", "mixer", "1"), 2, "ROLE"),
         (("up", "--brokers", "many"), 2, "--brokers"),

@@ -107,8 +107,6 @@ def test_data_given_is_kept_and_found_again(tmp_path: Path) -> None:
 def test_what_is_not_built_is_refused_with_its_reason() -> None:
     with pytest.raises(UnsupportedVersionError, match="inprocess"):
         LocalCluster(mode="inprocess")
-    with pytest.raises(UnsupportedVersionError, match="controllers=3"):
-        LocalCluster(controllers=3)
     with pytest.raises(InvalidArgumentError, match="mode='magic'"):
         LocalCluster(mode="magic")  # type: ignore[arg-type]
 

@@ -32,7 +32,9 @@ def register(app: typer.Typer) -> None:
 
 def up(
     data: _Data = _DEFAULT_DATA,
-    controllers: Annotated[int | None, typer.Option(help="How many controllers (default 1).")] = None,
+    controllers: Annotated[
+        int | None, typer.Option(help="How many controllers (default 1); of a cluster that is there: more than it has.")
+    ] = None,
     brokers: Annotated[int | None, typer.Option(help="How many brokers (default 1).")] = None,
     coordinators: Annotated[int | None, typer.Option(help="Accepted; none is built yet.")] = None,
     port: Annotated[
@@ -57,6 +59,7 @@ def up(
       headrace up --data ./cluster                 one controller, one broker on 127.0.0.1:9095
       headrace up --data ./cluster -d              in the background; `headrace down` stops it
       headrace up --data ./cluster --brokers 3 --port 0 -c log.flush=os
+      headrace up --data ./cluster --controllers 3 -d      a quorum; a cluster that is there grows
     """
     if coordinators:
         note(f"headrace: --coordinators {coordinators}: the coordinator is not built yet; none is started")

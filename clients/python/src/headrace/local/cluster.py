@@ -45,8 +45,8 @@ class LocalCluster:
     ``config``: keys laid over every node's configuration, dotted or snake_case. ``coordinators`` are accepted, but none
     is built yet, so none starts (a warning says so).
 
-    Raises UnsupportedVersionError for what is not built yet (``mode="inprocess"``, several controllers),
-    InvalidArgumentError for what never works; ``start`` raises ClusterStartError, which quotes the failing node's log.
+    Raises UnsupportedVersionError for what is not built yet (``mode="inprocess"``), InvalidArgumentError for what never
+    works; ``start`` raises ClusterStartError, which quotes the failing node's log.
     """
 
     def __init__(

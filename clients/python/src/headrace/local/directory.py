@@ -19,11 +19,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from headrace_core.errors import ClusterStartError, IllegalStateError, InvalidArgumentError, UnsupportedVersionError
+from headrace_core.errors import ClusterStartError, IllegalStateError, InvalidArgumentError
 from headrace_core.node.ids import id_to_text, random_id
 
+from . import growing, overrides, ports
 from . import nodes as node_files
-from . import overrides, ports
 from .health import is_serving
 from .processes import spawn
 from .state import ROLES, ClusterState, Node, StateFile
@@ -46,14 +46,10 @@ class Topology:
     config: Mapping[str, str] | None = None
 
     def check(self) -> None:
-        """InvalidArgumentError for what can never work, UnsupportedVersionError for what is not built yet."""
+        """InvalidArgumentError for what can never work."""
         for name, count in (("brokers", self.brokers), ("controllers", self.controllers)):
             if count is not None and count < 1:
                 raise InvalidArgumentError(f"{name}={count}: a cluster has at least 1")
-        if (self.controllers or 1) > 1:
-            raise UnsupportedVersionError(
-                f"controllers={self.controllers}: a quorum of several controllers is not built yet; use 1"
-            )
         overrides.refuse_ours(self.config or {})
         if self.port is not None and not 0 <= self.port <= 65_535:
             raise InvalidArgumentError(f"port={self.port}: must be between 0 (any free port) and 65535")
@@ -145,11 +141,13 @@ class ClusterDirectory:
                 return self._first_up(wanted)
             if exclusive and any(node.alive() for node in state.nodes):
                 raise IllegalStateError(f"the cluster in {self.directory} is running already; `headrace down` stops it")
-            before, state = state, _reconciled(state, wanted, self.directory)
+            before, state = state, self._reconciled(state, wanted)
             overrides.check(state.config, directory=self.directory, wanted=asked)
             dead = [node for node in state.nodes if not node.alive()]
             try:
                 started = self._start(state, dead)
+                grown = growing.add_voters(started.state, self._file.write, timeout_s=self.start_timeout_s)
+                started = replace(started, state=grown)
             except BaseException:
                 self._restore_config(before.config)
                 raise
@@ -177,7 +175,7 @@ class ClusterDirectory:
         for attempt in range(1, _PORT_TRIES + 1):
             state = self._laid_out(wanted)
             try:
-                return self._start(state, state.nodes)
+                return self._start(state, state.nodes, format_nodes=node_files.format_cluster)
             except BaseException as error:
                 # Nothing ever served from these directories: without them the next attempt is a first one again.
                 self._remove_data(state)
@@ -202,19 +200,53 @@ class ClusterDirectory:
         config = overrides.merged({}, wanted.config or {})
         return ClusterState(cluster_id=id_to_text(random_id()), nodes=tuple(nodes), config=config)
 
+    def _reconciled(self, state: ClusterState, wanted: Topology) -> ClusterState:
+        """The existing cluster with new overrides, and more controllers if that is asked for; a wish for another
+        topology or port is refused."""
+        brokers, controllers = len(state.of_role("broker")), len(state.of_role("controller"))
+        for name, count, there in (
+            ("brokers", wanted.brokers, brokers),
+            ("controllers", wanted.controllers, controllers),
+        ):
+            may_grow = name == "controllers" and (count or 0) > there
+            if count is not None and count != there and not may_grow:
+                raise InvalidArgumentError(
+                    f"--{name} {count}: the cluster in {self.directory} has {there}, and keeps its topology (but for "
+                    "more controllers); leave the flag out, or choose another --data directory"
+                )
+        first = state.of_role("broker")[0].port
+        if wanted.port and wanted.port != first:
+            raise InvalidArgumentError(
+                f"--port {wanted.port}: the cluster in {self.directory} is on port {first}, and keeps it; leave the "
+                "flag out"
+            )
+        state = replace(state, config=overrides.merged(state.config, wanted.config or {}))
+        if wanted.controllers is None or wanted.controllers == controllers:
+            return state
+        taken = [port for node in state.nodes for port in (node.port, node.internal_port)]
+        return growing.with_controllers(
+            state, wanted.controllers, self._node, lambda count: ports.pick(count, avoid=taken)
+        )
+
     def _node(self, role: str, number: int, port: int, internal_port: int) -> Node:
         directory = str(self.directory / f"{role}-{number}")
         return Node(role=role, id=number, host=HOST, port=port, internal_port=internal_port, data_dirs=(directory,))
 
-    def _start(self, state: ClusterState, nodes: Iterable[Node]) -> Started:
-        """Start ``nodes`` and wait until every node of the cluster that lives serves. The caller holds the lock."""
+    def _start(
+        self, state: ClusterState, nodes: Iterable[Node], *, format_nodes: Callable[[ClusterState], None] | None = None
+    ) -> Started:
+        """Start ``nodes`` and wait until every node of the cluster that lives serves. The caller holds the lock.
+        ``format_nodes``: of a new cluster; else what is not formatted is, where that harms nobody."""
         begun: list[Node] = []
         self._log_starts = {}
         try:
             for node in nodes:
                 self._check_ports(node)
                 node_files.write_properties(self.directory, state, node)
-                node_files.format_node(state, node)
+                if format_nodes is None:
+                    node_files.format_missing(state, node)
+            if format_nodes is not None:
+                format_nodes(state)
             self._file.write(state)
             for node in nodes:
                 log = node_files.log_path(self.directory, node)
@@ -341,23 +373,6 @@ def _near(first: int, count: int) -> list[int]:
     if len(found) < count:
         raise ClusterStartError(f"no {count} free ports from {first} upward on {HOST}")
     return found
-
-
-def _reconciled(state: ClusterState, wanted: Topology, directory: Path) -> ClusterState:
-    """The existing cluster with new overrides; a wish for another topology or port is refused."""
-    for name, count, role in (("brokers", wanted.brokers, "broker"), ("controllers", wanted.controllers, "controller")):
-        there = len(state.of_role(role))
-        if count is not None and count != there:
-            raise InvalidArgumentError(
-                f"--{name} {count}: the cluster in {directory} has {there}, and keeps its topology;"
-                f" leave the flag out, or choose another --data directory"
-            )
-    first = state.of_role("broker")[0].port
-    if wanted.port and wanted.port != first:
-        raise InvalidArgumentError(
-            f"--port {wanted.port}: the cluster in {directory} is on port {first}, and keeps it; leave the flag out"
-        )
-    return replace(state, config=overrides.merged(state.config, wanted.config or {}))
 
 
 def _tail(path: Path, start: int) -> list[str]:

@@ -25,14 +25,12 @@ def command(directory: Path, node: Node) -> list[str]:
 
 def properties(state: ClusterState, node: Node) -> dict[str, str]:
     """The node's configuration, Kafka's keys; what the user overrides comes last."""
-    controllers = state.of_role("controller")
-    voters = ",".join(f"{each.id}@{each.host}:{each.internal_port}" for each in controllers)
     values = {
         "process.roles": node.role,
         "node.id": str(node.id),
         "listeners": f"client://{node.host}:{node.port},internal://{node.host}:{node.internal_port}",
         "log.dirs": ",".join(node.data_dirs),
-        "controller.quorum.voters": voters,
+        "controller.quorum.bootstrap.servers": ",".join(each.internal_address for each in state.of_role("controller")),
         "default.replication.factor": "1",  # min(3, brokers) once replication is built
     }
     return values | state.config
@@ -62,13 +60,65 @@ def _escaped(value: str) -> str:
     return value.replace("\\", "\\\\").replace("\n", " ")
 
 
-def format_node(state: ClusterState, node: Node) -> None:
-    """Format the node's directories; those that are formatted for this cluster already stay as they are.
+def format_cluster(state: ClusterState) -> None:
+    """Format every node's directories of a new cluster; the controllers begin together, as its first voters.
 
-    InconsistentClusterIdError when one belongs to another cluster, and other errors of format_directories.
+    Errors of format_directories.
     """
-    if all((Path(data_dir) / "meta.properties").exists() for data_dir in node.data_dirs):
-        return  # the node itself checks whose they are; the import below would cost more than the question
+    from headrace_controller import storage
+    from headrace_core.node.first_voters import INITIAL, FirstVoters, InitialVoter
+    from headrace_core.node.ids import random_id
     from headrace_core.node.meta_properties import format_directories
 
-    format_directories(node.data_dirs, cluster_id=state.cluster_id, node_id=node.id, ignore_formatted=True)
+    if not hasattr(storage, "write_first_voters"):
+        for node in state.nodes:
+            format_directories(node.data_dirs, cluster_id=state.cluster_id, node_id=node.id)
+        return
+    from headrace_controller.formatting import write_voters
+
+    voters = tuple(
+        InitialVoter(node_id=node.id, address=node.internal_address, directory_id=random_id())
+        for node in state.of_role("controller")
+    )
+    for node in state.nodes:
+        format_directories(
+            node.data_dirs,
+            cluster_id=state.cluster_id,
+            node_id=node.id,
+            first=FirstVoters(flag=INITIAL, voters=voters) if node.role == "controller" else None,
+            write_voters=write_voters,
+        )
+
+
+def format_missing(state: ClusterState, node: Node) -> None:
+    """Format those directories of a broker, or of a controller that joins, that are not; the others stay as they are.
+
+    A controller that votes is never formatted a second time: it would be another one under its name, so it does not
+    start, and says what to do. InconsistentClusterIdError when a directory belongs to another cluster, and other
+    errors of format_directories.
+    """
+    if node.role == "controller" and not node.joining:
+        return
+    if all((Path(data_dir) / "meta.properties").exists() for data_dir in node.data_dirs):
+        return  # the node itself checks whose they are; the import below would cost more than the question
+    from headrace_core.node.first_voters import NONE, FirstVoters
+    from headrace_core.node.meta_properties import format_directories
+
+    joins = node.role == "controller"
+    if joins:
+        from headrace_controller.formatting import write_voters
+    format_directories(
+        node.data_dirs,
+        cluster_id=state.cluster_id,
+        node_id=node.id,
+        ignore_formatted=True,
+        first=FirstVoters(flag=NONE, voters=()) if joins else None,
+        write_voters=write_voters if joins else None,
+    )
+
+
+def directory_id(node: Node) -> bytes:
+    """The 16 bytes of a controller's directory. InvalidConfigError: it is not formatted."""
+    from headrace_core.node.meta_properties import read_meta
+
+    return read_meta(node.data_dirs[0], node_id=node.id, is_controller=True).directory_id

@@ -36,6 +36,8 @@ class Node:
     internal_port: int
     data_dirs: tuple[str, ...]
     process: ProcessId | None = None  # the last one that was started, alive or not
+    #: Of a controller: it was added to a cluster that lives, and is not a voter yet.
+    joining: bool = False
 
     @property
     def name(self) -> str:
@@ -44,6 +46,10 @@ class Node:
     @property
     def address(self) -> str:
         return f"{self.host}:{self.port}"
+
+    @property
+    def internal_address(self) -> str:
+        return f"{self.host}:{self.internal_port}"
 
     def alive(self) -> bool:
         return self.process is not None and self.process.alive()
@@ -104,6 +110,7 @@ def _from_json(document: dict[str, Any], path: Path) -> ClusterState:
                 internal_port=int(node["internal_port"]),
                 data_dirs=tuple(map(str, node["data_dirs"])),
                 process=_process(node["process"]),
+                joining=bool(node.get("joining", False)),
             )
             for node in document["nodes"]
         )
