@@ -43,6 +43,7 @@ from headrace_core.errors import (
     DiskFullError,
     HeadraceError,
     NotControllerError,
+    RequestTimedOutError,
 )
 from headrace_core.metadata import MetadataImage
 from headrace_core.telemetry import Emitter
@@ -346,10 +347,12 @@ class QuorumController:
             self._tell(done, error)
 
     def fail_all(self, error: HeadraceError) -> None:
-        """This life ends: everybody who waits is told ``error``. Whether what was appended will come to be committed
-        is not known then."""
+        """This life ends: everybody who waits is told ``error``, but for those whose request is on its way into the log
+        (RequestTimedOutError: whether it comes to be committed is not known)."""
         self._fail_inbox(error)
-        self._outcomes += self._decisions.drop(error)
+        self._outcomes += self._decisions.drop(
+            RequestTimedOutError(f"{error.message}; whether the request was carried out is not known")
+        )
         self._outcomes += self._reads.drop(error)
         self._outcomes += self._hand_over.drop(error)
         self._answer()
