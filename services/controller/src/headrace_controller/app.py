@@ -103,7 +103,7 @@ def _open_storage(config: NodeConfig, clock: SystemClock) -> MetadataStorage:
     root = config.log_dirs[0]
     if len(config.log_dirs) > 1:
         logger.warning("log.dirs: a controller uses only the first directory, %s", root)
-    meta = read_meta(root, node_id=config.node_id)
+    meta = read_meta(root, node_id=config.node_id, is_controller=True)
     return MetadataStorage.open(
         RealFileSystem(),
         root,

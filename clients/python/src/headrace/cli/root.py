@@ -24,6 +24,7 @@ _HOMES = {
     "cluster": "describe",
     "log": "log",
     "log-dirs": "log_dirs",
+    "quorum": "quorum",
     "metadata": "metadata",
     "bench": "bench",
     "groups": "later",
