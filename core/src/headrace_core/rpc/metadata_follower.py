@@ -1,11 +1,19 @@
-"""An observer of the metadata log: every role but the leading controller keeps its image this way.
+"""An observer of the metadata log: every role but the controllers themselves keeps its image this way.
 
     follower = MetadataFollower(addresses, cluster_id, on_change=broker.on_metadata)
     task = asyncio.create_task(follower.run())
     await follower.wait_applied(offset)
+    follower.lag                                  # how old ``follower.image`` may be at this moment
 
-It connects to one of the controllers, reads committed batches from where it is, applies them and hands on each new
-image with what changed. When the connection breaks it goes on where it was, with the next controller.
+It connects to one of the controllers, whether that leads or not, reads committed batches from where it is, applies them
+and hands on each new image with what changed. Beside that it asks the same controller for a barrier every 250 ms, and
+so knows at any time how old its image can be at most (metadata/freshness.py).
+
+A connection that breaks, falls silent, or leads to a controller that cannot reach the leader is left for the next
+controller, at once; only when all were tried in vain there is a pause. Where they are the stream itself tells.
+
+With an ``ImageStore`` it begins with the snapshot of its own last life, and writes one now and then. What is written
+was acted upon before: ``on_change`` has returned.
 """
 
 from __future__ import annotations
@@ -14,26 +22,35 @@ import asyncio
 import bisect
 import itertools
 import logging
+import random
 from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
 
 import grpc
 import grpc.aio
 
 from headrace_protos.v1 import cluster_pb2, cluster_pb2_grpc
 
+from ..clock import Clock, SystemClock
 from ..errors import (
     CorruptLogError,
-    CorruptMessageError,
     DivergingMetadataError,
+    HeadraceError,
     InconsistentClusterIdError,
-    OffsetOutOfRangeError,
+    NetworkError,
+    NotControllerError,
     RequestTimedOutError,
     UnsupportedVersionError,
 )
 from ..metadata import EMPTY_IMAGE, ImageBuilder, MetadataDelta, MetadataImage
 from ..metadata.codec import decode_batches
+from ..metadata.freshness import Freshness, MetadataLag
+from ..metadata.snapshot import decode_snapshot
+from ..telemetry import Emitter, MetadataImageLoaded, MetadataImageSaved, Metrics
 from .backoff import Backoff
 from .channel import ChannelPurpose, open_channel
+from .controllers import Controllers, join_address
+from .image_store import ImageStore, LoadedImage
 from .outage import Outage
 from .status import error_from_rpc
 
@@ -42,57 +59,103 @@ logger = logging.getLogger("headrace.metadata")
 #: Called with each new image, in order, and awaited before the next one is read. ``delta`` may be empty.
 OnChange = Callable[[MetadataImage, MetadataDelta], Awaitable[None]]
 
+#: How often the age of the image is asked for, and how long an answer may take.
+VOUCH_EVERY_S = 0.25
+_VOUCH_TIMEOUT_S = 2.5
+#: A controller sends something every half second: one that has not for so long stands still, or cannot be reached.
+_SILENCE_S = 2.0
+#: A controller that cannot get a barrier for so long may be cut off from the leader: perhaps another one is not.
+_UNVOUCHED_S = 3.0
+#: Kafka's metadata.log.max.record.bytes.between.snapshots and metadata.log.max.snapshot.interval.ms.
+SAVE_AFTER_BYTES = 20 * 1024 * 1024
+SAVE_AFTER_MS = 3_600_000
+
 #: Trying again does not help: the cluster is another one, or its history, or its version.
-_FATAL = (
-    InconsistentClusterIdError,
-    DivergingMetadataError,
-    OffsetOutOfRangeError,
-    UnsupportedVersionError,
-    CorruptLogError,
-    CorruptMessageError,
-)
+_FATAL = (InconsistentClusterIdError, DivergingMetadataError, UnsupportedVersionError)
 
 
 class MetadataFollower:
-    """``image`` is what has been applied, ``on_change`` included; ``leader_id`` the leading controller, -1 unknown."""
+    """``image`` is what has been applied, ``on_change`` included; ``controllers`` who leads, and where they all are."""
 
     def __init__(
         self,
-        addresses: Sequence[str],
+        controllers: Controllers | Sequence[str],
         cluster_id: str,
         *,
         on_change: OnChange | None = None,
         image: MetadataImage = EMPTY_IMAGE,
+        clock: Clock | None = None,
+        events: Emitter | None = None,
+        metrics: Metrics | None = None,
     ) -> None:
-        """``addresses``: ``host:port`` of controllers' internal listeners; ``image``: where to go on from."""
-        assert addresses, "no controller to follow"
+        """``controllers``: or ``host:port`` of some controllers' internal listeners; ``image``: where to go on from."""
         self.image = image
-        self.leader_id = -1
-        self._addresses = tuple(addresses)
+        self.controllers = controllers if isinstance(controllers, Controllers) else Controllers(controllers)
+        #: Of the log, in this life: what a snapshot of one's own spares.
+        self.records_read = 0
         self._cluster_id = cluster_id
         self._on_change = on_change
+        self._clock = clock or SystemClock()
+        self._events = events or Emitter()
+        self._freshness = Freshness(image.next_offset)
         self._waiters: list[tuple[int, int, asyncio.Future[None]]] = []  # (offset, order, waiter), sorted
         self._order = itertools.count()
+        self._current_waiters: list[tuple[float, asyncio.Future[None]]] = []  # (as of, waiter)
+        self._ask_now = asyncio.Event()
+        self._connected_ms = 0.0
+        self._store: ImageStore | None = None
+        self._save_after = (SAVE_AFTER_BYTES, float(SAVE_AFTER_MS))
+        self._saved_offset = image.next_offset
+        self._saved_ms = self._clock.monotonic_ms()
+        self._bytes_since_save = 0
+        self._saving: asyncio.Task[None] | None = None
+        metrics = metrics or Metrics()
+        self._load_errors = metrics.counter("metadata-load-error-count")
+        self._apply_errors = metrics.counter("metadata-apply-error-count")
+        metrics.gauge("last-applied-record-offset", lambda: self.image.next_offset - 1)
+        metrics.gauge("last-applied-record-epoch", lambda: self.image.epoch)
+        metrics.gauge("last-applied-record-lag-ms", self._lag_ms)
+        metrics.gauge("metadata-lag-records", lambda: self.lag.records)
+
+    @property
+    def leader_id(self) -> int:
+        """The leading controller, as far as is known; -1: nobody is."""
+        return self.controllers.leader_id
+
+    @property
+    def lag(self) -> MetadataLag:
+        """How far ``image`` is behind at this moment: an upper bound of its age, by this node's own clock."""
+        return self._freshness.lag(self._clock.monotonic_ms())
 
     async def run(self) -> None:
         """Follow until cancelled. Raises what trying again cannot cure: InconsistentClusterIdError (another cluster),
-        OffsetOutOfRangeError (the controllers have lost history that this node has seen), UnsupportedVersionError (the
+        DivergingMetadataError (the controllers have lost history that this node has seen), UnsupportedVersionError (the
         log was written by a newer Headrace), CorruptLogError, and whatever ``on_change`` raises."""
-        backoff, outage = Backoff(), Outage(logger, "following the metadata log")
-        for address in itertools.cycle(self._addresses):
+        backoff, outage, in_vain = Backoff(), Outage(logger, "following the metadata log"), 0
+        address = random.choice(self.controllers.candidates())  # so that followers spread
+        while True:
             channel = open_channel(address, ChannelPurpose.CONTROL)
+            self._connected_ms = 0.0
             try:
-                await self._follow(channel, backoff, outage)
+                await self._follow(channel, address, outage)
                 outage.failed(address, "the controller ended the stream")
             except grpc.aio.AioRpcError as failure:
                 error = error_from_rpc(failure, address)
                 if isinstance(error, _FATAL):
                     raise error from None
                 outage.failed(address, error)
+            except NetworkError as error:
+                outage.failed(address, error)
             finally:
                 await channel.close()
-            self.leader_id = -1
-            await asyncio.sleep(backoff.next_s())
+            if self._connected_ms:
+                backoff.reset()
+                in_vain = 0
+            in_vain += 1
+            if in_vain >= len(self.controllers.candidates()):
+                in_vain = 0
+                await asyncio.sleep(backoff.next_s())
+            address = self.controllers.after(address)
 
     async def wait_applied(self, offset: int, timeout_s: float | None = None) -> MetadataImage:
         """The image once everything below ``offset`` is applied; RequestTimedOutError after ``timeout_s``."""
@@ -112,39 +175,253 @@ class MetadataFollower:
                     self._waiters.remove(entry)
         return self.image
 
-    async def _follow(self, channel: grpc.aio.Channel, backoff: Backoff, outage: Outage) -> None:
+    async def wait_current(self) -> MetadataImage:
+        """The image once it shows everything that was committed when this was called: caught up, and vouched for."""
+        now_ms = self._clock.monotonic_ms()
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        entry = (now_ms, waiter)
+        self._current_waiters.append(entry)
+        self._ask_now.set()
+        try:
+            await waiter
+        finally:
+            if entry in self._current_waiters:
+                self._current_waiters.remove(entry)
+        return self.image
+
+    # -- a snapshot of one's own --------------------------------------------------------------------------------------
+
+    async def load(self, store: ImageStore) -> None:
+        """Begin with the snapshot of an earlier life, if there is one; before ``run``. Nobody is told of a change: who
+        begins anew acts on the whole image anyway."""
+        assert self.image is EMPTY_IMAGE, "a snapshot is loaded first"
+        began_ms = self._clock.monotonic_ms()
+        loaded = await asyncio.to_thread(store.load)
+        if loaded is not None:
+            self._freshness.applied(loaded.image.next_offset)
+            self.image, self._saved_offset = loaded.image, loaded.image.next_offset
+            self._tell_loaded(loaded.path, loaded.image, loaded.size_bytes, began_ms)
+
+    def keep(self, store: ImageStore, *, after_bytes: int = SAVE_AFTER_BYTES, after_ms: float = SAVE_AFTER_MS) -> None:
+        """Write snapshots from here on: after so many bytes of records, or after so long when there were any (0: not by
+        time)."""
+        self._store = store
+        self._save_after = (after_bytes, after_ms)
+
+    async def save(self) -> None:
+        """At a clean stop, after ``run``: write the image, if it has changed since the last one."""
+        if self._saving is not None:
+            await asyncio.gather(self._saving, return_exceptions=True)
+        if self._store is not None and self.image.next_offset > self._saved_offset:
+            await self._save(self._store, self.image)
+
+    def _save_if_due(self) -> None:
+        store, (after_bytes, after_ms) = self._store, self._save_after
+        if store is None or self._saving is not None or self.image.next_offset <= self._saved_offset:
+            return
+        is_old = 0 < after_ms <= self._clock.monotonic_ms() - self._saved_ms
+        if self._bytes_since_save >= after_bytes or is_old:
+            self._saving = asyncio.create_task(self._save(store, self.image), name="metadata snapshot")
+
+    async def _save(self, store: ImageStore, image: MetadataImage) -> None:
+        began_ms = self._clock.monotonic_ms()
+        self._bytes_since_save, self._saved_ms = 0, began_ms
+        try:
+            saved = await asyncio.to_thread(store.save, image)
+        except OSError as error:  # it only spares the next start some reading
+            logger.warning("no snapshot of the metadata was written: %s", error)
+            return
+        finally:
+            self._saving = None
+        self._saved_offset = image.next_offset
+        if saved is not None:
+            seconds = (self._clock.monotonic_ms() - began_ms) / 1_000
+            self._events.emit(
+                MetadataImageSaved(
+                    path=saved.path,
+                    next_offset=image.next_offset,
+                    epoch=image.epoch,
+                    bytes=saved.size_bytes,
+                    seconds=seconds,
+                )
+            )
+
+    # -- one connection -----------------------------------------------------------------------------------------------
+
+    async def _follow(self, channel: grpc.aio.Channel, address: str, outage: Outage) -> None:
         request = cluster_pb2.FollowMetadataRequest(cluster_id=self._cluster_id, from_offset=self.image.next_offset)
+        if self.image.epoch >= 0:
+            request.from_epoch = self.image.epoch
         stub = cluster_pb2_grpc.ClusterStub(channel)  # type: ignore[no-untyped-call]
+        parts = _SnapshotParts()
         call = stub.FollowMetadata(request)
+        vouching = asyncio.create_task(self._keep_vouching(stub), name="metadata age")
+        read: asyncio.Future[Any] | None = None
         try:
             while True:
-                message = await call.read()
+                # A read is never cancelled by itself: the call is, and the read ends with it.
+                read = asyncio.ensure_future(call.read())
+                done, _ = await asyncio.wait({read}, timeout=_SILENCE_S)
+                if not done:
+                    raise NetworkError(f"nothing was heard for {_SILENCE_S:.0f} s")
+                message = read.result()
                 if message is grpc.aio.EOF:
                     return
-                backoff.reset()
+                if not self._connected_ms:
+                    self._connected_ms = self._clock.monotonic_ms()
                 outage.over()
-                await self._apply(message)
+                await self._apply(message, parts, address)
+                self._save_if_due()
+                self._leave_if_cut_off()
         finally:
             call.cancel()
+            vouching.cancel()
+            await asyncio.wait({vouching, *([read] if read is not None else [])})
+            if read is not None and not read.cancelled():
+                read.exception()
 
-    async def _apply(self, message: cluster_pb2.FollowMetadataResponse) -> None:
-        self.leader_id = message.leader_id
-        image = self.image
-        if not message.records:
+    def _leave_if_cut_off(self) -> None:
+        if len(self.controllers.candidates()) < 2:
             return
+        last_ms = max(self._connected_ms, self._freshness.as_of_ms or 0.0)
+        if self._clock.monotonic_ms() - last_ms > _UNVOUCHED_S * 1_000 and not self.lag.records:
+            raise NetworkError(f"it has not reached the leading controller for {_UNVOUCHED_S:.0f} s")
+
+    async def _keep_vouching(self, stub: Any) -> None:
+        request = cluster_pb2.VouchMetadataRequest(cluster_id=self._cluster_id)
+        while True:
+            self._ask_now.clear()
+            began_ms = self._clock.monotonic_ms()
+            try:
+                answer = await stub.VouchMetadata(request, timeout=_VOUCH_TIMEOUT_S)
+            except grpc.aio.AioRpcError as failure:
+                error = error_from_rpc(failure, "the controller")
+                if isinstance(error, NotControllerError):
+                    self.controllers.refused(error)
+            else:
+                self.controllers.led_by(answer.leader_id, answer.leader_epoch)
+                self._freshness.vouched(answer.committed_offset, began_ms)
+                self._wake_current()
+                if any(wanted_ms > began_ms for wanted_ms, _ in self._current_waiters):
+                    continue  # who came meanwhile wants a later one
+            try:
+                async with asyncio.timeout(VOUCH_EVERY_S):
+                    await self._ask_now.wait()
+            except TimeoutError:
+                continue
+
+    # -- what arrives -------------------------------------------------------------------------------------------------
+
+    async def _apply(self, message: cluster_pb2.FollowMetadataResponse, parts: _SnapshotParts, address: str) -> None:
+        if message.controllers:
+            named = {each.controller_id: join_address(each.host, each.port) for each in message.controllers}
+            self.controllers.named(named)
+        self.controllers.led_by(message.leader_id, message.leader_epoch)
+        self._freshness.committed(max(message.leader_offset, message.committed_offset))
+        try:
+            if message.HasField("snapshot"):
+                step = await self._installed(message.snapshot, parts, address)
+            else:
+                step = self._replayed(message.records) if message.records else None
+        except HeadraceError:
+            self._load_errors.value += 1
+            raise
+        if step is not None:
+            await self._publish(*step)
+
+    async def _installed(
+        self, part: cluster_pb2.MetadataSnapshotPart, parts: _SnapshotParts, address: str
+    ) -> tuple[MetadataImage, MetadataDelta] | None:
+        data = parts.add(part)
+        if data is None:
+            return None
+        began_ms, old = self._clock.monotonic_ms(), self.image
+        new, _ = await asyncio.to_thread(decode_snapshot, data)
+        if new.next_offset <= old.next_offset or new.cluster_id != self._cluster_id:
+            raise CorruptLogError(
+                f"{address} sent a snapshot of cluster {new.cluster_id} up to {new.next_offset}, but this node has "
+                f"applied {old.next_offset} of cluster {self._cluster_id}"
+            )
+        self._bytes_since_save += len(data)
+        self._tell_loaded(address, new, len(data), began_ms)
+        return new, await asyncio.to_thread(MetadataDelta.between, old, new)
+
+    def _replayed(self, records: bytes) -> tuple[MetadataImage, MetadataDelta]:
+        image = self.image
         builder = ImageBuilder(image)
         next_offset, epoch = image.next_offset, image.epoch
-        for batch in decode_batches(message.records):
+        for batch in decode_batches(records):
             if batch.base_offset != next_offset:
                 raise CorruptLogError(f"the metadata log goes on at {batch.base_offset}, expected {next_offset}")
             for record in batch.records:
                 builder.replay(record)
+            self.records_read += len(batch.records)
             next_offset, epoch = batch.next_offset, batch.epoch
-        new, delta = builder.finish(next_offset, epoch)
+        self._bytes_since_save += len(records)
+        return builder.finish(next_offset, epoch)
+
+    async def _publish(self, new: MetadataImage, delta: MetadataDelta) -> None:
         if self._on_change is not None:
-            await self._on_change(new, delta)
+            try:
+                await self._on_change(new, delta)
+            except Exception:
+                self._apply_errors.value += 1
+                raise
         self.image = new
+        self._freshness.applied(new.next_offset)
         while self._waiters and self._waiters[0][0] <= new.next_offset:
             waiter = self._waiters.pop(0)[2]
             if not waiter.done():
                 waiter.set_result(None)
+        self._wake_current()
+
+    def _wake_current(self) -> None:
+        as_of_ms = self._freshness.as_of_ms
+        if as_of_ms is None:
+            return
+        for wanted_ms, waiter in self._current_waiters:
+            if as_of_ms >= wanted_ms and not waiter.done():
+                waiter.set_result(None)
+
+    def _lag_ms(self) -> int:
+        ms = self.lag.ms
+        return -1 if ms is None else int(ms) + 1
+
+    def _tell_loaded(self, source: str, image: MetadataImage, size_bytes: int, began_ms: float) -> None:
+        self._events.emit(
+            MetadataImageLoaded(
+                source=source,
+                next_offset=image.next_offset,
+                epoch=image.epoch,
+                topics=len(image.topics),
+                partitions=image.partition_count(),
+                bytes=size_bytes,
+                seconds=(self._clock.monotonic_ms() - began_ms) / 1_000,
+            )
+        )
+
+
+class _SnapshotParts:
+    """The parts of a snapshot that has not arrived as a whole yet."""
+
+    def __init__(self) -> None:
+        self._offset = -1
+        self._data = bytearray()
+
+    def add(self, part: cluster_pb2.MetadataSnapshotPart) -> bytes | None:
+        """All of it, with the last part."""
+        if part.position == 0:
+            self._offset, self._data = part.offset, bytearray()
+        if part.offset != self._offset or part.position != len(self._data):
+            raise NetworkError(
+                f"byte {part.position} of the snapshot of {part.offset} came, byte {len(self._data)} of that of "
+                f"{self._offset} was expected"
+            )
+        self._data += part.data
+        if not part.is_last:
+            return None
+        data, self._data = bytes(self._data), bytearray()
+        return data
+
+
+__all__ = ["ImageStore", "LoadedImage", "MetadataFollower", "MetadataLag", "OnChange"]

@@ -81,6 +81,31 @@ class BrokerSettingsChanged(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MetadataImageLoaded(Event):
+    """The metadata up to ``next_offset`` came from a snapshot: this node's own (``source``: its file), or one that a
+    controller sent (``source``: its address). What follows is read from the log."""
+
+    source: str
+    next_offset: int
+    epoch: int
+    topics: int
+    partitions: int
+    bytes: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetadataImageSaved(Event):
+    """This node's own snapshot of the metadata is on its disk, so that its next start begins there."""
+
+    path: str
+    next_offset: int
+    epoch: int
+    bytes: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TopicAutoCreated(Event):
     """A metadata request named a topic that did not exist, and it was created (auto.create.topics.enable)."""
 
