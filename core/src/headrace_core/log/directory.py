@@ -420,6 +420,23 @@ class LogDirectory:
             self._log_starts[log.topic_partition] = log.log_start_offset
             self._write(LOG_STARTS, self._log_starts)
 
+    def restart(self, log: PartitionLog, offset: int) -> None:
+        """Empties a log, durably; its next record gets ``offset``, which may lie behind its end: what came before is
+        kept elsewhere (a snapshot). A crash leaves the log as it was, cut short, empty at its old start, or done: who
+        finds that out can do it again."""
+        self._check_held(log)
+        partition = log.topic_partition
+        self.compaction.truncated(partition, log.log_start_offset)
+        if self._recovery_points.get(partition, 0):  # else what is cut short would count as damaged
+            self._recovery_points[partition] = 0
+            self._write(RECOVERY_POINTS, self._recovery_points)
+
+        def move_start() -> None:
+            self._log_starts[partition] = offset
+            self._write(LOG_STARTS, self._log_starts)
+
+        log.restart_at(offset, move_start)
+
     def delete_records(self, log: PartitionLog, before_offset: int) -> int:
         """Moves the log start, durably, and drops the whole segments below it; returns the new log start."""
         self._check_held(log)

@@ -19,7 +19,7 @@ import errno
 import logging
 import random
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
 from typing import NamedTuple
@@ -460,16 +460,31 @@ class PartitionLog(LogReader):
 
     def _restart_at(self, offset: int) -> None:
         """Empties the log; its next record gets ``offset``."""
+        self._remove_all()
+        self._begin_at(offset)
+
+    def _remove_all(self) -> None:
         old, self._segments = self._segments, ()
         self._forget_places()
-        for segment in reversed(old):
+        for segment in reversed(old):  # the newest first: a crash leaves a log without a gap
             segment.close()
             segment.delete_files()
-        self._fs.sync_directory(self.directory)
+            self._fs.sync_directory(self.directory)
         self.epochs.replace(())
+
+    def _begin_at(self, offset: int) -> None:
         self.log_end_offset = self.flushed_offset = self.log_start_offset = offset
         self.unflushed_since_ms = None
         self._segments = (self._create_segment(offset),)
+
+    def restart_at(self, offset: int, before_it_begins: Callable[[], None]) -> None:
+        """Empties the log, durably; its next record gets ``offset``, wherever it ended before. Through
+        ``LogDirectory.restart``: between the two steps, ``before_it_begins`` says on the disk where it starts."""
+        self.cuts += 1
+        self._remove_all()
+        before_it_begins()
+        self._begin_at(offset)
+        self.cuts += 1
 
     def delete_records(self, before_offset: int) -> int:
         """Moves the log start to ``before_offset`` and drops the segments that lie wholly below it; returns the new log

@@ -1,10 +1,31 @@
 """What a voter keeps on disk, in the first of its log.dirs:
 
-    __cluster_metadata-0/               the metadata log, an ordinary log of record batches (headrace_core.log)
-    __cluster_metadata-0/quorum-state   term and vote, as JSON with a checksum, replaced atomically
+    __cluster_metadata-0/                 the metadata log, an ordinary log of record batches (headrace_core.log)
+    __cluster_metadata-0/....checkpoint   snapshots of the state (snapshots.py)
+    __cluster_metadata-0/quorum-state     term and vote (quorum_state.py)
 
 The directory is locked while a controller owns it. A torn tail of the log is cut when it is opened; damage before the
 tail is CorruptLogError, and the controller does not start: a metadata log with a hole must never be served.
+
+**The log begins behind the snapshot before the newest one.** So a follower that is a little behind finds what it lacks
+in the log, and a newest snapshot that has rotted is made good by the one before it and the log between the two.
+
+      snapshot n-1                     snapshot n
+           |  log ...                       |  ... log          |
+         start                                                 end
+
+What the disk says together, at every moment of a crash, and what becomes of it when it is opened:
+
+    the log starts at          snapshots                      it is
+    -------------------------  -----------------------------  --------------------------------------------------------
+    0                          none, or of the first voters   a log that was never trimmed
+    a snapshot's place         it, and newer ones below the   as drawn above (older ones: their removal was cut short)
+                               log's end
+    any                        the newest is beyond the       a snapshot was received, and the log was about to begin
+                               log's end                      behind it: it does now
+    any                        the newest that fits is        the log reaches from the one before beyond it: that one;
+                               damaged                        else CorruptLogError
+    above 0                    none from there on             CorruptLogError: what came before the log is lost
 
 A disk that fills up is noticed before it is full: what makes the metadata larger is refused (``refusal``) while the
 reserve (``log.dir.reserve.bytes``) still has room for what the cluster lives by: terms, registrations, elections,
@@ -16,32 +37,42 @@ Synchronous: metadata writes are small, and a small fdatasync inline is faster t
 from __future__ import annotations
 
 import errno
-import json
 import logging
-import struct
 import uuid
-import zlib
 from collections.abc import Iterator, Sequence
-from typing import Any
+from dataclasses import replace
+from itertools import groupby
 
 from headrace_core.clock import Clock
 from headrace_core.config import INT_MAX, LONG_MAX
 from headrace_core.errors import CorruptLogError, DiskFullError, HeadraceError, StorageError
-from headrace_core.log.appending import Append, headers_of
+from headrace_core.log.appending import Append
 from headrace_core.log.config import LogConfig
 from headrace_core.log.directory import LogDirectory
-from headrace_core.log.files import FileSystem, read_file, write_file_atomically
+from headrace_core.log.files import FileSystem
 from headrace_core.log.space import SpaceGauge
+from headrace_core.metadata import EMPTY_IMAGE, MetadataImage
 from headrace_core.metadata.codec import MetadataBatch, decode_batches
-from headrace_core.records import encode_batch, iterate_headers
+from headrace_core.records import iterate_headers
 from headrace_core.types import TopicPartition
 
-from .raft import NO_DIRECTORY, Entry, EntryKind, HardState, Place, ReplicaKey, SnapshotId, Stored, VoterSet
+from .control_records import check_entry, decode_entry, encode_control, leader_change_of
+from .quorum_state import QUORUM_STATE, read_quorum_state, write_quorum_state
+from .raft import Entry, EntryKind, HardState, Place, SnapshotChunk, SnapshotId, Stored, VoterSet
+from .snapshots import BEGINNING, SnapshotJob, SnapshotStore, write_first_voters
+
+__all__ = [
+    "DEFAULT_RESERVE_BYTES",
+    "METADATA_PARTITION",
+    "QUORUM_STATE",
+    "MetadataStorage",
+    "SnapshotJob",
+    "write_first_voters",
+]
 
 METADATA_PARTITION = TopicPartition("__cluster_metadata", 0)
 #: The id that Kafka reserves for its metadata log.
 METADATA_TOPIC_ID = uuid.UUID(int=1)
-QUORUM_STATE = "quorum-state"
 
 logger = logging.getLogger("headrace.controller")
 
@@ -53,31 +84,39 @@ DEFAULT_RESERVE_BYTES = 64 * 1024 * 1024
 #: Records between two checkpoints of how far the log is known to be sound: what a start after a crash scans at most.
 _RECOVERY_POINT_EVERY = 10_000
 _LOG_CONFIG = LogConfig(
+    segment_bytes=16 * 1024 * 1024,  # what is trimmed goes by whole segments
     segment_ms=LONG_MAX,
     message_bytes_max=INT_MAX,
     timestamp_after_max_ms=LONG_MAX,
     retention_ms=None,
     cleanup_delete=False,
+    file_delete_delay_ms=0,
 )
 
 
 class MetadataStorage:
-    """The log and the hard state of one voter. Every method that writes may raise OSError: the disk failed, and this
-    process must not go on with it (a failed fsync is never retried)."""
+    """The log, the snapshots and the hard state of one voter. Every method that writes may raise OSError: the disk
+    failed, and this process must not go on with it (a failed fsync is never retried)."""
 
     def __init__(self, fs: FileSystem, directory: LogDirectory, clock: Clock, reserve_bytes: int) -> None:
         """Made by ``open``."""
-        log = directory.logs.get(METADATA_PARTITION)
-        if log is None:
-            log = directory.create(METADATA_PARTITION, METADATA_TOPIC_ID, _LOG_CONFIG)
+        # (A directory that was formatted with its first voters holds an empty log, which nobody has named yet.)
+        self._log = directory.create(METADATA_PARTITION, METADATA_TOPIC_ID, _LOG_CONFIG)
         self._fs = fs
         self._directory = directory
-        self._log = log
         self._clock = clock
-        self._state_path = f"{log.directory}/{QUORUM_STATE}"
-        self._recovery_point = log.flushed_offset
+        self._recovery_point = self._log.flushed_offset
         self._space = SpaceGauge(fs, directory.root, clock, reserve_bytes)
-        self.hard_state = self._read_hard_state()
+        self._reserve_bytes = reserve_bytes
+        self._snapshots = SnapshotStore(fs, self._log.directory)
+        self._check_cover()
+        self._settle()
+        self.hard_state = read_quorum_state(
+            fs,
+            self._log.directory,
+            own_directory_id=self.directory_id,
+            is_needed=self._log.log_end_offset > 0,
+        )
 
     @classmethod
     def open(
@@ -90,8 +129,8 @@ class MetadataStorage:
         node_id: int,
         reserve_bytes: int = DEFAULT_RESERVE_BYTES,
     ) -> MetadataStorage:
-        """Lock the directory and recover the log. Raises InvalidConfigError (not formatted, or somebody else's),
-        StorageError (another process has it), CorruptLogError, OSError."""
+        """Lock the directory, recover the log and check the snapshots. Raises InvalidConfigError (not formatted, or
+        somebody else's), StorageError (another process has it), CorruptLogError, UnsupportedVersionError, OSError."""
         directory = LogDirectory.open(
             fs, root, clock=clock, config_of=lambda topic, topic_id: _LOG_CONFIG, cluster_id=cluster_id, node_id=node_id
         )
@@ -113,67 +152,45 @@ class MetadataStorage:
         return self._directory.meta.directory_id.bytes
 
     @property
+    def log_start_offset(self) -> int:
+        """What lies below is in snapshots only."""
+        return self._log.log_start_offset
+
+    @property
     def log_end_offset(self) -> int:
         return self._log.log_end_offset
 
-    def stored(self, voters: VoterSet) -> Stored:
-        """What raft begins with; ``voters``: the configured ones."""
+    def stored(self, default_voters: VoterSet) -> Stored:
+        """What raft begins with. ``default_voters``: who votes where nothing on the disk says so. CorruptLogError: the
+        log itself says that others voted, so what named them has been lost. DiskFullError, OSError."""
+        self._settle()
+        start = self._start(default_voters)
+        offset, term = start.place
+        entries = [each for each in self._log.epochs.entries if each.start_offset < self._log.log_end_offset]
+        terms = [(each.epoch, each.start_offset) for each in entries if each.start_offset > offset]
+        going_on = [each.epoch for each in entries if each.start_offset <= offset]
+        if going_on and going_on[-1] > term:
+            terms.insert(0, (going_on[-1], offset))
+        voters = []
+        for entry in self._control_entries(offset):
+            if entry.voters is not None:
+                voters.append((entry.next_offset, entry.voters))
+            elif not voters and start.place == BEGINNING:
+                self._check_voters(entry, start.voters)
         return Stored(
-            start=SnapshotId(Place(0, 0), voters),
+            start=start,
             end_offset=self._log.log_end_offset,
             hard_state=self.hard_state,
-            terms=tuple((entry.epoch, entry.start_offset) for entry in self._log.epochs.entries),
+            terms=tuple(terms),
+            voters=tuple(voters),
         )
 
     # -- term and vote ------------------------------------------------------------------------------------------------
 
     def save_hard_state(self, state: HardState) -> None:
         """Durable when this returns. DiskFullError: the old one still holds."""
-        content_of_state = {
-            "data_version": 1,
-            "leaderEpoch": state.term,
-            "votedId": -1 if state.vote is None else state.vote.node_id,
-            "votedDirectoryId": (NO_DIRECTORY if state.vote is None else state.vote.directory_id).hex(),
-        }
-        text = json.dumps(content_of_state, sort_keys=True)
-        content = json.dumps({"state": text, "crc32": zlib.crc32(text.encode())})
-        try:
-            write_file_atomically(self._fs, self._state_path, content.encode())
-        except OSError as error:
-            if error.errno not in _NO_SPACE:
-                raise
-            raise DiskFullError(f"{self._state_path}: no space left on the disk ({error.strerror})") from None
+        write_quorum_state(self._fs, self._log.directory, state)
         self.hard_state = state
-
-    def _read_hard_state(self) -> HardState:
-        try:
-            content = read_file(self._fs, self._state_path)
-        except FileNotFoundError:
-            if self._log.log_end_offset > 0:
-                raise CorruptLogError(
-                    f"{self._state_path} is missing beside a log with records: restore it; a voter that forgets its "
-                    "vote could vote twice"
-                ) from None
-            return HardState()
-        try:
-            outer = json.loads(content)
-            text = outer["state"]
-            if zlib.crc32(text.encode()) != outer["crc32"]:
-                raise ValueError("wrong checksum")
-            state = json.loads(text)
-            return HardState(term=int(state["leaderEpoch"]), vote=self._vote_in(state))
-        except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
-            raise CorruptLogError(
-                f"{self._state_path} is damaged ({error}): restore it; a voter that forgets its vote could vote twice"
-            ) from None
-
-    def _vote_in(self, state: dict[str, Any]) -> ReplicaKey | None:
-        voted = int(state["votedId"])
-        if voted < 0:
-            return None
-        if "votedDirectoryId" in state:
-            return ReplicaKey(voted, bytes.fromhex(state["votedDirectoryId"]))
-        return ReplicaKey(voted, self.directory_id)  # version 0, from when every voter was alone: it voted for itself
 
     # -- room ---------------------------------------------------------------------------------------------------------
 
@@ -183,21 +200,61 @@ class MetadataStorage:
 
     # -- the log ------------------------------------------------------------------------------------------------------
 
-    def append(self, entries: Sequence[Entry], leader: int) -> int:
-        """Append the entries of one term, all or none, and force them to disk; returns the offset below which the log
-        is durable. DiskFullError: nothing was appended."""
-        data = b"".join(
-            entry.data if entry.kind is EntryKind.DATA else self._leader_change(entry, leader) for entry in entries
-        )
-        (outcome,) = self._log.append_many([Append(data=data, leader_epoch=entries[0].term, headers=headers_of(data))])
-        if isinstance(outcome, HeadraceError):
-            raise outcome
-        assert outcome.base_offset == entries[0].base_offset, f"appended at {outcome.base_offset}, not where proposed"
-        assert outcome.next_offset == entries[-1].next_offset, f"appended up to {outcome.next_offset}"
+    def append(self, entries: Sequence[Entry], leader: int | None = None) -> int:
+        """Append entries, of any terms, all or none, and force them to disk; returns the offset below which the log is
+        durable. DiskFullError, CorruptMessageError (bytes that are not those of their entry): nothing was appended."""
+        start = self._log.log_end_offset
+        entries = [self._with_data(entry, leader) for entry in entries]
+        end = start
+        for entry in entries:
+            assert entry.base_offset == end, f"an entry at {entry.base_offset} cannot follow offset {end - 1}"
+            end = entry.next_offset
+        headers = {entry.base_offset: check_entry(entry) for entry in entries}
+        appends = []
+        for term, group in groupby(entries, key=lambda entry: entry.term):
+            some = list(group)
+            data = b"".join(entry.data for entry in some)
+            given = [headers[entry.base_offset] for entry in some]
+            appends.append(Append(data=data, leader_epoch=term, headers=given))
+        outcomes = self._log.append_many(appends)
+        failure = next((outcome for outcome in outcomes if isinstance(outcome, HeadraceError)), None)
+        if failure is not None:
+            self._take_back(start)
+            raise failure
+        assert self._log.log_end_offset == end, f"appended up to {self._log.log_end_offset}"
         flushed = self._log.flush()
         if flushed - self._recovery_point >= _RECOVERY_POINT_EVERY:
             self._write_recovery_point(flushed)
         return flushed
+
+    def _with_data(self, entry: Entry, leader: int | None) -> Entry:
+        if entry.data or leader is None or entry.kind is EntryKind.DATA:
+            return entry
+        voters = entry.voters or VoterSet(())
+        data = encode_control(entry.kind, entry.term, entry.base_offset, leader, voters, self._clock.now_ms())
+        return replace(entry, data=data)
+
+    def _take_back(self, end: int) -> None:
+        """The log ends at ``end`` again, also in what it knows of terms: one that never had an entry must not stand in
+        the way of an earlier one that follows."""
+        if self._log.log_end_offset > end:
+            self._directory.truncate(self._log, end)
+        epochs = self._log.epochs
+        epochs.restore(each for each in epochs.entries if each.start_offset < end)
+
+    def truncate(self, offset: int) -> None:
+        """Cut the log, durably: it ends at ``offset``, which is where an entry begins. Never below a snapshot: what is
+        in one was committed."""
+        newest = self._snapshots.newest
+        assert newest is None or newest.place.offset <= offset, f"{offset} is to be cut, below {newest}"
+        try:
+            self._directory.truncate(self._log, offset)
+        except OSError as error:
+            if error.errno not in _NO_SPACE:
+                raise
+            raise DiskFullError(f"{self._directory.root}: the log could not be cut: {error.strerror}") from None
+        assert self._log.log_end_offset <= offset, f"cut at {offset}, it ends at {self._log.log_end_offset}"
+        self._recovery_point = min(self._recovery_point, offset)
 
     def _write_recovery_point(self, flushed: int) -> None:
         """It only spares the next start some work: a full disk puts it off, and ends no controller."""
@@ -210,7 +267,8 @@ class MetadataStorage:
         self._recovery_point = flushed
 
     def read(self, offset: int, up_to: int, max_bytes: int = _READ_BYTES) -> tuple[bytes, int]:
-        """Whole batches from ``offset`` on, below ``up_to``, and where to go on. OffsetOutOfRangeError."""
+        """Whole batches from ``offset`` on, below ``up_to``, and where to go on. OffsetOutOfRangeError: below the log's
+        start, so it is in a snapshot (``newest_snapshot``); CorruptLogError."""
         result = self._log.read(offset, max_bytes, up_to)
         if result is None:
             raise StorageError(f"{self._log.directory}: offset {offset} could not be read")
@@ -222,6 +280,170 @@ class MetadataStorage:
             data, offset = self.read(offset, self.log_end_offset)
             yield from decode_batches(data)
 
+    def entries(self, offset: int, end: int, max_bytes: int) -> list[Entry]:
+        """As ``LogView`` has it."""
+        data, _ = self.read(offset, end, max_bytes)
+        return [
+            decode_entry(header, data[position : position + header.size]) for position, header in iterate_headers(data)
+        ]
+
+    def _control_entries(self, offset: int) -> Iterator[Entry]:
+        """Raft's own entries from ``offset`` to the end."""
+        end = self.log_end_offset
+        while offset < end:
+            data, offset = self.read(offset, end)
+            for position, header in iterate_headers(data):
+                if header.is_control:
+                    yield decode_entry(header, data[position : position + header.size])
+
+    # -- snapshots ----------------------------------------------------------------------------------------------------
+
+    def newest_snapshot(self) -> SnapshotId | None:
+        """The newest sound one that holds any state."""
+        newest = self._snapshots.newest
+        return None if newest is None or newest.place == BEGINNING else newest
+
+    def load_image(self) -> MetadataImage:
+        """The image of the newest snapshot; the empty one where there is none. What follows is in the log, from the
+        image's ``next_offset`` on. Any thread. CorruptLogError, UnsupportedVersionError, OSError."""
+        newest = self._snapshots.newest
+        return EMPTY_IMAGE if newest is None else self._snapshots.load(newest)
+
+    def snapshot_chunk(self, snapshot: SnapshotId, position: int, max_bytes: int) -> tuple[bytes, bool] | None:
+        """As ``LogView`` has it. CorruptLogError: it has rotted since it was found sound."""
+        return self._snapshots.read(snapshot, position, max_bytes)
+
+    def snapshot_job(self, image: MetadataImage, place: Place, voters: VoterSet) -> SnapshotJob:
+        """What makes a snapshot of ``image``, which is committed and has seen everything below ``place``; ``voters``:
+        those of then. One at a time."""
+        assert (image.next_offset, image.epoch) == place, f"an image of {image.next_offset}/{image.epoch} for {place}"
+        return SnapshotJob(
+            self._fs,
+            self._log.directory,
+            image,
+            SnapshotId(place, voters),
+            timestamp_ms=self._timestamp_below(place.offset),
+            reserve_bytes=self._reserve_bytes,
+        )
+
+    def finish_snapshot(self, job: SnapshotJob) -> SnapshotId | None:
+        """``job`` has run: its snapshot is durable and counts from here on, and the log begins behind the one before
+        it. Returns that one when the log has a new beginning (tell ``RaftNode.compacted``), else None."""
+        place, newest = job.snapshot.place, self._snapshots.newest
+        if (newest is not None and newest.place.offset >= place.offset) or place.offset > self.log_end_offset:
+            job.abandon()  # another was received meanwhile; or this disk has not got all that is committed
+            return None
+        self._snapshots.accept(job)
+        if newest is None or newest.place.offset <= self.log_start_offset:
+            return None
+        self._trim(newest.place)
+        return newest
+
+    def _trim(self, start: Place) -> None:
+        """The log begins behind the snapshot at ``start``; it and what is older than it goes."""
+        try:
+            self._directory.write_recovery_points()  # a log that ends below its start will be known to be damaged
+            self._directory.delete_records(self._log, start.offset)
+        except OSError as error:
+            if error.errno not in _NO_SPACE:
+                raise  # else: the next start finds the log as long as it was, and the snapshot that it began behind
+            logger.warning("%s: the log could not be trimmed: %s", self._directory.root, error.strerror)
+            return
+        self._directory.remove_deleted(everything=True)
+        self._snapshots.remove_before(start)
+
+    def write_chunk(self, chunk: SnapshotChunk) -> bool:
+        """Write a chunk of a snapshot that is being received, durably. False: it was the last one and the whole is
+        damaged (or it does not follow what is there): ask for it anew, from its beginning. DiskFullError: the same."""
+        return self._snapshots.write_chunk(chunk)
+
+    def install(self, snapshot: SnapshotId) -> None:
+        """The snapshot, which was received whole, stands in place of the log, which begins behind it and is empty.
+        Durable when this returns. DiskFullError: ``stored`` says how far it has come."""
+        offset = snapshot.place.offset
+        if offset <= self.log_end_offset:
+            # What is here from that place on was never committed. It goes first: so a snapshot that does not agree with
+            # the log is never left by a crash, and whoever finds one knows that something is wrong.
+            self.truncate(offset - 1)
+        self._snapshots.accept_received(snapshot)
+        self._settle()
+        self._snapshots.remove_before(snapshot.place)
+
+    def _settle(self) -> None:
+        """A newest snapshot that lies beyond the log stands in its place."""
+        newest = self._snapshots.newest
+        if newest is None or newest.place.offset <= self.log_end_offset:
+            return
+        try:
+            self._directory.restart(self._log, newest.place.offset)
+        except OSError as error:
+            if error.errno not in _NO_SPACE:
+                raise
+            raise DiskFullError(f"{self._directory.root}: {newest} could not be installed: {error.strerror}") from None
+        self._recovery_point = newest.place.offset
+
+    # -- what goes together -------------------------------------------------------------------------------------------
+
+    def _start(self, default_voters: VoterSet) -> SnapshotId:
+        """What the log begins behind: the oldest snapshot that lies at its start or behind it."""
+        start, snapshots = self.log_start_offset, self._snapshots
+        fitting = [each for each in snapshots.snapshots if each.place.offset >= start]
+        if start == 0 and not snapshots.names_first_voters:
+            return SnapshotId(BEGINNING, default_voters)
+        assert fitting, "checked when it was opened"
+        return fitting[0]
+
+    def _check_cover(self) -> None:
+        """CorruptLogError unless log and snapshots make up one history without a gap (see the module)."""
+        start, end, store = self.log_start_offset, self.log_end_offset, self._snapshots
+        fitting = [each.place for each in store.snapshots if each.place.offset >= start]
+        for bad in store.damaged:
+            is_covered = (bool(fitting) and fitting[0].offset <= bad.place.offset) or (
+                start == 0 and not store.names_first_voters
+            )
+            if fitting and fitting[-1].offset >= bad.place.offset:
+                continue  # a newer one is sound
+            if not is_covered or bad.place.offset > end or bad.place == BEGINNING:
+                raise CorruptLogError(
+                    f"{bad.error.message}. No older snapshot and the log make up for it: put a sound copy of the file "
+                    "there, or format the directory anew and let this controller join the quorum as a new one"
+                )
+        if start > 0 and not fitting:
+            raise CorruptLogError(
+                f"{self._log.directory}: the log begins at offset {start}, and no snapshot of what came before is "
+                "there: put the .checkpoint file back, or format the directory anew and let this controller join the "
+                "quorum as a new one"
+            )
+        for place in fitting:
+            term = self._term_below(place.offset)
+            if term is not None and term != place.term:
+                raise CorruptLogError(
+                    f"{store.path(place)} speaks of term {place.term}, but the log's offset {place.offset - 1} is of "
+                    f"term {term}: one of them does not belong here"
+                )
+
+    def _term_below(self, offset: int) -> int | None:
+        """The term of the entry that ends at ``offset``; None where the log does not say."""
+        if not self.log_start_offset < offset <= self.log_end_offset:
+            return None
+        return self._log.epochs.epoch_of(offset - 1)
+
+    def _check_voters(self, entry: Entry, voters: VoterSet) -> None:
+        """The note of a leader of before any change of the voters names those that the log began with."""
+        said = {node_id for node_id, _ in leader_change_of(entry).voters}
+        if said - {key.node_id for key in voters}:
+            raise CorruptLogError(
+                f"{self._log.directory}: the log's first leader was elected by the voters {sorted(said)}, but the "
+                f"voters are said to be {voters}: the .checkpoint file with the first voters is missing; put it back"
+            )
+
+    def _timestamp_below(self, offset: int) -> int:
+        """When the record before ``offset`` was written; 0 where that is not known."""
+        if not self.log_start_offset < offset <= self.log_end_offset:
+            return 0
+        data, _ = self.read(offset - 1, offset)
+        return max([header.max_timestamp_ms for _, header in iterate_headers(data)], default=0)
+
     def close(self, *, clean: bool = True) -> None:
         """Let go of the directory; ``clean`` says on disk that everything was flushed. A disk too full to say so costs
         the next start a look at the log's end, and no more."""
@@ -231,31 +453,3 @@ class MetadataStorage:
             if error.errno not in _NO_SPACE:
                 raise
             logger.warning("%s: the clean stop could not be marked: %s", self._directory.root, error.strerror)
-
-    def entries(self, offset: int, end: int, max_bytes: int) -> list[Entry]:
-        """As ``LogView`` has it."""
-        result = self._log.read(offset, max_bytes, end)
-        if result is None:
-            raise StorageError(f"{self._log.directory}: offset {offset} could not be read")
-        found = []
-        for position, header in iterate_headers(result.records):
-            kind = EntryKind.LEADER_CHANGE if header.is_control else EntryKind.DATA
-            data = b"" if header.is_control else result.records[position : position + header.size]
-            found.append(Entry(kind, header.leader_epoch, header.base_offset, header.last_offset_delta + 1, data))
-        return found
-
-    def snapshot_chunk(self, snapshot: SnapshotId, position: int, max_bytes: int) -> tuple[bytes, bool] | None:
-        """As ``LogView`` has it. There are no snapshots yet: the log begins at 0."""
-        return None
-
-    def _leader_change(self, entry: Entry, leader: int) -> bytes:
-        """Kafka's LeaderChangeMessage as a control batch (KIP-595), so that its tools read ours."""
-        voters = b"\x02" + struct.pack(">i", leader) + b"\0"  # a compact array of one item, without tagged fields
-        value = struct.pack(">hi", 0, leader) + voters + voters + b"\0"
-        key = struct.pack(">hh", 0, 2)
-        return encode_batch(
-            [(self._clock.now_ms(), key, value, ())],
-            base_offset=entry.base_offset,
-            leader_epoch=entry.term,
-            control=True,
-        )

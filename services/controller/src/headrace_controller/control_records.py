@@ -1,0 +1,99 @@
+"""Raft's own entries as bytes of the log, and back: Kafka's control records, so that its tools read our log.
+
+A LEADER_CHANGE is a LeaderChangeMessage (KIP-595), a VOTERS entry a KRaftVotersRecord (KIP-853). The leader that
+proposes one encodes it once; every log keeps those bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from headrace_core.errors import CorruptLogError, CorruptMessageError
+from headrace_core.metadata.control_records import (
+    ControlRecord,
+    ControlType,
+    LeaderChange,
+    SnapshotVoter,
+    decode_control_batch,
+    encode_control_batch,
+    kraft_voters,
+    leader_change,
+    parse_kraft_voters,
+    parse_leader_change,
+)
+from headrace_core.records import BatchHeader, check_batch
+
+from .raft import Entry, EntryKind, ReplicaKey, VoterSet
+
+
+def encode_control(kind: EntryKind, term: int, base_offset: int, leader: int, voters: VoterSet, now_ms: int) -> bytes:
+    """The batch of an entry that raft itself proposes. ``voters``: those of the term that ``leader`` (a node id) leads
+    or, of a VOTERS entry, the new ones. Equal arguments give equal bytes."""
+    match kind:
+        case EntryKind.LEADER_CHANGE:
+            record = leader_change(leader, [(key.node_id, key.directory_id) for key in voters])
+        case EntryKind.VOTERS:
+            record = kraft_voters(snapshot_voters(voters))
+        case EntryKind.DATA:
+            raise AssertionError("a decision is no control record")
+    return encode_control_batch([record], base_offset=base_offset, epoch=term, timestamp_ms=now_ms)
+
+
+def decode_entry(header: BatchHeader, data: bytes) -> Entry:
+    """The entry of one batch. CorruptLogError: a control batch that is none of raft's. UnsupportedVersionError: of a
+    newer one's."""
+    kind, voters = EntryKind.DATA, None
+    if header.is_control:
+        record = _only_record(header, data)
+        if record.type is ControlType.LEADER_CHANGE:
+            kind = EntryKind.LEADER_CHANGE
+        elif record.type is ControlType.KRAFT_VOTERS:
+            kind, voters = EntryKind.VOTERS, voter_set(parse_kraft_voters(record.value))
+        else:
+            raise CorruptLogError(f"offset {header.base_offset}: a {record.type.name} record in the metadata log")
+    return Entry(kind, header.leader_epoch, header.base_offset, header.last_offset_delta + 1, data, voters)
+
+
+def leader_change_of(entry: Entry) -> LeaderChange:
+    """Who led the term that a LEADER_CHANGE began, and who voted then."""
+    return parse_leader_change(decode_control_batch(entry.data)[0].value)
+
+
+def check_entry(entry: Entry) -> BatchHeader:
+    """The header of an entry's bytes. CorruptMessageError when they are damaged, or not those of that entry: they must
+    not be written then."""
+    header = check_batch(entry.data)
+    said = (header.base_offset, header.next_offset, header.leader_epoch, header.size, header.is_control)
+    wanted = (entry.base_offset, entry.next_offset, entry.term, len(entry.data), entry.kind is not EntryKind.DATA)
+    if said != wanted:
+        raise CorruptMessageError(
+            f"an entry of offsets {entry.base_offset} to {entry.next_offset - 1}, term {entry.term}, "
+            f"{entry.kind.value}, whose batch says offsets {header.base_offset} to {header.last_offset}, term "
+            f"{header.leader_epoch}, {'control' if header.is_control else 'data'}, {header.size} bytes of "
+            f"{len(entry.data)}"
+        )
+    return header
+
+
+def voter_set(voters: Iterable[SnapshotVoter]) -> VoterSet:
+    """CorruptLogError when a node is named twice."""
+    found = tuple(voters)
+    try:
+        return VoterSet.of(
+            (ReplicaKey(each.node_id, each.directory_id) for each in found),
+            {each.node_id: each.address for each in found},
+        )
+    except ValueError as error:
+        raise CorruptLogError(f"a set of voters that cannot be: {error}") from None
+
+
+def snapshot_voters(voters: VoterSet) -> list[SnapshotVoter]:
+    """The inverse of ``voter_set``."""
+    return [SnapshotVoter(key.node_id, key.directory_id, voters.address(key.node_id)) for key in voters]
+
+
+def _only_record(header: BatchHeader, data: bytes) -> ControlRecord:
+    records = decode_control_batch(data)
+    if len(records) != 1:
+        raise CorruptLogError(f"offset {header.base_offset}: a control batch of {len(records)} records")
+    return records[0]

@@ -1,0 +1,304 @@
+"""Snapshot files of the metadata log, in its directory (``__cluster_metadata-0``):
+
+    <offset, 20 digits>-<term, 10 digits>.checkpoint    whole, durable, checked; a name says so
+    ....checkpoint.tmp                                  being made from an image of our own (SnapshotJob, any thread)
+    ....checkpoint.part                                 being received from the leader, chunk by chunk
+    00000000000000000000-0000000000.checkpoint          no state, but the first voters: what ``format`` writes (KIP-853)
+
+The bytes are those of ``headrace_core.metadata.snapshot``. A file gets its final name only once it is durable and, when
+it was received, found sound; what has another name is removed at the next start. Which of them counts beside the log is
+decided in ``storage.py``; nothing in here looks at the log.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from dataclasses import dataclass
+
+from headrace_core.errors import CorruptLogError, DiskFullError, HeadraceError, InvalidConfigError
+from headrace_core.log.files import NO_SPACE, FileSystem, make_directories, read_file, write_file_atomically
+from headrace_core.log.space import RESERVE_PART_MAX
+from headrace_core.metadata import EMPTY_IMAGE, MetadataImage
+from headrace_core.metadata.snapshot import (
+    SNAPSHOT_SUFFIX,
+    check_snapshot,
+    decode_snapshot,
+    encode_snapshot,
+    parse_snapshot_name,
+    snapshot_name,
+)
+
+from .control_records import snapshot_voters, voter_set
+from .quorum_state import QUORUM_STATE
+from .raft import Place, SnapshotChunk, SnapshotId, VoterSet
+
+logger = logging.getLogger("headrace.controller")
+
+METADATA_DIRECTORY = "__cluster_metadata-0"
+#: What everything begins behind, when the log has never been trimmed.
+BEGINNING = Place(0, 0)
+_PART = ".part"
+_TEMPORARY = ".tmp"
+
+
+@dataclass(frozen=True, slots=True)
+class DamagedSnapshot:
+    """A file that has a snapshot's name, and is none."""
+
+    place: Place
+    error: CorruptLogError
+
+
+class SnapshotJob:
+    """A snapshot that is being made of an immutable image. ``run`` may be called in any thread, once; the storage has
+    it counted by ``finish_snapshot``, or forgets it by ``abandon``."""
+
+    def __init__(
+        self,
+        fs: FileSystem,
+        directory: str,
+        image: MetadataImage,
+        snapshot: SnapshotId,
+        *,
+        timestamp_ms: int,
+        reserve_bytes: int,
+    ) -> None:
+        self.snapshot = snapshot
+        self.path = f"{directory}/{snapshot_name(*snapshot.place)}"
+        #: Bytes of the file, once it has been written.
+        self.size = 0
+        self._fs = fs
+        self._directory = directory
+        self._image = image
+        self._timestamp_ms = timestamp_ms
+        self._reserve_bytes = reserve_bytes
+
+    @property
+    def temporary_path(self) -> str:
+        return self.path + _TEMPORARY
+
+    def run(self) -> None:
+        """Write and force the temporary file. DiskFullError: no room (above the reserve); OSError: the disk failed.
+        Nothing is left of it then."""
+        try:
+            self._write()
+        except OSError as error:
+            self.abandon()
+            if error.errno not in NO_SPACE:
+                raise
+            raise DiskFullError(f"{self.path}: no space left on the disk ({error.strerror})") from None
+        except DiskFullError:
+            self.abandon()
+            raise
+
+    def abandon(self) -> None:
+        """Remove what was written."""
+        with contextlib.suppress(OSError):
+            self._fs.unlink(self.temporary_path)
+
+    def _write(self) -> None:
+        file = self._fs.open(self.temporary_path, write=True, create=True)
+        try:
+            file.truncate(0)
+            voters = snapshot_voters(self.snapshot.voters)
+            for piece in encode_snapshot(self._image, voters=voters, timestamp_ms=self._timestamp_ms):
+                self._check_room(len(piece))
+                file.pwritev([piece], self.size)
+                self.size += len(piece)
+            file.sync()
+        finally:
+            file.close()
+
+    def _check_room(self, size: int) -> None:
+        free = self._fs.free_bytes(self._directory)
+        reserve = min(self._reserve_bytes, self._fs.total_bytes(self._directory) // RESERVE_PART_MAX)
+        if free - size < reserve:
+            raise DiskFullError(
+                f"{self.path}: no snapshot is made, for {free} bytes are free and {reserve} are kept "
+                "(log.dir.reserve.bytes)"
+            )
+
+
+def _check_file(fs: FileSystem, path: str, place: Place) -> SnapshotId:
+    """CorruptLogError unless the file is whole and sound, and that of this place. FileNotFoundError, OSError."""
+    try:
+        found = check_snapshot(read_file(fs, path))
+    except CorruptLogError as error:
+        raise CorruptLogError(f"{path}: {error.message}") from None
+    if (found.next_offset, found.epoch) != place:
+        raise CorruptLogError(
+            f"{path}: what is in it is the snapshot {found.next_offset}/{found.epoch}, not {place}; its name is wrong"
+        )
+    return SnapshotId(place, voter_set(found.voters))
+
+
+class SnapshotStore:
+    """The snapshots of one metadata log. Sound ones ascend in ``snapshots``; ``damaged`` are those that are not."""
+
+    def __init__(self, fs: FileSystem, directory: str) -> None:
+        """Reads and checks every snapshot, and removes what was never finished. OSError."""
+        self.directory = directory
+        self.snapshots: list[SnapshotId] = []
+        self.damaged: list[DamagedSnapshot] = []
+        self._fs = fs
+        names = fs.listdir(directory)
+        for name in names:
+            if name.endswith((SNAPSHOT_SUFFIX + _PART, SNAPSHOT_SUFFIX + _TEMPORARY)):
+                fs.unlink(f"{directory}/{name}")
+        for offset, term in sorted(filter(None, map(parse_snapshot_name, names))):
+            self._admit(Place(offset, term))
+
+    def _admit(self, place: Place) -> None:
+        try:
+            self.snapshots.append(_check_file(self._fs, self.path(place), place))
+        except CorruptLogError as error:
+            logger.error("%s", error.message)
+            self.damaged.append(DamagedSnapshot(place, error))
+
+    # -- looking -----------------------------------------------------------------------------------------------------
+
+    @property
+    def newest(self) -> SnapshotId | None:
+        return self.snapshots[-1] if self.snapshots else None
+
+    @property
+    def names_first_voters(self) -> bool:
+        """Did ``format`` say who votes first? (Then it is told by that file, or by nobody.)"""
+        return self.find(BEGINNING) is not None or any(each.place == BEGINNING for each in self.damaged)
+
+    def find(self, place: Place) -> SnapshotId | None:
+        return next((each for each in self.snapshots if each.place == place), None)
+
+    def path(self, place: Place) -> str:
+        return f"{self.directory}/{snapshot_name(*place)}"
+
+    def load(self, snapshot: SnapshotId) -> MetadataImage:
+        """The image of a snapshot; any thread. CorruptLogError, UnsupportedVersionError, OSError."""
+        if snapshot.place == BEGINNING:
+            return EMPTY_IMAGE
+        path = self.path(snapshot.place)
+        try:
+            return decode_snapshot(read_file(self._fs, path))[0]
+        except CorruptLogError as error:
+            raise CorruptLogError(f"{path}: {error.message}") from None
+
+    def read(self, snapshot: SnapshotId, position: int, max_bytes: int) -> tuple[bytes, bool] | None:
+        """Bytes of a snapshot from ``position`` on, and whether they are its last; None when it is not there (any
+        more). CorruptLogError: it was sound, and is not any longer; nobody gets it."""
+        known = self.find(snapshot.place)
+        if known is None or known.voters != snapshot.voters:
+            return None
+        path = self.path(snapshot.place)
+        if position == 0:
+            _check_file(self._fs, path, snapshot.place)
+        file = self._fs.open(path)
+        try:
+            data = file.pread(max_bytes, position)
+            return data, position + len(data) >= file.size()
+        finally:
+            file.close()
+
+    # -- receiving ---------------------------------------------------------------------------------------------------
+
+    def write_chunk(self, chunk: SnapshotChunk) -> bool:
+        """Write it, durably. False: it does not follow what is there, or was the last one and the whole is damaged, or
+        another snapshot than was announced; nothing is left of it then. DiskFullError (the same), OSError."""
+        path = self.path(chunk.snapshot.place) + _PART
+        if chunk.position == 0:
+            self._forget_parts()
+        try:
+            is_written = self._write_at(path, chunk)
+        except OSError as error:
+            if error.errno not in NO_SPACE:
+                raise
+            self._forget_parts()
+            raise DiskFullError(f"{path}: no space left on the disk ({error.strerror})") from None
+        if is_written and (not chunk.is_last or self._is_sound(path, chunk.snapshot)):
+            return True
+        self._forget_parts()
+        return False
+
+    def _write_at(self, path: str, chunk: SnapshotChunk) -> bool:
+        if chunk.position and not self._fs.exists(path):
+            return False
+        file = self._fs.open(path, write=True, create=True)
+        try:
+            if file.size() < chunk.position:
+                return False
+            if file.size() > chunk.position:  # written, and its answer lost
+                file.truncate(chunk.position)
+            if chunk.data:
+                file.pwritev([chunk.data], chunk.position)
+            file.sync()
+        finally:
+            file.close()
+        return True
+
+    def _is_sound(self, path: str, snapshot: SnapshotId) -> bool:
+        try:
+            found = _check_file(self._fs, path, snapshot.place)
+        except HeadraceError as error:
+            logger.warning("the snapshot %s was received damaged, and is asked for anew: %s", snapshot, error.message)
+            return False
+        if found.voters != snapshot.voters:
+            logger.warning("the snapshot %s was announced, one with the voters %s came", snapshot, found.voters)
+            return False
+        return True
+
+    def _forget_parts(self) -> None:
+        for name in self._fs.listdir(self.directory):
+            if name.endswith(SNAPSHOT_SUFFIX + _PART):
+                self._fs.unlink(f"{self.directory}/{name}")
+
+    # -- counting, and no more ---------------------------------------------------------------------------------------
+
+    def accept_received(self, snapshot: SnapshotId) -> None:
+        """The snapshot whose last chunk was found sound counts from here on, durably."""
+        if self.find(snapshot.place) is None:
+            self._name(self.path(snapshot.place) + _PART, snapshot)
+
+    def accept(self, job: SnapshotJob) -> None:
+        """The one that ``job`` has written counts from here on, durably."""
+        self._name(job.temporary_path, job.snapshot)
+
+    def _name(self, temporary: str, snapshot: SnapshotId) -> None:
+        self._fs.rename(temporary, self.path(snapshot.place))
+        self._fs.sync_directory(self.directory)
+        self.damaged = [each for each in self.damaged if each.place != snapshot.place]
+        self.snapshots = sorted(
+            [*(each for each in self.snapshots if each.place != snapshot.place), snapshot],
+            key=lambda each: each.place,
+        )
+
+    def remove_before(self, place: Place) -> None:
+        """Those that are older are needed no more: the log begins behind this one, durably."""
+        places = [each.place for each in self.snapshots] + [each.place for each in self.damaged]
+        gone = [each for each in places if each.offset < place.offset]
+        self.snapshots = [each for each in self.snapshots if each.place.offset >= place.offset]
+        self.damaged = [each for each in self.damaged if each.place.offset >= place.offset]
+        for old in gone:
+            self._fs.unlink(self.path(old))
+
+
+def write_first_voters(fs: FileSystem, root: str, voters: VoterSet) -> None:
+    """What ``format`` leaves in a controller's directory: who votes first, as a snapshot of nothing (KIP-853). Durable
+    when this returns; a second time it changes nothing. No voters: the node waits until it is made one.
+
+    InvalidConfigError: it names others already, or there is a metadata log: a life that has begun is not begun anew.
+    CorruptLogError: what is there is damaged. OSError.
+    """
+    directory = f"{root.rstrip('/')}/{METADATA_DIRECTORY}"
+    path = f"{directory}/{snapshot_name(*BEGINNING)}"
+    if fs.is_directory(directory):
+        if fs.exists(path):
+            known = _check_file(fs, path, BEGINNING).voters
+            if known == voters and known.addresses == voters.addresses:
+                return
+            raise InvalidConfigError(f"{path} names the voters {known}; it is not overwritten with {voters}")
+        names = fs.listdir(directory)
+        if any(name.endswith((".log", SNAPSHOT_SUFFIX)) or name == QUORUM_STATE for name in names):
+            raise InvalidConfigError(f"{directory} has a metadata log already, and its voters are in there")
+    make_directories(fs, directory)
+    pieces = encode_snapshot(EMPTY_IMAGE, voters=snapshot_voters(voters), timestamp_ms=0)
+    write_file_atomically(fs, path, b"".join(pieces))
