@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+from collections.abc import Coroutine
+from typing import Any
 
 from headrace_core.clock import SystemClock
 from headrace_core.errors import InvalidConfigError
@@ -25,9 +27,12 @@ from .driver import ControllerDriver
 from .handlers.admin import AdminHandler
 from .handlers.cluster import ClusterHandler
 from .handlers.follow import FollowService
+from .handlers.forwarding import AdminThroughAnyController
 from .handlers.metadata import MetadataHandler
+from .health import Health
 from .observed_log import ObservedLog
 from .quorum_controller import QuorumController, QuorumSettings
+from .raft import VoterSet
 from .storage import MetadataStorage
 
 logger = logging.getLogger("headrace.controller")
@@ -54,8 +59,19 @@ def settings_of(config: NodeConfig) -> ClusterSettings:
     )
 
 
+def quorum_settings_of(config: NodeConfig) -> QuorumSettings:
+    """The quorum's slice of it."""
+    values = config.values
+    return QuorumSettings(
+        election_timeout_ms=values["controller.quorum.election.timeout.ms"],
+        snapshot_bytes=values["metadata.log.max.record.bytes.between.snapshots"],
+        snapshot_interval_ms=values["metadata.log.max.snapshot.interval.ms"],
+        voter_addresses={voter.node_id: voter.address for voter in config.voters},
+    )
+
+
 async def serve(config: NodeConfig, stop: asyncio.Event) -> None:
-    """Run a controller until ``stop`` is set. HeadraceError or OSError: it could not start, or its disk failed."""
+    """Run a controller until ``stop`` is set. HeadraceError or OSError: it could not start, its disk failed or lies."""
     clock = SystemClock()
     started_ms, started_at_ms = clock.monotonic_ms(), clock.now_ms()
     emitter = Emitter()
@@ -63,40 +79,63 @@ async def serve(config: NodeConfig, stop: asyncio.Event) -> None:
     storage = _open_storage(config, clock)
     clean = False
     try:
+        _check_voters(config, storage)
         driver = _make_driver(config, storage, clock, emitter)
         driver.start()
-        addresses_by_id = {voter.node_id: voter.address for voter in config.voters}
-        following = FollowService(ObservedLog(driver, storage, addresses_by_id), clock)
-        listeners, cluster = _make_listeners(config, driver, following)
+        handlers = _Handlers(config, driver, storage, clock)
+        listeners = handlers.listeners()
+        health = Health(driver.controller, listeners)
+        driver.on_turn(health.look)
+        tasks = [asyncio.create_task(driver.run(), name="controller driver")]
         try:
-            task = asyncio.create_task(driver.run(), name="controller driver")
-            following.start()
+            handlers.following.start()
             bound = [ListenerAddress(each.name, each.host, await each.start()) for each in listeners]
             addresses = advertised(bound, config.advertised)
-            state = RuntimeState.of(ROLE, config.node_id, started_at_ms, addresses)
-            try:
-                write_state(config.state_file, state)
-            except OSError as error:  # a convenience: a full disk ends no controller
-                logger.warning("runtime.state.file=%s could not be written: %s", config.state_file, error)
-            for listener in listeners:
-                await listener.serving(True)
+            tasks.append(asyncio.create_task(health.run(), name="controller health"))
+            _write_state(config, RuntimeState.of(ROLE, config.node_id, started_at_ms, addresses))
+            await _first(health.serves(), stop.wait(), *tasks)
             settle_memory()
-            seconds = (clock.monotonic_ms() - started_ms) / 1_000
-            where = ",".join(map(str, addresses))
-            emitter.emit(NodeStarted(role=ROLE, node_id=config.node_id, address=where, seconds=seconds))
-            await _until(stop, task)
+            if not stop.is_set():
+                seconds = (clock.monotonic_ms() - started_ms) / 1_000
+                where = ",".join(map(str, addresses))
+                emitter.emit(NodeStarted(role=ROLE, node_id=config.node_id, address=where, seconds=seconds))
+            await _first(stop.wait(), *tasks)
+            await driver.hand_over()
         finally:
-            cluster.close()
+            handlers.close()
             await asyncio.gather(*(listener.stop(_STOP_GRACE_S) for listener in listeners))
-            await following.stop()
+            await handlers.stop()
             driver.stop()
-        await task
+            for task in tasks[1:]:
+                task.cancel()
+        await tasks[0]
         clean = True
     finally:
         storage.close(clean=clean)
         if clean:
             remove_state(config.state_file)
         emitter.emit(NodeStopped(role=ROLE, node_id=config.node_id, clean=clean))
+
+
+def _write_state(config: NodeConfig, state: RuntimeState) -> None:
+    try:
+        write_state(config.state_file, state)
+    except OSError as error:  # a convenience: a full disk ends no controller
+        logger.warning("runtime.state.file=%s could not be written: %s", config.state_file, error)
+
+
+async def _first(*awaitables: Coroutine[Any, Any, Any] | asyncio.Task[None]) -> None:
+    """Until the first of them is done; what a task failed with is raised."""
+    futures = [asyncio.ensure_future(each) for each in awaitables]
+    try:
+        await asyncio.wait(futures, return_when=asyncio.FIRST_COMPLETED)
+        for future in futures:
+            if future.done():
+                future.result()
+    finally:
+        for future, each in zip(futures, awaitables, strict=True):
+            if future is not each:
+                future.cancel()
 
 
 def _open_storage(config: NodeConfig, clock: SystemClock) -> MetadataStorage:
@@ -114,6 +153,20 @@ def _open_storage(config: NodeConfig, clock: SystemClock) -> MetadataStorage:
     )
 
 
+def _check_voters(config: NodeConfig, storage: MetadataStorage) -> None:
+    """A directory whose voters nobody wrote down is a sole voter's (it was formatted by a release that knew no others):
+    three of them that were told of each other would be three clusters."""
+    unknown = VoterSet.of([])
+    named = [voter.node_id for voter in config.voters]
+    if storage.stored(unknown).start.voters is not unknown or named in ([], [config.node_id]):
+        return
+    raise InvalidConfigError(
+        f"controller.quorum.voters names {', '.join(map(str, named))}, but {config.log_dirs[0]} was formatted for a "
+        f"sole voter, {config.node_id}: name only that one (others join by `headrace quorum add`), or format empty "
+        "directories with --initial-controllers"
+    )
+
+
 def _make_driver(
     config: NodeConfig, storage: MetadataStorage, clock: SystemClock, emitter: Emitter
 ) -> ControllerDriver:
@@ -125,39 +178,48 @@ def _make_driver(
         cluster_id=storage.cluster_id,
         clock=clock,
         draw=random.SystemRandom().randrange,
-        settings=QuorumSettings(),
+        settings=quorum_settings_of(config),
         send=lambda messages: None,
         emitter=emitter,
     )
     return ControllerDriver(controller, storage)
 
 
-def _make_listeners(
-    config: NodeConfig, driver: ControllerDriver, following: FollowService
-) -> tuple[list[Listener], ClusterHandler]:
-    admin = AdminHandler(driver, config.given)
-    metadata = MetadataHandler(driver, MetadataView(topic_defaults=config.topic_defaults()), following)
-    cluster = ClusterHandler(driver, following)
-    listeners = []
-    for address in config.listeners:
-        listener = Listener(address.name, address.host or "0.0.0.0", address.port)
-        admin.register(listener)
-        if address.name == CLIENT:
-            metadata.register(listener)
-        elif address.name == INTERNAL:
-            cluster.register(listener)
-        else:
-            raise InvalidConfigError(f"listeners={address}: a controller has no such listener")
-        listeners.append(listener)
-    return listeners, cluster
+class _Handlers:
+    """The gRPC services of a controller."""
 
+    def __init__(
+        self, config: NodeConfig, driver: ControllerDriver, storage: MetadataStorage, clock: SystemClock
+    ) -> None:
+        addresses = {voter.node_id: voter.address for voter in config.voters}
+        self.following = FollowService(ObservedLog(driver, storage, addresses), clock)
+        self._config = config
+        self._admin = AdminHandler(driver, config.given)
+        self._any_admin = AdminThroughAnyController(driver, self._admin)
+        self._metadata = MetadataHandler(driver, MetadataView(topic_defaults=config.topic_defaults()), self.following)
+        self._cluster = ClusterHandler(driver, self.following)
 
-async def _until(stop: asyncio.Event, task: asyncio.Task[None]) -> None:
-    """Until it is time to stop, or the driver has failed (its error is raised)."""
-    stopping = asyncio.ensure_future(stop.wait())
-    try:
-        await asyncio.wait({stopping, task}, return_when=asyncio.FIRST_COMPLETED)
-        if task.done():
-            task.result()
-    finally:
-        stopping.cancel()
+    def listeners(self) -> list[Listener]:
+        """Not started yet. InvalidConfigError: a controller has no such listener."""
+        made = []
+        for address in self._config.listeners:
+            listener = Listener(address.name, address.host or "0.0.0.0", address.port)
+            if address.name == CLIENT:
+                self._any_admin.register(listener)
+                self._metadata.register(listener)
+            elif address.name == INTERNAL:
+                self._admin.register(listener)
+                self._cluster.register(listener)
+            else:
+                raise InvalidConfigError(f"listeners={address}: a controller has no such listener")
+            made.append(listener)
+        return made
+
+    def close(self) -> None:
+        """End the streams, so that a stopping server need not cut them."""
+        self._cluster.close()
+
+    async def stop(self) -> None:
+        """After the listeners have stopped."""
+        await self.following.stop()
+        await self._any_admin.close()

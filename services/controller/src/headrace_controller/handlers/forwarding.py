@@ -1,0 +1,114 @@
+"""headrace.v1.Admin on the client listener of every controller: what only the leader can do is passed on to it.
+
+So a client may be given any controller's address. On the internal listener nothing is passed on: who calls there looks
+for the leader itself, and two controllers that take each other for the leader must not play ball with a request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import grpc.aio
+
+from headrace_core.errors import HeadraceError, NotControllerError, ServerShuttingDownError
+from headrace_core.rpc import ChannelPurpose, error_from_rpc, open_channel
+from headrace_core.rpc.server import Listener
+from headrace_core.rpc.status import was_never_sent
+from headrace_protos.v1 import admin_pb2, admin_pb2_grpc
+
+from ..driver import ControllerDriver
+from .admin import AdminHandler
+
+#: What every controller answers itself.
+LOCAL = frozenset({"DescribeConfigs", "DescribeLogDirs", "AlterReplicaLogDirs"})
+#: How long a request without a deadline of its own waits for a leader.
+_WAIT_S_MAX = 30.0
+_RETRY_S = 0.05
+
+
+class LeaderLink:
+    """A channel to whoever leads, opened when it is needed."""
+
+    def __init__(self, driver: ControllerDriver) -> None:
+        self._driver = driver
+        self._channel: tuple[str, grpc.aio.Channel] | None = None
+
+    async def call(self, method: str, request: Any, timeout_s: float) -> Any:
+        """The leader's answer to an Admin call. NotControllerError: nobody is known to lead, or it could not be
+        reached; nothing was done. NetworkError: the answer was lost. Others are the leader's own."""
+        address = self._driver.controller.addresses.get(self._driver.leader_id)
+        if address is None:
+            raise self._driver.controller.not_controller()
+        stub = admin_pb2_grpc.AdminStub(await self._channel_to(address))  # type: ignore[no-untyped-call]
+        try:
+            return await getattr(stub, method)(request, timeout=timeout_s)
+        except grpc.aio.AioRpcError as failure:
+            if was_never_sent(failure):
+                raise NotControllerError(f"the leading controller, {address}, cannot be reached; try again") from None
+            raise error_from_rpc(failure, address) from None
+
+    async def close(self) -> None:
+        channel, self._channel = self._channel, None
+        if channel is not None:
+            await channel[1].close()
+
+    async def _channel_to(self, address: str) -> grpc.aio.Channel:
+        if self._channel is None or self._channel[0] != address:
+            await self.close()
+            self._channel = (address, open_channel(address, ChannelPurpose.CONTROL))
+        return self._channel[1]
+
+
+class AdminThroughAnyController(admin_pb2_grpc.AdminServicer):
+    """See the module. Its methods are made below: one for each call of the service."""
+
+    def __init__(self, driver: ControllerDriver, admin: AdminHandler) -> None:
+        self._driver = driver
+        self._admin = admin
+        self._link = LeaderLink(driver)
+
+    def register(self, listener: Listener) -> None:
+        """Serve on ``listener``; before it starts."""
+        listener.add(admin_pb2_grpc.add_AdminServicer_to_server, self, "headrace.v1.Admin")
+
+    async def close(self) -> None:
+        """After the listener has stopped."""
+        await self._link.close()
+
+    async def _led(self, method: str, request: Any, context: Any) -> Any:
+        """Answered by the leader, here or elsewhere; while there is none, it is waited for."""
+        loop = asyncio.get_running_loop()
+        left_s = context.time_remaining()
+        deadline = loop.time() + (_WAIT_S_MAX if left_s is None else min(left_s, _WAIT_S_MAX))
+        local: Callable[[Any, Any], Awaitable[Any]] = getattr(self._admin, method)
+        while True:
+            failure: HeadraceError
+            try:
+                if self._driver.is_leader:
+                    return await local(request, context)
+                return await self._link.call(method, request, max(deadline - loop.time(), 0.001))
+            except (NotControllerError, ServerShuttingDownError) as error:  # nothing was done
+                failure = error
+            if loop.time() + _RETRY_S >= deadline:
+                raise failure
+            await asyncio.sleep(_RETRY_S)
+
+
+def _method(name: str) -> Callable[[AdminThroughAnyController, Any, Any], Any]:
+    if name in LOCAL:
+
+        async def local(self: AdminThroughAnyController, request: Any, context: Any) -> Any:
+            return await getattr(self._admin, name)(request, context)
+
+        return local
+
+    async def led(self: AdminThroughAnyController, request: Any, context: Any) -> Any:
+        return await self._led(name, request, context)
+
+    return led
+
+
+for _each in admin_pb2.DESCRIPTOR.services_by_name["Admin"].methods:
+    setattr(AdminThroughAnyController, _each.name, _method(_each.name))

@@ -1,0 +1,50 @@
+"""What this controller says to health checks: SERVING while it leads, or follows a leader and has what was committed
+when it came up; not while it waits for a quorum."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+
+from headrace_core.rpc.server import Listener
+
+from .quorum_controller import QuorumController
+
+logger = logging.getLogger("headrace.controller")
+
+
+class Health:
+    """``look`` is cheap, and called after each turn; ``run`` tells the listeners."""
+
+    def __init__(self, controller: QuorumController, listeners: Sequence[Listener]) -> None:
+        self._controller = controller
+        self._listeners = listeners
+        self._seen = False
+        self._changed = asyncio.Event()
+        self._serves = asyncio.Event()
+
+    def look(self) -> None:
+        if self._controller.is_serving is not self._seen:
+            self._seen = not self._seen
+            self._changed.set()
+
+    async def run(self) -> None:
+        """Until it is cancelled."""
+        said = False
+        while True:
+            await self._changed.wait()
+            self._changed.clear()
+            if self._seen is said:
+                continue
+            said = self._seen
+            for listener in self._listeners:
+                await listener.serving(said)
+            if said:
+                self._serves.set()
+            else:
+                logger.warning("controller %d knows no leader: not serving", self._controller.node_id)
+
+    async def serves(self) -> None:
+        """Returns when it has said so for the first time."""
+        await self._serves.wait()
