@@ -12,6 +12,7 @@ from collections.abc import Callable
 import pytest
 import raft_world
 import test_raft_lost_connections as connections
+import test_raft_more_traps as more
 import test_raft_traps as stories
 from raft_schedule import Schedule
 
@@ -202,10 +203,55 @@ class StaysImpatient(RaftNode):
     """A leader that is heard again after its connection broke is given one tick of silence, and no more."""
 
     def _follow(self, leader: ReplicaKey) -> None:
-        is_lost, timeout = self._is_leader_lost, self._timeout
         super()._follow(leader)
-        if is_lost:
-            self._timeout = timeout
+        if self._was_lost:
+            self._patience.lose()
+
+    _was_lost = False
+
+    def peer_lost(self, key: ReplicaKey) -> None:
+        super().peer_lost(key)
+        self._was_lost = True
+
+
+class MixesTheSnapshotsOfTwoLeaders(RaftNode):
+    """7: one id, one state, and not the same bytes."""
+
+    def _on_snapshot(self, leader: ReplicaKey, request: SnapshotRequest) -> None:
+        super()._on_snapshot(leader, dataclasses.replace(request, term=0))
+
+
+class DoublesChunksWithEveryHeartbeat(RaftNode):
+    """etcd, a follower that is paused while it takes a snapshot in: the line fills up with what it was sent before."""
+
+    def _on_answer_to_leader(self, sender: ReplicaKey, body: Body) -> None:
+        progress = self.progress_of(sender)
+        if isinstance(body, HeartbeatResponse) and progress is not None:
+            progress.is_waiting = False
+        super()._on_answer_to_leader(sender, body)
+
+
+class ForgetsWhoFollows(RaftNode):
+    """KIP-595: observers follow whoever leads."""
+
+    def _become_leader(self) -> None:
+        self._observers.clear()
+        super()._become_leader()
+
+
+class ChangesVotersWhileItHandsOver(RaftNode):
+    """T 3.10: the next leader would begin with a change that is not committed, or be gone."""
+
+    def _check_taking(self) -> None:
+        self._check_leading()
+
+
+class GoesWithoutAnHeir(RaftNode):
+    """T 4.2.2, 3.10: a leader that is removed leaves a cluster without one, for a time-out."""
+
+    def _retire(self) -> None:
+        self._send_all()
+        self._become_follower(self.term)
 
 
 class NeverTellsAStaleLeader(RaftNode):
@@ -305,6 +351,11 @@ BY_STORIES: tuple[tuple[type[RaftNode], Callable[[], None]], ...] = (
         lambda: connections.test_a_flapping_connection_never_makes_the_term_grow(0),
     ),
     (StaysImpatient, connections.test_a_leader_that_is_heard_again_is_given_the_whole_time_out_again),
+    (MixesTheSnapshotsOfTwoLeaders, more.test_the_snapshots_of_two_leaders_are_not_mixed),
+    (DoublesChunksWithEveryHeartbeat, more.test_a_chunk_with_a_slow_disk_is_not_sent_again_with_every_heartbeat),
+    (ForgetsWhoFollows, more.test_the_next_leader_knows_who_follows_without_a_vote),
+    (ChangesVotersWhileItHandsOver, more.test_voters_do_not_change_while_the_leader_hands_over),
+    (GoesWithoutAnHeir, more.test_a_leader_that_removes_itself_leaves_no_gap),
     (NeverTellsAStaleLeader, stories.test_a_replica_that_returns_with_a_higher_term_is_taken_back),
     (KeepsVotersThatWereCut, stories.test_a_set_of_voters_that_is_cut_off_again_does_not_count),
 )

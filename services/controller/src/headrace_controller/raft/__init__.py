@@ -1,12 +1,14 @@
 """Raft, pure: what a replica must save, send, append and may commit. No asyncio, files, clock or randomness in here."""
 
 from .log import LogView, RaftLog
-from .node import EncodeControl, RaftNode
+from .node import RaftNode
+from .status import QuorumStatus, ReplicaStatus, quorum_status
 from .types import (
     NO_DIRECTORY,
     NOBODY,
     AppendRequest,
     AppendResponse,
+    EncodeControl,
     Entry,
     EntryKind,
     HardState,
@@ -44,12 +46,14 @@ __all__ = [
     "LogView",
     "Message",
     "Place",
+    "QuorumStatus",
     "RaftLog",
     "RaftNode",
     "RaftSettings",
     "ReadState",
     "Ready",
     "ReplicaKey",
+    "ReplicaStatus",
     "Role",
     "SnapshotChunk",
     "SnapshotId",
@@ -60,4 +64,5 @@ __all__ = [
     "VoteRequest",
     "VoteResponse",
     "VoterSet",
+    "quorum_status",
 ]

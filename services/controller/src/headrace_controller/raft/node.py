@@ -37,18 +37,13 @@ What is kept, and where it is easily lost:
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Collection
 
-from headrace_core.errors import (
-    DuplicateVoterError,
-    InvalidRequestError,
-    NotControllerError,
-    ReplicaNotCaughtUpError,
-    VoterChangeInProgressError,
-    VoterNotFoundError,
-)
+from headrace_core.errors import NotControllerError, VoterChangeInProgressError
 
 from .log import LogView, RaftLog
+from .membership import check_addition, check_caught_up, check_removal, check_voter
+from .patience import Patience
 from .progress import Mode, Progress
 from .quorum import Outcome, agreed, tally
 from .reads import Reads
@@ -58,6 +53,8 @@ from .types import (
     AppendRequest,
     AppendResponse,
     Body,
+    Draw,
+    EncodeControl,
     Entry,
     EntryKind,
     HardState,
@@ -79,15 +76,6 @@ from .types import (
     VoteResponse,
     VoterSet,
 )
-
-#: A random number from 0 to below its argument.
-Draw = Callable[[int], int]
-#: The bytes of an entry that raft itself proposes: (kind, term, base offset, the voters: those that lead the new term
-#: or, of a VOTERS entry, the new ones). Called once for each, by the leader; all logs keep those bytes.
-EncodeControl = Callable[[EntryKind, int, int, VoterSet], bytes]
-
-#: Who has lost the connection to the leader asks for votes after one tick to so many.
-LOST_LEADER_TICKS = 3
 
 
 class RaftNode:
@@ -111,24 +99,24 @@ class RaftNode:
         self.committed = stored.start.place.offset
         #: False: it cannot write at present (a full disk), so it does not stand for election; it follows and votes.
         self.may_lead = True
-        self._draw = draw
         self._control = control
         # A log may be ahead of a lost or older term file: a term is never used twice.
         saved = stored.hard_state
         self._state = saved if saved.term >= self.log.last_term else HardState(self.log.last_term)
         self._saved = saved
         self._leader: ReplicaKey | None = None
-        self._elapsed = 0
-        self._timeout = 0
-        self._is_leader_lost = False
+        self._ticks = 0
         self._votes: dict[ReplicaKey, bool] = {}
-        self._reset_timer()
+        self._patience = Patience(self.settings.election_ticks, draw)
+        #: Who follows the log and does not vote; a leader copies it to them.
+        self._observers: set[ReplicaKey] = set()
         # of a leader
         self._progress: dict[ReplicaKey, Progress] = {}
         self._reads = Reads()
         self._term_start = 0
-        self._since_heartbeat = 0
+        self._since_heartbeat = self._since_asked = 0
         self._transfer_to: ReplicaKey | None = None
+        self._transfer_until = 0
         # of a follower that receives a snapshot
         self._receiver = SnapshotReceiver()
         self._install: SnapshotId | None = None
@@ -192,14 +180,25 @@ class RaftNode:
         """A leader's view of a follower."""
         return self._progress.get(key)
 
+    @property
+    def followers(self) -> Collection[ReplicaKey]:
+        """Whom a leader copies the log to."""
+        return self._progress.keys()
+
+    @property
+    def ticks(self) -> int:
+        """Since the start of this process."""
+        return self._ticks
+
     # -- inputs ------------------------------------------------------------------------------------------------------
 
     def tick(self) -> None:
         """Time has passed, by one tick."""
-        self._elapsed += 1
+        self._ticks += 1
+        self._patience.tick()
         if self.role is Role.LEADER:
             self._tick_as_leader()
-        elif self._may_stand and (self._elapsed >= self._timeout or self._is_alone):
+        elif self._may_stand and (self._patience.is_over or self._is_alone):
             self._become_prospective()
 
     def step(self, message: Message) -> None:
@@ -238,9 +237,7 @@ class RaftNode:
     def propose(self, data: bytes, count: int) -> Entry:
         """Append ``data``, which takes up ``count`` offsets. NotControllerError unless this node leads and is not
         handing over."""
-        self._check_leading()
-        if self._transfer_to is not None:
-            raise NotControllerError(f"controller {self.node_id} is handing over to {self._transfer_to}; try again")
+        self._check_taking()
         return self._append(EntryKind.DATA, data, count)
 
     def read(self, token: object) -> None:
@@ -252,26 +249,27 @@ class RaftNode:
     def peer_lost(self, key: ReplicaKey) -> None:
         """The connection to or from ``key`` has broken; it may be dead, or back in a moment.
 
-        If it leads, this replica no longer counts it as heard, and asks for votes within 1 to 3 ticks unless it is
-        heard again: when a leader's process dies, all its connections do, and nobody has to wait for the time-out. As
-        long as a majority hears the leader, a majority says no to the pre-vote, and nothing has happened.
-        A leader learns that what is under way to that follower is lost (etcd's ReportUnreachable).
+        If it leads, it no longer counts as heard, and this replica asks for votes within 1 to 3 ticks unless it hears
+        it again: when a leader dies, all its connections do. As long as a majority hears it, a majority says no to the
+        pre-vote, and nothing has happened. A leader learns that what is under way there is lost (ReportUnreachable).
         """
         if self.role is Role.LEADER:
             progress = self._progress.get(key)
             if progress is not None:
                 progress.lost()
-        elif self.role is Role.FOLLOWER and key == self._leader and not self._is_leader_lost:
-            self._is_leader_lost = True
-            self._timeout = min(self._timeout, self._elapsed + 1 + self._draw(LOST_LEADER_TICKS))
+        elif self.role is Role.FOLLOWER and key == self._leader:
+            self._patience.lose()
 
     def observe(self, key: ReplicaKey) -> None:
-        """A replica that does not vote has connected: a leader copies the log to it."""
-        if self.role is Role.LEADER and key != self.key and key not in self._progress:
-            self._progress[key] = Progress(self.settings, self.log.end_offset)
+        """A replica that does not vote has connected: whoever leads, now or later, copies the log to it."""
+        if key != self.key:
+            self._observers.add(key)
+            if self.role is Role.LEADER:
+                self._progress.setdefault(key, Progress(self.settings, self.log.end_offset))
 
     def forget(self, key: ReplicaKey) -> None:
         """An observer has gone. Voters stay."""
+        self._observers.discard(key)
         if key not in self.voters:
             self._progress.pop(key, None)
 
@@ -282,19 +280,9 @@ class RaftNode:
         Raises NotControllerError, VoterChangeInProgressError, DuplicateVoterError, ReplicaNotCaughtUpError.
         """
         self._check_may_change()
-        present = self.voters.find(key.node_id)
-        if present is not None:
-            raise DuplicateVoterError(
-                f"node {key.node_id} is a voter already, as {present}"
-                + ("" if present == key else "; remove that one first")
-            )
-        progress = self._progress.get(key)
-        match = -1 if progress is None else progress.match
-        if self.log.end_offset - match > self.settings.learner_lag_max or match <= self._term_start:
-            raise ReplicaNotCaughtUpError(
-                f"{key} has the log up to {max(match, 0)}, and it ends at {self.log.end_offset}; try again when it has "
-                "caught up"
-            )
+        check_addition(self.voters, key)
+        end, lag_max = self.log.end_offset, self.settings.learner_lag_max
+        check_caught_up(key, self._progress.get(key), end=end, term_start=self._term_start, lag_max=lag_max)
         return self._append_voters(self.voters.plus(key, address))
 
     def remove_voter(self, key: ReplicaKey) -> Entry:
@@ -303,21 +291,18 @@ class RaftNode:
         Raises NotControllerError, VoterChangeInProgressError, VoterNotFoundError, InvalidRequestError (the last one).
         """
         self._check_may_change()
-        if key not in self.voters:
-            raise VoterNotFoundError(f"{key} is no voter; the voters are {self.voters}")
-        if len(self.voters) == 1:
-            raise InvalidRequestError(f"{key} is the only voter: nobody would be left")
+        check_removal(self.voters, key)
         return self._append_voters(self.voters.minus(key))
 
     def transfer(self, key: ReplicaKey) -> None:
         """Hand the lead over (3.10): ``key`` is brought up to date and told to stand for election at once; given up
         after an election time-out. Raises NotControllerError, VoterNotFoundError."""
         self._check_leading()
-        if key not in self.voters:
-            raise VoterNotFoundError(f"{key} is no voter; the voters are {self.voters}")
+        check_voter(self.voters, key)
         if key != self.key:
-            self._transfer_to = key
-            self._elapsed = 0
+            if key != self._transfer_to:  # (who asks again and again for the same cannot make it last)
+                self._transfer_to = key
+                self._transfer_until = self._ticks + self.settings.election_ticks
             self._hand_over()
 
     def compacted(self, snapshot: SnapshotId) -> None:
@@ -384,12 +369,12 @@ class RaftNode:
             self._state = HardState(term)
         self.role = Role.FOLLOWER
         self._leader = leader
-        self._reset_timer()
+        self._patience.reset()
 
     def _become_prospective(self) -> None:
         self.role = Role.PROSPECTIVE
         self._leader = None
-        self._reset_timer()
+        self._patience.reset()
         self._votes = {self.key: True}
         for key in self.voters:
             if key != self.key:
@@ -401,7 +386,7 @@ class RaftNode:
         self._leader = None
         self._state = HardState(self.term + 1, self.key)
         self._votes = {}
-        self._reset_timer()
+        self._patience.reset()
         for key in self.voters:
             if key != self.key:
                 self._reply(key, VoteRequest(self.term, self.log.end, is_transfer=is_transfer))
@@ -409,8 +394,9 @@ class RaftNode:
     def _become_leader(self) -> None:
         self.role = Role.LEADER
         self._leader = self.key
-        self._elapsed = self._since_heartbeat = 0
-        self._progress = {key: Progress(self.settings, self.log.end_offset) for key in self.voters if key != self.key}
+        self._since_heartbeat = self._since_asked = 0
+        followers = {*self.voters, *self._observers} - {self.key}
+        self._progress = {key: Progress(self.settings, self.log.end_offset) for key in sorted(followers)}
         self._term_start = self.log.end_offset
         self._append_control(EntryKind.LEADER_CHANGE, self.voters)
 
@@ -439,7 +425,7 @@ class RaftNode:
         is_granted = may_vote and self.log.is_up_to_date(request.end)
         if is_granted and not request.is_pre_vote:
             self._state = HardState(self.term, sender)
-            self._reset_timer()
+            self._patience.reset()
         self._reply(sender, self._vote(request, is_granted=is_granted))
 
     def _vote(self, request: VoteRequest, *, is_granted: bool) -> VoteResponse:
@@ -447,18 +433,13 @@ class RaftNode:
 
     @property
     def _hears_a_leader(self) -> bool:
-        return self._leader is not None and not self._is_leader_lost and self._elapsed < self.settings.election_ticks
+        return self._leader is not None and (self.role is Role.LEADER or self._patience.hears)
 
     def _on_vote_response(self, sender: ReplicaKey, response: VoteResponse) -> None:
         asked = (Role.PROSPECTIVE, self.term + 1) if response.is_pre_vote else (Role.CANDIDATE, self.term)
         if (self.role, response.asked_term) == asked:
             self._votes.setdefault(sender, response.is_granted)
             self._count_votes()
-
-    def _reset_timer(self) -> None:
-        self._elapsed = 0
-        self._is_leader_lost = False
-        self._timeout = self.settings.election_ticks + self._draw(self.settings.election_ticks)
 
     # -- following (5.3) ---------------------------------------------------------------------------------------------
 
@@ -467,9 +448,7 @@ class RaftNode:
         assert self.role is not Role.LEADER, f"{leader} and {self.key} both lead in term {self.term}"
         if self.role is not Role.FOLLOWER or self._leader != leader:
             self._become_follower(self.term, leader)
-        elif self._is_leader_lost:  # it is back: patience is what it was
-            self._reset_timer()
-        self._elapsed = 0
+        self._patience.hear()
 
     def _on_append(self, leader: ReplicaKey, request: AppendRequest) -> None:
         previous = request.previous
@@ -532,18 +511,22 @@ class RaftNode:
     # -- leading (5.3, 5.4.2) ----------------------------------------------------------------------------------------
 
     def _tick_as_leader(self) -> None:
-        if self._elapsed >= self.settings.election_ticks:
-            self._elapsed = 0
-            self._transfer_to = None
-            heard = agreed(self.voters, lambda key: int(key == self.key or self._progress[key].heard))
-            for progress in self._progress.values():
-                progress.heard = False
-            if not heard:
+        self._since_asked += 1
+        if self._since_asked >= self.settings.election_ticks:
+            self._since_asked = 0
+            if not self._is_heard_by_majority():
                 self._become_follower(self.term)
                 return
+        if self._ticks >= self._transfer_until:
+            self._transfer_to = None
         self._since_heartbeat += 1
         if self._since_heartbeat >= self.settings.heartbeat_ticks:
             self._send_heartbeats()
+
+    def _is_heard_by_majority(self) -> bool:
+        """Since it last asked itself, an election time-out ago (6.2)."""
+        heard_at = agreed(self.voters, lambda key: self._ticks if key == self.key else self._progress[key].heard_at)
+        return heard_at >= self._ticks - self.settings.election_ticks
 
     def _append(self, kind: EntryKind, data: bytes, count: int, voters: VoterSet | None = None) -> Entry:
         assert count > 0, "an entry takes up at least one offset"
@@ -569,8 +552,16 @@ class RaftNode:
             return
         self._commit(offset)
         if self.key not in self.voters and self.log.voters_offset <= self.committed:
-            self._send_all()  # the others learn at once that it is committed
-            self._become_follower(self.term)
+            self._retire()
+
+    def _retire(self) -> None:
+        """Its own removal is committed (4.2.2): the others learn that at once, and one who has all of the log takes
+        over without waiting for a time-out (3.10)."""
+        self._send_all()
+        heirs = [key for key in self.voters if self._progress[key].match == self.log.end_offset]
+        if heirs:
+            self._send(heirs[0], TimeoutNow(self.term))
+        self._become_follower(self.term)
 
     def _durable_at(self, key: ReplicaKey) -> int:
         return self.log.durable_offset if key == self.key else self._progress[key].match
@@ -611,12 +602,13 @@ class RaftNode:
             chunk = self.log.snapshot_chunk(self.log.snapshot, 0, self.settings.snapshot_chunk_bytes)
             assert chunk is not None, f"{self.log.snapshot} is not there"
         data, is_last = chunk
-        progress.is_waiting = True
+        progress.chunk_sent()
         self._send(key, SnapshotRequest(self.term, progress.snapshot, progress.position, data, is_last))
 
     def _send_heartbeats(self) -> None:
         self._since_heartbeat = 0
         for key, progress in self._progress.items():
+            progress.note_end(self.log.end_offset, self._ticks)
             committed = min(self.committed, progress.match)
             self._send(key, HeartbeatRequest(self.term, committed, self._reads.round))
 
@@ -635,7 +627,7 @@ class RaftNode:
         progress = self._progress.get(sender)
         if self.role is not Role.LEADER or progress is None:
             return
-        progress.heard = True
+        progress.heard_at = self._ticks
         match body:
             case AppendResponse(is_rejected=True):
                 self._on_refusal(sender, progress, body)
@@ -684,8 +676,13 @@ class RaftNode:
             known = f"; controller {self.leader} does" if self._leader is not None else ""
             raise NotControllerError(f"controller {self.node_id} does not lead{known}")
 
-    def _check_may_change(self) -> None:
+    def _check_taking(self) -> None:
         self._check_leading()
+        if self._transfer_to is not None:
+            raise NotControllerError(f"controller {self.node_id} is handing over to {self._transfer_to}; try again")
+
+    def _check_may_change(self) -> None:
+        self._check_taking()
         if not self.has_committed_in_term:
             raise VoterChangeInProgressError("the leader has not yet committed an entry of its own term; try again")
         if self.log.voters_offset > self.committed:

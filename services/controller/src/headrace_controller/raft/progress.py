@@ -12,6 +12,11 @@ from collections import deque
 
 from .types import RaftSettings, SnapshotId
 
+#: Before every tick.
+NEVER = -(1 << 62)
+#: A chunk of a snapshot is sent again when so many heartbeats were answered and it was not.
+CHUNK_PATIENCE = 5
+
 
 class Mode(enum.Enum):
     PROBE = "probe"
@@ -26,7 +31,11 @@ class Progress:
         "_bytes",
         "_in_flight",
         "_settings",
-        "heard",
+        "_unanswered",
+        "caught_up_at",
+        "goal",
+        "goal_at",
+        "heard_at",
         "is_waiting",
         "match",
         "mode",
@@ -42,8 +51,12 @@ class Progress:
         self.mode = Mode.PROBE
         self.match = 0
         self.next_offset = next_offset
-        #: Since the leader last asked itself whether a majority still hears it.
-        self.heard = False
+        #: The leader's tick at which it was last heard, and the last one at which it had all of the log; or NEVER.
+        self.heard_at = NEVER
+        self.caught_up_at = NEVER
+        #: Where the leader's log ended at which tick: when ``match`` is there, it had caught up then.
+        self.goal = next_offset
+        self.goal_at = NEVER
         #: The last round of heartbeats that was answered.
         self.round = 0
         #: A probe, or a chunk, is under way.
@@ -55,6 +68,8 @@ class Progress:
         self.told = 0
         self._in_flight: deque[tuple[int, int]] = deque()
         self._bytes = 0
+        #: Heartbeats answered since the chunk that is under way was sent.
+        self._unanswered = 0
 
     @property
     def may_send(self) -> bool:
@@ -94,13 +109,30 @@ class Progress:
         self.probe(max(min(next_offset, previous_offset), self.match))
         return True
 
+    def chunk_sent(self) -> None:
+        """Of the snapshot; the next one goes when it is answered."""
+        self.is_waiting = True
+        self._unanswered = 0
+
     def give_way(self) -> None:
-        """A heartbeat was answered: what seems to be under way may have been lost; one more may go."""
-        if self.mode is Mode.REPLICATE:
-            if self._in_flight and not self.may_send:
-                self._bytes -= self._in_flight.popleft()[1]
-        else:
-            self.is_waiting = False
+        """A heartbeat was answered: what seems to be under way may have been lost; one more may go. A chunk of a
+        snapshot is large, and may be with a slow disk: it is given more time."""
+        match self.mode:
+            case Mode.REPLICATE:
+                if self._in_flight and not self.may_send:
+                    self._bytes -= self._in_flight.popleft()[1]
+            case Mode.PROBE:
+                self.is_waiting = False
+            case Mode.SNAPSHOT:
+                self._unanswered += 1
+                if self._unanswered >= CHUNK_PATIENCE:
+                    self.is_waiting = False
+
+    def note_end(self, end: int, tick: int) -> None:
+        """The leader's log ends there now: for ``caught_up_at``."""
+        if self.match >= self.goal:
+            self.caught_up_at = self.goal_at
+        self.goal, self.goal_at = end, tick
 
     def lost(self) -> None:
         """The connection is gone, and with it all that was under way."""

@@ -8,10 +8,12 @@ equal up to there (log matching; Raft, 5.3), so a place in a log is named by an 
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+#: A random number from 0 to below its argument.
+Draw = Callable[[int], int]
 #: The id of a leader that is not known.
 NOBODY = -1
 #: A directory whose id nobody knows: that of a sole voter which was configured and not formatted as one (KIP-853).
@@ -91,6 +93,11 @@ class VoterSet:
 
     def minus(self, key: ReplicaKey) -> VoterSet:
         return VoterSet.of((each for each in self.keys if each != key), dict(self.addresses))
+
+
+#: The bytes of an entry that raft itself proposes: (kind, term, base offset, the voters: those of the new term or, of a
+#: VOTERS entry, the new ones). Called once for each, by the leader; all logs keep those bytes.
+EncodeControl = Callable[[EntryKind, int, int, VoterSet], bytes]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,46 @@
+"""Who may become a voter, and who may go: one at a time (Raft, thesis 4.1; KIP-853)."""
+
+from __future__ import annotations
+
+from headrace_core.errors import (
+    DuplicateVoterError,
+    InvalidRequestError,
+    ReplicaNotCaughtUpError,
+    VoterNotFoundError,
+)
+
+from .progress import Progress
+from .types import ReplicaKey, VoterSet
+
+
+def check_voter(voters: VoterSet, key: ReplicaKey) -> None:
+    """VoterNotFoundError."""
+    if key not in voters:
+        raise VoterNotFoundError(f"{key} is no voter; the voters are {voters}")
+
+
+def check_addition(voters: VoterSet, key: ReplicaKey) -> None:
+    """DuplicateVoterError: one directory of a node votes, and no more."""
+    present = voters.find(key.node_id)
+    if present is not None:
+        raise DuplicateVoterError(
+            f"node {key.node_id} is a voter already, as {present}"
+            + ("" if present == key else "; remove that one first")
+        )
+
+
+def check_caught_up(key: ReplicaKey, progress: Progress | None, *, end: int, term_start: int, lag_max: int) -> None:
+    """ReplicaNotCaughtUpError: whoever lacks much would keep the others from committing until it has it all
+    (thesis, 4.2.1). ``end``: of the leader's log; ``term_start``: where its term begins, of which it must have some."""
+    match = -1 if progress is None else progress.match
+    if end - match > lag_max or match <= term_start:
+        raise ReplicaNotCaughtUpError(
+            f"{key} has the log up to {max(match, 0)}, and it ends at {end}; try again when it has caught up"
+        )
+
+
+def check_removal(voters: VoterSet, key: ReplicaKey) -> None:
+    """VoterNotFoundError; InvalidRequestError: the last one."""
+    check_voter(voters, key)
+    if len(voters) == 1:
+        raise InvalidRequestError(f"{key} is the only voter: nobody would be left")

@@ -1,0 +1,67 @@
+"""How a leader sees its quorum (KIP-836): frozen, for those who describe it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from .progress import NEVER, Mode
+from .types import ReplicaKey, Role, VoterSet
+
+if TYPE_CHECKING:
+    from .node import RaftNode
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaStatus:
+    """``match``: durable there, and equal to the leader's log, below this; -1: not known. Ticks since the leader heard
+    from it, and since it had all of the log; None: not since this one leads."""
+
+    key: ReplicaKey
+    address: str
+    match: int
+    heard_ticks_ago: int | None
+    caught_up_ticks_ago: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class QuorumStatus:
+    """``voters`` and ``observers``, by key: known to the leader only, empty elsewhere."""
+
+    leader: int
+    term: int
+    committed: int
+    log_end_offset: int
+    voter_set: VoterSet
+    voters: tuple[ReplicaStatus, ...]
+    observers: tuple[ReplicaStatus, ...]
+
+
+def quorum_status(node: RaftNode) -> QuorumStatus:
+    """How the quorum stands, as far as this replica knows."""
+    voters = node.voters
+    known = [_status_of(node, key) for key in sorted({node.key, *node.followers})] if node.role is Role.LEADER else []
+    return QuorumStatus(
+        leader=node.leader,
+        term=node.term,
+        committed=node.committed,
+        log_end_offset=node.log_end_offset,
+        voter_set=voters,
+        voters=tuple(each for each in known if each.key in voters),
+        observers=tuple(each for each in known if each.key not in voters),
+    )
+
+
+def _status_of(node: RaftNode, key: ReplicaKey) -> ReplicaStatus:
+    address = node.voters.address(key.node_id) if key in node.voters else ""
+    progress = node.progress_of(key)
+    if progress is None:  # the leader itself
+        return ReplicaStatus(key, address, node.log_end_offset, 0, 0)
+    caught_up_at = progress.heard_at if progress.match == node.log_end_offset else progress.caught_up_at
+    return ReplicaStatus(
+        key,
+        address,
+        progress.match if progress.mode is Mode.REPLICATE else -1,
+        None if progress.heard_at == NEVER else node.ticks - progress.heard_at,
+        None if caught_up_at == NEVER else node.ticks - caught_up_at,
+    )

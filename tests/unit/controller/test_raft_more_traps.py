@@ -1,0 +1,422 @@
+"""Traps that are not in the papers: what etcd's and Kafka's issues tell of, and what a second look here found."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from raft_world import World, key, voters
+from test_raft_traps import SETTINGS, cut_off, lead_again, world_of
+
+from headrace_controller.raft import (
+    AppendRequest,
+    HeartbeatResponse,
+    Message,
+    RaftSettings,
+    ReplicaKey,
+    Role,
+    SnapshotRequest,
+    TimeoutNow,
+    quorum_status,
+)
+from headrace_core.errors import NotControllerError
+
+CHUNKS = RaftSettings(election_ticks=5, snapshot_chunk_bytes=3)
+
+
+def with_a_snapshot_for_the_third() -> World:
+    """1 leads; 3 was down, and the log of 1 no longer has what it lacks."""
+    world = World(voters(1, 2, 3), settings=CHUNKS, draw=lambda below: below - 1)
+    world.elect(1)
+    world.crash(world.replicas[key(3)])
+    for number in range(4):
+        world.propose(1, b"<%d>" % number)
+    world.settle()
+    world.tick(1)
+    world.settle()
+    world.compact(world.replicas[key(1)], world[1].committed)
+    world.restart(world.replicas[key(3)])
+    return world
+
+
+def deliver_until_a_chunk_is_written(world: World) -> None:
+    world.tick(1)
+    while not world.replicas[key(3)].disk.received:
+        world.deliver(world.network.pop(0))
+
+
+def chunks_under_way(world: World) -> list[SnapshotRequest]:
+    return [message.body for message in world.network if isinstance(message.body, SnapshotRequest)]
+
+
+# -- snapshots
+
+
+def test_the_snapshots_of_two_leaders_are_not_mixed() -> None:
+    """The same state need not be the same bytes (when it was taken, in which order maps were written). Kafka begins
+    anew under another leader, too."""
+    world = with_a_snapshot_for_the_third()
+    third, snapshot = world.replicas[key(3)], world[1].log.snapshot
+
+    def send(leader: int, term: int, position: int, data: bytes) -> None:
+        request = SnapshotRequest(term, snapshot, position, data, is_last=False)
+        third.node.step(Message(key(leader), key(3), request))
+        world.work(third)
+
+    send(1, 1, 0, b"of the ")
+    send(1, 1, 7, b"first, a")
+    world.network.clear()
+    send(2, 2, 15, b"nd the second's end")
+    assert [message.body.position for message in world.network] == [0]  # type: ignore[union-attr]
+    send(2, 2, 0, b"Of the second")
+    send(1, 1, 15, b"nd of a leader that is none any more")
+    assert third.disk.received == b"Of the second"
+
+
+def test_a_chunk_with_a_slow_disk_is_not_sent_again_with_every_heartbeat() -> None:
+    """etcd: a follower that is paused while it takes a snapshot in. A chunk is large; what waits in line for a slow
+    disk or a slow line must not be doubled each 100 ms."""
+    world = with_a_snapshot_for_the_third()
+    world.tick(1)
+    third, slow = world.replicas[key(3)], []
+    for _ in range(4):  # the disk of 3 takes four heartbeats for a chunk
+        messages, world.network = world.network, []
+        for message in messages:
+            if isinstance(message.body, SnapshotRequest):
+                slow.append(message)
+            else:
+                world.deliver(message)
+        answers, world.network = world.network, []
+        for message in answers:
+            world.deliver(message)
+        world.tick(1)
+    assert len(slow + chunks_under_way(world)) == 1
+    world.network += slow
+    world.settle()
+    assert third.node.committed == world[1].committed
+
+
+def test_a_chunk_that_was_lost_is_sent_again() -> None:
+    world = with_a_snapshot_for_the_third()
+    deliver_until_a_chunk_is_written(world)
+    world.network.clear()  # the answer is lost
+    for _ in range(2 * SETTINGS.election_ticks):
+        world.tick(1)
+        world.settle()
+    assert world[3].committed == world[1].committed
+
+
+def test_a_chunk_goes_again_at_once_when_the_connection_broke() -> None:
+    world = with_a_snapshot_for_the_third()
+    deliver_until_a_chunk_is_written(world)
+    world.network.clear()
+    world[1].peer_lost(key(3))
+    world.work(world.replicas[key(1)])
+    assert len(chunks_under_way(world)) == 1
+
+
+def test_entries_that_arrive_while_the_last_chunk_is_written_are_not_lost() -> None:
+    """An install races an append: whoever has the place of the snapshot in its log by then keeps its log."""
+    world = with_a_snapshot_for_the_third()
+    first, third = world.replicas[key(1)], world.replicas[key(3)]
+    everything = [world.history[at] for at in sorted(world.history)]
+    late = AppendRequest(1, third.node.log.end, tuple(everything), world[1].committed)
+    deliver_until_a_chunk_is_written(world)
+    while not any(request.is_last for request in chunks_under_way(world)):
+        world.deliver(world.network.pop(0))
+    last = next(message for message in world.network if isinstance(message.body, SnapshotRequest))
+    world.network.clear()
+    third.node.step(last)
+    ready = third.node.ready()
+    assert ready.chunk is not None
+    third.node.step(Message(first.key, third.key, late))
+    third.disk.carry_out(ready)
+    third.node.persisted(ready)
+    world.work(third)
+    assert third.disk.start.place.offset == 0, "nothing was installed over it"
+    assert [entry.data for entry in third.disk.entries_] == [entry.data for entry in everything]
+    world.settle()
+    entry = world.propose(1, b"more")
+    world.settle()
+    assert world[3].log_end_offset == entry.next_offset
+
+
+# -- handing over
+
+
+def test_a_leader_that_removes_itself_leaves_no_gap() -> None:
+    """T 4.2.2 and 3.10: once that is committed, one who has all of the log is told to stand at once."""
+    world = world_of(1, 2, 3)
+    world.elect(1)
+    world[1].remove_voter(key(1))
+    world.work(world.replicas[key(1)])
+    world.settle()  # no tick: nobody waited for a time-out
+    assert world[1].role is Role.FOLLOWER
+    assert [world[node_id].role for node_id in (2, 3)].count(Role.LEADER) == 1
+
+
+def test_a_transfer_to_somebody_who_lags_brings_it_up_to_date_first() -> None:
+    """etcd: TimeoutNow to a follower without the whole log would only cost a term."""
+    world = world_of(1, 2, 3)
+    world.elect(1)
+    cut_off(world, 3)
+    for number in range(10):
+        world.propose(1, b"%d" % number)
+    world.settle()
+    world.network.clear()
+    world[1].transfer(key(3))
+    world.work(world.replicas[key(1)])
+    assert not [message for message in world.network if isinstance(message.body, TimeoutNow)]
+    world.is_cut = lambda sender, to: False
+    world.network.clear()
+    world.tick(1)
+    world.settle()
+    assert (world[3].role, world[3].term) == (Role.LEADER, 2)
+    assert world[3].has_committed_in_term
+
+
+def test_who_asks_again_and_again_to_hand_over_cannot_keep_a_leader_from_doubting_itself() -> None:
+    """Each request used to begin the time anew after which a leader asks whether a majority still hears it."""
+    world = world_of(1, 2, 3)
+    world.elect(1)
+    cut_off(world, 1)
+    for _ in range(2 * SETTINGS.election_ticks):
+        if world[1].role is Role.LEADER:
+            world[1].transfer(key(2))
+        world.tick(1)
+        world.network.clear()
+    assert world[1].role is not Role.LEADER
+
+
+def test_who_asks_again_and_again_to_hand_over_to_the_dead_cannot_stop_the_writes_for_ever() -> None:
+    world = world_of(1, 2, 3)
+    world.elect(1)
+    world.crash(world.replicas[key(2)])
+    taken = 0
+    for _ in range(4 * SETTINGS.election_ticks):
+        world.tick(1)
+        world.settle()
+        if world[1].transferring_to is None:
+            world.propose(1, b"x")
+            taken += 1
+        world[1].transfer(key(2))
+    assert taken >= 3
+
+
+def test_voters_do_not_change_while_the_leader_hands_over() -> None:
+    """The next leader would begin with a change that is not committed; and the one who is to lead may be the one who
+    goes."""
+    world = world_of(1, 2, 3)
+    world.elect(1)
+    world.is_cut = lambda sender, to: True
+    world[1].transfer(key(2))
+    with pytest.raises(NotControllerError, match="handing over"):
+        world[1].remove_voter(key(2))
+
+
+def test_who_votes_no_more_by_an_order_of_late_stands_for_nothing() -> None:
+    """A TimeoutNow that comes late to a removed replica, or to one that leads already."""
+    world = world_of(1, 2, 3)
+    world.elect(1)
+    world[1].remove_voter(key(3))
+    world.work(world.replicas[key(1)])
+    world.settle()
+    world.tick(1)
+    world.settle()
+    world.replicas[key(3)].node.step(Message(key(1), key(3), TimeoutNow(1)))
+    world.work(world.replicas[key(3)])
+    assert world[3].role is Role.FOLLOWER
+    world[1].step(Message(key(2), key(1), TimeoutNow(1)))
+    assert world[1].role is Role.LEADER
+
+
+# -- reads
+
+
+def test_a_read_after_a_change_of_leaders_waits_for_an_entry_of_the_new_term() -> None:
+    """etcd: a new leader does not know what its predecessor had committed; its commit offset may lie before it."""
+    world = world_of(1, 2, 3)
+    world.elect(1)
+    entry = world.propose(1, b"acknowledged")
+    for message in list(world.network):
+        world.deliver(message)
+    for message in [message for message in world.network if message.to == key(1)]:
+        world.deliver(message)
+    assert world[1].committed == entry.next_offset
+    world.network.clear()
+    assert world[2].committed < entry.next_offset, "the others do not know it yet"
+    world.crash(world.replicas[key(1)])
+    world.tick(2, 3, times=SETTINGS.election_ticks)
+    world.network.clear()
+    second = world.replicas[key(2)]
+    while second.node.role is not Role.LEADER:
+        world.tick(2)
+        while world.network and second.node.role is not Role.LEADER:
+            world.deliver(world.network.pop(0))
+    second.node.read("early")
+    world.work(second)
+    assert second.reads == []
+    world.settle()
+    assert [(token, offset > entry.next_offset) for token, offset in second.reads] == [("early", True)]
+
+
+def test_a_heartbeat_answer_of_an_earlier_lead_confirms_no_read() -> None:
+    """Rounds begin anew with each lead: an answer from before must not count for one of the same number."""
+    world = world_of(1, 2, 3)
+    world.elect(1)
+    first = world.replicas[key(1)]
+    first.node.read("one")
+    world.work(first)
+    world.settle()
+    old = [Message(key(2), key(1), HeartbeatResponse(1, 1)), Message(key(3), key(1), HeartbeatResponse(1, 1))]
+    lead_again(world, 2)
+    lead_again(world, 1)
+    assert first.node.has_committed_in_term
+    first.reads.clear()
+    world.is_cut = lambda sender, to: True
+    first.node.read("two")
+    world.work(first)
+    for message in old:
+        first.node.step(message)
+    world.work(first)
+    assert first.reads == []
+
+
+# -- learners
+
+
+def test_an_observer_does_not_count_in_a_majority() -> None:
+    """etcd's learners: neither its log nor its answers make anything committed, or keep a leader in its place."""
+    world = world_of(1, 2, 3)
+    world.elect(1)
+    world.add(key(4))
+    world[1].observe(key(4))
+    world.work(world.replicas[key(1)])
+    world.tick(1)
+    world.settle()
+    assert world[4].log_end_offset == world[1].log_end_offset
+    cut_off(world, 1, 4)
+    entry = world.propose(1, b"x")
+    world.settle()
+    assert world[4].log_end_offset == entry.next_offset
+    assert world[1].committed < entry.next_offset
+    for _ in range(2 * SETTINGS.election_ticks):
+        world.tick(1, 4)
+        world.settle()
+    assert world[1].role is Role.FOLLOWER
+    assert world[4].role is Role.FOLLOWER
+
+
+def test_the_next_leader_knows_who_follows_without_a_vote() -> None:
+    """An observer says once, to each replica, that it is there. Whoever leads later must not have forgotten it."""
+    world = world_of(1, 2, 3)
+    world.elect(1)
+    world.add(ReplicaKey(4, bytes([1]) * 16))
+    for node_id in (1, 2, 3):
+        world[node_id].observe(key(4))
+    lead_again(world, 2)
+    world.tick(2)
+    world.settle()
+    assert world[4].log_end_offset == world[2].log_end_offset
+    world[2].forget(key(4))
+    entry = world.propose(2, b"x")
+    world.settle()
+    assert world[4].log_end_offset < entry.next_offset
+
+
+def test_a_learner_that_was_promoted_while_it_lagged_cannot_be() -> None:
+    """T 4.2.1: see ReplicaNotCaughtUpError; and what it lacks is brought to it meanwhile."""
+    world = World(voters(1, 2, 3), settings=dataclasses.replace(SETTINGS, learner_lag_max=5), draw=lambda below: 0)
+    world.elect(1)
+    world.add(key(4))
+    world[1].observe(key(4))
+    world.work(world.replicas[key(1)])
+    world.tick(1)
+    world.settle()
+    world.is_cut = lambda sender, to: key(4) in (sender, to)
+    for number in range(7):
+        world.propose(1, b"%d" % number)
+    world.settle()
+    with pytest.raises(Exception, match="try again when it has caught up"):
+        world[1].add_voter(key(4))
+    world.is_cut = lambda sender, to: False
+    world.tick(1)
+    world.settle()
+    assert world[1].add_voter(key(4)).voters == voters(1, 2, 3, 4)
+
+
+# -- configurations that are not applied yet
+
+
+def test_a_leader_that_was_elected_by_a_set_that_is_not_committed_commits_it_first() -> None:
+    """etcd: a campaign with a change of the voters that is not applied. Here the latest set counts as soon as it is in
+    the log, so it is known to whoever stands; and no further change begins before it is committed."""
+    world = world_of(1, 2, 3)
+    world.elect(1)
+    world.is_cut = lambda sender, to: to == key(3) or (sender, to) == (key(2), key(1))
+    world[1].remove_voter(key(3))
+    world.work(world.replicas[key(1)])
+    world.settle()
+    assert world[2].voters == voters(1, 2)
+    assert world[1].committed < world[1].log_end_offset
+    while world[1].role is Role.LEADER:
+        world.tick(1)
+        world.network.clear()
+    world.is_cut = lambda sender, to: key(3) in (sender, to)
+    lead_again(world, 2)
+    assert world[2].has_committed_in_term
+    assert world[1].voters == world[2].voters == voters(1, 2)
+
+
+# -- entries
+
+
+def test_a_follower_that_lost_messages_in_the_midst_of_many_is_back_within_a_heartbeat() -> None:
+    """Progress: the transport may drop what its queue has no room for."""
+    settings = RaftSettings(election_ticks=5, in_flight_messages_max=8, message_bytes_max=1)
+    world = World(voters(1, 2, 3), settings=settings, draw=lambda below: below - 1)
+    world.elect(1)
+    for number in range(6):
+        world.propose(1, b"%d" % number)
+    appends = [each for each in world.network if each.to == key(2) and isinstance(each.body, AppendRequest)]
+    world.network.remove(appends[2])
+    world.settle()
+    assert world[2].log_end_offset == world[1].log_end_offset, "the one that came next was refused, and all was resent"
+    world.is_cut = lambda sender, to: to == key(2)  # nothing at all arrives
+    for number in range(6):
+        world.propose(1, b"%d" % number)
+    world.settle()
+    assert world[2].log_end_offset < world[1].log_end_offset
+    world.is_cut = lambda sender, to: False
+    world.tick(1)
+    world.settle()
+    assert world[2].log_end_offset == world[1].log_end_offset
+
+
+# -- how it stands
+
+
+def test_a_leader_tells_who_has_how_much_and_since_when() -> None:
+    """KIP-836."""
+    world = world_of(1, 2, 3)
+    world.elect(1)
+    world.add(key(4))
+    world[1].observe(key(4))
+    for _ in range(3):
+        world.tick(1)
+        world.settle()
+    end = world[1].log_end_offset
+    world.is_cut = lambda sender, to: key(3) in (sender, to)
+    world[1].peer_lost(key(3))
+    entry = world.propose(1, b"x")
+    for _ in range(3):
+        world.settle()
+        world.tick(1)
+    status = quorum_status(world[1])
+    assert (status.leader, status.term, status.committed) == (1, 1, entry.next_offset)
+    assert [(each.key.node_id, each.match) for each in status.voters] == [(1, end + 1), (2, end + 1), (3, -1)]
+    assert [(each.key.node_id, each.match) for each in status.observers] == [(4, end + 1)]
+    assert [each.heard_ticks_ago for each in status.voters] == [0, 1, 3]
+    assert [each.caught_up_ticks_ago for each in status.voters] == [0, 1, 3]
+    follower = quorum_status(world[2])
+    assert (follower.leader, follower.voters, follower.observers) == (1, (), ())
