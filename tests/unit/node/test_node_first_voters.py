@@ -115,6 +115,18 @@ def test_a_format_that_failed_leaves_the_directory_unformatted_and_can_be_done_a
     assert len(write.written) == 1
 
 
+def test_what_a_format_cut_short_left_behind_does_not_count() -> None:
+    """Its directory was never formatted; the next one may ask for something else."""
+    fs, write = CrashingFileSystem(), Writer()
+    for directory in ("/q", "/q/__cluster_metadata-0"):
+        fs.mkdir(directory)
+    left = "/q/__cluster_metadata-0/00000000000000000000-0000000000.checkpoint"
+    fs.open(left, write=True, create=True).close()
+    format_directories(["/q"], cluster_id="c", node_id=1, first=_ask(none=True), write_voters=write, fs=fs)
+    assert not fs.exists(left)
+    assert write.written == [("/q", ())]
+
+
 def test_formatting_again_touches_nothing_and_checks_the_id() -> None:
     fs, write = CrashingFileSystem(), Writer()
     format_directories(["/q"], cluster_id="c", node_id=1, first=_ask(LIST), write_voters=write, fs=fs)
@@ -131,7 +143,9 @@ def test_formatting_again_touches_nothing_and_checks_the_id() -> None:
         )
 
 
-@pytest.mark.parametrize("left", ["00000000000000000000.log", "quorum-state"])
+@pytest.mark.parametrize(
+    "left", ["00000000000000000000.log", "quorum-state", "00000000000000000007-0000000001.checkpoint"]
+)
 def test_a_metadata_log_without_its_meta_properties_is_not_formatted_over(left: str) -> None:
     fs, write = CrashingFileSystem(), Writer()
     for directory in ("/q", "/q/__cluster_metadata-0"):

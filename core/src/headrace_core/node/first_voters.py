@@ -25,6 +25,8 @@ INITIAL = "--initial-controllers"
 NONE = "--no-initial-controllers"
 #: The directory of the metadata log within a controller's directory.
 METADATA_DIRECTORY = "__cluster_metadata-0"
+#: The snapshot of nothing that says who votes first.
+FILE_NAME = "00000000000000000000-0000000000.checkpoint"
 
 _EXAMPLE = "1@127.0.0.1:19093:JEXY6aqzQY-32P5TStzaFg"
 _INITIAL = re.compile(r"(?P<id>\d{1,10})@(?P<address>.+:\d+):(?P<directory>[^:@]+)\Z")
@@ -156,11 +158,22 @@ def refuse_leftovers(fs: FileSystem, root: str) -> None:
     """A directory that is to be formatted must not hold a metadata log: under a new id its controller would be a
     stranger with somebody else's memory. InvalidConfigError."""
     directory = f"{root}/{METADATA_DIRECTORY}"
-    if not fs.exists(directory):
-        return
-    names = [name for name in fs.listdir(directory) if name.endswith(".log") or name == "quorum-state"]
-    if names:
+    names = fs.listdir(directory) if fs.exists(directory) else []
+    found = sorted(
+        name
+        for name in names
+        if name == "quorum-state" or (name.endswith((".log", ".checkpoint")) and name != FILE_NAME)
+    )
+    if found:
         raise InvalidConfigError(
-            f"{directory} holds a metadata log ({', '.join(sorted(names)[:2])}), but {root} is not formatted: restore "
-            "its meta.properties; or remove the directory, and what it remembers is lost to this node"
+            f"{directory} holds a metadata log ({', '.join(found[:2])}), but {root} is not formatted: restore its "
+            "meta.properties; or remove the directory, and what it remembers is lost to this node"
         )
+
+
+def clear_unfinished(fs: FileSystem, root: str) -> None:
+    """What a ``format`` that was cut short left of its first voters: the directory never counted as formatted."""
+    directory = f"{root}/{METADATA_DIRECTORY}"
+    if fs.exists(f"{directory}/{FILE_NAME}"):
+        fs.unlink(f"{directory}/{FILE_NAME}")
+        fs.sync_directory(directory)

@@ -143,6 +143,7 @@ def format_directories(
             if is_quorums:
                 assert first is not None
                 assert write_voters is not None, "who formats a controller brings write_voters"
+                first_voters.clear_unfinished(fs, path)
                 write_voters(fs, path, first.voters)
             checkpoints.write_meta(
                 fs,

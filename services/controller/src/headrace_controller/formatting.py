@@ -8,7 +8,7 @@ from headrace_core.log.files import FileSystem
 from headrace_core.node.first_voters import InitialVoter
 
 from .raft import ReplicaKey, VoterSet
-from .storage import write_first_voters
+from .snapshots import write_first_voters
 
 
 def write_voters(fs: FileSystem, root: str, voters: Sequence[InitialVoter]) -> None:

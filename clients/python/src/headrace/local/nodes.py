@@ -65,16 +65,10 @@ def format_cluster(state: ClusterState) -> None:
 
     Errors of format_directories.
     """
-    from headrace_controller import storage
+    from headrace_controller.formatting import write_voters
     from headrace_core.node.first_voters import INITIAL, FirstVoters, InitialVoter
     from headrace_core.node.ids import random_id
     from headrace_core.node.meta_properties import format_directories
-
-    if not hasattr(storage, "write_first_voters"):
-        for node in state.nodes:
-            format_directories(node.data_dirs, cluster_id=state.cluster_id, node_id=node.id)
-        return
-    from headrace_controller.formatting import write_voters
 
     voters = tuple(
         InitialVoter(node_id=node.id, address=node.internal_address, directory_id=random_id())
