@@ -2,7 +2,7 @@
 
     type  record                 where                                      source
     ----  ---------------------  -----------------------------------------  ------------------------
-    2     LeaderChangeMessage    first in each term of the log              KIP-595, version 1
+    2     LeaderChangeMessage    first in each term of the log              KIP-595, version 0
     3     SnapshotHeaderRecord   first in a snapshot                        KIP-630
     4     SnapshotFooterRecord   last in a snapshot                         KIP-630
     5     KRaftVersionRecord     behind the header: 1, voters are in here   KIP-853
@@ -10,7 +10,8 @@
 
 A control record's key is (version: int16, type: int16), its value a message of Kafka's "flexible" encoding: fixed-size
 integers are big-endian, lengths are unsigned varints of length + 1, and every struct ends with its tagged fields
-(KIP-482). Tagged fields that we do not know are skipped, as Kafka skips ours.
+(KIP-482). Tagged fields that we do not know are skipped, as Kafka skips ours: they are numbered from 10,000. One is
+the directory of a voter in a LeaderChangeMessage: version 1 has a field for it, but Kafka's tools (4.3) read version 0.
 """
 
 from __future__ import annotations
@@ -35,8 +36,10 @@ _HEADER = struct.Struct(">hq")
 _FOOTER = struct.Struct(">h")
 _VERSION = struct.Struct(">hh")
 _PLACE = struct.Struct(">q")
-#: Ours, in a snapshot's header: which offset the image has seen everything below. Kafka numbers its own from 0.
+#: In a snapshot's header: which offset the image has seen everything below.
 _PLACE_TAG = 10_000
+#: In a voter of a LeaderChangeMessage: the directory's id.
+_DIRECTORY_TAG = 10_000
 _KRAFT_VERSION = 1
 _ITEMS_MAX = 1_000
 
@@ -118,12 +121,12 @@ def decode_control_batch(data: bytes | memoryview, position: int = 0) -> list[Co
 def leader_change(leader_id: int, voters: Sequence[tuple[int, bytes]]) -> ControlRecord:
     """The note that a new leader writes first. Who granted their vote is not said, but for the leader itself."""
     granting = [(node_id, directory_id) for node_id, directory_id in voters if node_id == leader_id]
-    value = struct.pack(">hi", 1, leader_id) + _array(voters, _voter_key) + _array(granting, _voter_key) + b"\0"
+    value = struct.pack(">hi", 0, leader_id) + _array(voters, _voter_key) + _array(granting, _voter_key) + b"\0"
     return ControlRecord(ControlType.LEADER_CHANGE, value)
 
 
 def parse_leader_change(value: bytes) -> LeaderChange:
-    """CorruptLogError when it is none. Version 0 names no directories."""
+    """CorruptLogError when it is none."""
 
     def parse(reader: _Reader) -> LeaderChange:
         has_directories = reader.integer(2) >= 1
@@ -167,9 +170,8 @@ def parse_kraft_version(value: bytes) -> int:
 
 def snapshot_header(header: SnapshotHeader) -> ControlRecord:
     """What a snapshot begins with."""
-    place = _PLACE.pack(header.next_offset)
-    tagged = _uvarint(1) + _uvarint(_PLACE_TAG) + _uvarint(len(place)) + place
-    return ControlRecord(ControlType.SNAPSHOT_HEADER, _HEADER.pack(0, header.timestamp_ms) + tagged)
+    place = _tagged(_PLACE_TAG, _PLACE.pack(header.next_offset))
+    return ControlRecord(ControlType.SNAPSHOT_HEADER, _HEADER.pack(0, header.timestamp_ms) + place)
 
 
 def parse_snapshot_header(value: bytes) -> SnapshotHeader:
@@ -200,13 +202,14 @@ _FEATURE = struct.Struct(">hh")
 
 
 def _voter_key(voter: tuple[int, bytes]) -> bytes:
-    return _VOTER.pack(*voter) + b"\0"
+    node_id, directory_id = voter
+    return struct.pack(">i", node_id) + _tagged(_DIRECTORY_TAG, directory_id)
 
 
 def _read_voter_key(reader: _Reader, *, has_directories: bool) -> tuple[int, bytes]:
-    voter = reader.integer(4), reader.raw(16) if has_directories else NO_DIRECTORY_ID
-    reader.tagged()
-    return voter
+    node_id = reader.integer(4)
+    directory_id = reader.raw(16) if has_directories else NO_DIRECTORY_ID
+    return node_id, reader.tagged().get(_DIRECTORY_TAG, directory_id)
 
 
 def _voter(voter: SnapshotVoter) -> bytes:
@@ -259,6 +262,11 @@ def _uvarint(value: int) -> bytes:
         value >>= 7
     encoded.append(value)
     return bytes(encoded)
+
+
+def _tagged(tag: int, value: bytes) -> bytes:
+    """The tagged fields of a struct that has this one."""
+    return _uvarint(1) + _uvarint(tag) + _uvarint(len(value)) + value
 
 
 def _array(items: Sequence[T], encode: Callable[[T], bytes]) -> bytes:
