@@ -25,8 +25,20 @@ from headrace_core.errors import HeadraceError, InconsistentClusterIdError, Unsu
 from headrace_core.metadata import EMPTY_IMAGE, METADATA_VERSION, ClusterRecord, MetadataDelta, MetadataImage
 from headrace_core.metadata.codec import MetadataBatch
 
-from . import brokers, configs, directories, topics
+from . import balancing, brokers, configs, directories, features, producer_ids, reassignment, shards, topics
+from .coordinator_sessions import CoordinatorSessions
 from .decision import ClusterSettings, Decision, View
+from .ledger_requests import (
+    AllocateProducerIds,
+    AlterPartitionReassignments,
+    CoordinatorHeartbeat,
+    CoordinatorHeartbeatsEnded,
+    DrainBroker,
+    RegisterController,
+    RegisterCoordinator,
+    UnregisterBroker,
+    UpdateFeatures,
+)
 from .requests import (
     AlterConfigs,
     AssignDirectories,
@@ -70,7 +82,25 @@ _RULES: dict[type, Callable[[View, Any], Decision]] = {
     DeleteTopics: topics.delete,
     CreatePartitions: topics.create_partitions,
     AlterConfigs: configs.alter,
+    AlterPartitionReassignments: reassignment.alter,
+    DrainBroker: balancing.drain,
+    UnregisterBroker: balancing.unregister,
+    AllocateProducerIds: producer_ids.allocate,
+    UpdateFeatures: features.update,
+    RegisterController: features.register_controller,
+    RegisterCoordinator: shards.register,
+    CoordinatorHeartbeat: shards.heartbeat,
+    CoordinatorHeartbeatsEnded: shards.heartbeats_ended,
 }
+
+#: What time alone demands, the most urgent first.
+_UPKEEP: tuple[Callable[[View], Decision], ...] = (
+    lambda view: brokers.fence_silent(view, FenceSilentBrokers()),
+    shards.sweep,
+    reassignment.complete,
+    shards.distribute,
+    reassignment.begin,
+)
 
 
 class ClusterCore:
@@ -81,6 +111,10 @@ class ClusterCore:
         self.committed: MetadataImage = EMPTY_IMAGE
         self.speculative: MetadataImage = EMPTY_IMAGE
         self.sessions = BrokerSessions(settings.broker_session_timeout_ms)
+        self.coordinator_sessions = CoordinatorSessions(
+            settings.broker_session_timeout_ms, settings.broker_session_disconnect_grace_ms
+        )
+        self._planning = balancing.PlanningClock()
         self._new_id = new_id
         self._in_flight: deque[tuple[MetadataImage, MetadataDelta]] = deque()
 
@@ -106,27 +140,45 @@ class ClusterCore:
         for broker in self.speculative.brokers.values():
             # Just heard of, so that nobody is fenced; not connected yet, so that one that restarted with us registers.
             self.sessions.note(Contact(broker.broker_id, broker.broker_epoch, now_ms, connected=False))
+        coordinators = self.speculative.ledger.coordinators.values()
+        self.coordinator_sessions.begin_anew(
+            ((each.coordinator_id, each.coordinator_epoch) for each in coordinators), now_ms
+        )
+        self._planning.start_anew()
 
     def resign(self) -> None:
         """Drop what was decided and is not committed."""
         self._in_flight.clear()
         self.speculative = self.committed
         self.sessions.forget()
+        self.coordinator_sessions.forget()
 
     def decide(self, request: Request, now_ms: float) -> Decision:
         """What follows from ``request`` as things stand, in flight included. Never raises a HeadraceError: a refusal is
         a Decision with ``failure``, and is answered like any other, once what it was decided on is committed."""
-        view = View(self.speculative, self.sessions, self.settings, now_ms, self._new_id)
+        view = self._view(now_ms)
         try:
-            return _RULES[type(request)](view, request)
+            return features.at_level(view.image, _RULES[type(request)](view, request))
         except HeadraceError as failure:
             return Decision(failure=failure)
+
+    def upkeep(self, now_ms: float) -> Decision:
+        """What time alone demands: at most one thing at a time, the most urgent first; without records: nothing more.
+        To be accepted like any other decision."""
+        view = self._view(now_ms)
+        for rule in _UPKEEP:
+            decision = rule(view)
+            if decision.records:
+                return features.at_level(view.image, decision)
+        return features.at_level(view.image, balancing.balance(view, self._planning))
 
     def accept(self, decision: Decision, next_offset: int, epoch: int) -> None:
         """``decision`` is being written, and will end just below ``next_offset`` (where the log ends already, if it has
         no records)."""
         if decision.contact is not None:
             self.sessions.note(decision.contact)
+        if decision.coordinator is not None:
+            self.coordinator_sessions.note(decision.coordinator)
         if decision.records:
             assert next_offset == self.speculative.next_offset + len(decision.records), "decisions out of order"
             self._push(self.speculative.apply_with_delta(decision.records, next_offset, epoch))
@@ -142,6 +194,9 @@ class ClusterCore:
             done.append(self._in_flight.popleft())
             self.committed = done[-1][0]
         return done
+
+    def _view(self, now_ms: float) -> View:
+        return View(self.speculative, self.sessions, self.coordinator_sessions, self.settings, now_ms, self._new_id)
 
     def _push(self, step: tuple[MetadataImage, MetadataDelta]) -> None:
         self._in_flight.append(step)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from headrace_core.errors import HeadraceError
 from headrace_core.metadata import MetadataImage, MetadataRecord
 
+from .coordinator_sessions import CoordinatorContact, CoordinatorSessions
 from .requests import Reply
 from .sessions import BrokerSessions, Contact
 
@@ -27,6 +28,10 @@ class ClusterSettings:
     auto_leader_rebalance_enable: bool = True
     leader_imbalance_check_interval_seconds: int = 300
     leader_imbalance_per_broker_percentage: int = 10
+    auto_rebalance_enable: bool = True
+    auto_rebalance_delay_ms: int = 30_000
+    auto_rebalance_threshold_percentage: int = 10
+    reassignment_partitions_per_broker: int = 10
     #: Followers do not fetch yet, so a second replica would stay empty for ever and acks=all would wait for it.
     replication_factor_built: int = 1
 
@@ -37,6 +42,7 @@ class View:
 
     image: MetadataImage
     sessions: BrokerSessions
+    coordinator_sessions: CoordinatorSessions
     settings: ClusterSettings
     now_ms: float
     new_id: Callable[[], bytes]
@@ -53,3 +59,4 @@ class Decision:
     reply: Reply = None
     contact: Contact | None = None
     failure: HeadraceError | None = None
+    coordinator: CoordinatorContact | None = None

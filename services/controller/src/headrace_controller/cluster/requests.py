@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from headrace_core.errors import HeadraceError
 from headrace_core.metadata import BrokerEndpoint, ConfigResource
 
+from .ledger_requests import LedgerReply, LedgerRequest
+
 
 @dataclass(frozen=True, slots=True)
 class Bootstrap:
@@ -266,6 +268,7 @@ Request = (
     | DeleteTopics
     | CreatePartitions
     | AlterConfigs
+    | LedgerRequest
 )
 
 Reply = (
@@ -277,4 +280,5 @@ Reply = (
     | tuple[TopicResult, ...]
     | tuple[ConfigResult, ...]
     | None
+    | LedgerReply
 )

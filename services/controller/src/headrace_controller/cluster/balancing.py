@@ -1,0 +1,160 @@
+"""When moves are planned without anybody naming a partition: a broker is being emptied, or has too little.
+
+A broker *has too little* when it has no replica though its share is one or more, or when it is short of its share by
+more than ``auto.rebalance.threshold.percentage`` of it. It is given what it lacks (rebalance.py), whole. So what is
+left after a rebalance starts no other, and a broker that was away for a while moves nothing: its replicas stay its own.
+
+Nobody is given anything before the brokers that live have been the same for ``auto.rebalance.delay.ms``: five that
+join together share in one plan. An emptied broker waits for nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from headrace_core.errors import (
+    BrokerIdNotRegisteredError,
+    InvalidRequestError,
+    UnsupportedVersionError,
+)
+from headrace_core.metadata import (
+    BrokerDrainRecord,
+    BrokerImage,
+    BrokerLoad,
+    ConfigResourceType,
+    MetadataImage,
+    QueuedReassignmentRecord,
+    UnregisterBrokerRecord,
+)
+
+from .decision import Decision, View
+from .ledger_requests import DrainBroker, Drained, UnregisterBroker
+from .rebalance import plan
+
+#: Moves of one plan: a decision of the metadata log, and 0.3 s of planning with 100,000 partitions.
+PLAN_MOVES_MAX = 1_000
+#: When there was something to do and nothing could be done, it is looked at again after this long.
+FRUITLESS_MS = 30_000.0
+ENABLE_KEY = "auto.rebalance.enable"
+_NO_LOAD = BrokerLoad()
+
+
+@dataclass(slots=True)
+class PlanningClock:
+    """Not in the log, as sessions are not: it only decides when something is planned. A new leader starts anew."""
+
+    members: frozenset[int] = frozenset()
+    since_ms: float = 0.0
+    not_before_ms: float = 0.0
+
+    def steady_ms(self, members: frozenset[int], now_ms: float) -> float:
+        """How long the brokers that may take replicas have been these."""
+        if members != self.members:
+            self.members, self.since_ms = members, now_ms
+        return now_ms - self.since_ms
+
+    def start_anew(self) -> None:
+        self.members, self.not_before_ms = frozenset(), 0.0
+
+
+# -- requests ---------------------------------------------------------------------------------------------------------
+
+
+def drain(view: View, request: DrainBroker) -> Decision:
+    """Drained: how much there is left. BrokerIdNotRegisteredError; InvalidRequestError: nobody else could take over;
+    UnsupportedVersionError: nothing can be copied yet."""
+    broker = _registered(view.image, request.broker_id)
+    load = view.image.loads.get(broker.broker_id, _NO_LOAD)
+    if request.draining and load.replicas:
+        if view.settings.replication_factor_built < 2:
+            raise UnsupportedVersionError(
+                f"broker {broker.broker_id} has {load.replicas} replica(s), which cannot move: replication is not "
+                "built yet; delete their topics, or keep the broker"
+            )
+        others = [each for each in view.image.placeable_brokers() if each.broker_id != broker.broker_id]
+        if not others:
+            raise InvalidRequestError(
+                f"broker {broker.broker_id} has {load.replicas} replica(s), and no other broker is active that could "
+                "take them over; add one first"
+            )
+    change = BrokerDrainRecord(broker.broker_id, request.draining)
+    return Decision((change,) if broker.draining is not request.draining else (), Drained(load.replicas))
+
+
+def unregister(view: View, request: UnregisterBroker) -> Decision:
+    """As ``kafka-cluster unregister``, but only for a broker that is down and empty: no partition may have a replica on
+    a broker that does not exist. BrokerIdNotRegisteredError, InvalidRequestError."""
+    image = view.image
+    broker = _registered(image, request.broker_id)
+    check_unregistered(image, broker)
+    return Decision((UnregisterBrokerRecord(broker.broker_id, broker.broker_epoch),))
+
+
+def check_unregistered(image: MetadataImage, broker: BrokerImage) -> None:
+    """Guard: InvalidRequestError unless nobody would miss this broker."""
+    load = image.loads.get(broker.broker_id, _NO_LOAD)
+    waiting = sum(broker.broker_id in queued.targets for queued in image.ledger.queued.values())
+    if load.replicas or waiting:
+        raise InvalidRequestError(
+            f"broker {broker.broker_id} has {load.replicas + waiting} replica(s); drain it first, and delete what "
+            "nobody else can take over"
+        )
+    if not broker.fenced:
+        raise InvalidRequestError(f"broker {broker.broker_id} is alive; stop it first")
+
+
+def is_drained(image: MetadataImage, broker_id: int) -> bool:
+    """May a broker that is being emptied go?"""
+    broker = image.brokers.get(broker_id)
+    return broker is not None and broker.draining and broker_id not in image.loads
+
+
+def _registered(image: MetadataImage, broker_id: int) -> BrokerImage:
+    broker = image.brokers.get(broker_id)
+    if broker is None:
+        raise BrokerIdNotRegisteredError(f"broker {broker_id} is not registered")
+    return broker
+
+
+# -- upkeep -----------------------------------------------------------------------------------------------------------
+
+
+def balance(view: View, clock: PlanningClock) -> Decision:
+    """Queues a plan when one is due, and none is waiting to be carried out."""
+    image = view.image
+    members = frozenset(each.broker_id for each in image.placeable_brokers())
+    steady_ms = clock.steady_ms(members, view.now_ms)
+    if view.settings.replication_factor_built < 2 or view.now_ms < clock.not_before_ms:
+        return Decision()
+    if any(queued.automatic for queued in image.ledger.queued.values()):
+        return Decision()
+    empties = any(each.draining and each.broker_id in image.loads for each in image.brokers.values())
+    fills = (
+        is_enabled(view)
+        and steady_ms >= view.settings.auto_rebalance_delay_ms
+        and bool(hungry(image, members, view.settings.auto_rebalance_threshold_percentage))
+    )
+    if not (empties or fills):
+        return Decision()
+    moves = plan(image, fill=fills, moves_max=min(PLAN_MOVES_MAX, view.settings.metadata_max_records_per_request))
+    if not moves:
+        clock.not_before_ms = view.now_ms + FRUITLESS_MS
+    return Decision(
+        tuple(QueuedReassignmentRecord(move.topic_id, move.partition, move.targets, automatic=True) for move in moves)
+    )
+
+
+def hungry(image: MetadataImage, members: frozenset[int], threshold_percentage: int) -> list[int]:
+    """The brokers that have too little."""
+    if not members:
+        return []
+    counts = {each: image.loads.get(each, _NO_LOAD).replicas for each in members}
+    share = sum(counts.values()) // len(counts)
+    short = max(share * threshold_percentage // 100, 1)
+    return sorted(each for each, count in counts.items() if share - count > short or (share > 0 and count == 0))
+
+
+def is_enabled(view: View) -> bool:
+    """auto.rebalance.enable: as set for all brokers while they run, else as in this controller's properties file."""
+    text = view.image.config(ConfigResourceType.BROKER, "").get(ENABLE_KEY)
+    return view.settings.auto_rebalance_enable if text is None else text == "true"

@@ -1,0 +1,134 @@
+"""Feature levels, changed (KIP-584, KIP-778); what each level means is in headrace_core.metadata.features.
+
+The level is raised when every registered broker and controller understands the new one, fenced ones too, for they come
+back. It is lowered only as long as nothing in the image needs the higher one, as Kafka's safe downgrade; an unsafe one,
+which would lose that, is refused as in Kafka. A node that does not understand the level that holds is not registered.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Iterable
+
+from headrace_core.errors import (
+    HeadraceError,
+    InvalidRequestError,
+    InvalidUpdateVersionError,
+    UnsupportedVersionError,
+)
+from headrace_core.metadata import (
+    METADATA_VERSION,
+    METADATA_VERSION_FEATURE,
+    METADATA_VERSION_MIN,
+    FeatureLevelRecord,
+    FeatureRange,
+    MetadataImage,
+    MetadataRecord,
+    RegisterControllerRecord,
+)
+from headrace_core.metadata.features import level_needed, range_of, understands, what_needs, without_newer_fields
+
+from .decision import Decision, View
+from .ledger_requests import FeatureResult, FeatureUpdate, RegisterController, UpdateFeatures, UpgradeType
+
+ID_BYTES = 16
+FEATURES_MAX = 100
+
+
+def update(view: View, request: UpdateFeatures) -> Decision:
+    """One FeatureResult for each update; InvalidUpdateVersionError in it says what stands in the way."""
+    records: list[MetadataRecord] = []
+    results = []
+    named = Counter(item.name for item in request.updates)
+    for item in request.updates:
+        try:
+            if named[item.name] > 1:
+                raise InvalidRequestError(f"feature {item.name[:100]} is named more than once in the request")
+            check_update(view.image, item)
+        except HeadraceError as error:
+            results.append(FeatureResult(item.name, error))
+            continue
+        results.append(FeatureResult(item.name))
+        if item.level != view.image.metadata_version:
+            records.append(FeatureLevelRecord(item.name, item.level))
+    return Decision(() if request.validate_only else tuple(records), tuple(results))
+
+
+def check_update(image: MetadataImage, item: FeatureUpdate) -> None:
+    """InvalidUpdateVersionError unless the level may be changed so."""
+    now = image.metadata_version
+    refused = f"{item.name[:100]} cannot go from level {now} to {item.level}: "
+    if item.name != METADATA_VERSION_FEATURE:
+        raise InvalidUpdateVersionError(f"there is no feature {item.name[:100]}; there is {METADATA_VERSION_FEATURE}")
+    if not METADATA_VERSION_MIN <= item.level <= METADATA_VERSION:
+        raise InvalidUpdateVersionError(
+            refused + f"this controller knows the levels {METADATA_VERSION_MIN} to {METADATA_VERSION}"
+        )
+    if item.level < now and item.upgrade_type is UpgradeType.UPGRADE:
+        raise InvalidUpdateVersionError(refused + "that is lower; ask for a safe downgrade")
+    if item.level > now and item.upgrade_type is not UpgradeType.UPGRADE:
+        raise InvalidUpdateVersionError(refused + "that is higher; ask for an upgrade")
+    strangers = strangers_to(image, item.level)
+    if strangers:
+        raise InvalidUpdateVersionError(refused + f"{', '.join(strangers)} does not understand it; upgrade it first")
+    if item.level < now:
+        in_the_way = what_needs(image, now)
+        if in_the_way and item.upgrade_type is UpgradeType.UNSAFE_DOWNGRADE:
+            raise InvalidUpdateVersionError(refused + "an unsafe downgrade is not supported")
+        if in_the_way:
+            raise InvalidUpdateVersionError(refused + f"something would be lost: {'; '.join(in_the_way)}")
+
+
+def strangers_to(image: MetadataImage, level: int) -> list[str]:
+    """Guard: the nodes that could not read a log of this level."""
+    found = [f"broker {each.broker_id}" for each in image.brokers.values() if not understands(each.features, level)]
+    found += [
+        f"controller {each.controller_id}"
+        for each in image.ledger.controllers.values()
+        if not understands(each.features, level)
+    ]
+    return found
+
+
+def check_node(image: MetadataImage, features: Iterable[FeatureRange], who: str) -> None:
+    """UnsupportedVersionError unless a node that registers understands the level that holds; InvalidRequestError when
+    what it says of itself cannot be."""
+    said = tuple(features)
+    if len(said) > FEATURES_MAX or len({each.name for each in said}) != len(said):
+        raise InvalidRequestError(f"{who}: {len(said)} features; too many, or one is named twice")
+    found = range_of(said)
+    if not found.min_level <= image.metadata_version <= found.max_level:
+        raise UnsupportedVersionError(
+            f"{who} understands {METADATA_VERSION_FEATURE} {found.min_level} to {found.max_level}, but the cluster is "
+            f"at level {image.metadata_version}; run a version of Headrace that knows it"
+        )
+
+
+def register_controller(view: View, request: RegisterController) -> Decision:
+    """UnsupportedVersionError, InvalidRequestError. At level 1 there is nowhere to keep it, so nothing is written."""
+    if len(request.directory_id) != ID_BYTES or request.controller_id < 0:
+        raise InvalidRequestError(f"controller {request.controller_id}: its id, or its directory's, cannot be")
+    check_node(view.image, request.features, f"controller {request.controller_id}")
+    record = RegisterControllerRecord(request.controller_id, request.directory_id, request.features)
+    known = view.image.ledger.controllers.get(request.controller_id)
+    if known is not None and (known.directory_id, known.features) == (record.directory_id, record.features):
+        return Decision()
+    return Decision((record,) if view.image.metadata_version >= level_needed(record) else ())
+
+
+def at_level(image: MetadataImage, decision: Decision) -> Decision:
+    """Guard: the decision as a log of the level that holds can have it; a failure if it cannot, naming the cure."""
+    level = image.metadata_version
+    if level >= METADATA_VERSION or not decision.records:
+        return decision
+    records = tuple(without_newer_fields(record) for record in decision.records)
+    for record in records:
+        if level_needed(record) > max(level, METADATA_VERSION_MIN):
+            return Decision(
+                failure=UnsupportedVersionError(
+                    f"{type(record).__name__} needs {METADATA_VERSION_FEATURE} {level_needed(record)}, and the cluster "
+                    f"is at {level}: once all its nodes run this version, raise it (UpdateFeatures)"
+                )
+            )
+    return dataclasses.replace(decision, records=records)

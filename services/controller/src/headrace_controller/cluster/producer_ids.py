@@ -1,0 +1,31 @@
+"""Producer ids, a thousand at a time (KIP-730). An id is given out once in the life of a cluster: the end of the last
+block is in the log, and a block is answered only once its record is committed. A controller that resigns in between has
+promised nothing; the next one may give the same block to somebody else, and only that answer is ever sent.
+"""
+
+from __future__ import annotations
+
+from headrace_core.errors import UnknownServerError
+from headrace_core.metadata import MetadataImage, ProducerIdsRecord
+
+from . import brokers
+from .decision import Decision, View
+from .ledger_requests import AllocateProducerIds, ProducerIdBlock
+
+BLOCK = 1_000
+_ID_MAX = 2**63 - 1
+
+
+def allocate(view: View, request: AllocateProducerIds) -> Decision:
+    """A ProducerIdBlock. BrokerIdNotRegisteredError, StaleBrokerEpochError; UnknownServerError: there are no more."""
+    broker = brokers.known(view.image, request.broker_id, request.broker_epoch)
+    first = next_free(view.image)
+    if first > _ID_MAX - BLOCK:
+        raise UnknownServerError("all producer ids have been given out")
+    record = ProducerIdsRecord(broker.broker_id, broker.broker_epoch, first + BLOCK)
+    return Decision((record,), ProducerIdBlock(first, BLOCK))
+
+
+def next_free(image: MetadataImage) -> int:
+    """Guard: what is in flight counts as given out, so it must be asked of the speculative image."""
+    return image.ledger.next_producer_id

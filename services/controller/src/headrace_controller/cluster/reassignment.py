@@ -1,0 +1,307 @@
+"""Reassignments of partitions (KIP-455): asked for, begun a few at a time, completed, cancelled, listed.
+
+    asked for, or planned --- its brokers are free ---> under way --- all that is added is in sync ---> done
+            |   their turn has not come                    |
+            +---> queued                                   +--- cancelled ---> as before
+
+Unlike Kafka, which begins everything at once, no broker takes part in more than ``reassignment.partitions.per.broker``
+copies at a time, whether it sends (as the leader) or fetches; the rest waits its turn, in the log, so that another
+controller goes on with it. A copy to a broker that is away keeps nobody waiting: it does not count.
+
+moves.py says what each step writes, throttles.py what it changes in the configuration.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from headrace_core.errors import (
+    HeadraceError,
+    InvalidReplicaAssignmentError,
+    InvalidReplicationFactorError,
+    InvalidRequestError,
+    NoReassignmentInProgressError,
+    PolicyViolationError,
+    UnknownTopicOrPartitionError,
+    UnsupportedVersionError,
+)
+from headrace_core.metadata import (
+    MetadataImage,
+    MetadataRecord,
+    PartitionImage,
+    QueuedReassignment,
+    QueuedReassignmentRecord,
+)
+
+from . import moves, throttles
+from .balancing import is_enabled
+from .decision import Decision, View
+from .ledger_requests import AlterPartitionReassignments, Reassignment, ReassignmentResult
+from .moves import Key
+from .rebalance import settled_replicas
+from .throttles import Copying
+
+#: Reassignments that one decision of the upkeep completes, or begins.
+_STEP = 100
+#: Of those that wait so many are looked at: more than the free brokers of any cluster could begin.
+_LOOK = 2_000
+
+
+@dataclass(frozen=True, slots=True)
+class OngoingReassignment:
+    """As ListPartitionReassignments shows it; one that waits is shown as what it will be."""
+
+    topic: str
+    partition: int
+    replicas: tuple[int, ...]
+    adding: tuple[int, ...]
+    removing: tuple[int, ...]
+    waits: bool
+
+
+def listed(image: MetadataImage, wanted: Iterable[tuple[str, int]] | None = None) -> Iterator[OngoingReassignment]:
+    """Those under way and those that wait, of all partitions or of the (topic, number) named; others are left out."""
+    ledger = image.ledger
+    if wanted is None:
+        keys: Iterable[Key] = sorted({*ledger.reassigning, *ledger.queued})
+    else:
+        keys = [(image.topic_ids[topic], number) for topic, number in wanted if topic in image.topic_ids]
+    for key in keys:
+        partition = image.partition(*key)
+        if partition is None:
+            continue
+        name = image.topics[key[0]].name
+        queued = ledger.queued.get(key)
+        if queued is not None:
+            adding = moves.added_by(partition, queued.targets)
+            removing = tuple(each for each in partition.replicas if each not in queued.targets)
+            yield OngoingReassignment(name, key[1], partition.replicas, adding, removing, waits=True)
+        elif key in ledger.reassigning:
+            yield OngoingReassignment(
+                name, key[1], partition.replicas, partition.adding, partition.removing, waits=False
+            )
+
+
+# -- asked for --------------------------------------------------------------------------------------------------------
+
+
+def alter(view: View, request: AlterPartitionReassignments) -> Decision:
+    """One ReassignmentResult for each item. InvalidRequestError: the throttle is negative. PolicyViolationError: more
+    than metadata.max.records.per.request."""
+    if request.throttle_bytes_per_s is not None and request.throttle_bytes_per_s < 0:
+        raise InvalidRequestError(f"a throttle of {request.throttle_bytes_per_s} bytes per second cannot be")
+    room = view.settings.metadata_max_records_per_request
+    if len(request.reassignments) > room:
+        raise PolicyViolationError(
+            f"{len(request.reassignments)} reassignments in one request, more than "
+            f"metadata.max.records.per.request={room}; split it into several requests"
+        )
+    steps = _Steps(view)
+    named = Counter((item.topic, item.partition) for item in request.reassignments)
+    results = []
+    for item in request.reassignments:
+        try:
+            if named[item.topic, item.partition] > 1:
+                raise InvalidRequestError(f"{item.topic}-{item.partition} is named more than once in the request")
+            _alter_one(steps, item, request)
+        except HeadraceError as error:
+            results.append(ReassignmentResult(item.topic, item.partition, error))
+        else:
+            results.append(ReassignmentResult(item.topic, item.partition))
+    return Decision(steps.finish(request.throttle_bytes_per_s), tuple(results))
+
+
+def _alter_one(steps: _Steps, item: Reassignment, request: AlterPartitionReassignments) -> None:
+    image = steps.view.image
+    topic_id = image.topic_ids.get(item.topic)
+    partition = None if topic_id is None else image.partition(topic_id, item.partition)
+    if topic_id is None or partition is None:
+        raise UnknownTopicOrPartitionError(f"there is no partition {item.topic[:249]}-{item.partition}")
+    key = (topic_id, item.partition)
+    if item.targets is None:
+        steps.cancel(key, f"{item.topic}-{item.partition}")
+        return
+    check_targets(image, partition, item.targets)
+    factor = len(partition.replicas) - len(partition.adding)
+    if len(item.targets) != factor and not request.allow_replication_factor_change:
+        raise InvalidReplicationFactorError(
+            f"{item.topic}-{item.partition} has {factor} replica(s), {len(item.targets)} are wanted; the request does "
+            "not allow the replication factor to change"
+        )
+    if moves.added_by(partition, item.targets) and steps.view.settings.replication_factor_built < 2:
+        raise UnsupportedVersionError(
+            f"{item.topic}-{item.partition} would need another replica: replication is not built yet, so nothing can "
+            "be copied to it"
+        )
+    steps.move(key, QueuedReassignment(item.targets, automatic=False))
+
+
+def check_targets(image: MetadataImage, partition: PartitionImage, targets: Sequence[int]) -> None:
+    """Raises InvalidReplicaAssignmentError unless these can be a partition's replicas."""
+    if not targets:
+        raise InvalidReplicaAssignmentError("the list of replicas is empty; leave it out to cancel a reassignment")
+    if len(set(targets)) != len(targets):
+        raise InvalidReplicaAssignmentError(f"replicas {_listed(targets)}: a broker is named twice")
+    unknown = [each for each in targets if each not in image.brokers]
+    if unknown:
+        raise InvalidReplicaAssignmentError(f"replicas {_listed(targets)}: no broker {_listed(unknown)} is registered")
+    draining = [each for each in targets if image.brokers[each].draining and each not in settled_replicas(partition)]
+    if draining:
+        raise InvalidReplicaAssignmentError(
+            f"replicas {_listed(targets)}: broker {_listed(draining)} is being drained and takes no replicas"
+        )
+
+
+# -- upkeep -----------------------------------------------------------------------------------------------------------
+
+
+def complete(view: View) -> Decision:
+    """Completes what has everything that it waited for; some of it, if that is much."""
+    steps = _Steps(view)
+    for key in view.image.ledger.reassigning:
+        steps.complete(key)
+        if len(steps.ended) >= _STEP:
+            break
+    return Decision(steps.finish() if steps.ended else ())
+
+
+def begin(view: View) -> Decision:
+    """Begins what waits and may: its brokers take part in few enough copies. Drops what was planned here and does not
+    fit any more."""
+    if not view.image.ledger.queued:
+        return Decision()
+    steps = _Steps(view)
+    for looked, (key, queued) in enumerate(view.image.ledger.queued.items()):
+        if looked >= _LOOK or len(steps.records) >= _STEP:
+            break
+        if queued.automatic and not (_still_fits(view.image, key, queued.targets) and _is_wanted(view, key, queued)):
+            steps.drop(key)
+        elif _can_begin(view.image, key, queued.targets):
+            steps.move(key, queued)
+    return Decision(steps.finish() if steps.records else ())
+
+
+def _can_begin(image: MetadataImage, key: Key, targets: Sequence[int]) -> bool:
+    """An operator's wish waits for brokers that are away; a drained one takes nothing."""
+    partition = image.topics[key[0]].partitions[key[1]]
+    return all(_takes(image, each) for each in moves.added_by(partition, targets))
+
+
+def _still_fits(image: MetadataImage, key: Key, targets: Sequence[int]) -> bool:
+    partition = image.topics[key[0]].partitions[key[1]]
+    settled = settled_replicas(partition)
+    return len(targets) == len(settled) and all(each in settled or _takes(image, each) for each in targets)
+
+
+def _is_wanted(view: View, key: Key, queued: QueuedReassignment) -> bool:
+    """Guard: rebalancing that was switched off stops, but for what empties a broker."""
+    settled = settled_replicas(view.image.topics[key[0]].partitions[key[1]])
+    leaving = [view.image.brokers[each] for each in settled if each not in queued.targets]
+    return any(broker.draining for broker in leaving) or is_enabled(view)
+
+
+def _takes(image: MetadataImage, broker_id: int) -> bool:
+    """Guard: a new replica goes only to a broker that lives and is not being emptied."""
+    broker = image.brokers.get(broker_id)
+    return broker is not None and broker.active and not broker.draining
+
+
+class _Steps:
+    """The steps of one decision, each of another partition, and what they have in common: the brokers' free places, and
+    the throttle."""
+
+    def __init__(self, view: View) -> None:
+        self.view = view
+        self.records: list[MetadataRecord] = []
+        self.begun: dict[Key, Copying] = {}
+        self.ended: set[Key] = set()
+        self._queued = len(view.image.ledger.queued)
+        self._copies = _copies(view.image)
+
+    def move(self, key: Key, wanted: QueuedReassignment) -> None:
+        """Begins it, or puts it (leaves it) in the queue while its brokers have their hands full."""
+        image = self.view.image
+        waits = image.ledger.queued.get(key)
+        partition = image.topics[key[0]].partitions[key[1]]
+        brokers = _copying_brokers(image, partition, moves.added_by(partition, wanted.targets))
+        if not self._has_room(brokers) or not _can_begin(image, key, wanted.targets):
+            if waits != wanted:
+                self.records.append(QueuedReassignmentRecord(*key, wanted.targets, wanted.automatic))
+                self._queued += waits is None
+            return
+        if waits is not None:
+            self.drop(key)
+        change = moves.begun(image, key, wanted.targets)
+        if change is None:
+            return
+        self._copies.update(brokers)
+        self.records.append(change)
+        after = image.apply([change], image.next_offset + 1)
+        done = moves.completed(after, key)
+        if done is not None:
+            self.records.append(done)
+            self.ended.add(key)
+        elif change.adding or change.removing:
+            self.begun[key] = Copying.of(change)
+        elif key in image.ledger.reassigning:
+            self.ended.add(key)
+
+    def cancel(self, key: Key, name: str) -> None:
+        """NoReassignmentInProgressError, InvalidReplicaAssignmentError."""
+        ledger = self.view.image.ledger
+        if key in ledger.reassigning:
+            self.records.append(moves.cancelled(self.view.image, key))
+            self.ended.add(key)
+        elif key not in ledger.queued:
+            raise NoReassignmentInProgressError(f"{name} is not being reassigned, so there is nothing to cancel")
+        if key in ledger.queued:
+            self.drop(key)
+
+    def drop(self, key: Key) -> None:
+        """It waits no longer."""
+        self.records.append(QueuedReassignmentRecord(*key))
+        self._queued -= 1
+
+    def complete(self, key: Key) -> None:
+        done = moves.completed(self.view.image, key)
+        if done is not None:
+            self.records.append(done)
+            self.ended.add(key)
+
+    def finish(self, bytes_per_s: int | None = None) -> tuple[MetadataRecord, ...]:
+        image = self.view.image
+        still_moving = len(image.ledger.reassigning) - len(self.ended.intersection(image.ledger.reassigning))
+        is_last = not (self._queued or still_moving or self.begun)
+        self.records += throttles.follow(
+            image, begun=self.begun, ended=self.ended, is_last=is_last, bytes_per_s=bytes_per_s
+        )
+        return tuple(self.records)
+
+    def _has_room(self, brokers: Iterable[int]) -> bool:
+        """Guard: nobody takes part in more copies than it may."""
+        limit = self.view.settings.reassignment_partitions_per_broker
+        return all(self._copies[each] < limit for each in brokers)
+
+
+def _copies(image: MetadataImage) -> Counter[int]:
+    """In how many copies each broker takes part. One whose fetcher is away rests, and does not count."""
+    counts: Counter[int] = Counter()
+    for topic_id, number in image.ledger.reassigning:
+        partition = image.topics[topic_id].partitions[number]
+        if all(each in image.brokers and image.brokers[each].active for each in partition.adding):
+            counts.update(_copying_brokers(image, partition, partition.adding))
+    return counts
+
+
+def _copying_brokers(image: MetadataImage, partition: PartitionImage, adding: Sequence[int]) -> set[int]:
+    """Those whom a copy costs something: who fetches and is not there yet, and the leader that sends."""
+    fetching = {each for each in adding if each not in partition.isr}
+    if fetching and partition.leader in image.brokers:
+        return {*fetching, partition.leader}
+    return fetching
+
+
+def _listed(numbers: Iterable[int]) -> str:
+    return ", ".join(map(str, numbers)) or "none"

@@ -1,0 +1,251 @@
+"""Who coordinates what: each shard, which is a partition of __consumer_offsets or __transaction_state, belongs to one
+coordinator at a time, under a shard epoch that grows with each change (design, section 7).
+
+    registered --- heartbeats ---> has shards --- wants to stop ---> draining --- owns nothing ---> gone
+         any of them: silent for broker.session.timeout.ms, or its stream broken for the grace ---> gone
+
+A coordinator has no directories, so nothing of it outlives its process: it *is* its incarnation. Its id is only a name,
+the smallest that is free unless an operator set one; its epoch is the offset of its registration. A process that comes
+back under its name is another coordinator: its shards get new epochs, though they may be the same ones.
+
+The controller decides who may own a shard, and the partition's leader refuses appends of smaller epochs: so two who
+both think that they own a shard cannot both write, however late the news reaches them. That half is issue 7's.
+
+Shards are even to within one, topic by topic, and no more of them move than must (``assign``).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from headrace_core.errors import (
+    BrokerIdNotRegisteredError,
+    DuplicateBrokerRegistrationError,
+    InconsistentClusterIdError,
+    InvalidRequestError,
+    StaleBrokerEpochError,
+)
+from headrace_core.metadata import (
+    CoordinatorChangeRecord,
+    CoordinatorImage,
+    CoordinatorState,
+    MetadataImage,
+    MetadataRecord,
+    RegisterCoordinatorRecord,
+    ShardRecord,
+)
+
+from .coordinator_sessions import CoordinatorContact
+from .decision import Decision, View
+from .ledger_requests import (
+    CoordinatorHeartbeat,
+    CoordinatorHeartbeatReply,
+    CoordinatorHeartbeatsEnded,
+    CoordinatorRegistered,
+    RegisterCoordinator,
+)
+
+#: Shards of groups are partitions of the first, those of transactions of the second.
+SHARD_TOPICS = ("__consumer_offsets", "__transaction_state")
+NOBODY = -1
+ID_BYTES = 16
+ENDPOINTS_MAX, NAME_MAX = 16, 255
+
+#: (topic id, partition number)
+Key = tuple[bytes, int]
+
+
+# -- requests ---------------------------------------------------------------------------------------------------------
+
+
+def register(view: View, request: RegisterCoordinator) -> Decision:
+    """CoordinatorRegistered. InconsistentClusterIdError, InvalidRequestError; DuplicateBrokerRegistrationError: a
+    coordinator that lives has the wanted id."""
+    image = view.image
+    _check_registration(image, request)
+    coordinators = image.ledger.coordinators
+    for known in coordinators.values():
+        if known.incarnation_id == request.incarnation_id:  # the same process asks again: the answer was lost
+            return Decision(reply=CoordinatorRegistered(known.coordinator_id, known.coordinator_epoch))
+    coordinator_id = request.wanted_id if request.wanted_id >= 0 else _smallest_free(coordinators)
+    before = coordinators.get(coordinator_id)
+    if before is not None and view.coordinator_sessions.lives(
+        before.coordinator_id, before.coordinator_epoch, view.now_ms
+    ):
+        raise DuplicateBrokerRegistrationError(
+            f"coordinator {coordinator_id} is registered and alive; if it was restarted just now, its earlier "
+            "registration ends with its session, and then this one will be accepted"
+        )
+    epoch = image.next_offset  # the offset that this very record gets
+    records: list[MetadataRecord] = [
+        RegisterCoordinatorRecord(
+            coordinator_id, epoch, request.incarnation_id, request.endpoints, request.rack or None
+        )
+    ]
+    records += [owned(image, key, coordinator_id) for key in _shards_of(image, coordinator_id)]
+    return Decision(
+        tuple(records),
+        CoordinatorRegistered(coordinator_id, epoch),
+        coordinator=CoordinatorContact(coordinator_id, epoch, view.now_ms),
+    )
+
+
+def heartbeat(view: View, request: CoordinatorHeartbeat) -> Decision:
+    """CoordinatorHeartbeatReply. BrokerIdNotRegisteredError, StaleBrokerEpochError: it must register anew, and owns
+    nothing."""
+    image = view.image
+    coordinator = known(image, request.coordinator_id, request.coordinator_epoch)
+    contact = CoordinatorContact(*_identity(coordinator), view.now_ms, stream=request.stream)
+    if not request.want_shutdown:
+        return Decision(reply=CoordinatorHeartbeatReply(should_shutdown=False), coordinator=contact)
+    if any(True for _ in _shards_of(image, coordinator.coordinator_id)):
+        records: list[MetadataRecord] = []
+        if not coordinator.draining:
+            records.append(CoordinatorChangeRecord(*_identity(coordinator), int(CoordinatorState.DRAINING)))
+        records += reassigned(image, without=coordinator.coordinator_id)
+        return Decision(tuple(records), CoordinatorHeartbeatReply(should_shutdown=False), coordinator=contact)
+    gone = CoordinatorChangeRecord(*_identity(coordinator), int(CoordinatorState.GONE))
+    return Decision((gone,), CoordinatorHeartbeatReply(should_shutdown=True), coordinator=contact)
+
+
+def heartbeats_ended(view: View, request: CoordinatorHeartbeatsEnded) -> Decision:
+    """Its grace begins."""
+    return Decision(
+        coordinator=CoordinatorContact(
+            request.coordinator_id, request.coordinator_epoch, view.now_ms, stream=request.stream, connected=False
+        )
+    )
+
+
+def known(image: MetadataImage, coordinator_id: int, coordinator_epoch: int) -> CoordinatorImage:
+    """Guard: the coordinator, in the life that the epoch names. BrokerIdNotRegisteredError, StaleBrokerEpochError."""
+    coordinator = image.ledger.coordinators.get(coordinator_id)
+    if coordinator is None:
+        raise BrokerIdNotRegisteredError(f"coordinator {coordinator_id} is not registered (any more)")
+    if coordinator.coordinator_epoch != coordinator_epoch:
+        raise StaleBrokerEpochError(
+            f"coordinator {coordinator_id} has registered anew with epoch {coordinator.coordinator_epoch}; "
+            f"{coordinator_epoch} is a former life"
+        )
+    return coordinator
+
+
+# -- upkeep -----------------------------------------------------------------------------------------------------------
+
+
+def sweep(view: View) -> Decision:
+    """Takes leave of one coordinator that is silent or disconnected for too long, and gives its shards to others."""
+    for coordinator in view.image.ledger.coordinators.values():
+        if view.coordinator_sessions.is_gone(*_identity(coordinator), view.now_ms):
+            gone = CoordinatorChangeRecord(*_identity(coordinator), int(CoordinatorState.GONE))
+            return Decision((gone, *reassigned(view.image, without=coordinator.coordinator_id)))
+    return Decision()
+
+
+def distribute(view: View) -> Decision:
+    """Gives owners to shards that have none, and their share to coordinators that came."""
+    return Decision(tuple(reassigned(view.image)))
+
+
+def reassigned(image: MetadataImage, *, without: int = NOBODY) -> list[MetadataRecord]:
+    """What changes hands so that the shards are even over the coordinators that take any; ``without`` takes none."""
+    coordinators = [
+        each.coordinator_id
+        for each in image.ledger.coordinators.values()
+        if not each.draining and each.coordinator_id != without
+    ]
+    owners = {key: shard.coordinator_id for key, shard in image.ledger.shards.items()}
+    if not (coordinators or owners):
+        return []
+    changes = assign([_topic_shards(image, name, owners) for name in SHARD_TOPICS], coordinators)
+    return [owned(image, key, coordinator_id) for key, coordinator_id in changes.items()]
+
+
+def owned(image: MetadataImage, key: Key, coordinator_id: int) -> ShardRecord:
+    return ShardRecord(*key, coordinator_id, next_epoch(image, key))
+
+
+def next_epoch(image: MetadataImage, key: Key) -> int:
+    """Guard: larger than every epoch that the shard ever had."""
+    shard = image.ledger.shards.get(key)
+    return 1 if shard is None else shard.shard_epoch + 1
+
+
+def assign(topics: Iterable[Mapping[Key, int]], coordinators: Sequence[int]) -> dict[Key, int]:
+    """The shards that change hands, with their new owners.
+
+    ``topics``: for each topic its shards with their present owners (NOBODY: none). Every topic's shards end even to
+    within one over ``coordinators``; as few move as can. The odd ones go to whoever has least of the topics before.
+    """
+    totals: Counter[int] = Counter(dict.fromkeys(coordinators, 0))
+    changes: dict[Key, int] = {}
+    for shards in topics:
+        for key, owner in _assign_topic(shards, coordinators, totals):
+            if owner != shards[key]:
+                changes[key] = owner
+            totals[owner] += 1
+    return changes
+
+
+def _assign_topic(
+    shards: Mapping[Key, int], coordinators: Sequence[int], totals: Mapping[int, int]
+) -> Iterator[tuple[Key, int]]:
+    """Every shard with its owner to be."""
+    if not coordinators:
+        yield from ((key, NOBODY) for key in shards)
+        return
+    least, odd = divmod(len(shards), len(coordinators))
+    held = Counter(owner for owner in shards.values() if owner in totals)
+    # Who has most keeps most: that moves least.
+    order = sorted(coordinators, key=lambda each: (-held[each], totals[each], each))
+    room = {each: least + (place < odd) for place, each in enumerate(order)}
+    homeless = []
+    for key, owner in shards.items():
+        if room.get(owner, 0) > 0:
+            room[owner] -= 1
+            yield key, owner
+        else:
+            homeless.append(key)
+    places = [each for each in sorted(room, key=lambda each: (totals[each], each)) for _ in range(room[each])]
+    yield from zip(homeless, places, strict=True)
+
+
+def _topic_shards(image: MetadataImage, name: str, owners: Mapping[Key, int]) -> dict[Key, int]:
+    topic = image.topic(name)
+    if topic is None:
+        return {}
+    return {
+        (topic.topic_id, number): owners.get((topic.topic_id, number), NOBODY)
+        for number in range(len(topic.partitions))
+    }
+
+
+def _shards_of(image: MetadataImage, coordinator_id: int) -> Iterator[Key]:
+    return (key for key, shard in image.ledger.shards.items() if shard.coordinator_id == coordinator_id)
+
+
+def _identity(coordinator: CoordinatorImage) -> tuple[int, int]:
+    return coordinator.coordinator_id, coordinator.coordinator_epoch
+
+
+def _smallest_free(coordinators: Mapping[int, CoordinatorImage]) -> int:
+    return next(each for each in range(1, len(coordinators) + 2) if each not in coordinators)
+
+
+def _check_registration(image: MetadataImage, request: RegisterCoordinator) -> None:
+    if request.cluster_id != image.cluster_id:
+        raise InconsistentClusterIdError(
+            f"the coordinator belongs to cluster {request.cluster_id or '(none)'}, but this is cluster {image.cluster_id}"
+        )
+    if len(request.incarnation_id) != ID_BYTES or request.wanted_id < -1:
+        raise InvalidRequestError("incarnation_id must have 16 bytes, and a wanted id must not be negative")
+    if not 0 < len(request.endpoints) <= ENDPOINTS_MAX or len(request.rack or "") > NAME_MAX:
+        raise InvalidRequestError(f"{len(request.endpoints)} endpoints, or the rack: none, too many or too long")
+    for endpoint in request.endpoints:
+        if (
+            not 0 < endpoint.port < 65_536
+            or not 0 < len(endpoint.host) <= NAME_MAX
+            or len(endpoint.listener) > NAME_MAX
+        ):
+            raise InvalidRequestError(f"endpoint {endpoint.host[:NAME_MAX]}:{endpoint.port} cannot be connected to")
