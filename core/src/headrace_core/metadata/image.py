@@ -126,7 +126,8 @@ class TopicImage(msgspec.Struct, frozen=True):
 
     @property
     def replication_factor(self) -> int:
-        return len(self.partitions[0].replicas) if self.partitions else 0
+        """Of its first partition, which may be on its way to another."""
+        return len(self.partitions[0].replicas) - len(self.partitions[0].adding) if self.partitions else 0
 
 
 class BrokerLoad(msgspec.Struct, frozen=True):

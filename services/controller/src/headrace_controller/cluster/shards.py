@@ -236,7 +236,8 @@ def _smallest_free(coordinators: Mapping[int, CoordinatorImage]) -> int:
 def _check_registration(image: MetadataImage, request: RegisterCoordinator) -> None:
     if request.cluster_id != image.cluster_id:
         raise InconsistentClusterIdError(
-            f"the coordinator belongs to cluster {request.cluster_id or '(none)'}, but this is cluster {image.cluster_id}"
+            f"the coordinator belongs to cluster {request.cluster_id or '(none)'}, but this is cluster "
+            f"{image.cluster_id}"
         )
     if len(request.incarnation_id) != ID_BYTES or request.wanted_id < -1:
         raise InvalidRequestError("incarnation_id must have 16 bytes, and a wanted id must not be negative")

@@ -51,8 +51,8 @@ def follow(
     is_last: bool = False,
     bytes_per_s: int | None = None,
 ) -> list[MetadataRecord]:
-    """What begins and ends in one decision, in the words of the configuration. ``is_last``: afterwards nothing moves and
-    nothing waits. ``bytes_per_s``: a new rate, 0 lifts it; None: as it is."""
+    """What begins and ends in one decision, in the words of the configuration. ``is_last``: afterwards nothing moves
+    and nothing waits. ``bytes_per_s``: a new rate, 0 lifts it; None: as it is."""
     before = image.ledger.throttle
     rate = before.bytes_per_s if bytes_per_s is None else bytes_per_s
     if is_last:
@@ -109,9 +109,8 @@ def _lists(image: MetadataImage, begun: Mapping[Key, Copying], *, ended: Collect
             text = image.config(ConfigResourceType.TOPIC, name).get(key)
             if text == "*":
                 continue
-            stay = [
-                each for each in (text or "").split(",") if each and int(each.split(":")[0]) not in numbers[topic_id]
-            ]
+            named = (text or "").split(",")
+            stay = [each for each in named if each and int(each.split(":")[0]) not in numbers[topic_id]]
             after = ",".join(stay + entries.get(topic_id, {}).get(key, [])) or None
             if after != text:
                 records.append(ConfigRecord(int(ConfigResourceType.TOPIC), name, key, after))

@@ -43,7 +43,7 @@ METADATA_TOPIC = "__cluster_metadata"
 
 def create(view: View, request: CreateTopics) -> Decision:
     """One TopicResult for each topic of the request."""
-    placer = Placer(view.image.active_brokers(), view.image.loads)
+    placer = Placer(view.image.placeable_brokers(), view.image.loads)
     counts = Counter(topic.name for topic in request.topics)
     records: list[MetadataRecord] = []
     results = []
@@ -85,7 +85,7 @@ def delete(view: View, request: DeleteTopics) -> Decision:
 
 def create_partitions(view: View, request: CreatePartitions) -> Decision:
     """One TopicResult for each topic of the request."""
-    placer = Placer(view.image.active_brokers(), view.image.loads)
+    placer = Placer(view.image.placeable_brokers(), view.image.loads)
     counts = Counter(more.topic for more in request.topics)
     records: list[MetadataRecord] = []
     results = []
@@ -222,6 +222,11 @@ def _check_assignments(
             raise InvalidReplicaAssignmentError(
                 f"partition {number}: {len(replicas)} replica(s), but the topic's replication factor is {factor}"
             )
+        draining = [replica for replica in replicas if brokers[replica].draining]
+        if draining:
+            raise InvalidReplicaAssignmentError(
+                f"partition {number}: broker {_listed(draining)} is being drained and takes no replicas"
+            )
         if not any(brokers[replica].active for replica in replicas):
             raise InvalidReplicaAssignmentError(f"partition {number}: none of the brokers {_listed(replicas)} is alive")
     _check_factor(view, factor or 1)
@@ -229,7 +234,7 @@ def _check_assignments(
 
 
 def _check_factor(view: View, factor: int) -> None:
-    live = [broker.broker_id for broker in view.image.active_brokers()]
+    live = [broker.broker_id for broker in view.image.placeable_brokers()]
     if factor < 1:
         raise InvalidReplicationFactorError(f"replication factor {factor}: there must be at least 1 replica")
     if factor > len(live):
