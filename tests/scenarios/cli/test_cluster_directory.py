@@ -157,6 +157,20 @@ def test_fewer_controllers_than_there_are_is_refused(cluster: ClusterDirectory) 
         cluster.up(Topology(controllers=1))
 
 
+def test_a_controller_without_a_majority_need_only_come_up(
+    cluster: ClusterDirectory, behaviours: dict[str, str]
+) -> None:
+    """All three died, and are started one by one: none can serve before the second has come."""
+    cluster.up(Topology(controllers=3))
+    for number in (1, 2, 3):
+        cluster.kill("controller", number)
+    behaviours["controller-1"] = "silent"  # as a controller is that waits for the others
+    assert cluster.restart("controller", 1).alive()
+    cluster.start_timeout_s = 0.5
+    with pytest.raises(ClusterStartError, match=r"controller 1 .* does not serve after"):
+        cluster.restart("controller", 2)  # with it there is a majority, so both must serve
+
+
 def test_a_killed_node_stays_dead_until_restart(cluster: ClusterDirectory) -> None:
     cluster.up(Topology(brokers=2))
     before = _pids(cluster)

@@ -24,7 +24,7 @@ from headrace_core.node.ids import id_to_text, random_id
 
 from . import growing, overrides, ports
 from . import nodes as node_files
-from .health import is_serving
+from .health import answers, is_serving
 from .processes import spawn
 from .state import ROLES, ClusterState, Node, StateFile
 
@@ -278,7 +278,9 @@ class ClusterDirectory:
         waiting = [node for node in state.nodes if node in begun or node.alive()]
         while waiting:
             for node in list(waiting):
-                if is_serving(node.host, node.port, timeout_s=1.0):
+                # Controllers without a majority serve nothing: that they have come up must do.
+                ready = answers if node.role == "controller" and not _has_majority(state) else is_serving
+                if ready(node.host, node.port, timeout_s=1.0):
                     waiting.remove(node)
                 elif not node.alive():
                     raise self._start_failure(node, "ended before it served")
@@ -373,6 +375,12 @@ def _near(first: int, count: int) -> list[int]:
     if len(found) < count:
         raise ClusterStartError(f"no {count} free ports from {first} upward on {HOST}")
     return found
+
+
+def _has_majority(state: ClusterState) -> bool:
+    """Can those controllers that live decide anything?"""
+    voters = [node for node in state.of_role("controller") if not node.joining]
+    return 2 * sum(node.alive() for node in voters) > len(voters)
 
 
 def _tail(path: Path, start: int) -> list[str]:

@@ -54,13 +54,22 @@ def _request(authority: str) -> bytes:
 
 def is_serving(host: str, port: int, *, timeout_s: float = 1.0) -> bool:
     """True when the server at ``host:port`` answers SERVING within ``timeout_s``; False for any other outcome."""
+    return _health(host, port, timeout_s) == _SERVING
+
+
+def answers(host: str, port: int, *, timeout_s: float = 1.0) -> bool:
+    """True when it says how it is within ``timeout_s``, whatever it says: a controller that waits for the others."""
+    return _health(host, port, timeout_s) is not None
+
+
+def _health(host: str, port: int, timeout_s: float) -> bytes | None:
     deadline = time.monotonic() + timeout_s
     try:
         with socket.create_connection((host, port), timeout=timeout_s) as connection:
             connection.sendall(_request(f"{host}:{port}"))
-            return _answer(connection, deadline) == _SERVING
+            return _answer(connection, deadline)
     except (OSError, EOFError, ValueError):
-        return False
+        return None
 
 
 def _answer(connection: socket.socket, deadline: float) -> bytes | None:
