@@ -183,6 +183,43 @@ _CLUSTER = [
         low=1,
     ),
     ConfigKey(
+        name="auto.rebalance.enable",
+        kind=Kind.BOOLEAN,
+        default=True,
+        doc="Move replicas to a broker that joined, or has too little? A broker that was only away for a while gets "
+        "nothing: what it had is still its own.",
+        scope=Scope.CLUSTER_WIDE,
+        source=HEADRACE,
+    ),
+    ConfigKey(
+        name="auto.rebalance.delay.ms",
+        kind=Kind.LONG,
+        default=30_000,
+        doc="The brokers that live must have been the same for so long before replicas are moved to those that have "
+        "too little, so that several that join together share in one plan.",
+        source=HEADRACE,
+        low=0,
+    ),
+    ConfigKey(
+        name="auto.rebalance.threshold.percentage",
+        kind=Kind.INT,
+        default=10,
+        doc="A broker has too little when it is short of its share of replicas by more than this part of the share "
+        "(and by more than one replica), or has none.",
+        source=HEADRACE,
+        low=0,
+        high=100,
+    ),
+    ConfigKey(
+        name="reassignment.partitions.per.broker",
+        kind=Kind.INT,
+        default=10,
+        doc="No broker takes part in copying more partitions than this at a time when replicas are reassigned; the "
+        "others wait their turn.",
+        source=HEADRACE,
+        low=1,
+    ),
+    ConfigKey(
         name="metadata.max.records.per.request",
         kind=Kind.INT,
         default=10_000,

@@ -56,6 +56,10 @@ def settings_of(config: NodeConfig) -> ClusterSettings:
         auto_leader_rebalance_enable=values["auto.leader.rebalance.enable"],
         leader_imbalance_check_interval_seconds=values["leader.imbalance.check.interval.seconds"],
         leader_imbalance_per_broker_percentage=values["leader.imbalance.per.broker.percentage"],
+        auto_rebalance_enable=values["auto.rebalance.enable"],
+        auto_rebalance_delay_ms=values["auto.rebalance.delay.ms"],
+        auto_rebalance_threshold_percentage=values["auto.rebalance.threshold.percentage"],
+        reassignment_partitions_per_broker=values["reassignment.partitions.per.broker"],
     )
 
 
