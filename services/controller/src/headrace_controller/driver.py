@@ -12,7 +12,13 @@ import logging
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from headrace_core.errors import HeadraceError, RequestTimedOutError, ServerBusyError, ServerShuttingDownError
+from headrace_core.errors import (
+    DiskFullError,
+    HeadraceError,
+    RequestTimedOutError,
+    ServerBusyError,
+    ServerShuttingDownError,
+)
 from headrace_core.metadata import MetadataImage
 
 from .applying import Subscriber
@@ -42,7 +48,7 @@ class ControllerDriver:
         self._storage = storage
         self._wake = asyncio.Event()
         self._stopping = False
-        self._snapshot: asyncio.Task[None] | None = None
+        self._snapshot: tuple[SnapshotJob, asyncio.Future[None]] | None = None
         self._turn_watchers: tuple[Callable[[], None], ...] = ()
 
     # -- what others see ----------------------------------------------------------------------------------------------
@@ -232,23 +238,25 @@ class ControllerDriver:
     # -- snapshots ----------------------------------------------------------------------------------------------------
 
     def _look_after_snapshots(self) -> None:
-        if self._snapshot is not None:
-            if not self._snapshot.done():
-                return
-            task, self._snapshot = self._snapshot, None
-            task.result()
-        if not self._stopping:
-            job = self.controller.snapshot_due()
-            if job is not None:
-                self._snapshot = asyncio.create_task(self._make_snapshot(job), name="metadata snapshot")
-
-    async def _make_snapshot(self, job: SnapshotJob) -> None:
-        await asyncio.get_running_loop().run_in_executor(None, job.run)
-        self.controller.snapshot_done(job)
-        self._wake.set()
+        """Between turns."""
+        if self._snapshot is not None and self._snapshot[1].done():
+            (job, future), self._snapshot = self._snapshot, None
+            try:
+                future.result()
+            except DiskFullError as error:
+                self.controller.snapshot_failed(job, error)
+            else:
+                self.controller.snapshot_done(job)
+        if self._snapshot is None and not self._stopping:
+            due = self.controller.snapshot_due()
+            if due is not None:
+                future = asyncio.get_running_loop().run_in_executor(None, due.run)
+                future.add_done_callback(lambda _: self._wake.set())
+                self._snapshot = due, future
 
     async def _end_snapshot(self) -> None:
-        """A thread cannot be cut short; what it wrote is a temporary file, which the next start removes."""
+        """A thread cannot be cut short; what it writes is a temporary file."""
         if self._snapshot is not None:
-            task, self._snapshot = self._snapshot, None
-            await asyncio.gather(task, return_exceptions=True)
+            (job, future), self._snapshot = self._snapshot, None
+            await asyncio.gather(future, return_exceptions=True)
+            job.abandon()

@@ -35,11 +35,11 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from headrace_core.clock import Clock
 from headrace_core.errors import (
+    CorruptMessageError,
     DiskFullError,
     HeadraceError,
     NotControllerError,
@@ -52,58 +52,33 @@ from .applying import Applier, Subscriber
 from .cluster.core import ClusterCore
 from .cluster.decision import Decision
 from .cluster.requests import Bootstrap, Request
+from .control_records import encode_control
 from .deciding import Decider
 from .raft import (
     NOBODY,
     AppendRequest,
     Entry,
+    EntryKind,
     Message,
     RaftNode,
-    RaftSettings,
     Ready,
     ReplicaKey,
     Role,
     VoterSet,
 )
-from .storage import MetadataStorage
+from .settings import QuorumSettings
+from .snapshotting import SnapshotSchedule
+from .storage import MetadataStorage, SnapshotJob
 from .waiting import Answer, Decisions, Done, HandOver, Outcome, Reads
 
 logger = logging.getLogger("headrace.controller")
 
-__all__ = ["Answer", "QuorumController", "QuorumSettings"]
+__all__ = ["Answer", "QuorumController", "QuorumSettings", "SnapshotJob"]
 
 #: Requests that are decided in one turn.
 TURN_REQUESTS_MAX = 1_000
-#: Ticks of an election time-out.
-_TICKS = 10
 #: Time-outs that a voter among several stands back after its disk was too full to write.
 _STAND_BACK_TIMEOUTS = 4
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QuorumSettings:
-    """Kafka's keys; times in milliseconds."""
-
-    #: controller.quorum.election.timeout.ms: an election begins after once to twice that without a leader.
-    election_timeout_ms: float = 1_000
-    #: metadata.log.max.record.bytes.between.snapshots
-    snapshot_bytes: int = 20 * 1024 * 1024
-    #: metadata.log.max.snapshot.interval.ms; 0: never by time
-    snapshot_interval_ms: float = 3_600_000
-    #: controller.quorum.voters: where voters are whose addresses are not in the log, "host:port" by node id.
-    voter_addresses: Mapping[int, str] = field(default_factory=dict)
-    raft: RaftSettings = field(default_factory=lambda: RaftSettings(election_ticks=_TICKS))
-
-    @property
-    def tick_ms(self) -> float:
-        return max(self.election_timeout_ms / self.raft.election_ticks, 1)
-
-
-class SnapshotJob(Protocol):
-    """A snapshot of the metadata on its way to the disk."""
-
-    def run(self) -> None:
-        """Encode, write and flush it under a temporary name; any thread. OSError, DiskFullError."""
 
 
 class _Asked(NamedTuple):
@@ -147,6 +122,7 @@ class QuorumController:
         self._emitter = emitter or Emitter()
         self._applier = Applier(core, storage, cluster_id, self._emitter)
         self._decider = Decider(core, storage, clock)
+        self._snapshots = SnapshotSchedule(storage, settings, clock.monotonic_ms())
         self._raft = self._new_raft()
         # asked for, and not answered yet
         self._inbox: deque[_Asked | _VoterChange] = deque()
@@ -158,7 +134,6 @@ class QuorumController:
         self._ready: Ready | None = None
         self._snapshot_is_sound = True
         self._is_due = True
-        self._snapshot_job: SnapshotJob | None = None
         # of this life
         self._active_term = -1
         self._observers: set[ReplicaKey] = set()
@@ -257,32 +232,49 @@ class QuorumController:
         """Load what the disk holds. A sole voter takes the lead at once (on a full disk: when there is room), and its
         image is complete. Raises CorruptLogError, InconsistentClusterIdError, UnsupportedVersionError, DiskFullError
         (a new log on a full disk), OSError."""
-        stored = self._storage.stored(self._voters_by_default())
-        if self._is_sole_voter and not stored.voters:
-            # All that is in the log was committed by this disk alone, when it was flushed.
-            self._applier.replay(self._storage.log_end_offset, at_once=True)
-            while not self.is_active and not self._was_full:
-                self._turn()
-            if self._was_full and not self.image.cluster_id:  # a new log, which has to say whose it is
-                raise DiskFullError("the disk is full, and the metadata log has not been begun: make room")
-            while self._is_due and not self._was_full:
-                self._turn()
+        self._load_newer_snapshot()
+        if not (self._is_sole_voter and self._raft.log.voters_offset == self._raft.log.start.offset):
+            return
+        # All that is in the log was committed by this disk alone, when it was flushed.
+        self._applier.replay(self._storage.log_end_offset, at_once=True)
+        while not self.is_active and not self._was_full:
+            self._turn()
+        if self._was_full and not self.image.cluster_id:  # a new log, which has to say whose it is
+            raise DiskFullError("the disk is full, and the metadata log has not been begun: make room")
+        while self._is_due and not self._was_full:
+            self._turn()
+
+    def _load_newer_snapshot(self) -> None:
+        """A snapshot on the disk holds more than the image: it was installed, or a life begins."""
+        newest = self._storage.newest_snapshot()
+        if newest is not None and newest.place.offset > self._applier.applied:
+            self._applier.replace(self._storage.load_image())
+        # What is applied was committed; raft itself would have to be told.
+        raft = self._raft
+        raft.committed = max(raft.committed, min(self._applier.applied, raft.log_end_offset))
 
     def _turn(self) -> None:
         if self.begin():
             self.persist()
         self.finish()
 
-    def _voters_by_default(self) -> VoterSet:
-        return VoterSet.of([self.key])
-
     @property
     def _is_sole_voter(self) -> bool:
         return self._raft.voters.keys == (self.key,)
 
     def _new_raft(self) -> RaftNode:
-        stored = self._storage.stored(self._voters_by_default())
-        return RaftNode(self.key, stored, self._storage, draw=self._draw, settings=self.settings.raft)
+        """With what the disk holds. Where that does not say who votes, this node does, alone."""
+        return RaftNode(
+            self.key,
+            self._storage.stored(VoterSet.of([self.key])),
+            self._storage,
+            draw=self._draw,
+            settings=self.settings.raft,
+            control=self._encode_control,
+        )
+
+    def _encode_control(self, kind: EntryKind, term: int, base_offset: int, voters: VoterSet) -> bytes:
+        return encode_control(kind, term, base_offset, self.node_id, voters, self._clock.now_ms())
 
     # -- what comes from outside --------------------------------------------------------------------------------------
 
@@ -393,13 +385,21 @@ class QuorumController:
         try:
             if ready.hard_state is not None:
                 storage.save_hard_state(ready.hard_state)
+            if ready.chunk is not None:
+                self._snapshot_is_sound = storage.write_chunk(ready.chunk)
+            if ready.install is not None:
+                storage.install(ready.install)
             if ready.truncate_to is not None:
                 storage.truncate(ready.truncate_to)
             if ready.entries:
-                storage.append(ready.entries, self.node_id)
+                storage.append(ready.entries)
         except DiskFullError as error:
             self._disk_is_full(error)
+        except CorruptMessageError as error:  # damaged on its way here; it is sent again
+            logger.error("controller %d was sent something damaged, and did not take it: %s", self.node_id, error)
+            self._begin_anew()
         else:
+            self._snapshots.appended(ready.entries)
             if self._was_full and ready.entries:
                 self._disk_has_room()
 
@@ -412,6 +412,8 @@ class QuorumController:
             self._raft.persisted(ready, snapshot_is_sound=self._snapshot_is_sound)
             self._snapshot_is_sound = True
             self._outcomes += self._reads.note(ready, self.not_controller)
+        if ready is None or ready.install is not None:
+            self._load_newer_snapshot()
         self._resign_if_deposed()
         self._apply(ready)
         self._become_active_if_ready()
@@ -484,12 +486,20 @@ class QuorumController:
     # -- snapshots ----------------------------------------------------------------------------------------------------
 
     def snapshot_due(self) -> SnapshotJob | None:
-        """A snapshot that should be made now; ``run`` it in any thread, then say ``snapshot_done``. One at a time."""
-        return self._snapshot_job
+        """A snapshot that should be made now: ``run`` it in any thread, then say ``snapshot_done`` or
+        ``snapshot_failed``, between turns. One at a time: None while one is being made."""
+        return self._snapshots.due(self._clock.monotonic_ms(), self.image, self._raft.log)
 
     def snapshot_done(self, job: SnapshotJob) -> None:
-        """``job`` has run: it gets its name, and the log begins behind it."""
-        self._snapshot_job = None
+        """``job`` has run: the snapshot counts from here on, and the log begins behind the one before it."""
+        assert self._ready is None, "in the middle of a turn"
+        start = self._snapshots.done(job)
+        if start is not None:
+            self._raft.compacted(start)
+
+    def snapshot_failed(self, job: SnapshotJob, error: HeadraceError) -> None:
+        """There was no room for it: it is tried again later."""
+        self._snapshots.failed(job, error)
 
     # -- leading, and not any more ------------------------------------------------------------------------------------
 
@@ -562,18 +572,11 @@ class QuorumController:
     # -- a full disk --------------------------------------------------------------------------------------------------
 
     def _disk_is_full(self, error: DiskFullError) -> None:
-        """Nothing of this Ready is claimed: raft begins anew with what the disk holds."""
         alone = self._is_sole_voter
         if not self._was_full:
             self._was_full = True
             logger.error("%s; %s", error, "refusing changes until there is room" if alone else "another has to lead")
-        self._ready = None
-        self._active_term = -1
-        self._core.resign()
-        self._raft = self._new_raft()
-        # What was applied was committed; raft itself would have to be told anew.
-        self._raft.committed = max(self._raft.committed, min(self._applier.applied, self._raft.log_end_offset))
-        self._last_tick_ms = self._now_ms
+        self._begin_anew()
         if alone:
             self._outcomes += self._decisions.drop(error)  # nobody else has it, and it was not written
             self._fail_inbox(error)
@@ -582,6 +585,15 @@ class QuorumController:
             self._raft.may_lead = False
         self._outcomes += self._reads.drop(error if alone else self.not_controller())
         self._is_due = False
+
+    def _begin_anew(self) -> None:
+        """Nothing of the Ready in hand is claimed: raft begins anew with what the disk holds."""
+        self._ready = None
+        self._snapshot_is_sound = True
+        self._active_term = -1
+        self._core.resign()
+        self._raft = self._new_raft()
+        self._last_tick_ms = self._now_ms
 
     def _disk_has_room(self) -> None:
         self._was_full = False

@@ -45,7 +45,7 @@ from itertools import groupby
 
 from headrace_core.clock import Clock
 from headrace_core.config import INT_MAX, LONG_MAX
-from headrace_core.errors import CorruptLogError, DiskFullError, HeadraceError, StorageError
+from headrace_core.errors import CorruptLogError, CorruptMessageError, DiskFullError, HeadraceError, StorageError
 from headrace_core.log.appending import Append
 from headrace_core.log.config import LogConfig
 from headrace_core.log.directory import LogDirectory
@@ -281,11 +281,20 @@ class MetadataStorage:
             yield from decode_batches(data)
 
     def entries(self, offset: int, end: int, max_bytes: int) -> list[Entry]:
-        """As ``LogView`` has it."""
+        """As ``LogView`` has it. CorruptLogError: damaged since it was written; it is sent to nobody."""
         data, _ = self.read(offset, end, max_bytes)
-        return [
-            decode_entry(header, data[position : position + header.size]) for position, header in iterate_headers(data)
-        ]
+        found = []
+        for position, header in iterate_headers(data):
+            entry = decode_entry(header, data[position : position + header.size])
+            try:
+                check_entry(entry)
+            except CorruptMessageError as error:
+                raise CorruptLogError(
+                    f"{self._log.directory}: offset {header.base_offset} is damaged ({error.message}): this controller "
+                    "must not go on; format an empty directory and add it as a new voter, or restore this one"
+                ) from None
+            found.append(entry)
+        return found
 
     def _control_entries(self, offset: int) -> Iterator[Entry]:
         """Raft's own entries from ``offset`` to the end."""
@@ -302,6 +311,13 @@ class MetadataStorage:
         """The newest sound one that holds any state."""
         newest = self._snapshots.newest
         return None if newest is None or newest.place == BEGINNING else newest
+
+    def bytes_since_snapshot(self) -> int:
+        """About how much of the log comes behind the newest snapshot."""
+        start, end = self.log_start_offset, self.log_end_offset
+        newest = self._snapshots.newest
+        since = start if newest is None else max(newest.place.offset, start)
+        return 0 if since >= end else self._log.size_bytes * (end - since) // (end - start)
 
     def load_image(self) -> MetadataImage:
         """The image of the newest snapshot; the empty one where there is none. What follows is in the log, from the

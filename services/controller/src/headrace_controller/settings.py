@@ -1,0 +1,30 @@
+"""What a controller's part in the quorum depends on: Kafka's keys."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from .raft import RaftSettings
+
+#: Ticks of an election time-out.
+_TICKS = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuorumSettings:
+    """Kafka's keys; times in milliseconds."""
+
+    #: controller.quorum.election.timeout.ms: an election begins after once to twice that without a leader.
+    election_timeout_ms: float = 1_000
+    #: metadata.log.max.record.bytes.between.snapshots
+    snapshot_bytes: int = 20 * 1024 * 1024
+    #: metadata.log.max.snapshot.interval.ms; 0: never by time
+    snapshot_interval_ms: float = 3_600_000
+    #: controller.quorum.voters: where voters are whose addresses are not in the log, "host:port" by node id.
+    voter_addresses: Mapping[int, str] = field(default_factory=dict)
+    raft: RaftSettings = field(default_factory=lambda: RaftSettings(election_ticks=_TICKS))
+
+    @property
+    def tick_ms(self) -> float:
+        return max(self.election_timeout_ms / self.raft.election_ticks, 1)

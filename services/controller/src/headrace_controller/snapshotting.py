@@ -1,0 +1,67 @@
+"""When a snapshot of the metadata is due (KIP-630): the log has grown by so many bytes since the last one, or so much
+time has passed with anything new in it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from headrace_core.errors import HeadraceError
+from headrace_core.metadata import MetadataImage
+
+from .raft import Entry, Place, RaftLog, SnapshotId
+from .settings import QuorumSettings
+from .storage import MetadataStorage, SnapshotJob
+
+logger = logging.getLogger("headrace.controller")
+
+#: When one failed for want of room, it is tried again after so long.
+RETRY_MS = 60_000
+
+
+class SnapshotSchedule:
+    """See the module. Every controller makes its own, whether it leads or not."""
+
+    def __init__(self, storage: MetadataStorage, settings: QuorumSettings, now_ms: float) -> None:
+        self._storage = storage
+        self._settings = settings
+        self._bytes = storage.bytes_since_snapshot()
+        self._last_ms = now_ms
+        self._not_before_ms = now_ms
+        self._job: SnapshotJob | None = None
+
+    def appended(self, entries: Sequence[Entry]) -> None:
+        """The log has grown by these."""
+        for entry in entries:
+            self._bytes += len(entry.data)
+
+    def due(self, now_ms: float, image: MetadataImage, log: RaftLog) -> SnapshotJob | None:
+        """One of ``image``, which is committed; None: not now."""
+        by_size = self._bytes >= self._settings.snapshot_bytes
+        interval_ms = self._settings.snapshot_interval_ms
+        by_time = interval_ms > 0 and now_ms - self._last_ms >= interval_ms
+        if self._job is not None or not (by_size or by_time) or now_ms < self._not_before_ms:
+            return None
+        self._last_ms = now_ms
+        newest = self._storage.newest_snapshot()
+        term = log.term_below(image.next_offset)
+        if term is None or (newest is not None and newest.place.offset >= image.next_offset):
+            return None  # nothing is new
+        self._bytes = 0
+        voters = log.voters_at(image.next_offset)
+        self._job = self._storage.snapshot_job(image, Place(image.next_offset, term), voters)
+        return self._job
+
+    def done(self, job: SnapshotJob) -> SnapshotId | None:
+        """It has run. Returns what the log begins behind now, if that is new."""
+        assert job is self._job, "another snapshot is being made"
+        self._job = None
+        return self._storage.finish_snapshot(job)
+
+    def failed(self, job: SnapshotJob, error: HeadraceError) -> None:
+        """It could not be written."""
+        assert job is self._job, "another snapshot is being made"
+        self._job = None
+        self._bytes = self._settings.snapshot_bytes
+        self._not_before_ms = self._last_ms + RETRY_MS
+        logger.warning("%s; the metadata log grows meanwhile", error)
