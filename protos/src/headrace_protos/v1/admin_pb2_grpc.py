@@ -94,6 +94,36 @@ class AdminStub:
                 request_serializer=headrace__protos_dot_v1_dot_admin__pb2.TransferLeadershipRequest.SerializeToString,
                 response_deserializer=headrace__protos_dot_v1_dot_admin__pb2.TransferLeadershipResponse.FromString,
                 _registered_method=True)
+        self.AlterPartitionReassignments = channel.unary_unary(
+                '/headrace.v1.Admin/AlterPartitionReassignments',
+                request_serializer=headrace__protos_dot_v1_dot_admin__pb2.AlterPartitionReassignmentsRequest.SerializeToString,
+                response_deserializer=headrace__protos_dot_v1_dot_admin__pb2.AlterPartitionReassignmentsResponse.FromString,
+                _registered_method=True)
+        self.ListPartitionReassignments = channel.unary_unary(
+                '/headrace.v1.Admin/ListPartitionReassignments',
+                request_serializer=headrace__protos_dot_v1_dot_admin__pb2.ListPartitionReassignmentsRequest.SerializeToString,
+                response_deserializer=headrace__protos_dot_v1_dot_admin__pb2.ListPartitionReassignmentsResponse.FromString,
+                _registered_method=True)
+        self.DrainBroker = channel.unary_unary(
+                '/headrace.v1.Admin/DrainBroker',
+                request_serializer=headrace__protos_dot_v1_dot_admin__pb2.DrainBrokerRequest.SerializeToString,
+                response_deserializer=headrace__protos_dot_v1_dot_admin__pb2.DrainBrokerResponse.FromString,
+                _registered_method=True)
+        self.UnregisterBroker = channel.unary_unary(
+                '/headrace.v1.Admin/UnregisterBroker',
+                request_serializer=headrace__protos_dot_v1_dot_admin__pb2.UnregisterBrokerRequest.SerializeToString,
+                response_deserializer=headrace__protos_dot_v1_dot_admin__pb2.UnregisterBrokerResponse.FromString,
+                _registered_method=True)
+        self.DescribeFeatures = channel.unary_unary(
+                '/headrace.v1.Admin/DescribeFeatures',
+                request_serializer=headrace__protos_dot_v1_dot_admin__pb2.DescribeFeaturesRequest.SerializeToString,
+                response_deserializer=headrace__protos_dot_v1_dot_admin__pb2.DescribeFeaturesResponse.FromString,
+                _registered_method=True)
+        self.UpdateFeatures = channel.unary_unary(
+                '/headrace.v1.Admin/UpdateFeatures',
+                request_serializer=headrace__protos_dot_v1_dot_admin__pb2.UpdateFeaturesRequest.SerializeToString,
+                response_deserializer=headrace__protos_dot_v1_dot_admin__pb2.UpdateFeaturesResponse.FromString,
+                _registered_method=True)
 
 
 class AdminServicer:
@@ -190,6 +220,54 @@ class AdminServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def AlterPartitionReassignments(self, request, context):
+        """Give partitions other replicas, or cancel that (KIP-455). Answered when it is decided: the replicas that are added
+        are copied then, a few partitions of a broker at a time, and those that leave go when all that is added is in sync.
+        Each partition is taken or refused by itself: INVALID_REPLICA_ASSIGNMENT, NO_REASSIGNMENT_IN_PROGRESS,
+        INVALID_REPLICATION_FACTOR, UNKNOWN_TOPIC_OR_PARTITION; UNSUPPORTED_VERSION while replication is not built.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListPartitionReassignments(self, request, context):
+        """The reassignments that are under way, and those that wait for their turn (KIP-455).
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DrainBroker(self, request, context):
+        """Empty a broker: it gets no new replicas, and its own move to others, until it may be stopped and unregistered. Or
+        let it have replicas again. Kafka has no such call. BROKER_ID_NOT_REGISTERED; INVALID_REQUEST: nobody could take
+        its replicas.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def UnregisterBroker(self, request, context):
+        """Forget a broker that is down and has no replicas (KIP-746). BROKER_ID_NOT_REGISTERED; INVALID_REQUEST: it has
+        replicas, or is alive.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DescribeFeatures(self, request, context):
+        """The levels of features that this cluster is at, and those that its controllers understand (KIP-584).
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def UpdateFeatures(self, request, context):
+        """Raise or lower them (KIP-584). Each feature by itself: INVALID_UPDATE_VERSION says what stands in the way.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AdminServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -252,6 +330,36 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.TransferLeadership,
                     request_deserializer=headrace__protos_dot_v1_dot_admin__pb2.TransferLeadershipRequest.FromString,
                     response_serializer=headrace__protos_dot_v1_dot_admin__pb2.TransferLeadershipResponse.SerializeToString,
+            ),
+            'AlterPartitionReassignments': grpc.unary_unary_rpc_method_handler(
+                    servicer.AlterPartitionReassignments,
+                    request_deserializer=headrace__protos_dot_v1_dot_admin__pb2.AlterPartitionReassignmentsRequest.FromString,
+                    response_serializer=headrace__protos_dot_v1_dot_admin__pb2.AlterPartitionReassignmentsResponse.SerializeToString,
+            ),
+            'ListPartitionReassignments': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListPartitionReassignments,
+                    request_deserializer=headrace__protos_dot_v1_dot_admin__pb2.ListPartitionReassignmentsRequest.FromString,
+                    response_serializer=headrace__protos_dot_v1_dot_admin__pb2.ListPartitionReassignmentsResponse.SerializeToString,
+            ),
+            'DrainBroker': grpc.unary_unary_rpc_method_handler(
+                    servicer.DrainBroker,
+                    request_deserializer=headrace__protos_dot_v1_dot_admin__pb2.DrainBrokerRequest.FromString,
+                    response_serializer=headrace__protos_dot_v1_dot_admin__pb2.DrainBrokerResponse.SerializeToString,
+            ),
+            'UnregisterBroker': grpc.unary_unary_rpc_method_handler(
+                    servicer.UnregisterBroker,
+                    request_deserializer=headrace__protos_dot_v1_dot_admin__pb2.UnregisterBrokerRequest.FromString,
+                    response_serializer=headrace__protos_dot_v1_dot_admin__pb2.UnregisterBrokerResponse.SerializeToString,
+            ),
+            'DescribeFeatures': grpc.unary_unary_rpc_method_handler(
+                    servicer.DescribeFeatures,
+                    request_deserializer=headrace__protos_dot_v1_dot_admin__pb2.DescribeFeaturesRequest.FromString,
+                    response_serializer=headrace__protos_dot_v1_dot_admin__pb2.DescribeFeaturesResponse.SerializeToString,
+            ),
+            'UpdateFeatures': grpc.unary_unary_rpc_method_handler(
+                    servicer.UpdateFeatures,
+                    request_deserializer=headrace__protos_dot_v1_dot_admin__pb2.UpdateFeaturesRequest.FromString,
+                    response_serializer=headrace__protos_dot_v1_dot_admin__pb2.UpdateFeaturesResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -578,6 +686,168 @@ class Admin:
             '/headrace.v1.Admin/TransferLeadership',
             headrace__protos_dot_v1_dot_admin__pb2.TransferLeadershipRequest.SerializeToString,
             headrace__protos_dot_v1_dot_admin__pb2.TransferLeadershipResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def AlterPartitionReassignments(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/headrace.v1.Admin/AlterPartitionReassignments',
+            headrace__protos_dot_v1_dot_admin__pb2.AlterPartitionReassignmentsRequest.SerializeToString,
+            headrace__protos_dot_v1_dot_admin__pb2.AlterPartitionReassignmentsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListPartitionReassignments(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/headrace.v1.Admin/ListPartitionReassignments',
+            headrace__protos_dot_v1_dot_admin__pb2.ListPartitionReassignmentsRequest.SerializeToString,
+            headrace__protos_dot_v1_dot_admin__pb2.ListPartitionReassignmentsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DrainBroker(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/headrace.v1.Admin/DrainBroker',
+            headrace__protos_dot_v1_dot_admin__pb2.DrainBrokerRequest.SerializeToString,
+            headrace__protos_dot_v1_dot_admin__pb2.DrainBrokerResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def UnregisterBroker(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/headrace.v1.Admin/UnregisterBroker',
+            headrace__protos_dot_v1_dot_admin__pb2.UnregisterBrokerRequest.SerializeToString,
+            headrace__protos_dot_v1_dot_admin__pb2.UnregisterBrokerResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DescribeFeatures(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/headrace.v1.Admin/DescribeFeatures',
+            headrace__protos_dot_v1_dot_admin__pb2.DescribeFeaturesRequest.SerializeToString,
+            headrace__protos_dot_v1_dot_admin__pb2.DescribeFeaturesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def UpdateFeatures(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/headrace.v1.Admin/UpdateFeatures',
+            headrace__protos_dot_v1_dot_admin__pb2.UpdateFeaturesRequest.SerializeToString,
+            headrace__protos_dot_v1_dot_admin__pb2.UpdateFeaturesResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -8,7 +8,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class RegisterBrokerRequest(_message.Message):
-    __slots__ = ("cluster_id", "incarnation_id", "directory_ids", "endpoints", "rack", "wanted_broker_id", "previous_broker_epoch", "default_log_flush")
+    __slots__ = ("cluster_id", "incarnation_id", "directory_ids", "endpoints", "rack", "wanted_broker_id", "previous_broker_epoch", "default_log_flush", "features")
     CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_ID_FIELD_NUMBER: _ClassVar[int]
     DIRECTORY_IDS_FIELD_NUMBER: _ClassVar[int]
@@ -17,6 +17,7 @@ class RegisterBrokerRequest(_message.Message):
     WANTED_BROKER_ID_FIELD_NUMBER: _ClassVar[int]
     PREVIOUS_BROKER_EPOCH_FIELD_NUMBER: _ClassVar[int]
     DEFAULT_LOG_FLUSH_FIELD_NUMBER: _ClassVar[int]
+    FEATURES_FIELD_NUMBER: _ClassVar[int]
     cluster_id: str
     incarnation_id: bytes
     directory_ids: _containers.RepeatedScalarFieldContainer[bytes]
@@ -25,7 +26,18 @@ class RegisterBrokerRequest(_message.Message):
     wanted_broker_id: int
     previous_broker_epoch: int
     default_log_flush: str
-    def __init__(self, cluster_id: _Optional[str] = ..., incarnation_id: _Optional[bytes] = ..., directory_ids: _Optional[_Iterable[bytes]] = ..., endpoints: _Optional[_Iterable[_Union[_common_pb2.Endpoint, _Mapping]]] = ..., rack: _Optional[str] = ..., wanted_broker_id: _Optional[int] = ..., previous_broker_epoch: _Optional[int] = ..., default_log_flush: _Optional[str] = ...) -> None: ...
+    features: _containers.RepeatedCompositeFieldContainer[FeatureRange]
+    def __init__(self, cluster_id: _Optional[str] = ..., incarnation_id: _Optional[bytes] = ..., directory_ids: _Optional[_Iterable[bytes]] = ..., endpoints: _Optional[_Iterable[_Union[_common_pb2.Endpoint, _Mapping]]] = ..., rack: _Optional[str] = ..., wanted_broker_id: _Optional[int] = ..., previous_broker_epoch: _Optional[int] = ..., default_log_flush: _Optional[str] = ..., features: _Optional[_Iterable[_Union[FeatureRange, _Mapping]]] = ...) -> None: ...
+
+class FeatureRange(_message.Message):
+    __slots__ = ("name", "min_level", "max_level")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    MIN_LEVEL_FIELD_NUMBER: _ClassVar[int]
+    MAX_LEVEL_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    min_level: int
+    max_level: int
+    def __init__(self, name: _Optional[str] = ..., min_level: _Optional[int] = ..., max_level: _Optional[int] = ...) -> None: ...
 
 class RegisterBrokerResponse(_message.Message):
     __slots__ = ("broker_id", "broker_epoch", "metadata_offset")
@@ -256,3 +268,37 @@ class VouchMetadataResponse(_message.Message):
     leader_id: int
     leader_epoch: int
     def __init__(self, committed_offset: _Optional[int] = ..., leader_id: _Optional[int] = ..., leader_epoch: _Optional[int] = ...) -> None: ...
+
+class AllocateProducerIdsRequest(_message.Message):
+    __slots__ = ("broker_id", "broker_epoch")
+    BROKER_ID_FIELD_NUMBER: _ClassVar[int]
+    BROKER_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    broker_id: int
+    broker_epoch: int
+    def __init__(self, broker_id: _Optional[int] = ..., broker_epoch: _Optional[int] = ...) -> None: ...
+
+class AllocateProducerIdsResponse(_message.Message):
+    __slots__ = ("first", "length")
+    FIRST_FIELD_NUMBER: _ClassVar[int]
+    LENGTH_FIELD_NUMBER: _ClassVar[int]
+    first: int
+    length: int
+    def __init__(self, first: _Optional[int] = ..., length: _Optional[int] = ...) -> None: ...
+
+class RegisterControllerRequest(_message.Message):
+    __slots__ = ("cluster_id", "controller_id", "directory_id", "features")
+    CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
+    CONTROLLER_ID_FIELD_NUMBER: _ClassVar[int]
+    DIRECTORY_ID_FIELD_NUMBER: _ClassVar[int]
+    FEATURES_FIELD_NUMBER: _ClassVar[int]
+    cluster_id: str
+    controller_id: int
+    directory_id: bytes
+    features: _containers.RepeatedCompositeFieldContainer[FeatureRange]
+    def __init__(self, cluster_id: _Optional[str] = ..., controller_id: _Optional[int] = ..., directory_id: _Optional[bytes] = ..., features: _Optional[_Iterable[_Union[FeatureRange, _Mapping]]] = ...) -> None: ...
+
+class RegisterControllerResponse(_message.Message):
+    __slots__ = ("metadata_offset",)
+    METADATA_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    metadata_offset: int
+    def __init__(self, metadata_offset: _Optional[int] = ...) -> None: ...

@@ -64,6 +64,16 @@ class ClusterStub:
                 request_serializer=headrace__protos_dot_v1_dot_cluster__pb2.VouchMetadataRequest.SerializeToString,
                 response_deserializer=headrace__protos_dot_v1_dot_cluster__pb2.VouchMetadataResponse.FromString,
                 _registered_method=True)
+        self.AllocateProducerIds = channel.unary_unary(
+                '/headrace.v1.Cluster/AllocateProducerIds',
+                request_serializer=headrace__protos_dot_v1_dot_cluster__pb2.AllocateProducerIdsRequest.SerializeToString,
+                response_deserializer=headrace__protos_dot_v1_dot_cluster__pb2.AllocateProducerIdsResponse.FromString,
+                _registered_method=True)
+        self.RegisterController = channel.unary_unary(
+                '/headrace.v1.Cluster/RegisterController',
+                request_serializer=headrace__protos_dot_v1_dot_cluster__pb2.RegisterControllerRequest.SerializeToString,
+                response_deserializer=headrace__protos_dot_v1_dot_cluster__pb2.RegisterControllerResponse.FromString,
+                _registered_method=True)
 
 
 class ClusterServicer:
@@ -121,6 +131,20 @@ class ClusterServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def AllocateProducerIds(self, request, context):
+        """A block of producer ids that were never given out before, nor will be again (KIP-730). STALE_BROKER_EPOCH.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RegisterController(self, request, context):
+        """A controller says which feature levels it understands (KIP-919). UNSUPPORTED_VERSION: not the level that holds.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_ClusterServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -153,6 +177,16 @@ def add_ClusterServicer_to_server(servicer, server):
                     servicer.VouchMetadata,
                     request_deserializer=headrace__protos_dot_v1_dot_cluster__pb2.VouchMetadataRequest.FromString,
                     response_serializer=headrace__protos_dot_v1_dot_cluster__pb2.VouchMetadataResponse.SerializeToString,
+            ),
+            'AllocateProducerIds': grpc.unary_unary_rpc_method_handler(
+                    servicer.AllocateProducerIds,
+                    request_deserializer=headrace__protos_dot_v1_dot_cluster__pb2.AllocateProducerIdsRequest.FromString,
+                    response_serializer=headrace__protos_dot_v1_dot_cluster__pb2.AllocateProducerIdsResponse.SerializeToString,
+            ),
+            'RegisterController': grpc.unary_unary_rpc_method_handler(
+                    servicer.RegisterController,
+                    request_deserializer=headrace__protos_dot_v1_dot_cluster__pb2.RegisterControllerRequest.FromString,
+                    response_serializer=headrace__protos_dot_v1_dot_cluster__pb2.RegisterControllerResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -317,6 +351,60 @@ class Cluster:
             '/headrace.v1.Cluster/VouchMetadata',
             headrace__protos_dot_v1_dot_cluster__pb2.VouchMetadataRequest.SerializeToString,
             headrace__protos_dot_v1_dot_cluster__pb2.VouchMetadataResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def AllocateProducerIds(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/headrace.v1.Cluster/AllocateProducerIds',
+            headrace__protos_dot_v1_dot_cluster__pb2.AllocateProducerIdsRequest.SerializeToString,
+            headrace__protos_dot_v1_dot_cluster__pb2.AllocateProducerIdsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RegisterController(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/headrace.v1.Cluster/RegisterController',
+            headrace__protos_dot_v1_dot_cluster__pb2.RegisterControllerRequest.SerializeToString,
+            headrace__protos_dot_v1_dot_cluster__pb2.RegisterControllerResponse.FromString,
             options,
             channel_credentials,
             insecure,
