@@ -10,7 +10,7 @@ from headrace_core.metadata.codec import encode_decision
 
 from .cluster.core import ClusterCore
 from .cluster.decision import Decision
-from .cluster.requests import AlterConfigs, CreatePartitions, CreateTopics, FenceSilentBrokers, Request
+from .cluster.requests import AlterConfigs, CreatePartitions, CreateTopics, Request
 from .raft import Entry, RaftNode
 from .storage import MetadataStorage
 
@@ -85,7 +85,11 @@ class Decider:
             logger.warning("this process stood still for %.0f ms; every broker's session begins anew", paused_ms)
             self._core.lead(now_ms)
         for _ in range(UPKEEP_MAX):
-            decision = self.decide(FenceSilentBrokers(), now_ms)
+            try:
+                decision = self._core.upkeep(now_ms)
+            except Exception:  # a rule stumbled; the cluster keeps its controller
+                logger.exception("upkeep could not be decided")
+                return
             if not decision.records:
                 return
             self.propose(raft, decision)
