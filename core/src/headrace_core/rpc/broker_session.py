@@ -10,6 +10,9 @@
 
 Heartbeats have a connection of their own, so that nothing large can delay them. Between two of them ``applied`` may
 send one at once: a broker is unfenced milliseconds after it has caught up, not at the next interval.
+
+Only the leading controller answers. Who leads is in ``Controllers``, which the metadata stream keeps: when another one
+is elected, the heartbeats move over at once, also from a controller that stands still or does not know yet.
 """
 
 from __future__ import annotations
@@ -33,9 +36,12 @@ from ..errors import (
     NetworkError,
     StaleBrokerEpochError,
 )
+from ..metadata.features import SUPPORTED_FEATURES
 from .backoff import Backoff
 from .channel import ChannelPurpose, open_channel
+from .controllers import Controllers
 from .outage import Outage
+from .pursuit import Pursuit
 from .status import error_from_rpc
 
 logger = logging.getLogger("headrace.broker.session")
@@ -72,18 +78,20 @@ class BrokerSession:
 
     def __init__(
         self,
-        addresses: Sequence[str],
+        controllers: Controllers | Sequence[str],
         registration: BrokerRegistration,
         *,
         heartbeat_interval_ms: float,
         answer_timeout_ms: float = 4_500,
         on_fenced: Callable[[bool], None] | None = None,
+        lag_ms: Callable[[], float | None] = lambda: None,
     ) -> None:
-        """``addresses``: internal listeners of controllers. ``answer_timeout_ms``: a heartbeat unanswered for so long
-        is sent again on a new connection. ``on_fenced`` is told each time the controllers' view changes."""
-        assert addresses, "no controller to register with"
+        """``controllers``: or ``host:port`` of some controllers' internal listeners. ``answer_timeout_ms``: a heartbeat
+        unanswered for so long is sent again on a new connection. ``on_fenced`` is told each time the controllers' view
+        changes. ``lag_ms``: how old this broker's metadata may be; every heartbeat says it."""
         self.fenced = True
-        self._addresses = tuple(addresses)
+        self._controllers = controllers if isinstance(controllers, Controllers) else Controllers(controllers)
+        self._lag_ms = lag_ms
         self._registration = registration
         self._interval_s = heartbeat_interval_ms / 1_000
         self._answer_timeout_s = answer_timeout_ms / 1_000
@@ -109,8 +117,10 @@ class BrokerSession:
         Raises what trying again cannot cure: InconsistentClusterIdError, InvalidRequestError (directories of several
         brokers, or another id wanted), UnsupportedVersionError.
         """
-        backoff, told, outage = Backoff(), False, Outage(logger, "registering")
-        for address in itertools.cycle(self._addresses):
+        pursuit, told, outage = Pursuit(self._controllers), False, Outage(logger, "registering")
+        backoff = Backoff()
+        while True:
+            address = pursuit.address
             try:
                 self._registered = await self._register_at(address)
                 self.fenced = True
@@ -120,12 +130,13 @@ class BrokerSession:
                 if not told:
                     logger.warning("%s", error)
                     told = True
+                pursuit.worked()
+                await asyncio.sleep(backoff.next_s())
             except HeadraceError as error:
                 if not error.retriable:
                     raise
                 outage.failed(address, error)
-            await asyncio.sleep(backoff.next_s())
-        raise AssertionError("cycle() never ends")
+                await pursuit.pause(pursuit.failed(error))
 
     async def run(self) -> None:
         """Heartbeat until cancelled, or until the controllers say that the broker may stop.
@@ -133,22 +144,27 @@ class BrokerSession:
         Raises StaleBrokerEpochError (another process has registered as this broker) and BrokerIdNotRegisteredError:
         this life of the broker is over.
         """
-        backoff, outage = Backoff(), Outage(logger, "heartbeats")
-        for address in itertools.cycle(self._addresses):
+        pursuit, outage = Pursuit(self._controllers), Outage(logger, "heartbeats")
+        while True:
+            address = pursuit.address
             channel = open_channel(address, ChannelPurpose.HEARTBEAT)
             try:
-                await self._heartbeats(channel, backoff, outage)
+                await self._heartbeats(channel, pursuit, outage)
                 return
             except (StaleBrokerEpochError, BrokerIdNotRegisteredError):
                 raise
-            except HeadraceError as error:
-                if error.retriable:
-                    outage.failed(address, error)
-                else:
-                    logger.warning("heartbeats: %s", error)
+            except _LeadMovedError:
+                pursuit.address = self._controllers.leader_address or pursuit.address
+                continue
+            except HeadraceError as failed:
+                error = failed
             finally:
                 await channel.close()
-            await asyncio.sleep(backoff.next_s())
+            if error.retriable:
+                outage.failed(address, error)
+            else:
+                logger.warning("heartbeats: %s", error)
+            await pursuit.pause(pursuit.failed(error))
 
     def applied(self, metadata_offset: int) -> None:
         """The broker has applied the metadata log up to here (exclusive)."""
@@ -196,6 +212,10 @@ class BrokerSession:
             ],
             rack=who.rack or "",
             wanted_broker_id=who.wanted_broker_id,
+            features=[
+                cluster_pb2.FeatureRange(name=each.name, min_level=each.min_level, max_level=each.max_level)
+                for each in SUPPORTED_FEATURES
+            ],
         )
         channel = open_channel(address, ChannelPurpose.HEARTBEAT)
         try:
@@ -207,15 +227,25 @@ class BrokerSession:
             await channel.close()
         return RegisteredBroker(answer.broker_id, answer.broker_epoch, answer.metadata_offset)
 
-    async def _heartbeats(self, channel: grpc.aio.Channel, backoff: Backoff, outage: Outage) -> None:
-        """Heartbeats over one stream. Returns when the broker may stop; raises a HeadraceError when the stream ends."""
+    async def _heartbeats(self, channel: grpc.aio.Channel, pursuit: Pursuit, outage: Outage) -> None:
+        """Heartbeats over one stream. Returns when the broker may stop; raises a HeadraceError when the stream ends, or
+        _LeadMovedError when another controller is known to lead."""
         stub = cluster_pb2_grpc.ClusterStub(channel)  # type: ignore[no-untyped-call]
         call = stub.BrokerHeartbeat()
+        at = _At(self._controllers, pursuit.address)
+
+        def changed() -> None:
+            if at.has_been_left():
+                self._nudge.set()
+                call.cancel()  # a heartbeat under way may wait for a process that stands still
+
+        unsubscribe = self._controllers.subscribe(changed)
         try:
             while True:
                 self._nudge.clear()
                 self._answered(await self._beat(call))
-                backoff.reset()
+                at.answered()
+                pursuit.worked()
                 outage.over()
                 if self._may_stop.is_set():
                     await call.done_writing()
@@ -223,9 +253,18 @@ class BrokerSession:
                 interval_s = _SHUTDOWN_INTERVAL_S if self._want_shutdown else self._interval_s
                 if not (self._want_shutdown and self._nudge.is_set()):
                     await _wait_for_event(self._nudge, interval_s)
+                if at.has_been_left():
+                    raise _LeadMovedError
         except grpc.aio.AioRpcError as failure:
+            if at.has_been_left():
+                raise _LeadMovedError from None
             raise error_from_rpc(failure, "the controller") from None
+        except NetworkError:
+            if at.has_been_left():
+                raise _LeadMovedError from None
+            raise
         finally:
+            unsubscribe()
             call.cancel()
 
     async def _beat(self, call: Any) -> cluster_pb2.BrokerHeartbeatResponse:
@@ -239,18 +278,20 @@ class BrokerSession:
             want_fence=self._want_fence,
             offline_log_dirs=self._offline_directories,
         )
-        try:
-            await call.write(request)
-        except asyncio.InvalidStateError:  # what grpc.aio says of a stream that ended between two heartbeats
-            raise NetworkError("the stream of heartbeats has ended") from None
-        # A read is never cancelled by itself: on a time-out the call is, and the read ends with it.
-        read: asyncio.Future[Any] = asyncio.ensure_future(call.read())
-        done, _ = await asyncio.wait({read}, timeout=self._answer_timeout_s)
+        lag_ms = self._lag_ms()
+        if lag_ms is not None:
+            request.metadata_lag_ms = int(lag_ms) + 1
+        # Neither is cancelled by itself: on a time-out, or when another controller leads, the call is, and both end.
+        exchange: asyncio.Future[Any] = asyncio.ensure_future(_exchange(call, request))
+        exchange.add_done_callback(lambda done: done.cancelled() or done.exception())
+        done, _ = await asyncio.wait({exchange}, timeout=self._answer_timeout_s)
         if not done:
             call.cancel()
-            await asyncio.wait({read})
+            await asyncio.wait({exchange})
             raise NetworkError(f"a heartbeat was not answered within {self._answer_timeout_s:.1f} s")
-        answer = read.result()
+        if exchange.cancelled():
+            raise NetworkError("the stream of heartbeats was left")
+        answer = exchange.result()
         if answer is grpc.aio.EOF:
             raise NetworkError("the controller ended the stream of heartbeats")
         assert isinstance(answer, cluster_pb2.BrokerHeartbeatResponse)
@@ -267,6 +308,37 @@ class BrokerSession:
             self._unfenced.set()
         if answer.should_shutdown:
             self._may_stop.set()
+
+
+async def _exchange(call: Any, request: cluster_pb2.BrokerHeartbeatRequest) -> Any:
+    """Write one heartbeat and read its answer."""
+    try:
+        await call.write(request)
+    except asyncio.InvalidStateError:  # what grpc.aio says of a stream that ended between two heartbeats
+        raise NetworkError("the stream of heartbeats has ended") from None
+    return await call.read()
+
+
+class _LeadMovedError(Exception):
+    """Another controller leads than the one that the heartbeats go to."""
+
+
+class _At:
+    """Where the heartbeats go. Whoever answered one led then: only a leader of a later epoch is a reason to leave, for
+    a connection that is broken needlessly looks like a broker that died."""
+
+    def __init__(self, controllers: Controllers, address: str) -> None:
+        self._controllers = controllers
+        self._address = address
+        self._epoch: int | None = None
+
+    def answered(self) -> None:
+        if self._epoch is None:
+            self._epoch = self._controllers.leader_epoch
+
+    def has_been_left(self) -> bool:
+        leader, epoch = self._controllers.leader_address, self._controllers.leader_epoch
+        return leader not in (None, self._address) and (self._epoch is None or epoch > self._epoch)
 
 
 async def _wait_for_event(event: asyncio.Event, timeout_s: float) -> None:

@@ -1,8 +1,9 @@
 """The broker as a whole: everything is made and tied together here, and nowhere else.
 
 A start, in order: read the formatted directories; bind both listeners (nothing is served yet, but the ports are known);
-register; follow the metadata up to the registration; open the logs with the settings found there (recovery happens
-here, heartbeats go on meanwhile and keep the broker fenced); act on the metadata; ask to be unfenced; serve.
+begin with the metadata of the last life (its snapshot), and follow the log; register; catch up with everything that is
+committed; open the logs with the settings found there (recovery happens here, heartbeats go on meanwhile and keep the
+broker fenced); act on the metadata; when that is current, ask to be unfenced; serve.
 
 A clean stop, in order: ask the controller to move leaderships away; refuse new requests; finish what is under way; end
 the streams; flush and close the logs and mark them clean.
@@ -31,6 +32,8 @@ from headrace_core.node.listeners import CLIENT, INTERNAL, ListenerAddress, adve
 from headrace_core.node.meta_properties import MetaProperties
 from headrace_core.node.state_file import RuntimeState, remove_state, write_state
 from headrace_core.rpc.broker_session import BrokerRegistration, BrokerSession
+from headrace_core.rpc.controllers import Controllers
+from headrace_core.rpc.image_store import ImageStore
 from headrace_core.rpc.metadata_follower import MetadataFollower
 from headrace_core.rpc.server import Listener
 from headrace_core.telemetry import (
@@ -100,6 +103,8 @@ class Broker:
         self.replicas = Replicas(settings, self.events)
         descriptors = DescriptorCache(fs or RealFileSystem(), self.settings.current.open_files_max)
         self.settings.subscribe(lambda _, new: descriptors.resize(new.open_files_max))
+        self._fs = descriptors
+        self._controllers = Controllers(config.controller_addresses)
         self.storage = Storage(
             descriptors,
             config.log_dirs,
@@ -133,7 +138,7 @@ class Broker:
             deadlines=Deadlines(self.clock, loop),
             metrics=BrokerMetrics(Metrics()),
             events=self.events,
-            metadata=MetadataState(),
+            metadata=MetadataState(self._controllers),
             replicas=self.replicas,
         )
         self.upkeep = Upkeep(
@@ -147,7 +152,7 @@ class Broker:
             on_damage=self.replicas.quarantine,
         )
         self.storage.on_full = lambda _: self.upkeep.retention.disk_is_full()
-        self._controller = ControllerLink(config.controller_addresses, self.clock)
+        self._controller = ControllerLink(self._controllers, self.clock)
         self._assignments = DirectoryAssignments(self._directory_of, self._assign_directories)
         self._listeners: dict[str, Listener] = {}
         self._addresses: tuple[ListenerAddress, ...] = ()
@@ -165,12 +170,14 @@ class Broker:
         """Returns when the broker serves. HeadraceError or OSError when it cannot; ``stop`` cleans up then too."""
         metas = self.storage.identify(node_id=self.config.node_id)
         await self._bind()
-        follower = self._follow(metas[0].cluster_id)
+        store = ImageStore(self._fs, self.config.log_dirs[0], metas[0].cluster_id, self.clock)
+        follower = await self._follow(metas[0].cluster_id, store)
         session = await self._register(metas)
         registered = session.registered
         session.hold_fenced(True)
         self._tasks.append(asyncio.create_task(session.run(), name="heartbeats"))
-        image = await self._unless_failed(follower.wait_applied(registered.metadata_offset))
+        await self._unless_failed(follower.wait_applied(registered.metadata_offset))
+        image = await self._unless_failed(follower.wait_current())
         self.settings.apply(image, registered.broker_id)
         await self.storage.open(lambda topic: self.replicas.settings_of(topic, image))
         self._acting = True
@@ -183,6 +190,13 @@ class Broker:
         self._ready = True
         self.context.metadata.advance(image, MetadataDelta(0, image.next_offset))
         self._in_force.set()
+        values = self.config.values
+        follower.keep(
+            store,
+            after_bytes=values["metadata.log.max.record.bytes.between.snapshots"],
+            after_ms=values["metadata.log.max.snapshot.interval.ms"],
+        )
+        image = await self._unless_failed(follower.wait_current())
         session.hold_fenced(False)
         session.applied(image.next_offset)
         await self._unless_failed(session.wait_unfenced())
@@ -247,8 +261,10 @@ class Broker:
     async def _register(self, metas: list[MetaProperties]) -> BrokerSession:
         config = self.config
         told = advertised(self._addresses, config.advertised)
+        follower = self._follower
+        assert follower is not None
         session = self._session = BrokerSession(
-            config.controller_addresses,
+            self._controllers,
             BrokerRegistration(
                 cluster_id=metas[0].cluster_id,
                 incarnation_id=random_id(),
@@ -260,16 +276,24 @@ class Broker:
             heartbeat_interval_ms=config.values["broker.heartbeat.interval.ms"],
             answer_timeout_ms=config.values["broker.session.timeout.ms"] / 2,
             on_fenced=self._fenced,
+            lag_ms=lambda: follower.lag.ms,
         )
         registered = await self._unless_failed(session.register())
         self.context.broker_id = self.replicas.broker_id = registered.broker_id
         self.events.emit(BrokerRegistered(broker_id=registered.broker_id, broker_epoch=registered.broker_epoch))
         return session
 
-    def _follow(self, cluster_id: str) -> MetadataFollower:
+    async def _follow(self, cluster_id: str, store: ImageStore) -> MetadataFollower:
         follower = self._follower = MetadataFollower(
-            self.config.controller_addresses, cluster_id, on_change=self._metadata_changed
+            self._controllers,
+            cluster_id,
+            on_change=self._metadata_changed,
+            clock=self.clock,
+            events=self.events,
+            metrics=self.context.metrics.metrics,
         )
+        self.context.metadata.measured_by(lambda: follower.lag)
+        await follower.load(store)
         self._tasks.append(asyncio.create_task(follower.run(), name="metadata"))
         return follower
 
@@ -315,9 +339,7 @@ class Broker:
         self._assignments.metadata_changed(image, delta)
         self.settings.apply(image, self.replicas.broker_id, delta)
         self.upkeep.metadata_changed(delta)
-        assert self._follower is not None
         assert self._session is not None
-        self.context.metadata.controller_id = self._follower.leader_id
         self.context.metadata.advance(image, delta)
         self._session.applied(image.next_offset)
         self._serve_or_not()
@@ -396,6 +418,8 @@ class Broker:
         self._tasks.clear()
         self.context.deadlines.close()
         await self._controller.close()
+        if self._follower is not None:
+            await self._follower.save()
         epoch = self._session.registered.broker_epoch if self._ready and self._session is not None else -1
         clean = await self.storage.close(high_watermarks, broker_epoch=epoch)
         try:

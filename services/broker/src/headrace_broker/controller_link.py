@@ -1,40 +1,56 @@
-"""Calls of this broker to the active controller, whoever that is at the moment."""
+"""Calls of this broker to the active controller, whoever that is at the moment.
+
+**What is repeated, and what is not.** While nobody leads, a call waits for who will, within its time. It goes to
+another controller when the one that was asked has surely done nothing: it does not lead, it is shutting down, or there
+was no connection. But when the connection breaks after the request was sent, nobody knows whether it was carried out: a
+topic created a second time would be told to exist already, by its own creation. (Kafka's brokers send such a request
+again, and give that answer.) So a change is not repeated then: REQUEST_TIMED_OUT says that the outcome is not known,
+and the caller may look, and choose. What only reads, or says what was said before, is repeated.
+"""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import grpc.aio
 
 from headrace_core.clock import Clock
-from headrace_core.errors import HeadraceError, NetworkError, NotControllerError, RequestTimedOutError
+from headrace_core.errors import (
+    HeadraceError,
+    NetworkError,
+    NotControllerError,
+    RequestTimedOutError,
+    ServerShuttingDownError,
+)
 from headrace_core.rpc import ChannelPurpose, error_from_rpc, open_channel
-from headrace_core.rpc.status import error_of
+from headrace_core.rpc.controllers import Controllers
+from headrace_core.rpc.pursuit import Pursuit
+from headrace_core.rpc.status import error_of, was_never_sent
 from headrace_protos.v1 import admin_pb2_grpc, cluster_pb2, cluster_pb2_grpc
-
-_RETRY_S = 0.05
 
 #: A replica of this broker: its topic's id, and the partition's number.
 ReplicaKey = tuple[bytes, int]
+
+#: Who asks again hears the same, or what has become of it since.
+_READS = ("Describe", "List")
 
 
 class ControllerLink:
     """A channel to each controller's internal listener, opened on first use."""
 
-    def __init__(self, addresses: Sequence[str], clock: Clock) -> None:
-        assert addresses, "a broker needs the address of at least one controller"
-        self._addresses = tuple(addresses)
+    def __init__(self, controllers: Controllers | Sequence[str], clock: Clock) -> None:
+        """``controllers``: or ``host:port`` of some controllers' internal listeners."""
+        self._controllers = controllers if isinstance(controllers, Controllers) else Controllers(controllers)
         self._clock = clock
-        self._active = 0
         self._channels: dict[str, grpc.aio.Channel] = {}
 
     async def call(self, method: str, request: Any, timeout_ms: int) -> Any:
-        """The active controller's answer to an Admin call. A controller that is not active, or cannot be reached,
-        makes way for the next one until ``timeout_ms`` are over; then its error is raised. Others are raised at once.
-        """
-        return await self._call(admin_pb2_grpc.AdminStub, method, request, timeout_ms)
+        """The active controller's answer to an Admin call. While none is active, or can be reached, it is looked for
+        until ``timeout_ms`` are over; then the last failure is raised. RequestTimedOutError: the request was sent, and
+        whether it was carried out is not known. The controller's own errors are raised at once."""
+        repeatable = method.startswith(_READS) or bool(getattr(request, "validate_only", False))
+        return await self._call(admin_pb2_grpc.AdminStub, method, request, timeout_ms, repeatable=repeatable)
 
     async def assign_directories(
         self, broker_id: int, broker_epoch: int, where: Mapping[ReplicaKey, bytes], timeout_ms: int
@@ -52,23 +68,41 @@ class ControllerLink:
                     item = directories[directory] = request.directories.add(directory_id=directory)
                 topic = topics[directory, topic_id] = item.topics.add(topic_id=topic_id)
             topic.partitions.append(partition)
-        answer = await self._call(cluster_pb2_grpc.ClusterStub, "AssignReplicasToDirs", request, timeout_ms)
+        answer = await self._call(
+            cluster_pb2_grpc.ClusterStub, "AssignReplicasToDirs", request, timeout_ms, repeatable=True
+        )
         refused = {(item.topic_id, item.partition): error_of(item.error) for item in answer.refused}
         return {key: error for key, error in refused.items() if error is not None}
 
-    async def _call(self, stub: Callable[[grpc.aio.Channel], Any], method: str, request: Any, timeout_ms: int) -> Any:
+    async def _call(
+        self,
+        stub: Callable[[grpc.aio.Channel], Any],
+        method: str,
+        request: Any,
+        timeout_ms: int,
+        *,
+        repeatable: bool,
+    ) -> Any:
+        """``repeatable``: doing it twice is as good as once."""
         deadline = self._clock.monotonic_ms() + timeout_ms
+        pursuit = Pursuit(self._controllers)
         failure: HeadraceError = RequestTimedOutError(f"{method}: no controller answered within {timeout_ms} ms")
         while (left_ms := deadline - self._clock.monotonic_ms()) > 0:
-            address = self._addresses[self._active]
+            address = pursuit.address
             try:
                 return await getattr(stub(self._channel(address)), method)(request, timeout=left_ms / 1000)
             except grpc.aio.AioRpcError as error:
                 failure = error_from_rpc(error, address)
-            if not isinstance(failure, NotControllerError | NetworkError):
-                raise failure
-            self._active = (self._active + 1) % len(self._addresses)
-            await asyncio.sleep(_RETRY_S)
+                if not (_did_nothing(failure) or was_never_sent(error)):
+                    if not isinstance(failure, NetworkError):
+                        raise failure from None
+                    if not repeatable:
+                        raise RequestTimedOutError(
+                            f"{method}: the connection to the controller broke after the request was sent ({failure}); "
+                            "whether it was carried out is not known: look before you ask again"
+                        ) from None
+            left_ms = deadline - self._clock.monotonic_ms()
+            await pursuit.pause(min(pursuit.failed(failure), max(left_ms, 0) / 1_000))
         raise failure
 
     def _channel(self, address: str) -> grpc.aio.Channel:
@@ -81,3 +115,8 @@ class ControllerLink:
         channels, self._channels = self._channels, {}
         for channel in channels.values():
             await channel.close()
+
+
+def _did_nothing(failure: HeadraceError) -> bool:
+    """Does this answer of a controller say that it has done nothing of the request, and another one may?"""
+    return isinstance(failure, NotControllerError | ServerShuttingDownError)

@@ -11,6 +11,8 @@ from collections.abc import Callable
 
 from headrace_core.errors import RequestTimedOutError
 from headrace_core.metadata import MetadataDelta, MetadataImage
+from headrace_core.metadata.freshness import MetadataLag
+from headrace_core.rpc.controllers import NOBODY, Controllers
 
 #: Told after each change, with the new image and what changed.
 Watcher = Callable[[MetadataImage, MetadataDelta], None]
@@ -19,12 +21,13 @@ Watcher = Callable[[MetadataImage, MetadataDelta], None]
 class MetadataState:
     """Owned by the event loop. ``advance`` is called by the one who applies; everybody else reads and waits."""
 
-    __slots__ = ("_waiting", "_watchers", "controller_id", "image")
+    __slots__ = ("_lag", "_waiting", "_watchers", "controllers", "image")
 
-    def __init__(self) -> None:
+    def __init__(self, controllers: Controllers | None = None) -> None:
+        """``controllers``: who leads, and where they all are; None: nobody knows."""
         self.image = MetadataImage()
-        #: The active controller, -1 while unknown.
-        self.controller_id = -1
+        self.controllers = controllers
+        self._lag: Callable[[], MetadataLag] = lambda: MetadataLag(0, None)
         self._waiting: list[tuple[int, asyncio.Future[None]]] = []
         self._watchers: dict[Watcher, None] = {}
 
@@ -32,6 +35,20 @@ class MetadataState:
     def applied_offset(self) -> int:
         """Everything in the metadata log below this offset is applied."""
         return self.image.next_offset
+
+    @property
+    def controller_id(self) -> int:
+        """The active controller, -1 while unknown."""
+        return NOBODY if self.controllers is None else self.controllers.leader_id
+
+    @property
+    def lag(self) -> MetadataLag:
+        """How old ``image`` may be at this moment."""
+        return self._lag()
+
+    def measured_by(self, lag: Callable[[], MetadataLag]) -> None:
+        """``lag`` tells how old what was handed to ``advance`` last may be."""
+        self._lag = lag
 
     def advance(self, image: MetadataImage, delta: MetadataDelta) -> None:
         """``image`` is applied."""
@@ -66,8 +83,10 @@ class MetadataState:
             if entry in self._waiting:
                 self._waiting.remove(entry)
 
-    def watch(self, watcher: Watcher) -> None:
+    def watch(self, watcher: Watcher) -> Callable[[], None]:
+        """Call ``watcher`` after each change; returns what ends that."""
         self._watchers[watcher] = None
+        return lambda: self.unwatch(watcher)
 
     def unwatch(self, watcher: Watcher) -> None:
         self._watchers.pop(watcher, None)

@@ -1,4 +1,4 @@
-"""The Admin service on a broker: passed on to the controller, answered once this broker has applied the change.
+"""The Admin service on a broker: passed on to the active controller, answered once this broker has applied the change.
 
 So a client that talks to one broker reads its own writes there without knowing about offsets. Descriptions of
 configurations are answered from this broker's own image: only it knows what its properties file says. Log directories
@@ -52,6 +52,21 @@ class AdminService(admin_pb2_grpc.AdminServicer):
     async def AlterConfigs(self, request: Any, context: Any) -> Any:
         return await self._pass_on("AlterConfigs", request, 0)
 
+    async def ElectLeaders(self, request: Any, context: Any) -> Any:
+        return await self._pass_on("ElectLeaders", request, request.timeout_ms)
+
+    async def AddRaftVoter(self, request: Any, context: Any) -> Any:
+        return await self._pass_on("AddRaftVoter", request, request.timeout_ms)
+
+    async def RemoveRaftVoter(self, request: Any, context: Any) -> Any:
+        return await self._pass_on("RemoveRaftVoter", request, request.timeout_ms)
+
+    async def DescribeQuorum(self, request: Any, context: Any) -> Any:
+        return await self._ask("DescribeQuorum", request, request.timeout_ms)
+
+    async def TransferLeadership(self, request: Any, context: Any) -> Any:
+        return await self._ask("TransferLeadership", request, request.timeout_ms)
+
     async def DescribeConfigs(self, request: Any, context: Any) -> Any:
         return admin_pb2.DescribeConfigsResponse(
             results=[self._describe(item, include_synonyms=request.include_synonyms) for item in request.resources]
@@ -64,12 +79,18 @@ class AdminService(admin_pb2_grpc.AdminServicer):
         return await alter_replica_log_dirs(self._broker, self._log_dirs, request)
 
     async def _pass_on(self, method: str, request: Any, timeout_ms: int) -> Any:
-        if timeout_ms < 0:
-            raise InvalidRequestError(f"timeout_ms={timeout_ms}: must not be negative")
-        timeout_ms = timeout_ms or self._broker.limits.request_timeout_ms
-        answer = await self._controller.call(method, request, timeout_ms)
-        await self._broker.metadata.wait_for(answer.metadata_offset, timeout_ms)
+        """A change: answered once this broker has applied it."""
+        answer = await self._ask(method, request, timeout_ms)
+        await self._broker.metadata.wait_for(answer.metadata_offset, self._timeout_ms(timeout_ms))
         return answer
+
+    async def _ask(self, method: str, request: Any, timeout_ms: int) -> Any:
+        return await self._controller.call(method, request, self._timeout_ms(timeout_ms))
+
+    def _timeout_ms(self, asked_ms: int) -> int:
+        if asked_ms < 0:
+            raise InvalidRequestError(f"timeout_ms={asked_ms}: must not be negative")
+        return asked_ms or self._broker.limits.request_timeout_ms
 
     def _describe(self, resource: Any, *, include_synonyms: bool) -> Any:
         try:

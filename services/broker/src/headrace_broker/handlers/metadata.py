@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from headrace_core.errors import HeadraceError, InvalidTopicError
-from headrace_core.metadata import MetadataDelta, MetadataImage
-from headrace_core.rpc.metadata_view import MetadataView, concerns
+from headrace_core.metadata import MetadataImage
+from headrace_core.rpc.metadata_view import MetadataView
+from headrace_core.rpc.metadata_watch import MetadataWatch
 from headrace_core.telemetry import TopicAutoCreated
 from headrace_core.types import check_topic_name
 from headrace_protos.v1 import admin_pb2, metadata_pb2_grpc
@@ -48,25 +48,20 @@ class MetadataService(metadata_pb2_grpc.MetadataServicer):
     async def WatchMetadata(self, request: Any, context: Any) -> None:
         metadata = self._broker.metadata
         await metadata.wait_for(max(request.min_metadata_offset, 1), self._broker.limits.request_timeout_ms)
-        changed = asyncio.Event()
-
-        def watcher(image: MetadataImage, delta: MetadataDelta) -> None:
-            if concerns(request, image, delta):
-                changed.set()
-
-        metadata.watch(watcher)
-        try:
-            while True:
-                changed.clear()
-                await context.write(self._response(metadata.image, request))
-                await changed.wait()
-        finally:
-            metadata.unwatch(watcher)
+        watch = MetadataWatch(request, lambda: self._response(metadata.image, request), metadata.watch)
+        await watch.serve(context)
 
     def _response(self, image: MetadataImage, request: Any) -> Any:
         if self._view is None:  # made late: the broker's id is known once it has registered
             self._view = MetadataView(broker_id=self._broker.broker_id, topic_defaults=self._topic_defaults)
-        return self._view.response(image, request, controller_id=self._broker.metadata.controller_id)
+        metadata = self._broker.metadata
+        return self._view.response(
+            image,
+            request,
+            controller_id=metadata.controller_id,
+            lag_ms=metadata.lag.ms,
+            controllers=None if metadata.controllers is None else metadata.controllers.known,
+        )
 
     async def _create_missing(self, names: list[str]) -> None:
         """Create the named topics that do not exist. What fails shows in the answer: the topic is missing."""

@@ -1,0 +1,311 @@
+"""Following the metadata: over broken connections and changes of the leader, from a snapshot, and how old it is."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from follow_world import CLUSTER, Member, Quorum, note, running, serving, until
+
+from headrace_controller.handlers import follow
+from headrace_core.errors import DivergingMetadataError, InconsistentClusterIdError
+from headrace_core.log.checkpoints import META_PROPERTIES
+from headrace_core.log.files import RealFileSystem
+from headrace_core.metadata import EMPTY_IMAGE, MetadataDelta, MetadataImage, RemoveTopicRecord, TopicRecord
+from headrace_core.rpc import metadata_follower
+from headrace_core.rpc.image_store import ImageStore
+from headrace_core.rpc.metadata_follower import MetadataFollower
+from headrace_core.telemetry import Emitter, Event, MetadataImageLoaded, MetadataImageSaved, Metrics
+from headrace_core.testing.clock import ManualClock
+
+
+@pytest.fixture
+def store(tmp_path: Any) -> ImageStore:
+    (tmp_path / META_PROPERTIES).touch()
+    return ImageStore(RealFileSystem(), str(tmp_path), CLUSTER, ManualClock())
+
+
+def test_a_controller_that_dies_is_left_for_another_at_once_though_only_one_was_configured() -> None:
+    async def work() -> None:
+        quorum = Quorum()
+        async with serving([Member(quorum, node_id) for node_id in (1, 2, 3)]) as served:
+            follower = MetadataFollower([served[0].member.address], CLUSTER)
+            async with running(follower.run()):
+                await follower.wait_applied(quorum.end)
+                assert dict(follower.controllers.known) == served[0].member.controller_addresses()
+                assert follower.leader_id == 1
+                await served[0].stop()
+                begun = asyncio.get_running_loop().time()
+                quorum.elect(2)
+                await follower.wait_applied(quorum.topic("t"), 10)
+                assert asyncio.get_running_loop().time() - begun < 1  # no pause while somebody has not been asked
+                await until(lambda: follower.leader_id == 2, "the new leader to be known")
+                assert served[1].follows + served[2].follows == 1
+
+    asyncio.run(work())
+
+
+def test_when_nobody_can_be_reached_there_is_a_pause_between_the_rounds() -> None:
+    async def work() -> None:
+        quorum = Quorum()
+        async with serving([Member(quorum, node_id) for node_id in (1, 2)]) as served:
+            addresses = [each.member.address for each in served]
+            for each in served:
+                await each.stop()
+            tried: list[str] = []
+            real, metadata_follower.open_channel = (
+                metadata_follower.open_channel,
+                lambda address, purpose: (
+                    tried.append(address),
+                    real(address, purpose),
+                )[1],
+            )
+            try:
+                follower = MetadataFollower(addresses, CLUSTER)
+                async with running(follower.run()):
+                    await until(lambda: len(tried) >= 8, "eight attempts")
+                    waited = [tried.count(address) for address in addresses]
+                    assert waited == [4, 4], tried  # round and round
+                    await served[1].start()
+                    await follower.wait_applied(quorum.end, 10)
+                assert len(tried) < 20
+            finally:
+                metadata_follower.open_channel = real
+
+    asyncio.run(work())
+
+
+def test_a_controller_that_falls_silent_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its process stands still: the connection does not break."""
+    monkeypatch.setattr(metadata_follower, "_SILENCE_S", 0.3)
+    monkeypatch.setattr(follow, "KEEP_ALIVE_S", 1_000)
+
+    async def work() -> None:
+        quorum = Quorum()
+        async with serving([Member(quorum, 1), Member(quorum, 2)]) as (first, second):
+            follower = MetadataFollower([first.member.address], CLUSTER)
+            async with running(follower.run()):
+                await follower.wait_applied(quorum.end)
+                await until(lambda: second.follows, "the other one to be asked")
+
+    asyncio.run(work())
+
+
+def test_a_controller_that_is_cut_off_from_the_leader_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metadata_follower, "_UNVOUCHED_S", 0.5)
+
+    async def work() -> None:
+        quorum = Quorum()
+        async with serving([Member(quorum, 1), Member(quorum, 2), Member(quorum, 3)]) as (first, second, third):
+            follower = MetadataFollower([second.member.address], CLUSTER)
+            async with running(follower.run()):
+                await until(lambda: follower.lag.ms is not None, "a vouch")
+                second.member.is_deaf, second.member.leader_id = True, -1
+                offset = quorum.topic("t")
+                await follower.wait_applied(offset, 10)
+                assert second.follows == 1
+                assert first.follows + third.follows >= 1
+
+    asyncio.run(work())
+
+
+def test_the_lag_is_an_upper_bound_and_grows_while_nobody_vouches() -> None:
+    """Members 2 and 3 stand for a majority; the leader 1 cannot reach them, and commits nothing that they do not."""
+
+    async def work() -> None:
+        quorum = Quorum()
+        metrics = Metrics()
+        async with serving([Member(quorum, 1)]) as (leader,):
+            follower = MetadataFollower([leader.member.address], CLUSTER, metrics=metrics)
+            assert follower.lag.ms is None
+            assert metrics.snapshot()["last-applied-record-lag-ms"] == -1
+            async with running(follower.run()):
+                image = await follower.wait_current()
+                assert image.next_offset == quorum.end
+                assert follower.lag.ms is not None
+                assert follower.lag.ms < 1_000
+                leader.member.is_deaf = True
+                committed_s = asyncio.get_running_loop().time()
+                quorum.topic("unseen")
+                lag_ms = await until(
+                    lambda: (found := follower.lag.ms) is not None and found > 900 and found, "the lag to grow"
+                )
+                # The image is older than the topic, and does not say that it is younger.
+                assert (asyncio.get_running_loop().time() - committed_s) * 1_000 <= lag_ms + 5
+                assert metrics.snapshot()["last-applied-record-lag-ms"] > 900
+                leader.member.is_deaf = False
+                leader.member.catch_up()
+                assert (await follower.wait_current()).topic("unseen") is not None
+                assert follower.lag.records == 0
+                assert metrics.snapshot()["last-applied-record-offset"] == quorum.end - 1
+                assert metrics.snapshot()["last-applied-record-epoch"] == 1
+
+    asyncio.run(work())
+
+
+def test_what_is_vouched_for_and_not_applied_makes_nothing_younger() -> None:
+    """A broker that is busy acting on a change has heard that the log goes on; its image is old all the same."""
+
+    async def work() -> None:
+        quorum = Quorum()
+        busy = asyncio.Event()
+        busy.set()
+
+        async def act(image: MetadataImage, delta: MetadataDelta) -> None:
+            await busy.wait()
+
+        async with serving([Member(quorum, 1)]) as (leader,):
+            follower = MetadataFollower([leader.member.address], CLUSTER, on_change=act)
+            async with running(follower.run()):
+                await follower.wait_current()
+                busy.clear()
+                begun_s = asyncio.get_running_loop().time()
+                quorum.topic("a")
+                await until(lambda: (follower.lag.ms or 0) > 600, "the lag to grow while barriers succeed")
+                assert follower.lag.records == 1
+                assert (asyncio.get_running_loop().time() - begun_s) * 1_000 <= (follower.lag.ms or 0) + 5
+                busy.set()
+                assert (await follower.wait_current()).topic("a") is not None
+
+    asyncio.run(work())
+
+
+def test_the_own_snapshot_spares_the_next_start_the_history(store: ImageStore) -> None:
+    async def work() -> None:
+        events: list[Event] = []
+        emitter = Emitter()
+        emitter.subscribe(events.append)
+        quorum = Quorum()
+        for number in range(50):
+            quorum.commit(note("retries", str(number)))
+        async with serving([Member(quorum, 1)]) as (controller,):
+            first = MetadataFollower([controller.member.address], CLUSTER, events=emitter)
+            await first.load(store)
+            first.keep(store)
+            async with running(first.run()):
+                await first.wait_applied(quorum.end)
+            assert first.records_read == 51
+            await first.save()
+            (saved,) = events
+            assert isinstance(saved, MetadataImageSaved)
+            assert saved.next_offset == 51
+            quorum.topic("later")
+            second = MetadataFollower([controller.member.address], CLUSTER, events=emitter)
+            await second.load(store)
+            loaded = events[-1]
+            assert isinstance(loaded, MetadataImageLoaded)
+            assert (loaded.source, loaded.next_offset, loaded.epoch) == (saved.path, 51, 1)
+            async with running(second.run()):
+                await second.wait_applied(quorum.end)
+            assert second.records_read == 1
+            assert second.image == quorum.image
+
+    asyncio.run(work())
+
+
+def test_snapshots_are_written_after_so_many_bytes_and_never_of_what_was_not_acted_upon(store: ImageStore) -> None:
+    async def work() -> None:
+        quorum = Quorum()
+        acted = 0
+
+        async def act(image: MetadataImage, delta: MetadataDelta) -> None:
+            nonlocal acted
+            on_disk = store.load()
+            assert on_disk is None or on_disk.image.next_offset <= acted
+            acted = image.next_offset
+
+        async with serving([Member(quorum, 1)]) as (controller,):
+            follower = MetadataFollower([controller.member.address], CLUSTER, on_change=act)
+            follower.keep(store, after_bytes=500, after_ms=0)
+            async with running(follower.run()):
+                for number in range(30):
+                    await follower.wait_applied(quorum.commit(note("retries", str(number))))
+                await until(lambda: (found := store.load()) and found.image.next_offset > 20, "snapshots")
+
+    asyncio.run(work())
+
+
+def test_behind_the_logs_start_the_image_is_replaced_and_the_change_names_what_differs(store: ImageStore) -> None:
+    """A topic deleted and made again under its name meanwhile is another topic."""
+
+    async def work() -> None:
+        quorum = Quorum()
+        quorum.topic("kept")
+        quorum.topic("again")
+        image = quorum.image
+        quorum.commit(RemoveTopicRecord(b"again".ljust(16, b".")))
+        quorum.commit(TopicRecord("again", b"2" * 16))
+        for number in range(100):
+            quorum.commit(note("retries", str(number)))
+        start = quorum.end
+        quorum.topic("after")
+        changes: list[MetadataDelta] = []
+
+        async def act(image: MetadataImage, delta: MetadataDelta) -> None:
+            changes.append(delta)
+
+        async with serving([Member(quorum, 1, log_start=start)]) as (controller,):
+            follower = MetadataFollower([controller.member.address], CLUSTER, image=image, on_change=act)
+            async with running(follower.run()):
+                await follower.wait_applied(quorum.end)
+            assert follower.image == quorum.image
+            assert follower.records_read == 1
+        assert set(changes[0].removed_topics) == {b"again".ljust(16, b".")}
+        assert changes[0].created_topics == {b"2" * 16}
+        assert len(changes[0].configs) == 1
+        assert (changes[0].from_offset, changes[0].next_offset) == (image.next_offset, start)
+        assert changes[1].created_topics == {b"after".ljust(16, b".")}
+
+    asyncio.run(work())
+
+
+def test_an_image_of_another_history_is_refused_for_good() -> None:
+    async def work() -> None:
+        quorum = Quorum()
+        for name in "abc":
+            quorum.topic(name)
+        other = Quorum()
+        other.term = 5
+        for name in "xyz":
+            other.topic(name)
+        async with serving([Member(quorum, 1)]) as (controller,):
+            address = [controller.member.address]
+            with pytest.raises(DivergingMetadataError, match="epoch 1, but the follower has seen 5"):
+                await MetadataFollower(address, CLUSTER, image=other.image).run()
+            other.term = 1
+            for name in "defg":
+                other.topic(name)
+            with pytest.raises(DivergingMetadataError, match="committed up to 4, but the follower has applied 8"):
+                await MetadataFollower(address, CLUSTER, image=other.image).run()
+            with pytest.raises(InconsistentClusterIdError):
+                await MetadataFollower(address, "another").run()
+
+    asyncio.run(work())
+
+
+def test_a_controller_that_is_behind_its_follower_is_waited_for_and_not_taken_for_another_history() -> None:
+    async def work() -> None:
+        quorum = Quorum()
+        leader, late = Member(quorum, 1), Member(quorum, 2)
+        late.is_deaf = True
+        for name in "abc":
+            quorum.topic(name)
+        assert late.image.next_offset < quorum.end
+        async with serving([leader, late]) as (_, second):
+            follower = MetadataFollower([late.address], CLUSTER, image=quorum.image)
+            async with running(follower.run()) as task:
+                await until(lambda: second.follows, "the late one to be asked")
+                offset = quorum.topic("d")
+                late.is_deaf = False
+                late.catch_up()
+                await follower.wait_applied(offset, 10)
+                assert not task.done()
+
+    asyncio.run(work())
+
+
+def test_an_image_loaded_first_is_the_start_and_nothing_else() -> None:
+    follower = MetadataFollower(["127.0.0.1:1"], CLUSTER)
+    assert follower.image is EMPTY_IMAGE
+    assert follower.lag == (0, None)
