@@ -145,7 +145,7 @@ def test_a_directory_that_goes_away_takes_its_partitions_and_comes_back_with_the
             assert (outcome.error.code, outcome.base_offset) == (0, 1)
         else:
             assert part.error.code == LeaderNotAvailableError.number
-            assert (list(part.replicas), list(part.isr), list(part.offline_replicas)) == ([1], [1], [1])
+            assert (list(part.replicas), list(part.isr), list(part.offline_replicas)) == ([1], [], [1])
             assert outcome.error.code == StorageError.number
     after = world.cluster.topic("after", 2)
     assert world.places(after) == ["one", "one"]

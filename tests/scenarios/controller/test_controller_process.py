@@ -236,7 +236,7 @@ def test_a_broker_is_unfenced_at_once_and_fenced_when_it_falls_silent(make_contr
         await eventually(lambda: watcher.image.brokers[1].fenced)
         topic = watcher.image.topic("t")
         assert topic is not None
-        assert (topic.partitions[0].leader, topic.partitions[0].isr) == (-1, (1,))
+        assert (topic.partitions[0].leader, topic.partitions[0].elr) == (-1, (1,))
         following.cancel()
 
     asyncio.run(live())

@@ -181,7 +181,7 @@ def test_a_silent_broker_is_fenced_and_its_partitions_wait_for_it() -> None:
     assert world.image.brokers[1].fenced
     for number in range(3):
         partition = world.partition("t", number)
-        assert (partition.leader, partition.isr) == (-1, (1,))
+        assert (partition.leader, partition.isr, partition.elr) == (-1, (), (1,))
         assert partition.leader_epoch == topic.partitions[number].leader_epoch + 1
     assert not world.beat(broker).fenced
     assert [world.partition("t", number).leader for number in range(3)] == [1, 1, 1]
@@ -227,7 +227,7 @@ def test_a_broker_that_wants_to_stop_may_do_so_when_nobody_takes_over() -> None:
     reply = world.beat(broker, want_shutdown=True)
     assert (reply.fenced, reply.should_shutdown) == (True, True)
     assert world.partition("t").leader == -1
-    assert world.partition("t").isr == (1,)
+    assert (world.partition("t").isr, world.partition("t").elr) == ((), (1,))
     again = world.register(7, life=1)  # no session to wait for: it was fenced properly
     assert world.image.brokers[1].broker_epoch == again.broker_epoch
 
@@ -282,9 +282,10 @@ def test_a_leader_is_elected_from_the_in_sync_replicas_only() -> None:
     world.beat(brokers[1])
     assert world.partition("t").isr == (3,), "coming back does not make a replica in sync"
     silence(3)
-    assert (world.partition("t").leader, world.partition("t").isr) == (-1, (3,)), "2 is alive but lacks records"
+    waiting = world.partition("t")
+    assert (waiting.leader, waiting.isr, waiting.elr) == (-1, (), (3,)), "2 is alive but lacks records"
     world.beat(brokers[2])
-    assert world.partition("t").leader == 3
+    assert (world.partition("t").leader, world.partition("t").isr) == (3, (3,))
 
 
 def test_a_heartbeat_without_a_change_writes_nothing() -> None:

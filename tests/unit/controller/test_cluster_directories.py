@@ -147,7 +147,7 @@ def test_a_failed_directory_takes_its_replicas_and_no_others_with_it() -> None:
     assert not world.beat(broker, offline_directories=(TWO,)).fenced
     assert [world.partition("t", number).leader for number in range(4)] == [1, 1, NO_LEADER, 1]
     lost = world.partition("t", 2)
-    assert (lost.isr, lost.leader_epoch) == ((1,), 1), "the only replica is waited for"
+    assert (lost.isr, lost.elr, lost.leader_epoch) == ((), (1,), 1), "the only replica is waited for"
     assert world.image.brokers[1].offline_directories == (TWO,)
     written = len(world.log)
     world.beat(broker, offline_directories=(TWO,))
@@ -168,7 +168,7 @@ def test_a_lost_replica_does_not_lead_until_it_is_found() -> None:
     world, broker = one_broker()
     topic = world.create("t")
     world.assign(broker, topic, LOST_DIRECTORY, 0)
-    assert (world.partition("t").leader, world.partition("t").isr) == (NO_LEADER, (1,))
+    assert (world.partition("t").leader, world.partition("t").elr) == (NO_LEADER, (1,))
     world.beat(broker, want_fence=True)
     world.beat(broker)
     assert world.partition("t").leader == NO_LEADER, "nor when its broker comes back"
@@ -267,13 +267,14 @@ def test_leadership_moves_to_a_replica_whose_directory_works() -> None:
     world.beat(brokers[0], offline_directories=(id16(7),))
     assert (world.partition("t").leader, world.partition("t").isr) == (3, (3,))
     world.beat(brokers[2], offline_directories=(id16(9),))
-    assert (world.partition("t").leader, world.partition("t").isr) == (NO_LEADER, (3,))
+    assert (world.partition("t").leader, world.partition("t").elr) == (NO_LEADER, (3,))
 
 
 @pytest.mark.parametrize("seed", range(40))
 def test_whatever_happens_nobody_leads_from_an_offline_directory(seed: int) -> None:
-    """Random failures, assignments, restarts: a leader's replica is in sync and works; an in-sync set is never empty; a
-    partition without a leader has no in-sync replica that works; and the log replays to the same image."""
+    """Random failures, assignments, restarts: a leader's replica is in sync and works; a partition without a leader has
+    nobody in sync, and waits for an eligible replica or the last known leader, which do not work; and the log replays
+    to the same image."""
     rng = random.Random(seed)
     world = World(seed, replication_factor_built=3)
     disks = {number: (id16(number), id16(100 + number), id16(200 + number)) for number in (7, 8, 9)}
@@ -303,11 +304,14 @@ def test_whatever_happens_nobody_leads_from_an_offline_directory(seed: int) -> N
                 world.beat(broker, offline_directories=tuple(offline[number]), want_fence=rng.random() < 0.3)
         for topic in world.image.topics.values():
             for state in topic.partitions:
-                able = [each for each in state.isr if world.image.is_available(state, each)]
-                assert state.isr, f"seed {seed}"
                 if state.leader == NO_LEADER:
+                    waits_for = state.elr or state.last_known_elr
+                    assert waits_for, f"seed {seed}: {state}"
+                    assert state.isr == (), f"seed {seed}: {state}"
+                    able = [each for each in waits_for if world.image.is_available(state, each)]
                     assert not able, f"seed {seed}: {state} could have a leader"
                 else:
+                    able = [each for each in state.isr if world.image.is_available(state, each)]
                     assert state.leader in able, f"seed {seed}: {state} is led by a replica that does not work"
     (batch,) = decode_batches(encode_decision(world.log, timestamp_ms=1, base_offset=0, epoch=1))
     assert EMPTY_IMAGE.apply(batch.records, len(world.log), 1) == world.image, f"seed {seed}"

@@ -145,6 +145,15 @@ def topic_value(
     return config_key.default
 
 
+def min_insync_replicas(image: MetadataImage, topic: str) -> int:
+    """How many in-sync replicas of a topic commit a record: its own value, else that of all brokers, else the default.
+
+    Nobody's properties file counts: controllers and brokers must use the same value, at the same metadata offset, or an
+    eligible leader replica may lack what was committed without it (KIP-966)."""
+    value: int = topic_value(image, topic, "min.insync.replicas")
+    return value
+
+
 def describe_topic(
     image: MetadataImage,
     topic: str,

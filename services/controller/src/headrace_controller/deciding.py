@@ -83,7 +83,7 @@ class Decider:
         paused_ms, self._last_upkeep_ms = now_ms - self._last_upkeep_ms, now_ms
         if paused_ms > self._core.settings.broker_session_timeout_ms / 2:
             logger.warning("this process stood still for %.0f ms; every broker's session begins anew", paused_ms)
-            self._core.lead(now_ms)
+            self._core.stood_still(now_ms)
         for _ in range(UPKEEP_MAX):
             try:
                 decision = self._core.upkeep(now_ms)

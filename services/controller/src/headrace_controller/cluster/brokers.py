@@ -1,7 +1,7 @@
 """Brokers: registration, heartbeats, fencing, controlled shutdown (KIP-631, with ids by directory as in KIP-853).
 
     registered, fenced --- heartbeat, has applied its own registration ---> active
-    active --- silent for broker.session.timeout.ms, or registered anew ---> fenced
+    active --- silent, or its connection broken for too long (sessions.py), or registered anew ---> fenced
     active --- wants to stop ---> shutting down (leads nothing) --- leaderships taken over ---> fenced, may stop
 
 A broker's id belongs to its directories: whoever comes with the same directories gets the same id. Each registration
@@ -10,11 +10,22 @@ has a larger epoch, so what an earlier life of the broker says is refused.
 A directory is offline from the heartbeat that says so, or the registration that does not name it, until a later
 registration names it again (directories.py has where replicas are). A broker without any online directory is fenced:
 it heartbeats, but it can serve nothing.
+
+A registration names the broker epoch in the clean shutdown markers of its directories (KIP-966). If that is not the
+epoch of its former life, that life ended uncleanly, and the broker is no eligible leader any more of partitions whose
+last records it may have lost.
+
+What follows for a broker's partitions (elections.py) may be too much for one decision. Then the broker's own change
+comes with the first part, and ``settle`` goes on; until that is done the broker is not unfenced.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import itertools
+from typing import Any
+
+import msgspec
 
 from headrace_core.errors import (
     BrokerIdNotRegisteredError,
@@ -30,10 +41,12 @@ from headrace_core.metadata import (
     BrokerImage,
     MetadataImage,
     MetadataRecord,
+    PartitionChangeRecord,
     RegisterBrokerRecord,
 )
+from headrace_core.types import NO_LEADER
 
-from . import elections
+from . import elections, features
 from .decision import Decision, View
 from .requests import FenceSilentBrokers, Heartbeat, HeartbeatReply, HeartbeatsEnded, RegisterBroker, Registered
 from .sessions import Contact
@@ -44,9 +57,11 @@ DIRECTORIES_MAX, ENDPOINTS_MAX, NAME_MAX = 1_000, 16, 255
 
 
 def register(view: View, request: RegisterBroker) -> Decision:
-    """Raises InconsistentClusterIdError, InvalidRequestError, DuplicateBrokerRegistrationError."""
+    """Raises InconsistentClusterIdError, InvalidRequestError, DuplicateBrokerRegistrationError,
+    UnsupportedVersionError."""
     image = view.image
     _check_registration(image, request)
+    features.check_node(image, request.features, "the broker")
     broker_id = _choose_id(image, request)
     before = image.brokers.get(broker_id)
     if before is not None:
@@ -60,57 +75,79 @@ def register(view: View, request: RegisterBroker) -> Decision:
                 f"ends {view.sessions.timeout_ms:.0f} ms after its last heartbeat, and then this one will be accepted"
             )
     epoch = image.next_offset  # the offset that this very record gets
-    records: list[MetadataRecord] = [
-        RegisterBrokerRecord(
-            broker_id=broker_id,
-            broker_epoch=epoch,
-            incarnation_id=request.incarnation_id,
-            directory_ids=request.directory_ids,
-            endpoints=request.endpoints,
-            rack=request.rack or None,
-            offline_directories=_missing(before, request.directory_ids),
-        )
-    ]
-    if before is not None and before.active:  # it restarted faster than its session ended: it is fenced by this
-        records += elections.after_broker_left(image, broker_id)
-    return Decision(tuple(records), Registered(broker_id, epoch), Contact(broker_id, epoch, view.now_ms))
+    registration = RegisterBrokerRecord(
+        broker_id=broker_id,
+        broker_epoch=epoch,
+        incarnation_id=request.incarnation_id,
+        directory_ids=request.directory_ids,
+        endpoints=request.endpoints,
+        rack=request.rack or None,
+        offline_directories=_missing(before, request.directory_ids),
+        features=request.features,
+        default_log_flush=request.default_log_flush,
+    )
+    records, more = _with_consequences(view, registration, former=_lost_life(before, request.previous_broker_epoch))
+    return Decision(
+        tuple(records), Registered(broker_id, epoch), Contact(broker_id, epoch, view.now_ms), unsettled=more
+    )
 
 
 def heartbeat(view: View, request: Heartbeat) -> Decision:
     """Raises BrokerIdNotRegisteredError, StaleBrokerEpochError."""
     broker = known(view.image, request.broker_id, request.broker_epoch)
-    contact = Contact(broker.broker_id, broker.broker_epoch, view.now_ms, request.metadata_offset)
-    lost = _directories_lost(view.image, broker, request.offline_directories)
+    contact = Contact(
+        broker.broker_id, broker.broker_epoch, view.now_ms, request.metadata_offset, stream=request.stream
+    )
+    lost, unsettled = _directories_lost(view, broker, request.offline_directories)
     if lost:  # what else the heartbeat asks for is decided on what is left
         image = view.image.apply(lost, view.image.next_offset + len(lost))
         view, broker = dataclasses.replace(view, image=image), image.brokers[broker.broker_id]
     records: list[MetadataRecord] = []
+    more: tuple[int, ...] = ()
+    reply = HeartbeatReply(fenced=broker.fenced, should_shutdown=False)
     if request.want_shutdown:
-        records, reply, offset = _shut_down(view, broker)
+        records, more, reply, offset = _shut_down(view, broker)
         # A process that may stop is about to end: its successor need not wait for its session.
         contact = dataclasses.replace(contact, shutdown_offset=offset, connected=not reply.should_shutdown)
     elif request.want_fence or not broker.online_directories:
-        records = records if broker.fenced else _fence(view.image, broker)
+        if not broker.fenced:
+            records, more = _fence(view, broker)
         reply = HeartbeatReply(fenced=True, should_shutdown=False)
-    elif broker.fenced and request.metadata_offset > broker.broker_epoch:
-        records = _unfence(view.image, broker)
+    elif broker.fenced and _may_be_unfenced(view, broker, request.metadata_offset):
+        records, more = _with_consequences(view, _change(broker, fenced=False))
         reply = HeartbeatReply(fenced=False, should_shutdown=False)
-    else:
-        reply = HeartbeatReply(fenced=broker.fenced, should_shutdown=False)
-    return Decision((*lost, *records), reply, contact)
+    return Decision((*lost, *records), reply, contact, unsettled=(*unsettled, *more))
 
 
 def heartbeats_ended(view: View, request: HeartbeatsEnded) -> Decision:
-    contact = Contact(request.broker_id, request.broker_epoch, view.now_ms, connected=False)
+    """The broker's grace begins, unless it is back on another stream already."""
+    contact = Contact(request.broker_id, request.broker_epoch, view.now_ms, connected=False, stream=request.stream)
     return Decision(contact=contact)
 
 
-def fence_silent(view: View, request: FenceSilentBrokers) -> Decision:
+def fence_silent(view: View, request: FenceSilentBrokers | None = None) -> Decision:
     """Fences at most one broker: a decision is one batch, and elections look at the brokers as they then are."""
     for broker in view.image.brokers.values():
-        silent_ms = view.sessions.silent_ms(broker.broker_id, broker.broker_epoch, view.now_ms)
-        if not broker.fenced and silent_ms > view.sessions.timeout_ms:
-            return Decision(tuple(_fence(view.image, broker)))
+        if not broker.fenced and view.sessions.is_over(broker.broker_id, broker.broker_epoch, view.now_ms):
+            records, more = _fence(view, broker)
+            return Decision(tuple(records), unsettled=more)
+    return Decision()
+
+
+def settle(view: View) -> Decision:
+    """Goes on with what follows for the partitions of a broker that came or went, where one decision was not enough.
+
+    The image says what is left to do, so a new leader goes on where the old one stopped."""
+    for broker_id in sorted(view.agenda.unsettled):
+        broker = view.image.brokers.get(broker_id)
+        if broker is not None:
+            former = broker if broker.unsettled else None
+            records, more = _consequences(view, view.image, broker_id, former, room=_batch_max(view))
+            if former is not None and not more:
+                records.append(_change(broker, unsettled=False))
+            if records:
+                return Decision(tuple(records), unsettled=more)
+        view.agenda.unsettled.discard(broker_id)
     return Decision()
 
 
@@ -130,6 +167,7 @@ def _check_registration(image: MetadataImage, request: RegisterBroker) -> None:
         len(directories) > DIRECTORIES_MAX
         or len(request.endpoints) > ENDPOINTS_MAX
         or len(request.rack or "") > NAME_MAX
+        or len(request.default_log_flush) > NAME_MAX
     ):
         raise InvalidRequestError(
             f"{len(directories)} directories, {len(request.endpoints)} endpoints, or the rack: too many or too long"
@@ -185,29 +223,75 @@ def _missing(before: BrokerImage | None, named: tuple[bytes, ...]) -> tuple[byte
     return tuple(each for each in had if each not in named)[-DIRECTORIES_MAX:]
 
 
-def _directories_lost(image: MetadataImage, broker: BrokerImage, offline: tuple[bytes, ...]) -> list[MetadataRecord]:
+def _lost_life(before: BrokerImage | None, previous_broker_epoch: int) -> BrokerImage | None:
+    """The broker's registration until now, if that life ended without a clean shutdown (KIP-966), or if what follows
+    from an earlier unclean end is not all written yet."""
+    if before is None or (before.broker_epoch == previous_broker_epoch and not before.unsettled):
+        return None
+    return before
+
+
+def _may_be_unfenced(view: View, broker: BrokerImage, applied: int) -> bool:
+    """It has applied its own registration, and what follows from its former life is written."""
+    settled = not broker.unsettled and broker.broker_id not in view.agenda.unsettled
+    return settled and applied > broker.broker_epoch
+
+
+def _directories_lost(
+    view: View, broker: BrokerImage, offline: tuple[bytes, ...]
+) -> tuple[list[MetadataRecord], tuple[int, ...]]:
     """What follows when the broker says that these of its directories have failed; nothing when that is known."""
     failed = [each for each in dict.fromkeys(offline) if each in broker.online_directories]
     if not failed:
-        return []
-    change = BrokerChangeRecord(
-        broker.broker_id, broker.broker_epoch, offline_directories=(*broker.offline_directories, *failed)
-    )
-    return [change, *elections.after_directories_failed(image, broker.broker_id, failed)]
+        return [], ()
+    return _with_consequences(view, _change(broker, offline_directories=(*broker.offline_directories, *failed)))
 
 
-def _fence(image: MetadataImage, broker: BrokerImage) -> list[MetadataRecord]:
-    change = BrokerChangeRecord(broker.broker_id, broker.broker_epoch, fenced=True, in_controlled_shutdown=False)
-    return [change, *elections.after_broker_left(image, broker.broker_id)]
+def _fence(view: View, broker: BrokerImage) -> tuple[list[MetadataRecord], tuple[int, ...]]:
+    return _with_consequences(view, _change(broker, fenced=True, in_controlled_shutdown=False))
 
 
-def _unfence(image: MetadataImage, broker: BrokerImage) -> list[MetadataRecord]:
-    change = BrokerChangeRecord(broker.broker_id, broker.broker_epoch, fenced=False)
-    return [change, *elections.after_broker_came(image, broker.broker_id)]
+def _change(broker: BrokerImage, **changes: Any) -> BrokerChangeRecord:
+    return BrokerChangeRecord(broker.broker_id, broker.broker_epoch, **changes)
 
 
-def _shut_down(view: View, broker: BrokerImage) -> tuple[list[MetadataRecord], HeartbeatReply, int | None]:
-    """Leaderships go to others first; the broker may stop once all others have heard of it. The third item is the
+def _with_consequences(
+    view: View, change: RegisterBrokerRecord | BrokerChangeRecord, *, former: BrokerImage | None = None
+) -> tuple[list[MetadataRecord], tuple[int, ...]]:
+    """``change`` and what follows from it for the broker's partitions, as far as one decision goes; and the broker, if
+    that was not far enough."""
+    image = view.image.apply((change,), view.image.next_offset + 1)
+    records, more = _consequences(view, image, change.broker_id, former, room=_batch_max(view))
+    if more and former is not None:
+        assert isinstance(change, RegisterBrokerRecord), "only a registration ends a life"
+        # Whoever goes on knows this record only: the weaker of both policies counts.
+        flush = change.default_log_flush if former.default_log_flush == "commit" else former.default_log_flush
+        change = msgspec.structs.replace(change, unsettled=True, default_log_flush=flush)
+    return [change, *records], more
+
+
+def _consequences(
+    view: View, image: MetadataImage, broker_id: int, former: BrokerImage | None, *, room: int
+) -> tuple[list[MetadataRecord], tuple[int, ...]]:
+    changes = elections.after_broker_changed(elections.Electorate(image, view.settings), broker_id, former=former)
+    records: list[MetadataRecord] = list(itertools.islice(changes, room))
+    return records, () if next(changes, None) is None else (broker_id,)
+
+
+def _takes_over(record: MetadataRecord) -> bool:
+    """Does somebody become leader by this?"""
+    return isinstance(record, PartitionChangeRecord) and record.leader is not None and record.leader != NO_LEADER
+
+
+def _batch_max(view: View) -> int:
+    """Partitions that one decision changes: a batch is one entry of the log, encoded and applied at a stroke."""
+    return view.settings.metadata_max_records_per_request
+
+
+def _shut_down(
+    view: View, broker: BrokerImage
+) -> tuple[list[MetadataRecord], tuple[int, ...], HeartbeatReply, int | None]:
+    """Leaderships go to others first; the broker may stop once all others have heard of it. The last item is the
     offset that they must have applied."""
     image = view.image
     may_stop, wait = (
@@ -215,16 +299,19 @@ def _shut_down(view: View, broker: BrokerImage) -> tuple[list[MetadataRecord], H
         HeartbeatReply(fenced=False, should_shutdown=False),
     )
     if broker.fenced:
-        return [], may_stop, None
+        return [], (), may_stop, None
     if not broker.in_controlled_shutdown:
-        changes = elections.after_broker_left(image, broker.broker_id)
-        if all(change.leader is None or change.leader < 0 for change in changes):  # nobody has to take anything over
-            return _fence(image, broker), may_stop, None
-        begun = BrokerChangeRecord(broker.broker_id, broker.broker_epoch, in_controlled_shutdown=True)
-        return [begun, *changes], wait, image.next_offset + 1 + len(changes)
+        records, more = _with_consequences(view, _change(broker, in_controlled_shutdown=True))
+        if more or any(_takes_over(each) for each in records):
+            return records, more, wait, None if more else image.next_offset + len(records)
+        records, more = _fence(view, broker)  # nobody has to take anything over
+        return records, more, may_stop, None
+    if broker.broker_id in view.agenda.unsettled:
+        return [], (), wait, None
     handed_over = view.sessions.shutdown_offset(broker.broker_id)
-    if handed_over is None:  # another controller began this: everything until now is surely late enough
+    if handed_over is None:  # another controller began this, or it took several decisions: until now is late enough
         handed_over = image.next_offset
     if all(view.sessions.metadata_offset(other.broker_id) >= handed_over for other in image.active_brokers()):
-        return _fence(image, broker), may_stop, None
-    return [], wait, handed_over
+        records, more = _fence(view, broker)
+        return records, more, may_stop, None
+    return [], (), wait, handed_over

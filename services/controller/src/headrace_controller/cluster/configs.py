@@ -24,6 +24,7 @@ from headrace_core.metadata.configs import (
 )
 from headrace_core.node.keys import SERVER
 
+from . import elections
 from .decision import Decision, View
 from .requests import AlterConfigs, AlterResource, ConfigOp, ConfigResult, OpKind
 
@@ -60,6 +61,9 @@ def alter(view: View, request: AlterConfigs) -> Decision:
         else:
             records += made
             results.append(ConfigResult(item.resource))
+    # Who is eligible while the ISR is too small is not any more if that has become large enough: in the same batch, for
+    # the leader commits without it from there on. However many they are.
+    records += elections.after_min_insync_changed(view, records)
     return Decision(() if request.validate_only else tuple(records), tuple(results))
 
 
@@ -117,6 +121,11 @@ def _altered_key(declared: ConfigDef, op: ConfigOp, resource: ConfigResource) ->
     if not key.dynamic:
         raise InvalidConfigError(
             f"{key.name} cannot be altered while brokers run; set it in their properties files and restart them"
+        )
+    if key.name == "min.insync.replicas" and resource[0] is ConfigResourceType.BROKER and resource[1]:
+        raise InvalidConfigError(
+            "min.insync.replicas is the same on all brokers, or an eligible leader could lack records (KIP-966); "
+            "set it for all of them, or for a topic"
         )
     if key.scope is Scope.PER_BROKER and resource == (ConfigResourceType.BROKER, ""):
         raise InvalidConfigError(f"{key.name} is set for each broker by itself, not for all of them; name the broker")

@@ -8,6 +8,7 @@ that a thousand requests can be decided while the disk is busy with the first on
     accept(decision, next_offset)           the decision is on its way into the log: speculation grows
     commit(offset)                          it is durable: the committed image catches up, by the very same records
     resign()                                what was in flight may be lost: the speculation is dropped
+    upkeep(now) -> Decision                 what time alone demands, most urgent first; empty: nothing to do
     replay(batch)                           somebody else's decision, or an earlier life's: committed at once
 
 Nothing but records changes an image, and records need no clock and no chance, so replaying the log gives the image of
@@ -19,15 +20,38 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from headrace_core.errors import HeadraceError, InconsistentClusterIdError, UnsupportedVersionError
-from headrace_core.metadata import EMPTY_IMAGE, METADATA_VERSION, ClusterRecord, MetadataDelta, MetadataImage
+from headrace_core.metadata import (
+    EMPTY_IMAGE,
+    METADATA_VERSION,
+    ClusterRecord,
+    ConfigRecord,
+    ConfigResourceType,
+    MetadataDelta,
+    MetadataImage,
+    MetadataRecord,
+)
 from headrace_core.metadata.codec import MetadataBatch
 
-from . import balancing, brokers, configs, directories, features, producer_ids, reassignment, shards, topics
+from . import (
+    balancing,
+    brokers,
+    configs,
+    directories,
+    features,
+    isr,
+    leaders,
+    producer_ids,
+    reassignment,
+    shards,
+    topics,
+)
 from .coordinator_sessions import CoordinatorSessions
-from .decision import ClusterSettings, Decision, View
+from .decision import Agenda, ClusterSettings, Decision, View
+from .elections import MIN_INSYNC_KEY, UNCLEAN_KEY, unsettled_brokers
 from .ledger_requests import (
     AllocateProducerIds,
     AlterPartitionReassignments,
@@ -41,18 +65,20 @@ from .ledger_requests import (
 )
 from .requests import (
     AlterConfigs,
+    AlterPartition,
     AssignDirectories,
     Bootstrap,
     CreatePartitions,
     CreateTopics,
     DeleteTopics,
+    ElectLeaders,
     FenceSilentBrokers,
     Heartbeat,
     HeartbeatsEnded,
     RegisterBroker,
     Request,
 )
-from .sessions import BrokerSessions, Contact
+from .sessions import BrokerSessions
 
 
 def _bootstrap(view: View, request: Bootstrap) -> Decision:
@@ -68,7 +94,11 @@ def _bootstrap(view: View, request: Bootstrap) -> Decision:
         )
     if image.cluster_id:
         return Decision()
-    return Decision((ClusterRecord(request.cluster_id, METADATA_VERSION),))
+    records: list[MetadataRecord] = [ClusterRecord(request.cluster_id, METADATA_VERSION)]
+    if view.settings.min_insync_replicas != 1:  # nobody's file counts from here on: see min_insync_replicas()
+        value = str(view.settings.min_insync_replicas)
+        records.append(ConfigRecord(int(ConfigResourceType.BROKER), "", MIN_INSYNC_KEY, value))
+    return Decision(tuple(records))
 
 
 _RULES: dict[type, Callable[[View, Any], Decision]] = {
@@ -78,6 +108,8 @@ _RULES: dict[type, Callable[[View, Any], Decision]] = {
     HeartbeatsEnded: brokers.heartbeats_ended,
     FenceSilentBrokers: brokers.fence_silent,
     AssignDirectories: directories.assign,
+    AlterPartition: isr.alter,
+    ElectLeaders: leaders.elect,
     CreateTopics: topics.create,
     DeleteTopics: topics.delete,
     CreatePartitions: topics.create_partitions,
@@ -93,14 +125,31 @@ _RULES: dict[type, Callable[[View, Any], Decision]] = {
     CoordinatorHeartbeatsEnded: shards.heartbeats_ended,
 }
 
-#: What time alone demands, the most urgent first.
-_UPKEEP: tuple[Callable[[View], Decision], ...] = (
-    lambda view: brokers.fence_silent(view, FenceSilentBrokers()),
-    shards.sweep,
-    reassignment.complete,
-    shards.distribute,
-    reassignment.begin,
+
+@dataclass(frozen=True, slots=True)
+class Duty:
+    """Something that nobody asks for. ``every_ms`` None: looked at each time, so it must cost nothing when there is
+    nothing to do. Else it may look at everything, and is due so long after it last found nothing more to do."""
+
+    name: str
+    rule: Callable[[View], Decision]
+    every_ms: Callable[[ClusterSettings], float] | None = None
+
+
+#: The most urgent first.
+DUTIES = (
+    Duty("fence", brokers.fence_silent),
+    Duty("settle", brokers.settle),
+    Duty("coordinators", shards.sweep),
+    Duty("reassignments complete", reassignment.complete),
+    Duty("shards", shards.distribute),
+    Duty("reassignments begin", reassignment.begin),
+    Duty("unclean", leaders.elect_uncleanly, lambda settings: settings.unclean_leader_election_interval_ms),
+    Duty("leaders", leaders.balance, lambda settings: settings.leader_imbalance_check_interval_seconds * 1_000),
 )
+
+#: Between two steps of a duty that looks at everything: others have their turns meanwhile.
+STEP_MS = 100
 
 
 class ClusterCore:
@@ -110,10 +159,12 @@ class ClusterCore:
         self.settings = settings
         self.committed: MetadataImage = EMPTY_IMAGE
         self.speculative: MetadataImage = EMPTY_IMAGE
-        self.sessions = BrokerSessions(settings.broker_session_timeout_ms)
+        self.sessions = BrokerSessions(settings.broker_session_timeout_ms, settings.broker_session_disconnect_grace_ms)
         self.coordinator_sessions = CoordinatorSessions(
             settings.broker_session_timeout_ms, settings.broker_session_disconnect_grace_ms
         )
+        self.agenda = Agenda()
+        self._due_ms: dict[str, float] = {}  # duty -> when
         self._planning = balancing.PlanningClock()
         self._new_id = new_id
         self._in_flight: deque[tuple[MetadataImage, MetadataDelta]] = deque()
@@ -138,13 +189,24 @@ class ClusterCore:
         """A term as leader begins: everybody counts as just heard of, so that a new leader fences nobody in haste."""
         self.sessions.forget()
         for broker in self.speculative.brokers.values():
-            # Just heard of, so that nobody is fenced; not connected yet, so that one that restarted with us registers.
-            self.sessions.note(Contact(broker.broker_id, broker.broker_epoch, now_ms, connected=False))
+            self.sessions.begin(broker.broker_id, broker.broker_epoch, now_ms)
         coordinators = self.speculative.ledger.coordinators.values()
         self.coordinator_sessions.begin_anew(
             ((each.coordinator_id, each.coordinator_epoch) for each in coordinators), now_ms
         )
+        self.agenda = Agenda(unsettled_brokers(self.speculative), self.speculative.next_offset)
+        self._due_ms = {
+            duty.name: now_ms + duty.every_ms(self.settings) for duty in DUTIES if duty.every_ms is not None
+        }
         self._planning.start_anew()
+
+    def stood_still(self, now_ms: float) -> None:
+        """This process was paused, so it could not hear anybody: nobody is fenced for that."""
+        self.sessions.stood_still(now_ms)
+        coordinators = self.speculative.ledger.coordinators.values()
+        self.coordinator_sessions.begin_anew(
+            ((each.coordinator_id, each.coordinator_epoch) for each in coordinators), now_ms
+        )
 
     def resign(self) -> None:
         """Drop what was decided and is not committed."""
@@ -166,8 +228,12 @@ class ClusterCore:
         """What time alone demands: at most one thing at a time, the most urgent first; without records: nothing more.
         To be accepted like any other decision."""
         view = self._view(now_ms)
-        for rule in _UPKEEP:
-            decision = rule(view)
+        for duty in DUTIES:
+            if duty.every_ms is not None and now_ms < self._due_ms.get(duty.name, now_ms):
+                continue
+            decision = duty.rule(view)
+            if duty.every_ms is not None:
+                self._due_ms[duty.name] = now_ms + (STEP_MS if decision.records else duty.every_ms(self.settings))
             if decision.records:
                 return features.at_level(view.image, decision)
         return features.at_level(view.image, balancing.balance(view, self._planning))
@@ -179,6 +245,7 @@ class ClusterCore:
             self.sessions.note(decision.contact)
         if decision.coordinator is not None:
             self.coordinator_sessions.note(decision.coordinator)
+        self.agenda.unsettled.update(decision.unsettled)
         if decision.records:
             assert next_offset == self.speculative.next_offset + len(decision.records), "decisions out of order"
             self._push(self.speculative.apply_with_delta(decision.records, next_offset, epoch))
@@ -196,8 +263,26 @@ class ClusterCore:
         return done
 
     def _view(self, now_ms: float) -> View:
-        return View(self.speculative, self.sessions, self.coordinator_sessions, self.settings, now_ms, self._new_id)
+        return View(
+            self.speculative,
+            self.sessions,
+            self.coordinator_sessions,
+            self.settings,
+            now_ms,
+            self._new_id,
+            self.agenda,
+        )
 
     def _push(self, step: tuple[MetadataImage, MetadataDelta]) -> None:
         self._in_flight.append(step)
-        self.speculative = step[0]
+        before, self.speculative = self.speculative, step[0]
+        if step[1].configs:
+            self._configs_changed(before, step[1])
+
+    def _configs_changed(self, before: MetadataImage, delta: MetadataDelta) -> None:
+        for resource in delta.configs:
+            old, new = before.config(*resource), self.speculative.config(*resource)
+            if old.get(MIN_INSYNC_KEY) != new.get(MIN_INSYNC_KEY):
+                self.agenda.min_insync_offset = self.speculative.next_offset
+            if old.get(UNCLEAN_KEY) != new.get(UNCLEAN_KEY):
+                self._due_ms["unclean"] = 0.0  # it was allowed just now: nobody waits for the next round

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from headrace_core.errors import HeadraceError
 from headrace_core.metadata import MetadataImage, MetadataRecord
@@ -23,6 +23,8 @@ class ClusterSettings:
     broker_session_timeout_ms: int = 9_000
     broker_session_disconnect_grace_ms: int = 500
     metadata_max_records_per_request: int = 10_000
+    #: What a new cluster's default is (headrace.metadata says what it is afterwards).
+    min_insync_replicas: int = 1
     unclean_leader_election_enable: bool = False
     unclean_leader_election_interval_ms: int = 300_000
     auto_leader_rebalance_enable: bool = True
@@ -36,9 +38,21 @@ class ClusterSettings:
     replication_factor_built: int = 1
 
 
+@dataclass(slots=True)
+class Agenda:
+    """What a leader has still to do, or knows of its own term only; none of it is in the log, for it follows from the
+    image and is found again by the next leader.
+
+    ``unsettled``: brokers whose coming or going was too much for one decision. ``min_insync_offset``: where
+    min.insync.replicas last changed, or this term began."""
+
+    unsettled: set[int] = field(default_factory=set)
+    min_insync_offset: int = 0
+
+
 @dataclass(frozen=True, slots=True)
 class View:
-    """What a decision may look at: the speculative image, the sessions, the time, new ids."""
+    """What a decision may look at: the speculative image, the sessions, the time, new ids, the agenda."""
 
     image: MetadataImage
     sessions: BrokerSessions
@@ -46,13 +60,15 @@ class View:
     settings: ClusterSettings
     now_ms: float
     new_id: Callable[[], bytes]
+    agenda: Agenda = field(default_factory=Agenda)
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
     """Records to be written together or not at all, what to answer once they are committed, and who was heard of.
 
-    ``failure`` instead of a reply: the whole request is refused.
+    ``failure`` instead of a reply: the whole request is refused. ``unsettled``: brokers for whose partitions more
+    records have to follow (``brokers.settle``).
     """
 
     records: tuple[MetadataRecord, ...] = ()
@@ -60,3 +76,4 @@ class Decision:
     contact: Contact | None = None
     failure: HeadraceError | None = None
     coordinator: CoordinatorContact | None = None
+    unsettled: tuple[int, ...] = ()

@@ -39,6 +39,8 @@ def assign(view: View, request: AssignDirectories) -> Decision:
             f"metadata.max.records.per.request={view.settings.metadata_max_records_per_request}; split it"
         )
     told: dict[tuple[bytes, int], bytes] = {}
+    electorate = elections.Electorate(image, view.settings)
+    fresh = {(each.topic_id, each.partition) for each in request.placements if each.fresh}
     records: list[MetadataRecord] = []
     refused = []
     for placement in request.placements:
@@ -51,7 +53,14 @@ def assign(view: View, request: AssignDirectories) -> Decision:
         except HeadraceError as error:
             refused.append(RefusedPlacement(Placement(topic_id, partition, directory), error))
             continue
-        change = elections.assigned(image, topic_id, partition, broker.broker_id, directory)
+        change = elections.assigned(
+            electorate,
+            image.topics[topic_id],
+            partition,
+            broker.broker_id,
+            directory,
+            fresh=(topic_id, partition) in fresh,
+        )
         if change is not None:
             records.append(change)
     return Decision(tuple(records), tuple(refused))

@@ -1,117 +1,307 @@
-"""Who leads when brokers, or the directories of their replicas, come and go. A leader is elected from the in-sync
-replicas only, and among them from those that work: the broker is active, the replica's directory online (KIP-858).
+"""Who is in sync, who may lead, and who leads: what follows for a partition when brokers, disks or settings change.
 
-The in-sync set never becomes empty: its last member stays in it when it goes, because it alone is known to have every
-acknowledged record, and the partition waits for it without a leader (KIP-497's rules; unclean election and the
-eligible leader replicas of KIP-966 come with replication).
+    replica is ...      because                                              it leads
+    in the ISR          the leader says so (isr.py), and it works            when the leader goes
+    in the ELR          it left the ISR while that was below min.insync...   when nobody in the ISR works
+    last known leader   it led when ISR and ELR became empty                 when both are empty
+    any other           it lacks records, or nobody knows                    when an unclean election is asked for
+
+*It works*: its broker is active (registered, not fenced, not stopping), its directory is online (KIP-858). A replica
+that does not work is in no ISR, and leads nothing.
+
+**Eligible leader replicas (KIP-966).** Below ``min.insync.replicas`` the high watermark stands still. So a replica that
+leaves the ISR then still has every committed record, and stays eligible until the ISR has that many members again: from
+there on records are committed without it. So the ISR may become empty, the last member too goes to the ELR, and the
+partition waits for one of its ELR without a leader. What this rests on is the broker's part: it must not move the high
+watermark while the ISR is too small, by the very value that is used here (``min_insync_replicas``), and may not lose
+what it has acknowledged: a broker that stopped uncleanly leaves the ELR of topics whose ``log.flush`` was not
+``commit`` throughout (brokers.py).
+
+**The last known leader** leads again although it may have lost its last records, as in Kafka 4: nobody else can have
+more that was committed, all that were eligible having been lost. It is the way back for a topic with one replica whose
+flush policy trades records for speed. It must be one that was written down when the partition lost its leader, and has
+not come back with an empty disk.
+
+**Unclean elections** otherwise need ``unclean.leader.election.enable`` (of the topic, of the candidate, of all brokers,
+of the controller's file; the first that is set), or an operator (ElectLeaders). Both kinds set ``recovering``
+(KIP-704), empty the ELR, and leave the new leader alone in the ISR.
+
+At metadata.version 1 there is no ELR: the last members of an ISR stay in it when they go, as in Kafka before KIP-966.
+
+Every change bumps the partition's epoch; a change of leader, or the loss of a replica, the leader's epoch too, so that
+the old one is fenced.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+import enum
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from typing import TypeGuard
 
-from headrace_core.metadata import MetadataImage, PartitionChangeRecord, PartitionImage
+import msgspec
+
+from headrace_core.metadata import (
+    UNASSIGNED_DIRECTORY,
+    BrokerImage,
+    ConfigRecord,
+    ConfigResourceType,
+    MetadataImage,
+    MetadataRecord,
+    PartitionChangeRecord,
+    PartitionImage,
+    TopicImage,
+)
+from headrace_core.metadata.configs import min_insync_replicas, topic_value
 from headrace_core.types import NO_LEADER
 
+from .decision import ClusterSettings, View
 
-def after_broker_left(image: MetadataImage, broker_id: int) -> list[PartitionChangeRecord]:
-    """The broker is no longer active: it leaves in-sync sets that have another member, and leads nothing."""
-    return _changes(image, broker_id, lambda partition: _without(image, partition, broker_id))
+UNCLEAN_KEY = "unclean.leader.election.enable"
+MIN_INSYNC_KEY = "min.insync.replicas"
 
-
-def after_directories_failed(
-    image: MetadataImage, broker_id: int, failed: Collection[bytes]
-) -> list[PartitionChangeRecord]:
-    """The same for the broker's replicas in the ``failed`` directories, and for no other."""
-
-    def change(partition: PartitionImage) -> tuple[int, tuple[int, ...]]:
-        if partition.directory_of(broker_id) not in failed:
-            return partition.leader, partition.isr
-        return _without(image, partition, broker_id)
-
-    return _changes(image, broker_id, change)
+#: The metadata.version that eligible leader replicas need (headrace_core.metadata.features).
+ELR_LEVEL = 2
 
 
-def after_broker_came(image: MetadataImage, broker_id: int) -> list[PartitionChangeRecord]:
-    """The broker is active again: it leads what has no leader and counts it as in sync, but for replicas that it cannot
-    read, because their directories are offline."""
-    broker = image.brokers[broker_id]
+class Election(enum.Enum):
+    KEEP = "keep"  # the leader stays as long as it works
+    PREFERRED = "preferred"  # the first replica, if it is in sync, else as KEEP
+    UNCLEAN = "unclean"  # as KEEP; without anybody eligible, any replica that works
 
-    def change(partition: PartitionImage) -> tuple[int, tuple[int, ...]]:
-        if (
-            partition.leader == NO_LEADER
-            and broker_id in partition.isr
-            and broker.has_online(partition.directory_of(broker_id))
-        ):
-            return broker_id, partition.isr
-        return partition.leader, partition.isr
 
-    return _changes(image, broker_id, change)
+class Electorate:
+    """The rules above on one image, for one decision; what a topic's settings say is looked up once."""
+
+    def __init__(self, image: MetadataImage, settings: ClusterSettings) -> None:
+        self.image = image
+        self.has_elr = image.metadata_version >= ELR_LEVEL
+        self._settings = settings
+        self._minimums: dict[str, int] = {}
+        self._unclean: dict[tuple[str, int], bool] = {}
+
+    def works(self, partition: PartitionImage, broker_id: int) -> bool:
+        return self.image.is_available(partition, broker_id)
+
+    def minimum(self, topic: TopicImage, partition: PartitionImage) -> int:
+        """How many in-sync replicas commit a record: min.insync.replicas, or all there are."""
+        least = self._minimums.get(topic.name)
+        if least is None:
+            least = self._minimums[topic.name] = min_insync_replicas(self.image, topic.name)
+        return min(least, len(partition.replicas))
+
+    def allows_unclean(self, topic: TopicImage, broker_id: int) -> bool:
+        key = (topic.name, broker_id)
+        allowed = self._unclean.get(key)
+        if allowed is None:
+            static = {UNCLEAN_KEY: self._settings.unclean_leader_election_enable}
+            allowed = topic_value(self.image, topic.name, UNCLEAN_KEY, broker_id=broker_id, static=static)
+            self._unclean[key] = allowed
+        return allowed
+
+    # -- the guards -----------------------------------------------------------------------------------------------
+
+    def in_sync(self, wanted: PartitionImage) -> tuple[int, ...]:
+        """The ISR without those that do not work, or are no replicas any more."""
+        return tuple(each for each in wanted.isr if each in wanted.replicas and self.works(wanted, each))
+
+    def eligible(
+        self, topic: TopicImage, before: PartitionImage, wanted: PartitionImage, isr: Collection[int]
+    ) -> tuple[int, ...]:
+        """The ELR beside ``isr``: nobody while the ISR is large enough, else also who leaves it now."""
+        if not self.has_elr or len(isr) >= self.minimum(topic, wanted):
+            return ()
+        return tuple(each for each in wanted.replicas if each not in isr and (each in before.isr or each in before.elr))
+
+    def last_known(self, before: PartitionImage, wanted: PartitionImage, leader: int) -> tuple[int, ...]:
+        """Who led last, if nobody does; of a partition that lost its leader at level 1, who stayed in the ISR."""
+        if leader != NO_LEADER or not self.has_elr:
+            return ()
+        known = wanted.last_known_elr or before.isr if before.leader == NO_LEADER else (before.leader,)
+        return tuple(each for each in known if each in wanted.replicas)
+
+    def clean_leader(
+        self, before: PartitionImage, wanted: PartitionImage, isr: Collection[int], elr: Collection[int], how: Election
+    ) -> int:
+        """A leader that has every committed record; NO_LEADER when none of them works."""
+        if isr:
+            if how is Election.PREFERRED and wanted.replicas[0] in isr:
+                return wanted.replicas[0]
+            if before.leader in isr:
+                return before.leader
+            return next(each for each in wanted.replicas if each in isr)
+        return next((each for each in wanted.replicas if each in elr and self.works(wanted, each)), NO_LEADER)
+
+    def unclean_leader(
+        self,
+        topic: TopicImage,
+        wanted: PartitionImage,
+        elr: Collection[int],
+        last_known: Collection[int],
+        how: Election,
+    ) -> int:
+        """A leader that may lack committed records, where the last known one may lead or somebody has asked for it."""
+        able = [each for each in wanted.replicas if self.works(wanted, each)]
+        known = next((each for each in able if each in last_known), NO_LEADER)
+        if known != NO_LEADER and not elr:
+            return known
+        willing = [each for each in able if how is Election.UNCLEAN or self.allows_unclean(topic, each)]
+        return known if known in willing else next(iter(willing), NO_LEADER)
+
+    def keeps_after_crash(self, topic: TopicImage, partition: PartitionImage, former: BrokerImage) -> bool:
+        """Is everything that a broker acknowledged in its former life, which ended uncleanly, on the replica's disk?"""
+        weakened = topic.flush_weakened or self.image.flush_weakened
+        if weakened or former.default_log_flush != "commit":
+            return False
+        # Nobody knows where an unassigned one was: perhaps in a directory that is gone.
+        some_are_gone = bool(self.image.brokers[former.broker_id].offline_directories)
+        return not (some_are_gone and partition.directory_of(former.broker_id) == UNASSIGNED_DIRECTORY)
+
+
+def settled(
+    electorate: Electorate,
+    topic: TopicImage,
+    number: int,
+    wanted: PartitionImage | None = None,
+    *,
+    how: Election = Election.KEEP,
+    lost: Collection[int] = (),
+) -> PartitionChangeRecord | None:
+    """The record that brings a partition of ``topic`` to what the rules say; None when it is there already.
+
+    ``wanted``: the partition with what shall be otherwise (ISR, replicas, directories, a reassignment; neither leader
+    nor epochs), or as it is. ``lost``: brokers whose replicas may have lost acknowledged records. The brokers' own
+    state is that of the electorate's image.
+    """
+    before = topic.partitions[number]
+    wanted = before if wanted is None else wanted
+    isr = electorate.in_sync(wanted)
+    elr = tuple(each for each in electorate.eligible(topic, before, wanted, isr) if each not in lost)
+    recovering = wanted.recovering
+    leader = electorate.clean_leader(before, wanted, isr, elr, how)
+    if leader == NO_LEADER:
+        leader = electorate.unclean_leader(topic, wanted, elr, electorate.last_known(before, wanted, leader), how)
+        if leader != NO_LEADER:
+            isr, elr, recovering = (leader,), (), True
+        elif not electorate.has_elr:
+            isr = tuple(each for each in wanted.isr if each in wanted.replicas)
+    elif not isr:  # out of the ELR
+        isr = (leader,)
+        elr = () if electorate.minimum(topic, wanted) <= 1 else tuple(each for each in elr if each != leader)
+    after = msgspec.structs.replace(
+        wanted,
+        isr=isr,
+        elr=elr,
+        leader=leader,
+        last_known_elr=electorate.last_known(before, wanted, leader),
+        recovering=recovering,
+    )
+    return changed(topic.topic_id, number, before, after)
+
+
+def changed(
+    topic_id: bytes, number: int, before: PartitionImage, after: PartitionImage
+) -> PartitionChangeRecord | None:
+    """The record from ``before`` to ``after``, whose epochs it sets; None when they do not differ."""
+    if after == before:
+        return None
+    fenced = after.leader != before.leader or not set(before.replicas).issubset(after.replicas)
+    new_replicas = after.replicas != before.replicas
+    return PartitionChangeRecord(
+        topic_id=topic_id,
+        partition=number,
+        partition_epoch=before.partition_epoch + 1,
+        leader=after.leader if fenced else None,
+        leader_epoch=before.leader_epoch + 1 if fenced else None,
+        isr=after.isr if after.isr != before.isr else None,
+        replicas=after.replicas if new_replicas else None,
+        directories=after.directories if new_replicas or after.directories != before.directories else None,
+        elr=after.elr if after.elr != before.elr else None,
+        last_known_elr=after.last_known_elr if after.last_known_elr != before.last_known_elr else None,
+        adding=after.adding if after.adding != before.adding else None,
+        removing=after.removing if after.removing != before.removing else None,
+        recovering=after.recovering if after.recovering != before.recovering else None,
+    )
+
+
+def after_broker_changed(
+    electorate: Electorate, broker_id: int, *, former: BrokerImage | None = None
+) -> Iterator[PartitionChangeRecord]:
+    """What follows for the partitions of a broker that came, went, or lost directories, one record after the other.
+
+    ``former``: its registration until now, if that life ended uncleanly: then it leaves the ELR of what it may have
+    lost records of.
+    """
+    for topic, number, partition in electorate.image.partitions_on(broker_id):
+        if former is not None and not electorate.keeps_after_crash(topic, partition, former):
+            if broker_id in partition.isr or broker_id in partition.elr:
+                record = settled(electorate, topic, number, lost=(broker_id,))
+                if record is not None:
+                    yield record
+        elif _concerns(electorate, partition, broker_id):
+            record = settled(electorate, topic, number)
+            if record is not None:
+                yield record
+
+
+def _concerns(electorate: Electorate, partition: PartitionImage, broker_id: int) -> bool:
+    """Quickly: may it lead what nobody leads, or has it a place that it cannot fill?"""
+    if partition.leader == NO_LEADER:
+        return electorate.works(partition, broker_id)
+    has_place = partition.leader == broker_id or broker_id in partition.isr
+    return has_place and not electorate.works(partition, broker_id)
+
+
+def unsettled_brokers(image: MetadataImage) -> set[int]:
+    """The brokers whose coming or going has not been carried out for all their partitions: one look at everything."""
+    found: set[int] = {broker_id for broker_id, broker in image.brokers.items() if broker.unsettled}
+    for topic in image.topics.values():
+        for partition in topic.partitions:
+            leaderless = partition.leader == NO_LEADER
+            places = partition.replicas if leaderless else partition.isr
+            found.update(each for each in places if image.is_available(partition, each) is leaderless)
+    return found & image.brokers.keys()
+
+
+def after_min_insync_changed(view: View, records: Sequence[MetadataRecord]) -> list[PartitionChangeRecord]:
+    """What follows from the configuration ``records``, if they change min.insync.replicas: ELRs that are over."""
+    resources = {(each.resource_type, each.resource_name) for each in records if _sets_min_insync(each)}
+    if not resources:
+        return []
+    image = view.image.apply(records, view.image.next_offset + len(records))
+    electorate = Electorate(image, view.settings)
+    topics: Iterable[TopicImage] = image.topics.values()
+    if all(kind == ConfigResourceType.TOPIC for kind, _ in resources):
+        topics = [topic for _, name in resources if (topic := image.topic(name)) is not None]
+    changes = []
+    for topic in topics:
+        for number, partition in enumerate(topic.partitions):
+            if partition.elr:
+                record = settled(electorate, topic, number)
+                if record is not None:
+                    changes.append(record)
+    return changes
+
+
+def _sets_min_insync(record: MetadataRecord) -> TypeGuard[ConfigRecord]:
+    return isinstance(record, ConfigRecord) and record.key == MIN_INSYNC_KEY
 
 
 def assigned(
-    image: MetadataImage, topic_id: bytes, number: int, broker_id: int, directory: bytes
+    electorate: Electorate, topic: TopicImage, number: int, broker_id: int, directory: bytes, *, fresh: bool = False
 ) -> PartitionChangeRecord | None:
     """The broker's replica of an existing partition is in ``directory``, which may be an offline one; None when that is
-    known. The replica is one of the partition's."""
-    partition = image.topics[topic_id].partitions[number]
-    if partition.directory_of(broker_id) == directory:
-        return None
-    broker = image.brokers[broker_id]
-    leader, isr = partition.leader, partition.isr
-    if not broker.has_online(directory):
-        leader, isr = _without(image, partition, broker_id)
-    elif leader == NO_LEADER and broker.active and broker_id in isr:
-        leader = broker_id
+    known. The replica is one of the partition's. ``fresh``: it is empty, so it is eligible for nothing."""
+    partition = topic.partitions[number]
     directories = tuple(
         directory if replica == broker_id else before
         for replica, before in zip(partition.replicas, partition.directories, strict=True)
     )
-    return _change(topic_id, number, partition, leader, isr, directories)
-
-
-def _without(image: MetadataImage, partition: PartitionImage, gone: int) -> tuple[int, tuple[int, ...]]:
-    """(leader, isr) once the replica on ``gone`` is gone."""
-    isr = tuple(member for member in partition.isr if member != gone) or partition.isr
-    if partition.leader != gone:
-        return partition.leader, isr
-    able = (
-        replica
-        for replica in partition.replicas
-        if replica != gone and replica in isr and image.is_available(partition, replica)
+    wanted = msgspec.structs.replace(partition, directories=directories)
+    if not fresh:
+        return settled(electorate, topic, number, wanted)
+    wanted = msgspec.structs.replace(
+        wanted,
+        isr=tuple(each for each in partition.isr if each != broker_id),
+        last_known_elr=tuple(each for each in partition.last_known_elr if each != broker_id),
     )
-    return next(able, NO_LEADER), isr
-
-
-def _changes(
-    image: MetadataImage, broker_id: int, change: Callable[[PartitionImage], tuple[int, tuple[int, ...]]]
-) -> list[PartitionChangeRecord]:
-    records = []
-    for topic in image.topics.values():
-        for number, partition in enumerate(topic.partitions):
-            if broker_id not in partition.replicas:
-                continue
-            leader, isr = change(partition)
-            if leader != partition.leader or isr != partition.isr:
-                records.append(_change(topic.topic_id, number, partition, leader, isr))
-    return records
-
-
-def _change(
-    topic_id: bytes,
-    number: int,
-    partition: PartitionImage,
-    leader: int,
-    isr: tuple[int, ...],
-    directories: tuple[bytes, ...] | None = None,
-) -> PartitionChangeRecord:
-    moved = leader != partition.leader
-    return PartitionChangeRecord(
-        topic_id=topic_id,
-        partition=number,
-        partition_epoch=partition.partition_epoch + 1,
-        leader=leader if moved else None,
-        leader_epoch=partition.leader_epoch + 1 if moved else None,
-        isr=isr if isr != partition.isr else None,
-        directories=directories,
-    )
+    return settled(electorate, topic, number, wanted, lost=(broker_id,))

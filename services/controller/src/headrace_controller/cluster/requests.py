@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from headrace_core.errors import HeadraceError
-from headrace_core.metadata import BrokerEndpoint, ConfigResource
+from headrace_core.metadata import BrokerEndpoint, ConfigResource, FeatureRange
+from headrace_core.metadata.features import SUPPORTED_FEATURES
 
 from .ledger_requests import LedgerReply, LedgerRequest
 
@@ -28,7 +29,8 @@ class Bootstrap:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegisterBroker:
     """``previous_broker_epoch``: what the clean shutdown markers of all directories say, -1 without (KIP-966).
-    ``default_log_flush``: the log.flush of the broker's properties file, "" if it did not say."""
+    ``default_log_flush``: the log.flush of the broker's properties file, "" if it did not say. ``features``: the levels
+    that it understands; none: it knows of no features, so of level 1 only."""
 
     cluster_id: str
     incarnation_id: bytes
@@ -38,6 +40,7 @@ class RegisterBroker:
     wanted_broker_id: int = -1
     previous_broker_epoch: int = -1
     default_log_flush: str = ""
+    features: tuple[FeatureRange, ...] = SUPPORTED_FEATURES
 
 
 @dataclass(frozen=True, slots=True)

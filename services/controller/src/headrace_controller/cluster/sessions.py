@@ -1,7 +1,20 @@
-"""Which brokers have been heard of, and when: the one part of the controller's state that is not in the log.
+"""Which brokers have been heard of, and when: a part of the controller's state that is not in the log.
 
-It decides nothing by itself and nobody else sees it; a new leader starts with everybody just heard of, so that a change
-of leaders fences nobody. Times are milliseconds of a clock that never goes back.
+    heartbeat ----------------------------> connected, silent for 0 ms
+    its stream broke ---------------------> disconnected: the *grace* runs, until a heartbeat ends it
+    silent for the session's time-out, or disconnected for longer than the grace -----> to be fenced
+
+It decides nothing by itself and nobody else sees it. A new leader starts with everybody just heard of and nobody's
+grace running: their streams broke because the old leader went, so a change of leaders fences nobody. Times are
+milliseconds of a clock that never goes back.
+
+**The grace** (broker.session.disconnect.grace.ms) is ours, not Kafka's: a process that is gone closes its connections,
+so its partitions need not wait for a whole session (9 s; the election follows after 0.5 s). A broker that only lost its
+connection is back within milliseconds. Where connections flap, each break within a session's time of the one before
+doubles the grace, up to the session's time-out: it is not fenced and unfenced all the time.
+
+**Streams** have numbers, because a broker may be back on a new one before the end of the old one is noticed: the end of
+any but its latest stream says nothing.
 """
 
 from __future__ import annotations
@@ -15,6 +28,11 @@ class Session:
     last_contact_ms: float
     metadata_offset: int = 0
     connected: bool = True
+    #: The stream of its latest heartbeat; None: this leader has had none.
+    stream: int | None = None
+    #: Since when the stream has been broken, and how long that may last; None: it is not, or not for us to count.
+    broken_ms: float | None = None
+    grace_ms: float = 0.0
     shutdown_offset: int | None = None
 
 
@@ -29,28 +47,68 @@ class Contact:
     metadata_offset: int = 0
     connected: bool = True
     shutdown_offset: int | None = None
+    stream: int = 0
 
 
 class BrokerSessions:
-    def __init__(self, timeout_ms: float) -> None:
+    def __init__(self, timeout_ms: float, grace_ms: float = 500) -> None:
         self.timeout_ms = timeout_ms
+        self.grace_ms = grace_ms
         self._sessions: dict[int, Session] = {}
+        self._breaks: dict[int, tuple[float, float]] = {}  # broker -> (when its stream broke last, its grace then)
 
     def forget(self) -> None:
         self._sessions.clear()
+        self._breaks.clear()
+
+    def begin(self, broker_id: int, broker_epoch: int, now_ms: float) -> None:
+        """A leader's term begins: the broker counts as just heard of, so that nobody is fenced in haste; but as not
+        connected, so that one that restarts just now may register."""
+        self._sessions[broker_id] = Session(broker_epoch, now_ms, connected=False)
+
+    def stood_still(self, now_ms: float) -> None:
+        """This process could hear nobody for a while, so nobody is to blame: all times begin anew."""
+        for session in self._sessions.values():
+            session.last_contact_ms = now_ms
+            if session.broken_ms is not None:
+                session.broken_ms = now_ms
 
     def note(self, contact: Contact) -> None:
         session = self._sessions.get(contact.broker_id)
         if session is None or session.broker_epoch < contact.broker_epoch:
-            session = self._sessions[contact.broker_id] = Session(contact.broker_epoch, contact.at_ms)
+            if not contact.connected:
+                return  # the end of something that this leader never saw
+            session = self._sessions[contact.broker_id] = Session(
+                contact.broker_epoch, contact.at_ms, stream=contact.stream
+            )
         elif session.broker_epoch > contact.broker_epoch:
             return  # an echo of an earlier life
         if contact.connected:
             session.last_contact_ms = contact.at_ms
             session.metadata_offset = max(session.metadata_offset, contact.metadata_offset)
-        session.connected = contact.connected
+            session.connected = True
+            session.stream = contact.stream
+            session.broken_ms = None
+        elif self._is_latest(session, contact):
+            self._broke(session, contact)
         if session.shutdown_offset is None:
             session.shutdown_offset = contact.shutdown_offset
+
+    def _is_latest(self, session: Session, contact: Contact) -> bool:
+        """Does the end of this stream say anything about the broker?"""
+        return session.connected and session.stream == contact.stream
+
+    def _broke(self, session: Session, contact: Contact) -> None:
+        session.connected = False
+        session.broken_ms = contact.at_ms
+        session.grace_ms = self._next_grace_ms(contact.broker_id, contact.at_ms)
+        self._breaks[contact.broker_id] = (contact.at_ms, session.grace_ms)
+
+    def _next_grace_ms(self, broker_id: int, now_ms: float) -> float:
+        before = self._breaks.get(broker_id)
+        if before is None or now_ms - before[0] > self.timeout_ms:
+            return min(self.grace_ms, self.timeout_ms)
+        return min(before[1] * 2, self.timeout_ms)
 
     def silent_ms(self, broker_id: int, broker_epoch: int, now_ms: float) -> float:
         """How long this life of the broker has been silent; infinite when it was never heard of."""
@@ -58,6 +116,18 @@ class BrokerSessions:
         if session is None or session.broker_epoch != broker_epoch:
             return float("inf")
         return now_ms - session.last_contact_ms
+
+    def is_over(self, broker_id: int, broker_epoch: int, now_ms: float) -> bool:
+        """Is this life of the broker to be fenced: silent for a session, or disconnected for longer than its grace?"""
+        return self.silent_ms(broker_id, broker_epoch, now_ms) > self.timeout_ms or self._is_grace_over(
+            broker_id, now_ms
+        )
+
+    def _is_grace_over(self, broker_id: int, now_ms: float) -> bool:
+        session = self._sessions.get(broker_id)
+        if session is None or session.broken_ms is None:
+            return False
+        return now_ms - session.broken_ms > session.grace_ms
 
     def lives(self, broker_id: int, broker_epoch: int, now_ms: float) -> bool:
         """Is this life of the broker probably still going on? Not when its connection broke: a process that is gone

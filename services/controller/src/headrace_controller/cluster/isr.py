@@ -1,0 +1,191 @@
+"""In-sync sets, altered by the leaders of partitions (AlterPartition: KIP-497, KIP-704, KIP-841, KIP-903).
+
+A leader says what the ISR of its partition is to be; the controllers agree or not. Nothing old may slip through:
+
+    broker epoch of the leader    it is this life of the broker                     else STALE_BROKER_EPOCH
+    leader epoch                  it leads still                                    else FENCED_LEADER_EPOCH
+    partition epoch               it knows all that was decided                     else INVALID_UPDATE_VERSION
+    an epoch from the future      this controller is behind                         then NOT_CONTROLLER
+    broker epoch of each member   it was in sync in this life, with this disk       else INELIGIBLE_REPLICA
+    each member works             not fenced, not stopping, its directory online    else INELIGIBLE_REPLICA
+    metadata offset of the leader it knows min.insync.replicas, if the ISR is small else OPERATION_NOT_ATTEMPTED
+
+The last line is ours. Who leaves an ISR below min.insync.replicas becomes eligible (elections.py), because its leader
+commits nothing without it. A leader that has not heard that the setting was raised would: so it has to catch up first.
+
+A leader that has no answer asks again. What is so already is answered with the present state, although the partition
+epoch has moved on since (Kafka: INVALID_UPDATE_VERSION, and the leader waits for the metadata).
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from headrace_core.errors import (
+    FencedLeaderEpochError,
+    HeadraceError,
+    IneligibleReplicaError,
+    InvalidRequestError,
+    InvalidUpdateVersionError,
+    NotControllerError,
+    OperationNotAttemptedError,
+    UnknownTopicIdError,
+    UnknownTopicOrPartitionError,
+)
+from headrace_core.metadata import MetadataImage, MetadataRecord, PartitionChangeRecord, PartitionImage, TopicImage
+
+from . import brokers, elections
+from .decision import Decision, View
+from .requests import AlteredPartition, AlterPartition, PartitionResult
+
+
+def alter(view: View, request: AlterPartition) -> Decision:
+    """One PartitionResult for each partition of the request. BrokerIdNotRegisteredError, StaleBrokerEpochError."""
+    brokers.known(view.image, request.broker_id, request.broker_epoch)
+    altering = Altering(view, request)
+    records: list[MetadataRecord] = []
+    results = []
+    seen: set[tuple[bytes, int]] = set()
+    for item in request.partitions:
+        key = (item.topic_id, item.partition)
+        try:
+            if key in seen:
+                raise InvalidRequestError(f"partition {item.partition} is named twice in the request")
+            seen.add(key)
+            if len(records) >= view.settings.metadata_max_records_per_request:
+                raise OperationNotAttemptedError(
+                    f"the request alters more than metadata.max.records.per.request={len(records)} partitions; "
+                    "send the rest again"
+                )
+            partition, record = altering.decide(item)
+        except HeadraceError as error:
+            results.append(PartitionResult(topic_id=item.topic_id, partition=item.partition, error=error))
+            continue
+        if record is not None:
+            records.append(record)
+        results.append(_result(item, partition, record))
+    return Decision(tuple(records), tuple(results))
+
+
+class Altering:
+    """One request's rules; each check is a method."""
+
+    def __init__(self, view: View, request: AlterPartition) -> None:
+        self.image: MetadataImage = view.image
+        self.electorate = elections.Electorate(view.image, view.settings)
+        self.leader = request.broker_id
+        self._applied = request.metadata_offset
+        self._min_insync_offset = view.agenda.min_insync_offset
+
+    def decide(self, item: AlteredPartition) -> tuple[PartitionImage, PartitionChangeRecord | None]:
+        """The partition as it is, and the record that alters it; None: it is so already. Raises what refuses it."""
+        topic, partition = self._find(item)
+        where = f"{topic.name}-{item.partition}"
+        self.check_future(item, partition, where)
+        self.check_leader_epoch(item, partition, where)
+        members = tuple(broker_id for broker_id, _ in item.isr)
+        if self.is_so_already(item, partition, members):
+            return partition, None
+        self.check_partition_epoch(item, partition, where)
+        self._check_set(item, partition, members, where)
+        self.check_broker_epochs(item, where)
+        self.check_members_work(partition, members, where)
+        self.check_min_insync(topic, partition, members, where)
+        wanted = msgspec.structs.replace(partition, isr=members, recovering=item.recovering)
+        return partition, elections.settled(self.electorate, topic, item.partition, wanted)
+
+    def _find(self, item: AlteredPartition) -> tuple[TopicImage, PartitionImage]:
+        topic = self.image.topics.get(item.topic_id)
+        if topic is None:
+            raise UnknownTopicIdError(f"no topic has the id {item.topic_id.hex()}: it was deleted")
+        partition = self.image.partition(item.topic_id, item.partition)
+        if partition is None:
+            raise UnknownTopicOrPartitionError(f"topic {topic.name} has no partition {item.partition}")
+        return topic, partition
+
+    def check_future(self, item: AlteredPartition, partition: PartitionImage, where: str) -> None:
+        if item.leader_epoch > partition.leader_epoch or item.partition_epoch > partition.partition_epoch:
+            raise NotControllerError(
+                f"{where}: the leader knows epochs {item.leader_epoch}, {item.partition_epoch}, this controller only "
+                f"{partition.leader_epoch}, {partition.partition_epoch}: another one leads"
+            )
+
+    def check_leader_epoch(self, item: AlteredPartition, partition: PartitionImage, where: str) -> None:
+        if item.leader_epoch < partition.leader_epoch:
+            raise FencedLeaderEpochError(
+                f"{where}: leader epoch {item.leader_epoch} is over, {partition.leader_epoch} is on"
+            )
+        if self.leader != partition.leader:
+            raise InvalidRequestError(f"{where} is led by broker {partition.leader}, not by broker {self.leader}")
+
+    def is_so_already(self, item: AlteredPartition, partition: PartitionImage, members: tuple[int, ...]) -> bool:
+        """Asked again because the answer was lost. The leader epoch is right, so nobody else has had a say."""
+        same = len(members) == len(partition.isr) and set(members) == set(partition.isr)
+        return same and item.recovering == partition.recovering
+
+    def check_partition_epoch(self, item: AlteredPartition, partition: PartitionImage, where: str) -> None:
+        if item.partition_epoch < partition.partition_epoch:
+            raise InvalidUpdateVersionError(
+                f"{where}: partition epoch {item.partition_epoch} is over, {partition.partition_epoch} is on"
+            )
+
+    def _check_set(
+        self, item: AlteredPartition, partition: PartitionImage, members: tuple[int, ...], where: str
+    ) -> None:
+        if len(set(members)) != len(members) or not set(members).issubset(partition.replicas):
+            raise InvalidRequestError(
+                f"{where}: {list(members)} are not distinct replicas of {list(partition.replicas)}"
+            )
+        if self.leader not in members:
+            raise InvalidRequestError(f"{where}: the leader is not in its own in-sync set {list(members)}")
+        if item.recovering and (len(members) > 1 or not partition.recovering):
+            raise InvalidRequestError(
+                f"{where}: a leader that recovers is alone in the in-sync set, and who has recovered stays so (KIP-704)"
+            )
+
+    def check_broker_epochs(self, item: AlteredPartition, where: str) -> None:
+        for broker_id, broker_epoch in item.isr:
+            broker = self.image.brokers.get(broker_id)
+            if broker is None or broker.broker_epoch != broker_epoch:
+                raise IneligibleReplicaError(
+                    f"{where}: broker {broker_id} was in sync in its life {broker_epoch}, and is "
+                    + ("not registered" if broker is None else f"in its life {broker.broker_epoch} now")
+                )
+
+    def check_members_work(self, partition: PartitionImage, members: tuple[int, ...], where: str) -> None:
+        for broker_id in members:
+            if not self.electorate.works(partition, broker_id):
+                raise IneligibleReplicaError(
+                    f"{where}: broker {broker_id} is fenced or stopping, or the directory of its replica is offline"
+                )
+
+    def check_min_insync(
+        self, topic: TopicImage, partition: PartitionImage, members: tuple[int, ...], where: str
+    ) -> None:
+        leaves = not set(partition.isr).issubset(members)
+        if leaves and self._applied < self._min_insync_offset:
+            least = self.electorate.minimum(topic, partition)
+            if len(members) < least:
+                raise OperationNotAttemptedError(
+                    f"{where}: min.insync.replicas may have changed below metadata offset {self._min_insync_offset}, "
+                    f"and the leader has applied {self._applied}; ask again when it has caught up"
+                )
+
+
+def _result(item: AlteredPartition, partition: PartitionImage, record: PartitionChangeRecord | None) -> PartitionResult:
+    """The partition's state with ``record`` in it. A leader that works stays leader, so its epoch stays too."""
+    isr, recovering, epoch = partition.isr, partition.recovering, partition.partition_epoch
+    if record is not None:
+        assert record.leader is None, "altering an in-sync set moved the lead"
+        isr = isr if record.isr is None else record.isr
+        recovering = recovering if record.recovering is None else record.recovering
+        epoch = record.partition_epoch
+    return PartitionResult(
+        topic_id=item.topic_id,
+        partition=item.partition,
+        leader=partition.leader,
+        leader_epoch=partition.leader_epoch,
+        partition_epoch=epoch,
+        isr=isr,
+        recovering=recovering,
+    )

@@ -1,0 +1,134 @@
+"""Leaders, elected because somebody asks (ElectLeaders, KIP-460), because they are not the preferred ones, or because
+a partition has had none for long and may be led uncleanly."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from headrace_core.errors import (
+    ElectionNotNeededError,
+    EligibleLeadersNotAvailableError,
+    HeadraceError,
+    InvalidRequestError,
+    OperationNotAttemptedError,
+    PreferredLeaderNotAvailableError,
+    UnknownTopicOrPartitionError,
+)
+from headrace_core.metadata import MetadataImage, MetadataRecord, PartitionChangeRecord, PartitionImage, TopicImage
+from headrace_core.types import NO_LEADER
+
+from .decision import Decision, View
+from .elections import Election, Electorate, settled
+from .requests import ElectionResult, ElectionType, ElectLeaders
+
+#: Leaders that one decision of the balancing moves, as in Kafka.
+BALANCED_AT_ONCE = 1_000
+
+
+def elect(view: View, request: ElectLeaders) -> Decision:
+    """One ElectionResult for each partition that is named, or for each that needed an election."""
+    electorate = Electorate(view.image, view.settings)
+    records: list[MetadataRecord] = []
+    results = []
+    seen: set[tuple[str, int]] = set()
+    for name, number in _named(view.image, request):
+        try:
+            if (name, number) in seen:
+                raise InvalidRequestError(f"{name[:249]}-{number} is named twice in the request")
+            seen.add((name, number))
+            if len(records) >= view.settings.metadata_max_records_per_request:
+                raise OperationNotAttemptedError(f"{len(records)} leaders are elected at once; ask again for the rest")
+            records.append(_elected(electorate, request.type, name, number))
+        except HeadraceError as error:
+            if request.partitions is not None or not isinstance(error, ElectionNotNeededError):
+                results.append(ElectionResult(name, number, error))
+        else:
+            results.append(ElectionResult(name, number))
+    return Decision(tuple(records), tuple(results))
+
+
+def balance(view: View) -> Decision:
+    """Gives leaderships back to their preferred replicas, BALANCED_AT_ONCE at a time, where a broker misses more than
+    leader.imbalance.per.broker.percentage of those that it is preferred for."""
+    if not view.settings.auto_leader_rebalance_enable:
+        return Decision()
+    preferred: Counter[int] = Counter()
+    missed: dict[int, list[tuple[TopicImage, int]]] = {}
+    for topic, number, partition in _all(view.image):
+        first = partition.replicas[0]
+        preferred[first] += 1
+        if partition.leader != first:
+            missed.setdefault(first, []).append((topic, number))
+    electorate = Electorate(view.image, view.settings)
+    share = view.settings.leader_imbalance_per_broker_percentage / 100
+    records: list[MetadataRecord] = []
+    for broker_id in sorted(missed):
+        if len(missed[broker_id]) <= preferred[broker_id] * share:
+            continue
+        for topic, number in missed[broker_id]:
+            record = preferred_election(electorate, topic, number)
+            if record is not None:
+                records.append(record)
+                if len(records) == min(BALANCED_AT_ONCE, view.settings.metadata_max_records_per_request):
+                    return Decision(tuple(records))
+    return Decision(tuple(records))
+
+
+def elect_uncleanly(view: View) -> Decision:
+    """Elects for partitions without a leader that may be led uncleanly: the setting may be newer than the loss."""
+    electorate = Electorate(view.image, view.settings)
+    records: list[MetadataRecord] = []
+    for topic, number, partition in _all(view.image):
+        if partition.leader == NO_LEADER:
+            record = settled(electorate, topic, number)
+            if record is not None:
+                records.append(record)
+                if len(records) == view.settings.metadata_max_records_per_request:
+                    break
+    return Decision(tuple(records))
+
+
+def preferred_election(electorate: Electorate, topic: TopicImage, number: int) -> PartitionChangeRecord | None:
+    """None when the preferred replica leads, or is not in sync."""
+    partition = topic.partitions[number]
+    first = partition.replicas[0]
+    if partition.leader == first or first not in partition.isr:
+        return None
+    return settled(electorate, topic, number, how=Election.PREFERRED)
+
+
+def _named(image: MetadataImage, request: ElectLeaders) -> Iterator[tuple[str, int]]:
+    if request.partitions is not None:
+        yield from request.partitions
+    else:
+        yield from ((topic.name, number) for topic, number, _ in _all(image))
+
+
+def _all(image: MetadataImage) -> Iterator[tuple[TopicImage, int, PartitionImage]]:
+    for topic in image.topics.values():
+        for number, partition in enumerate(topic.partitions):
+            yield topic, number, partition
+
+
+def _elected(electorate: Electorate, kind: ElectionType, name: str, number: int) -> PartitionChangeRecord:
+    """Raises UnknownTopicOrPartitionError, ElectionNotNeededError, and what the kind of election says of failing."""
+    topic = electorate.image.topic(name)
+    if topic is None or not 0 <= number < len(topic.partitions):
+        raise UnknownTopicOrPartitionError(f"there is no partition {name[:249]!r}-{number}")
+    partition = topic.partitions[number]
+    if kind is ElectionType.PREFERRED:
+        if partition.leader == partition.replicas[0]:
+            raise ElectionNotNeededError(f"{name}-{number} is led by its preferred replica")
+        record = preferred_election(electorate, topic, number)
+        if record is None:
+            raise PreferredLeaderNotAvailableError(
+                f"{name}-{number}: broker {partition.replicas[0]}, the preferred replica, is not in sync"
+            )
+        return record
+    if partition.leader != NO_LEADER:
+        raise ElectionNotNeededError(f"{name}-{number} has a leader")
+    record = settled(electorate, topic, number, how=Election.UNCLEAN)
+    if record is None:
+        raise EligibleLeadersNotAvailableError(f"{name}-{number}: none of its replicas works")
+    return record
