@@ -40,7 +40,6 @@ import errno
 import logging
 import uuid
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from itertools import groupby
 
 from headrace_core.clock import Clock
@@ -56,9 +55,9 @@ from headrace_core.metadata.codec import MetadataBatch, decode_batches
 from headrace_core.records import iterate_headers
 from headrace_core.types import TopicPartition
 
-from .control_records import check_entry, decode_entry, encode_control, leader_change_of
+from .control_records import check_entry, decode_entry, leader_change_of
 from .quorum_state import QUORUM_STATE, read_quorum_state, write_quorum_state
-from .raft import Entry, EntryKind, HardState, Place, SnapshotChunk, SnapshotId, Stored, VoterSet
+from .raft import Entry, HardState, Place, SnapshotChunk, SnapshotId, Stored, VoterSet
 from .snapshots import BEGINNING, SnapshotJob, SnapshotStore, write_first_voters
 
 __all__ = [
@@ -200,11 +199,10 @@ class MetadataStorage:
 
     # -- the log ------------------------------------------------------------------------------------------------------
 
-    def append(self, entries: Sequence[Entry], leader: int | None = None) -> int:
+    def append(self, entries: Sequence[Entry]) -> int:
         """Append entries, of any terms, all or none, and force them to disk; returns the offset below which the log is
         durable. DiskFullError, CorruptMessageError (bytes that are not those of their entry): nothing was appended."""
         start = self._log.log_end_offset
-        entries = [self._with_data(entry, leader) for entry in entries]
         end = start
         for entry in entries:
             assert entry.base_offset == end, f"an entry at {entry.base_offset} cannot follow offset {end - 1}"
@@ -226,13 +224,6 @@ class MetadataStorage:
         if flushed - self._recovery_point >= _RECOVERY_POINT_EVERY:
             self._write_recovery_point(flushed)
         return flushed
-
-    def _with_data(self, entry: Entry, leader: int | None) -> Entry:
-        if entry.data or leader is None or entry.kind is EntryKind.DATA:
-            return entry
-        voters = entry.voters or VoterSet(())
-        data = encode_control(entry.kind, entry.term, entry.base_offset, leader, voters, self._clock.now_ms())
-        return replace(entry, data=data)
 
     def _take_back(self, end: int) -> None:
         """The log ends at ``end`` again, also in what it knows of terms: one that never had an entry must not stand in
