@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from typing import Any
 
 from headrace_core.errors import HeadraceError, ServerShuttingDownError
@@ -12,7 +13,15 @@ from headrace_core.rpc.status import error_to_proto
 from headrace_core.rpc.streams import ServerStream, StreamHandler
 from headrace_protos.v1 import cluster_pb2, cluster_pb2_grpc
 
-from ..cluster.requests import AssignDirectories, Heartbeat, HeartbeatsEnded, Placement, RegisterBroker
+from ..cluster.requests import (
+    AlteredPartition,
+    AlterPartition,
+    AssignDirectories,
+    Heartbeat,
+    HeartbeatsEnded,
+    Placement,
+    RegisterBroker,
+)
 from ..driver import ControllerDriver
 from .follow import FollowService
 
@@ -30,6 +39,7 @@ class ClusterHandler(cluster_pb2_grpc.ClusterServicer):
         listener.add(cluster_pb2_grpc.add_ClusterServicer_to_server, self, "headrace.v1.Cluster")
 
     async def RegisterBroker(self, request: cluster_pb2.RegisterBrokerRequest, context: Any) -> Any:
+        has_stopped_cleanly = request.HasField("previous_broker_epoch")
         answer = await self._driver.ask(
             RegisterBroker(
                 cluster_id=request.cluster_id,
@@ -38,6 +48,10 @@ class ClusterHandler(cluster_pb2_grpc.ClusterServicer):
                 endpoints=tuple(BrokerEndpoint(item.listener, item.host, item.port) for item in request.endpoints),
                 rack=request.rack or None,
                 wanted_broker_id=request.wanted_broker_id,
+                previous_broker_epoch=request.previous_broker_epoch
+                if request.HasField("previous_broker_epoch")
+                else -1,
+                default_log_flush=request.default_log_flush,
             )
         )
         registered = answer.reply
@@ -60,7 +74,7 @@ class ClusterHandler(cluster_pb2_grpc.ClusterServicer):
 
     async def AssignReplicasToDirs(self, request: cluster_pb2.AssignReplicasToDirsRequest, context: Any) -> Any:
         placements = tuple(
-            Placement(topic.topic_id, partition, each.directory_id)
+            Placement(topic.topic_id, partition, each.directory_id, topic.fresh)
             for each in request.directories
             for topic in each.topics
             for partition in topic.partitions
@@ -74,6 +88,43 @@ class ClusterHandler(cluster_pb2_grpc.ClusterServicer):
                     topic_id=each.placement.topic_id,
                     partition=each.placement.partition,
                     error=error_to_proto(each.error),
+                )
+                for each in answer.reply
+            ],
+            metadata_offset=answer.metadata_offset,
+        )
+
+    async def AlterPartition(self, request: cluster_pb2.AlterPartitionRequest, context: Any) -> Any:
+        answer = await self._driver.ask(
+            AlterPartition(
+                broker_id=request.broker_id,
+                broker_epoch=request.broker_epoch,
+                metadata_offset=request.metadata_offset,
+                partitions=tuple(
+                    AlteredPartition(
+                        topic_id=topic.topic_id,
+                        partition=each.partition,
+                        leader_epoch=each.leader_epoch,
+                        partition_epoch=each.partition_epoch,
+                        isr=tuple((member.broker_id, member.broker_epoch) for member in each.isr),
+                        recovering=each.recovering,
+                    )
+                    for topic in request.topics
+                    for each in topic.partitions
+                ),
+            )
+        )
+        return cluster_pb2.AlterPartitionResponse(
+            results=[
+                cluster_pb2.AlterPartitionResult(
+                    topic_id=each.topic_id,
+                    partition=each.partition,
+                    error=error_to_proto(each.error),
+                    leader_id=each.leader,
+                    leader_epoch=each.leader_epoch,
+                    partition_epoch=each.partition_epoch,
+                    isr=each.isr,
+                    recovering=each.recovering,
                 )
                 for each in answer.reply
             ],
@@ -94,7 +145,9 @@ class ClusterHandler(cluster_pb2_grpc.ClusterServicer):
 
 
 class _Heartbeats(StreamHandler[cluster_pb2.BrokerHeartbeatRequest]):
-    """One broker's stream. Its end, whatever the reason, is told to the driver."""
+    """One broker's stream. Its end, whatever the reason, is told to the driver. ``_numbers``: each has its own."""
+
+    _numbers = itertools.count(1)
 
     def __init__(
         self,
@@ -105,6 +158,7 @@ class _Heartbeats(StreamHandler[cluster_pb2.BrokerHeartbeatRequest]):
         self._stream = stream
         self._tasks: set[asyncio.Task[None]] = set()
         self._broker: tuple[int, int] | None = None
+        self._number = next(self._numbers)
 
     def on_request(self, request: cluster_pb2.BrokerHeartbeatRequest) -> None:
         task = asyncio.ensure_future(self._beat(request))
@@ -116,7 +170,7 @@ class _Heartbeats(StreamHandler[cluster_pb2.BrokerHeartbeatRequest]):
 
     def on_closed(self) -> None:
         if self._broker is not None:
-            self._driver.tell(HeartbeatsEnded(*self._broker))
+            self._driver.tell(HeartbeatsEnded(*self._broker, stream=self._number))
 
     def end(self) -> None:
         self._stream.finish(ServerShuttingDownError("the controller is shutting down"))
@@ -131,6 +185,7 @@ class _Heartbeats(StreamHandler[cluster_pb2.BrokerHeartbeatRequest]):
                     want_fence=request.want_fence,
                     want_shutdown=request.want_shutdown,
                     offline_directories=tuple(request.offline_log_dirs),
+                    stream=self._number,
                 )
             )
         except HeadraceError as error:
