@@ -19,7 +19,7 @@ OURS = ("protos", "core", "services", "clients", "pipelines")
 EDGE = re.compile(
     r"""
       core/src/headrace_core/rpc/.*
-    | services/\w+/src/\w+/handlers/.*
+    | services/\w+/src/\w+/(handlers|transport)/.*
     | services/\w+/src/\w+/(app|\w+_link)\.py           # the composition root registers servicers; links are transports
     | clients/python/src/headrace/engine/.*
     | clients/python/src/headrace/admin/(calls|configs|log_dirs|quorum|routing)\.py

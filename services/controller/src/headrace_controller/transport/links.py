@@ -1,0 +1,419 @@
+"""PeerLinks: the streams between this controller and the others, and raft's messages on them.
+
+Every controller dials every voter, and who does not vote dials them too (by ``controller.quorum.bootstrap.servers``
+while it knows none). So there are two streams between two voters, each of which would do; what is sent takes the one
+that was made last. A stream begins with a hello from each side: the cluster's id, who it is (a node on its disk), whom
+it expects. A stranger gets a typed error, and is told apart from somebody who is not there: it is tried less often.
+
+``send`` never waits: what cannot go is dropped when its place is needed (outbox.py), which raft expects. It is written
+in the same turn of the loop or the next one. ``peer_lost`` is told when the last stream to a replica has broken: a
+process that is killed closes its sockets, and raft need not wait for a time-out. A machine that vanishes closes
+nothing; the kernel gives its connections up after two seconds in which it acknowledged no byte (channel.py).
+
+One task reads each stream and one writes it, and nobody cancels them (grpc.aio would leak; core/rpc/streams.py): they
+end when their call does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import grpc
+import grpc.aio
+
+from headrace_core.errors import (
+    HeadraceError,
+    InconsistentClusterIdError,
+    InvalidRequestError,
+    InvalidVoterKeyError,
+    NetworkError,
+    ServerShuttingDownError,
+)
+from headrace_core.rpc import ChannelPurpose, error_from_rpc, open_channel
+from headrace_core.rpc.backoff import Backoff
+from headrace_core.rpc.outage import Outage
+from headrace_core.rpc.streams import LARGE_WRITE_BYTES, ServerStream, StreamHandler
+from headrace_protos.v1 import raft_pb2, raft_pb2_grpc
+
+from ..raft import NO_DIRECTORY, Message, ReplicaKey, VoterSet
+from . import wire
+from .peers import Peer
+
+logger = logging.getLogger("headrace.controller")
+
+#: Between attempts at one who is not there, and at one who is there and refuses.
+_RETRY_FIRST_MS, _RETRY_MOST_MS = 50, 1_000
+_REFUSED_MS = 5_000
+#: Strangers that are remembered, so that each is logged once.
+_STRANGERS_MAX = 1_000
+
+Envelope = raft_pb2.RaftEnvelope
+
+
+class PeerLinks:
+    """See the module. Owned by one event loop. ``receive``, ``peer_lost``, ``observe`` (a replica has connected) and
+    ``forget`` (it has gone) are called in it, and must not raise."""
+
+    def __init__(
+        self,
+        key: ReplicaKey,
+        cluster_id: str,
+        address: str,
+        *,
+        receive: Callable[[Message], None],
+        peer_lost: Callable[[ReplicaKey], None] = lambda key: None,
+        observe: Callable[[ReplicaKey], None] = lambda key: None,
+        forget: Callable[[ReplicaKey], None] = lambda key: None,
+    ) -> None:
+        """``address``: where the others reach this controller's internal listener, "host:port"; it may be set later,
+        before ``start``."""
+        self.key = key
+        self.cluster_id = cluster_id
+        self.address = address
+        #: Messages to replicas that nobody here has heard of.
+        self.undeliverable = 0
+        self._receive = receive
+        self._peer_lost = peer_lost
+        self._observe = observe
+        self._forget = forget
+        self._voters = VoterSet(())
+        self._configured: Mapping[int, str] = {}
+        self._bootstrap: tuple[str, ...] = ()
+        self._peers: dict[ReplicaKey, Peer] = {}
+        self._said: dict[ReplicaKey, str] = {}
+        self._dialers: dict[str, _Dialer] = {}
+        self._accepted: set[_Accepted] = set()
+        self._strangers: set[str] = set()
+        self._is_open = False
+
+    # -- for the driver ----------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Begin to dial; in the event loop."""
+        self._is_open = True
+        self._dial()
+
+    def set_voters(
+        self, voters: VoterSet, addresses: Mapping[int, str] | None = None, bootstrap: Sequence[str] = ()
+    ) -> None:
+        """Who votes now. ``addresses``: where voters are of which the log does not say it (controller.quorum.voters);
+        ``bootstrap``: other controllers' addresses, for who does not vote (controller.quorum.bootstrap.servers)."""
+        self._voters, self._configured, self._bootstrap = voters, addresses or {}, tuple(bootstrap)
+        for key in voters:
+            if key != self.key:
+                self._peers.setdefault(key, Peer(key))
+        for key, peer in list(self._peers.items()):
+            if key not in voters and not peer.is_connected:
+                del self._peers[key]
+        self._dial()
+
+    def send(self, messages: Sequence[Message]) -> None:
+        """Never waits, never fails; what cannot be sent is lost."""
+        touched: dict[ReplicaKey, Peer] = {}
+        for message in messages:
+            peer = self._peers.get(message.to)
+            if peer is None:
+                self.undeliverable += 1
+            else:
+                peer.put(message.body)
+                touched[message.to] = peer
+        for peer in touched.values():
+            peer.wake()
+
+    @property
+    def connected(self) -> frozenset[ReplicaKey]:
+        """Who is there."""
+        return frozenset(key for key, peer in self._peers.items() if peer.is_connected)
+
+    @property
+    def dropped(self) -> int:
+        """Messages that were not sent: nobody was there, or there was no room."""
+        return self.undeliverable + sum(peer.outbox.dropped for peer in self._peers.values())
+
+    def address_of(self, key: ReplicaKey) -> str:
+        """Where a replica said that it is reached, "" when it has not been here."""
+        return self._said.get(key, "")
+
+    async def close(self) -> None:
+        """End all streams; returns when nothing of them is left."""
+        self._is_open = False
+        for accepted in tuple(self._accepted):
+            accepted.finish(ServerShuttingDownError(f"controller {self.key.node_id} is shutting down"))
+        dialers, self._dialers = list(self._dialers.values()), {}
+        await asyncio.gather(*(dialer.close() for dialer in dialers))
+
+    # -- for the service ---------------------------------------------------------------------------------------------
+
+    async def accept(self, context: grpc.aio.ServicerContext[Any, Any]) -> None:
+        """The whole body of Raft.Exchange. Raises what refused the other side."""
+        stream: ServerStream[Envelope, Envelope] = ServerStream(context)
+        accepted = _Accepted(self, stream)
+        if not self._is_open:
+            raise ServerShuttingDownError(f"controller {self.key.node_id} does not take part now; try again")
+        self._accepted.add(accepted)
+        try:
+            await stream.run(accepted)
+        finally:
+            self._accepted.discard(accepted)
+
+    # -- hellos ------------------------------------------------------------------------------------------------------
+
+    def hello(self, expected: ReplicaKey | None = None) -> Envelope:
+        envelope = Envelope()
+        hello = envelope.hello
+        hello.cluster_id, hello.address = self.cluster_id, self.address
+        wire.write_key(self.key, hello.sender)
+        if expected is not None and expected.directory_id != NO_DIRECTORY:
+            wire.write_key(expected, hello.expected)
+        return envelope
+
+    def greeted(self, envelope: Envelope) -> ReplicaKey:
+        """Who says hello. InvalidRequestError, InconsistentClusterIdError, InvalidVoterKeyError."""
+        if not envelope.HasField("hello") or envelope.messages:
+            raise InvalidRequestError("a stream begins with a hello, and nothing else")
+        hello = envelope.hello
+        sender = wire.read_key(hello.sender)
+        if hello.cluster_id != self.cluster_id:
+            raise InconsistentClusterIdError(
+                f"controller {sender} is of cluster {hello.cluster_id}, and controller {self.key} is of cluster "
+                f"{self.cluster_id}: is an address wrong?"
+            )
+        if hello.HasField("expected") and (expected := wire.read_key(hello.expected)) != self.key:
+            raise InvalidVoterKeyError(
+                f"{expected} was expected here, and this is {self.key}: was its disk replaced (then remove that voter, "
+                "and add the new one), or is the address wrong?"
+            )
+        if sender.node_id == self.key.node_id and sender != self.key:
+            raise InvalidVoterKeyError(f"two controllers have node.id={sender.node_id}: {sender} and {self.key}")
+        if hello.address and self._said.get(sender) != hello.address:
+            self._said[sender] = hello.address
+            if sender in self._voters:
+                self._dial()
+        return sender
+
+    def refused(self, who: str, error: HeadraceError) -> None:
+        """Log a stranger, once."""
+        text = f"{who}: {error.code}"
+        if text not in self._strangers and len(self._strangers) < _STRANGERS_MAX:
+            self._strangers.add(text)
+            logger.warning("a stream of %s was refused: %s", who, error)
+
+    # -- streams that come and go ------------------------------------------------------------------------------------
+
+    def joined(self, key: ReplicaKey, stream: Any) -> Peer:
+        peer = self._peers.setdefault(key, Peer(key))
+        is_new = not peer.is_connected
+        peer.joined(stream)
+        if is_new:
+            logger.info("controller %s is connected", key)
+            self._observe(key)
+        return peer
+
+    def left(self, peer: Peer, stream: Any) -> None:
+        peer.left(stream)
+        if peer.is_connected:
+            return
+        if peer.key not in self._voters:
+            self._peers.pop(peer.key, None)
+            self._said.pop(peer.key, None)
+        logger.info("controller %s is not connected any more", peer.key)
+        self._peer_lost(peer.key)
+        self._forget(peer.key)
+
+    def received(self, peer: Peer, envelope: Envelope) -> None:
+        for body in wire.read_envelope(envelope):
+            self._receive(Message(peer.key, self.key, body))
+
+    # -- dialing -----------------------------------------------------------------------------------------------------
+
+    def _dial(self) -> None:
+        """Dial whom this controller should, and nobody else."""
+        if not self._is_open:
+            return
+        wanted: dict[str, ReplicaKey | None] = {}
+        for key in self._voters:
+            address = self._said.get(key) or self._voters.address(key.node_id) or self._configured.get(key.node_id, "")
+            if key != self.key and address:
+                wanted[address] = key
+        if self.key not in self._voters:
+            for address in self._bootstrap:
+                wanted.setdefault(address, None)
+        wanted.pop(self.address, None)
+        for address, dialer in list(self._dialers.items()):
+            if address not in wanted or (dialer.expected is not None and dialer.expected != wanted[address]):
+                del self._dialers[address]
+                dialer.end()
+            else:
+                dialer.expected = wanted[address]  # from the next attempt on, if it had been anybody
+        for address, expected in wanted.items():
+            if address not in self._dialers:
+                self._dialers[address] = _Dialer(self, address, expected)
+
+
+class _Accepted(StreamHandler[Envelope]):
+    """A stream that the other side opened."""
+
+    def __init__(self, links: PeerLinks, stream: ServerStream[Envelope, Envelope]) -> None:
+        self._links = links
+        self._stream = stream
+        self._peer: Peer | None = None
+
+    def on_request(self, request: Envelope) -> None:
+        try:
+            if self._peer is None:
+                self._greet(request)
+            else:
+                self._links.received(self._peer, request)
+        except HeadraceError as error:
+            who = str(self._peer.key) if self._peer else f"controller {request.hello.sender.node_id}"
+            self._links.refused(who, error)
+            self.finish(error)
+
+    def _greet(self, request: Envelope) -> None:
+        key = self._links.greeted(request)
+        self._stream.send(self._links.hello(key), 1)
+        if key == self._links.key:  # this very process, by a bootstrap address
+            self.finish(None)
+        else:
+            self._peer = self._links.joined(key, self)
+
+    def wake(self) -> None:
+        stream, peer = self._stream, self._peer
+        if stream.closed or stream.queued_bytes or peer is None:
+            return  # ``on_written`` goes on: one envelope at a time, so that what is urgent waits for one at most
+        taken = peer.take(self)
+        if taken is not None:
+            stream.send(*taken)
+
+    on_written = wake
+
+    def on_closed(self) -> None:
+        if self._peer is not None:
+            self._links.left(self._peer, self)
+
+    def finish(self, error: HeadraceError | None) -> None:
+        self._stream.finish(error)
+
+
+class _Dialer:
+    """One address, tried again and again."""
+
+    def __init__(self, links: PeerLinks, address: str, expected: ReplicaKey | None) -> None:
+        self.expected = expected
+        self._links = links
+        self._address = address
+        self._call: Any = None
+        self._ending = asyncio.Event()
+        self._task = asyncio.create_task(self._run(), name=f"raft stream to {address}")
+
+    def end(self) -> None:
+        """Soon; nobody waits for it."""
+        self._ending.set()
+        if self._call is not None:
+            self._call.cancel()
+
+    async def close(self) -> None:
+        self.end()
+        await self._task
+
+    async def _run(self) -> None:
+        backoff = Backoff(first_ms=_RETRY_FIRST_MS, most_ms=_RETRY_MOST_MS)
+        outage = Outage(logger, "metadata quorum")
+        while not self._ending.is_set():
+            wait_s = 0.0
+            try:
+                if not await self._converse(outage, backoff):
+                    return
+                wait_s = backoff.next_s()
+            except HeadraceError as error:
+                wait_s = backoff.next_s() if error.retriable else _REFUSED_MS / 1_000
+                if error.retriable:
+                    outage.failed(self._address, error)
+                else:
+                    self._links.refused(f"this controller to {self._address}", error)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(wait_s):
+                    await self._ending.wait()
+
+    async def _converse(self, outage: Outage, backoff: Backoff) -> bool:
+        """One stream, from its beginning to its end. False: this address is this controller's own."""
+        links = self._links
+        channel = open_channel(self._address, ChannelPurpose.RAFT)
+        call = self._call = raft_pb2_grpc.RaftStub(channel).Exchange()  # type: ignore[no-untyped-call]
+        try:
+            await call.write(links.hello(self.expected))
+            answer = await call.read()
+            if answer is grpc.aio.EOF:
+                raise NetworkError(f"{self._address}: the stream ended at once")
+            key = links.greeted(answer)
+            if key == links.key:
+                return False
+            if self.expected is not None and key.node_id != self.expected.node_id:
+                raise InvalidVoterKeyError(f"{self.expected} was expected at {self._address}, and {key} is there")
+            outage.over()
+            backoff.reset()
+            await _Dialed(links, key, call).read()
+        except asyncio.CancelledError:
+            if not self._ending.is_set():
+                raise
+        except grpc.aio.AioRpcError as failure:
+            if not self._ending.is_set():
+                raise error_from_rpc(failure, self._address) from None
+        except asyncio.InvalidStateError:  # written to a call that has ended; why, nobody asked
+            raise NetworkError(f"{self._address}: connection lost") from None
+        finally:
+            self._call = None
+            call.cancel()
+            await channel.close()
+        return True
+
+
+class _Dialed:
+    """A stream that this side opened, once both have said hello."""
+
+    def __init__(self, links: PeerLinks, key: ReplicaKey, call: Any) -> None:
+        self._links = links
+        self._call = call
+        self._is_over = False
+        self._wake: asyncio.Future[None] | None = None
+        self._peer = links.joined(key, self)
+
+    def wake(self) -> None:
+        if self._wake is not None and not self._wake.done():
+            self._wake.set_result(None)
+
+    async def read(self) -> None:
+        """Until the stream ends; its error is raised."""
+        writer = asyncio.create_task(self._write())
+        try:
+            while (envelope := await self._call.read()) is not grpc.aio.EOF:
+                self._links.received(self._peer, envelope)
+        finally:
+            self._is_over = True
+            self._call.cancel()
+            self.wake()
+            self._links.left(self._peer, self)
+            await writer
+
+    async def _write(self) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            while not self._is_over:
+                taken = self._peer.take(self)
+                if taken is None:
+                    self._wake = loop.create_future()
+                    await self._wake
+                    self._wake = None
+                    continue
+                envelope, size = taken
+                if size >= LARGE_WRITE_BYTES:
+                    await asyncio.sleep(0)
+                    if self._is_over:
+                        return
+                await self._call.write(envelope)
+        except (grpc.aio.AioRpcError, asyncio.InvalidStateError, asyncio.CancelledError):
+            return  # the call has ended: the reader finds out why

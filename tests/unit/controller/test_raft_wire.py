@@ -1,0 +1,198 @@
+"""Raft's messages across the wire: what goes in comes out; whatever else comes in is a typed error."""
+
+from __future__ import annotations
+
+import random
+import string
+
+import pytest
+from google.protobuf.message import DecodeError
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace_controller.raft import (
+    AppendRequest,
+    AppendResponse,
+    Entry,
+    EntryKind,
+    HeartbeatRequest,
+    HeartbeatResponse,
+    Place,
+    ReplicaKey,
+    SnapshotId,
+    SnapshotRequest,
+    SnapshotResponse,
+    TimeoutNow,
+    VoteRequest,
+    VoteResponse,
+    VoterSet,
+)
+from headrace_controller.raft.types import Body
+from headrace_controller.transport import wire
+from headrace_core.errors import HeadraceError, InvalidRequestError
+from headrace_core.records import encode_batch
+from headrace_protos.v1 import raft_pb2
+
+terms = st.integers(1, 2**31 - 1)
+offsets = st.integers(0, 2**62)
+places = st.builds(Place, offsets, st.integers(0, 2**31 - 1))
+keys = st.builds(ReplicaKey, st.integers(0, 2**31 - 1), st.binary(min_size=16, max_size=16))
+
+
+@st.composite
+def voter_sets(draw: st.DrawFn) -> VoterSet:
+    found = draw(st.lists(keys, min_size=1, max_size=5, unique_by=lambda key: key.node_id))
+    addresses = {key.node_id: draw(st.text(string.ascii_letters + ":.0123456789", max_size=12)) for key in found}
+    return VoterSet.of(found, addresses)
+
+
+def entry(kind: EntryKind, term: int, base: int, count: int, voters: VoterSet | None = None) -> Entry:
+    records = [(1, b"key", b"value %d" % number, ()) for number in range(count)]
+    data = encode_batch(records, base_offset=base, leader_epoch=term, control=kind is not EntryKind.DATA)
+    return Entry(kind, term, base, count, data, voters)
+
+
+@st.composite
+def append_requests(draw: st.DrawFn) -> AppendRequest:
+    ascending = sorted(draw(st.lists(terms, min_size=1, max_size=6)))
+    previous = Place(draw(st.integers(0, 2**40)), draw(st.integers(0, ascending[0])))
+    entries, end = [], previous.offset
+    for term in ascending[:-1]:
+        kind = draw(st.sampled_from(EntryKind))
+        count = draw(st.integers(1, 3)) if kind is EntryKind.DATA else 1
+        entries.append(entry(kind, term, end, count, draw(voter_sets()) if kind is EntryKind.VOTERS else None))
+        end += count
+    return AppendRequest(ascending[-1], previous, tuple(entries), draw(offsets))
+
+
+@st.composite
+def snapshot_requests(draw: st.DrawFn) -> SnapshotRequest:
+    place = draw(st.builds(Place, st.integers(1, 2**62), st.integers(0, 2**30)))
+    term = draw(st.integers(max(place.term, 1), 2**31 - 1))
+    snapshot = SnapshotId(place, draw(voter_sets()))
+    return SnapshotRequest(term, snapshot, draw(offsets), draw(st.binary(max_size=50)), draw(st.booleans()))
+
+
+bodies: st.SearchStrategy[Body] = st.one_of(
+    st.builds(VoteRequest, terms, places, st.booleans(), st.booleans()),
+    st.builds(VoteResponse, st.integers(0, 2**31 - 1), terms, st.booleans(), st.booleans()),
+    append_requests(),
+    st.builds(AppendResponse, terms, st.integers(-1, 2**62), places, st.booleans()),
+    st.builds(HeartbeatRequest, terms, offsets, offsets),
+    st.builds(HeartbeatResponse, terms, offsets),
+    snapshot_requests(),
+    st.builds(SnapshotResponse, terms, places, offsets, st.booleans()),
+    st.builds(TimeoutNow, terms),
+)
+
+
+def voters_in(body: Body) -> list[VoterSet]:
+    if isinstance(body, SnapshotRequest):
+        return [body.snapshot.voters]
+    return [each.voters for each in getattr(body, "entries", ()) if each.voters is not None]
+
+
+@given(st.lists(bodies, max_size=4))
+def test_what_goes_in_comes_out(sent: list[Body]) -> None:
+    data = wire.envelope_of(sent).SerializeToString()
+    got = wire.read_envelope(raft_pb2.RaftEnvelope.FromString(data))
+    assert got == sent
+    assert [v.addresses for body in got for v in voters_in(body)] == [
+        v.addresses for body in sent for v in voters_in(body)
+    ], "addresses are no part of who is who, and travel all the same"
+
+
+@given(st.lists(bodies, min_size=1, max_size=3), st.integers(0, 2**32), st.integers(1, 4))
+def test_damaged_messages_are_typed_errors(sent: list[Body], seed: int, flips: int) -> None:
+    rng = random.Random(seed)
+    data = bytearray(wire.envelope_of(sent).SerializeToString())
+    for _ in range(flips):
+        data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
+    try:
+        wire.read_envelope(raft_pb2.RaftEnvelope.FromString(bytes(data)))
+    except (HeadraceError, DecodeError):  # (the second is the stream's to answer)
+        return
+
+
+@given(st.binary(max_size=200))
+def test_arbitrary_bytes_are_typed_errors(data: bytes) -> None:
+    try:
+        wire.read_envelope(raft_pb2.RaftEnvelope.FromString(data))
+    except (HeadraceError, DecodeError):
+        return
+
+
+@given(bodies)
+def test_the_size_of_a_message_is_about_its_size(body: Body) -> None:
+    actual = wire.envelope_of([body]).ByteSize()
+    assert actual - 1_000 <= wire.size_of(body) <= 3 * actual + 200
+
+
+def test_a_flipped_bit_in_an_entrys_batch_does_not_reach_the_disk() -> None:
+    """TCP's checksum is 16 bits; what a follower writes it will vouch for."""
+    good = wire.envelope_of([AppendRequest(1, Place(0, 0), (entry(EntryKind.DATA, 1, 0, 2),), 0)])
+    data = bytearray(good.messages[0].append_request.entries[0].data)
+    for at in range(12, len(data)):  # (before that the base offset and the length, which are compared)
+        damaged = raft_pb2.RaftEnvelope.FromString(good.SerializeToString())
+        broken = bytearray(data)
+        broken[at] ^= 1
+        damaged.messages[0].append_request.entries[0].data = bytes(broken)
+        with pytest.raises(HeadraceError):
+            wire.read_envelope(damaged)
+
+
+VOTERS = VoterSet.of([ReplicaKey(1, bytes(16))])
+FIRST = entry(EntryKind.DATA, 2, 5, 1)
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda m: setattr(m, "term", -1), "term=-1"),
+        (lambda m: m.ClearField("append_request"), "without a body"),
+        (lambda m: setattr(m.append_request.previous, "offset", -1), "no place"),
+        (lambda m: setattr(m.append_request.previous, "term", 9), "previous is of term 9"),
+        (lambda m: setattr(m.append_request.previous, "offset", 4), "where one at 4 follows"),
+        (lambda m: setattr(m.append_request, "committed_offset", -1), "committed_offset"),
+        (lambda m: setattr(m.append_request.entries[0], "kind", 0), "unknown kind"),
+        (lambda m: setattr(m.append_request.entries[0], "kind", 2), "its batch has"),
+        (lambda m: setattr(m.append_request.entries[0], "term", 3), "its batch has"),
+        (lambda m: setattr(m.append_request.entries[0], "count", 2), "its batch has"),
+        (lambda m: setattr(m.append_request.entries[0], "count", 0), "of none"),
+        (lambda m: setattr(m.append_request.entries[0], "data", FIRST.data * 2), "its batch has"),
+        (lambda m: setattr(m.append_request.entries[0], "data", b""), "append_request"),
+        (lambda m: m.append_request.entries[0].voters.add(), "with voters"),
+        (lambda m: setattr(m, "term", 1), "sent in 1"),
+    ],
+)
+def test_an_append_that_no_sound_leader_sends(change, says: str) -> None:  # type: ignore[no-untyped-def]
+    envelope = wire.envelope_of([AppendRequest(4, Place(5, 1), (FIRST,), 0)])
+    change(envelope.messages[0])
+    with pytest.raises(HeadraceError, match=says):
+        wire.read_envelope(envelope)
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda s: s.ClearField("voters"), "there are none"),
+        (lambda s: s.voters.add().CopyFrom(s.voters[0]), "named twice"),
+        (lambda s: setattr(s.voters[0].key, "directory_id", b"short"), "5 bytes"),
+        (lambda s: setattr(s.voters[0].key, "node_id", -1), "node_id=-1"),
+        (lambda s: setattr(s, "position", -1), "position=-1"),
+        (lambda s: setattr(s.place, "offset", 0), "nothing"),
+        (lambda s: setattr(s.place, "term", 9), "sent in 4"),
+    ],
+)
+def test_a_snapshot_that_no_sound_leader_sends(change, says: str) -> None:  # type: ignore[no-untyped-def]
+    envelope = wire.envelope_of([SnapshotRequest(4, SnapshotId(Place(5, 1), VOTERS), 0, b"x", False)])
+    change(envelope.messages[0].snapshot_request)
+    with pytest.raises(InvalidRequestError, match=says):
+        wire.read_envelope(envelope)
+
+
+def test_a_hello_in_the_midst_of_a_stream() -> None:
+    envelope = wire.envelope_of([TimeoutNow(1)])
+    envelope.hello.cluster_id = "c"
+    with pytest.raises(InvalidRequestError, match="hello"):
+        wire.read_envelope(envelope)
