@@ -182,6 +182,7 @@ class MetadataStorage:
             hard_state=self.hard_state,
             terms=tuple(terms),
             voters=tuple(voters),
+            committed=0 if self._snapshots.newest is None else self._snapshots.newest.place.offset,
         )
 
     # -- term and vote ------------------------------------------------------------------------------------------------

@@ -96,7 +96,7 @@ class RaftNode:
         self.role = Role.FOLLOWER
         self.log = RaftLog(view, stored)
         #: Everything below is committed. Not kept on disk: a leader tells it again, or commits anew.
-        self.committed = stored.start.place.offset
+        self.committed = max(stored.start.place.offset, stored.committed)
         #: False: it cannot write at present (a full disk), so it does not stand for election; it follows and votes.
         self.may_lead = True
         self._control = control

@@ -335,10 +335,12 @@ class RaftSettings:
 class Stored:
     """What the storage holds at a start. ``terms``: (term, offset where it begins) of each term in the log from
     ``start`` on, ascending; ``voters``: (offset after the entry, voters) of each VOTERS entry in it. ``start``: what
-    the log begins behind, with the voters of then: the last snapshot, or (0, 0) with the configured voters."""
+    the log begins behind, with the voters of then: a snapshot, or (0, 0) with the configured voters. ``committed``:
+    what is known to be, since a later snapshot holds it."""
 
     start: SnapshotId
     end_offset: int
     hard_state: HardState = field(default_factory=HardState)
     terms: tuple[tuple[int, int], ...] = ()
     voters: tuple[tuple[int, VoterSet], ...] = ()
+    committed: int = 0
