@@ -513,7 +513,7 @@ class QuorumController:
         self._has_caught_up = True
         self._decider.lead(now_ms)
         self._outcomes += self._decisions.lead(raft.log_end_offset)
-        for key in self._observers:
+        for key in sorted(self._observers):  # in the same order in every process
             raft.observe(key)
         decision = self._core.decide(Bootstrap(self._cluster_id), now_ms)
         if decision.failure is not None:
