@@ -1,0 +1,321 @@
+"""A broker's heartbeats and its clients' changes, while the lead moves from controller to controller."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import grpc
+import pytest
+from follow_world import running, until
+
+from headrace_broker.controller_link import ControllerLink
+from headrace_core.clock import SystemClock
+from headrace_core.errors import (
+    NotControllerError,
+    RequestTimedOutError,
+    ServerShuttingDownError,
+    TopicAlreadyExistsError,
+)
+from headrace_core.rpc.broker_session import BrokerRegistration, BrokerSession
+from headrace_core.rpc.controllers import Controllers
+from headrace_core.rpc.server import Listener
+from headrace_core.rpc.streams import ServerStream, StreamHandler
+from headrace_protos.v1 import admin_pb2, admin_pb2_grpc, cluster_pb2, cluster_pb2_grpc
+
+REGISTRATION = BrokerRegistration(
+    cluster_id="c", incarnation_id=bytes(16), directory_ids=(bytes(16),), endpoints=(("client", "127.0.0.1", 1),)
+)
+
+
+class Controller(cluster_pb2_grpc.ClusterServicer, admin_pb2_grpc.AdminServicer):
+    """Answers calls as ``mood`` says: "leads", "follows" (names ``leader``), "stands still", "breaks" (the connection,
+    after it has carried out what it was asked for), "stops", "refuses"."""
+
+    def __init__(self, node_id: int) -> None:
+        self.node_id = node_id
+        self.mood = "leads"
+        self.leader: tuple[int, int, str] | None = None
+        self.address = ""
+        self.registrations = self.beats = self.streams = 0
+        self.created: list[str] = []
+        self.described = 0
+        self._listener: Listener | None = None
+
+    async def start(self) -> None:
+        self._listener = Listener("internal")
+        self._listener.add(cluster_pb2_grpc.add_ClusterServicer_to_server, self, "headrace.v1.Cluster")
+        self._listener.add(admin_pb2_grpc.add_AdminServicer_to_server, self, "headrace.v1.Admin")
+        await self._listener.start()
+        self.address = self._listener.address
+
+    async def stop(self) -> None:
+        if self._listener is not None:
+            listener, self._listener = self._listener, None
+            await listener.stop(0)
+
+    def check(self) -> None:
+        if self.mood == "follows":
+            raise NotControllerError(f"controller {self.node_id} follows", leader=self.leader)
+        if self.mood == "stops":
+            raise ServerShuttingDownError("stopping")
+
+    async def RegisterBroker(self, request: Any, context: Any) -> Any:
+        self.registrations += 1
+        self.check()
+        return cluster_pb2.RegisterBrokerResponse(broker_id=1, broker_epoch=5, metadata_offset=6)
+
+    async def BrokerHeartbeat(self, request: Any, context: Any) -> None:
+        self.streams += 1
+        stream: ServerStream[Any, Any] = ServerStream(context)
+        await stream.run(_Beats(self, stream))
+
+    async def CreateTopics(self, request: Any, context: Any) -> Any:
+        self.check()
+        if self.mood == "refuses":
+            raise TopicAlreadyExistsError("it exists")
+        self.created += [topic.name for topic in request.topics]
+        if self.mood == "breaks":
+            await self.stop()
+        return admin_pb2.CreateTopicsResponse(metadata_offset=9)
+
+    async def DescribeQuorum(self, request: Any, context: Any) -> Any:
+        self.check()
+        self.described += 1
+        if self.mood == "breaks":
+            await self.stop()
+        return admin_pb2.DescribeQuorumResponse(leader_id=self.node_id)
+
+
+class _Beats(StreamHandler[Any]):
+    def __init__(self, controller: Controller, stream: ServerStream[Any, Any]) -> None:
+        self._controller, self._stream = controller, stream
+
+    def on_request(self, request: Any) -> None:
+        if self._controller.mood == "stands still":
+            return
+        self._controller.beats += 1
+        self._controller.check()
+        self._stream.send(cluster_pb2.BrokerHeartbeatResponse(correlation_id=request.correlation_id, fenced=False))
+
+
+@contextlib.asynccontextmanager
+async def three() -> AsyncIterator[tuple[list[Controller], Controllers]]:
+    """Controllers 1 to 3; 1 leads in epoch 1."""
+    found = [Controller(node_id) for node_id in (1, 2, 3)]
+    for each in found:
+        await each.start()
+    known = Controllers([each.address for each in found])
+    known.named({each.node_id: each.address for each in found})
+    lead(found, known, 1, 1)
+    try:
+        yield found, known
+    finally:
+        for each in found:
+            await each.stop()
+
+
+def lead(found: list[Controller], known: Controllers | None, node_id: int, epoch: int) -> None:
+    """``node_id`` leads, and every other controller says so; ``known``: this node has heard of it, too."""
+    address = next(each.address for each in found if each.node_id == node_id)
+    for each in found:
+        each.mood = "leads" if each.node_id == node_id else "follows"
+        each.leader = (node_id, epoch, address)
+    if known is not None:
+        known.led_by(node_id, epoch)
+
+
+def _session(known: Controllers) -> BrokerSession:
+    return BrokerSession(known, REGISTRATION, heartbeat_interval_ms=60_000, answer_timeout_ms=30_000)
+
+
+def _run(work: Callable[[list[Controller], Controllers], Any]) -> None:
+    async def live() -> None:
+        async with three() as (found, known):
+            await work(found, known)
+
+    asyncio.run(live())
+
+
+# ---------------------------------------------------------------------------------------------- heartbeats
+
+
+def test_a_registration_goes_where_a_refusal_points() -> None:
+    async def work(found: list[Controller], known: Controllers) -> None:
+        lead(found, None, 3, 2)
+        registered = await _session(known).register()
+        assert registered.broker_epoch == 5
+        assert [each.registrations for each in found] == [1, 0, 1]
+
+    _run(work)
+
+
+def test_heartbeats_move_at_once_when_another_leader_is_heard_of_and_not_again() -> None:
+    """The old one stands still: nothing breaks, and its answer would be waited for. The interval is a minute."""
+
+    async def work(found: list[Controller], known: Controllers) -> None:
+        first, second, _ = found
+        session = _session(known)
+        await session.register()
+        async with running(session.run()):
+            await session.wait_unfenced()
+            first.mood = "stands still"
+            session.directories_failed([bytes(16)])  # a heartbeat that is not answered
+            lead(found, None, 2, 2)
+            first.mood = "stands still"
+            known.led_by(2, 2)
+            await until(lambda: second.beats, "a heartbeat at the new leader")
+            known.led_by(2, 2)
+            known.led_by(1, 1)  # a late word
+            session.directories_failed([b"1" * 16])
+            await until(lambda: second.beats >= 2, "the next one")
+            assert (first.streams, second.streams) == (1, 1)
+            assert not session.fenced
+
+    _run(work)
+
+
+def test_a_leader_that_dies_is_replaced_without_a_burst() -> None:
+    """Until the next one is elected, the others still name the dead one."""
+
+    async def work(found: list[Controller], known: Controllers) -> None:
+        first, second, third = found
+        session = _session(known)
+        await session.register()
+        async with running(session.run()):
+            await session.wait_unfenced()
+            await first.stop()
+            session.directories_failed([bytes(16)])  # a heartbeat is due
+            await until(lambda: second.beats + third.beats >= 6, "others to be asked")
+            begun = asyncio.get_running_loop().time()
+            asked = second.beats + third.beats
+            await until(lambda: second.beats + third.beats >= asked + 4, "more attempts")
+            assert asyncio.get_running_loop().time() - begun > 0.1
+            lead([second, third], known, 3, 2)
+            elected = asyncio.get_running_loop().time()
+            beats = third.beats
+            await until(lambda: third.beats > beats and third.streams, "a heartbeat at the new leader")
+            assert asyncio.get_running_loop().time() - elected < 0.5
+
+    _run(work)
+
+
+def test_heartbeats_say_how_old_the_brokers_metadata_may_be() -> None:
+    async def work(found: list[Controller], known: Controllers) -> None:
+        seen: list[Any] = []
+        real = _Beats.on_request
+        patch = pytest.MonkeyPatch()
+        patch.setattr(_Beats, "on_request", lambda self, request: (seen.append(request), real(self, request))[1])
+        session = BrokerSession(known, REGISTRATION, heartbeat_interval_ms=60_000, lag_ms=lambda: 12.3)
+        await session.register()
+        async with running(session.run()):
+            await session.wait_unfenced()
+        patch.undo()
+        assert seen[0].metadata_lag_ms == 13
+
+    _run(work)
+
+
+# ---------------------------------------------------------------------------------------------- admin calls
+
+
+def _create(name: str) -> Any:
+    return admin_pb2.CreateTopicsRequest(topics=[admin_pb2.NewTopic(name=name)])
+
+
+@contextlib.asynccontextmanager
+async def _link(known: Controllers) -> AsyncIterator[ControllerLink]:
+    link = ControllerLink(known, SystemClock())
+    try:
+        yield link
+    finally:
+        await link.close()
+
+
+def test_a_change_waits_for_a_leader_within_its_time() -> None:
+    async def work(found: list[Controller], known: Controllers) -> None:
+        for each in found:
+            each.mood, each.leader = "follows", None
+        async with _link(known) as link:
+            asked = asyncio.ensure_future(link.call("CreateTopics", _create("t"), 20_000))
+            await asyncio.sleep(0)
+            lead(found, known, 2, 2)
+            assert (await asked).metadata_offset == 9
+            assert [each.created for each in found] == [[], ["t"], []]
+            for each in found:
+                each.mood, each.leader = "follows", None
+            with pytest.raises(NotControllerError):
+                await link.call("CreateTopics", _create("u"), 300)
+
+    _run(work)
+
+
+def test_who_is_stopping_or_was_never_reached_has_done_nothing() -> None:
+    async def work(found: list[Controller], known: Controllers) -> None:
+        first, second, _ = found
+        async with _link(known) as link:
+            lead(found, None, 2, 2)
+            first.mood = "stops"
+            await link.call("CreateTopics", _create("t"), 20_000)
+            assert second.created == ["t"]
+            await first.stop()
+            await second.stop()
+            lead(found, known, 3, 3)
+            known.led_by(1, 4)  # wrong, and dead
+            await link.call("CreateTopics", _create("u"), 20_000)
+            assert found[2].created == ["u"]
+
+    _run(work)
+
+
+def test_a_change_whose_answer_was_lost_is_not_repeated_and_the_error_says_so() -> None:
+    """Kafka's brokers send it again, and its creator hears that the topic exists."""
+
+    async def work(found: list[Controller], known: Controllers) -> None:
+        first, second, _ = found
+        async with _link(known) as link:
+            first.mood = "breaks"
+            second.mood = "refuses"
+            with pytest.raises(RequestTimedOutError, match="whether it was carried out is not known") as failed:
+                await link.call("CreateTopics", _create("t"), 20_000)
+            assert failed.value.retriable
+            assert first.created == ["t"]
+            with pytest.raises(TopicAlreadyExistsError):
+                await link.call("CreateTopics", _create("t"), 20_000)
+
+    _run(work)
+
+
+def test_what_only_reads_is_repeated() -> None:
+    async def work(found: list[Controller], known: Controllers) -> None:
+        found[0].mood = "breaks"
+        async with _link(known) as link:
+            asked = asyncio.ensure_future(link.call("DescribeQuorum", admin_pb2.DescribeQuorumRequest(), 20_000))
+            await until(lambda: found[0].described, "the first one to be asked")
+            lead(found[1:], known, 2, 2)
+            assert (await asked).leader_id == 2
+
+    _run(work)
+
+
+def test_grpc_says_in_the_same_words_as_ever_that_nothing_was_sent() -> None:
+    """``was_never_sent`` goes by them; they may change with grpcio."""
+    from headrace_core.rpc.status import was_never_sent
+
+    async def work(found: list[Controller], known: Controllers) -> None:
+        address = found[0].address
+        await found[0].stop()
+        async with grpc.aio.insecure_channel(address) as channel:
+            with pytest.raises(grpc.aio.AioRpcError) as failed:
+                await admin_pb2_grpc.AdminStub(channel).CreateTopics(_create("t"), timeout=10)  # type: ignore[no-untyped-call]
+            assert was_never_sent(failed.value)
+        found[1].mood = "breaks"
+        async with grpc.aio.insecure_channel(found[1].address) as channel:
+            with pytest.raises(grpc.aio.AioRpcError) as failed:
+                await admin_pb2_grpc.AdminStub(channel).CreateTopics(_create("t"), timeout=10)  # type: ignore[no-untyped-call]
+            assert not was_never_sent(failed.value)
+            assert found[1].created == ["t"]
+
+    _run(work)

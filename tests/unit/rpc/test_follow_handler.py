@@ -1,0 +1,255 @@
+"""FollowMetadata and VouchMetadata as a controller serves them, message by message."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Any
+
+import grpc.aio
+import pytest
+from follow_world import CLUSTER, Member, Quorum, Served, note, serving, until
+
+from headrace_controller.handlers import follow, vouch
+from headrace_core.errors import NotControllerError
+from headrace_core.metadata.codec import decode_batches
+from headrace_core.metadata.snapshot import decode_snapshot
+from headrace_core.rpc.status import error_from_rpc
+from headrace_protos.v1 import cluster_pb2, cluster_pb2_grpc
+
+
+@contextlib.asynccontextmanager
+async def stub_of(served: Served) -> AsyncIterator[Any]:
+    async with grpc.aio.insecure_channel(served.member.address) as channel:
+        yield cluster_pb2_grpc.ClusterStub(channel)
+
+
+def follow_from(stub: Any, offset: int, epoch: int | None = None) -> Any:
+    return stub.FollowMetadata(
+        cluster_pb2.FollowMetadataRequest(cluster_id=CLUSTER, from_offset=offset, from_epoch=epoch)
+    )
+
+
+def vouch_request(**fields: Any) -> cluster_pb2.VouchMetadataRequest:
+    return cluster_pb2.VouchMetadataRequest(cluster_id=CLUSTER, **fields)
+
+
+def test_records_come_first_then_keep_alives_that_say_who_leads_and_how_old_the_sender_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(follow, "KEEP_ALIVE_S", 0.05)
+
+    async def work() -> None:
+        quorum = Quorum()
+        quorum.topic("a")
+        async with serving([Member(quorum, 1), Member(quorum, 2)]) as (_, second), stub_of(second) as stub:
+            call = follow_from(stub, 0)
+            first = await call.read()
+            assert [batch.next_offset for batch in decode_batches(first.records)] == [1, 2]
+            assert {(each.controller_id, each.host) for each in first.controllers} == {
+                (1, "127.0.0.1"),
+                (2, "127.0.0.1"),
+            }
+            assert (first.sender_id, first.leader_id, first.leader_epoch, first.committed_offset) == (2, 1, 1, 2)
+            kept = [await call.read() for _ in range(5)]
+            assert not any(each.records or each.controllers for each in kept)
+            assert kept[-1].HasField("sender_lag_ms")
+            assert kept[-1].sender_lag_ms < 5_000
+            quorum.topic("b")
+            after = await call.read()
+            assert [batch.base_offset for batch in decode_batches(after.records)] == [2]
+            quorum.elect(2)
+            message = await call.read()
+            while message.leader_epoch == 1:
+                message = await call.read()
+            assert message.leader_id == 2
+            call.cancel()
+
+    asyncio.run(work())
+
+
+def test_a_snapshot_comes_in_parts_and_the_log_behind_it() -> None:
+    async def work() -> None:
+        quorum = Quorum()
+        for number in range(30):
+            quorum.commit(note("retries", str(number)))
+        start = quorum.end
+        quorum.topic("after")
+        async with serving([Member(quorum, 1, log_start=start)]) as (served,), stub_of(served) as stub:
+            call = follow_from(stub, 5, 1)
+            data = b""
+            while True:
+                part = (await call.read()).snapshot
+                assert (part.offset, part.epoch, part.position) == (start, 1, len(data))
+                data += part.data
+                if part.is_last:
+                    break
+            image, _ = decode_snapshot(data)
+            assert image.next_offset == start
+            message = await call.read()
+            assert [batch.base_offset for batch in decode_batches(message.records)] == [start]
+            call.cancel()
+
+    asyncio.run(work())
+
+
+def test_a_snapshot_that_is_removed_while_it_is_sent_gives_way_to_the_next() -> None:
+    async def work() -> None:
+        quorum = Quorum()
+        for number in range(30):
+            quorum.commit(note("retries", str(number)))
+        member = Member(quorum, 1, log_start=20)
+        real = member.snapshot_chunk
+
+        def chunk(snapshot: Any, position: int, max_bytes: int) -> Any:
+            if position > 100 and member.log_start_offset == 20:
+                member.log_start_offset = 25
+            return real(snapshot, position, max_bytes)
+
+        member.snapshot_chunk = chunk  # type: ignore[method-assign]
+        async with serving([member]) as (served,), stub_of(served) as stub:
+            call = follow_from(stub, 0)
+            seen = []
+            message = await call.read()
+            while message.HasField("snapshot"):
+                seen.append((message.snapshot.offset, message.snapshot.position))
+                message = await call.read()
+            assert seen[0] == (20, 0)
+            assert (25, 0) in seen
+            assert seen[-1][0] == 25
+            assert next(decode_batches(message.records)).base_offset == 25
+            call.cancel()
+
+    asyncio.run(work())
+
+
+async def _refusal(call: Any) -> str:
+    """What the call ends with."""
+    with contextlib.suppress(grpc.aio.AioRpcError):
+        while await call.read() is not grpc.aio.EOF:
+            pass
+    return str(await call.details())
+
+
+def test_another_history_is_refused_by_its_epoch_and_by_its_length() -> None:
+    async def work() -> None:
+        quorum = Quorum()
+        quorum.topic("a")
+        quorum.term = 3
+        quorum.topic("b")
+        async with serving([Member(quorum, 1)]) as (served,), stub_of(served) as stub:
+            assert "has epoch 3, but the follower has seen 2" in await _refusal(follow_from(stub, 3, 2))
+            assert "has epoch 1, but the follower has seen 3" in await _refusal(follow_from(stub, 2, 3))
+            assert (await _refusal(follow_from(stub, 9, 3))).startswith("DIVERGING_METADATA: the metadata log is comm")
+            assert (await _refusal(follow_from(stub, -1))).startswith("OFFSET_OUT_OF_RANGE")
+            call = follow_from(stub, 3, 3)
+            assert (await call.read()).committed_offset == 3
+            call.cancel()
+
+    asyncio.run(work())
+
+
+def test_a_stopping_controller_ends_its_streams_and_lets_go_of_dropped_ones() -> None:
+    async def work() -> None:
+        quorum = Quorum()
+        async with serving([Member(quorum, 1)]) as (served,), stub_of(served) as stub:
+            dropped = follow_from(stub, 0)
+            await dropped.read()
+            dropped.cancel()
+            await until(lambda: not served.service._streams, "the dropped stream to be let go of")
+            assert len(served.member._subscribers) == 1  # the voucher's own
+            call = follow_from(stub, 0)
+            await call.read()
+            served.service.close()
+            assert (await _refusal(call)).startswith("SERVER_SHUTTING_DOWN")
+
+    asyncio.run(work())
+
+
+def test_a_barrier_is_the_leaders_word_whoever_is_asked() -> None:
+    async def work() -> None:
+        quorum = Quorum()
+        late = Member(quorum, 2)
+        async with serving([Member(quorum, 1), late]) as (first, second), stub_of(second) as stub:
+            await until(lambda: second.service.lag.ms is not None, "a first vouch")
+            late.is_deaf = True
+            quorum.topic("unheard")
+            answer = await stub.VouchMetadata(vouch_request())
+            assert (answer.committed_offset, answer.leader_id, answer.leader_epoch) == (2, 1, 1)
+            assert late.image.next_offset == 1
+            # Its own image lacks what was committed: it gets no younger by that answer.
+            barriers = first.member.barriers
+            await until(lambda: first.member.barriers > barriers + 2, "it to be asked again and again")
+            assert second.service.lag.records == 1
+            assert (second.service.lag.ms or 0) > 300
+            late.is_deaf = False
+            late.catch_up()
+            await until(lambda: (second.service.lag.ms or 1e9) < 200, "the late one to be vouched for again")
+
+    asyncio.run(work())
+
+
+def test_nobody_vouches_while_nobody_leads_and_a_relayed_question_goes_no_further() -> None:
+    async def work() -> None:
+        quorum = Quorum()
+        async with serving([Member(quorum, 1), Member(quorum, 2)]) as (first, second), stub_of(second) as stub:
+            with pytest.raises(grpc.aio.AioRpcError) as refused:
+                await stub.VouchMetadata(vouch_request(is_relayed=True))
+            error = error_from_rpc(refused.value, "there")
+            assert isinstance(error, NotControllerError)
+            assert error.leader == (1, 1, first.member.address)
+            # Each takes the other for the leader.
+            first.member.leader_id = 2
+            with pytest.raises(grpc.aio.AioRpcError) as refused:
+                await stub.VouchMetadata(vouch_request())
+            assert str(refused.value.details()).startswith("NOT_CONTROLLER")
+            second.member.leader_id = -1
+            with pytest.raises(grpc.aio.AioRpcError) as refused:
+                await stub.VouchMetadata(vouch_request())
+            assert "no controller is known to lead" in str(refused.value.details())
+
+    asyncio.run(work())
+
+
+def test_a_leader_that_no_majority_answers_vouches_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(vouch, "BARRIER_TIMEOUT_S", 0.2)
+
+    async def work() -> None:
+        quorum = Quorum()
+        async with serving([Member(quorum, 1)]) as (served,), stub_of(served) as stub:
+            await stub.VouchMetadata(vouch_request())
+            served.member.is_deaf = True
+            with pytest.raises(grpc.aio.AioRpcError) as refused:
+                await stub.VouchMetadata(vouch_request())
+            assert str(refused.value.details()).startswith("REQUEST_TIMED_OUT")
+            await until(lambda: (served.service.lag.ms or 0) > 300, "the lag to grow")
+
+    asyncio.run(work())
+
+
+def test_those_who_ask_while_a_barrier_is_under_way_share_the_next_one() -> None:
+    """It may have begun before what they want to know of was committed."""
+
+    async def work() -> None:
+        quorum = Quorum()
+        async with serving([Member(quorum, 1)]) as (served,), stub_of(served) as stub:
+            member = served.member
+            member.is_deaf = True
+            await until(lambda: member.barriers > 1, "a barrier that does not end")
+            begun = member.barriers
+            asked = [asyncio.ensure_future(_vouch(stub)) for _ in range(20)]
+            await until(lambda: served.service._voucher._next is not None, "them to wait")
+            assert member.barriers == begun
+            assert not any(each.done() for each in asked)
+            member.is_deaf = False
+            quorum.topic("a")
+            answers = await asyncio.gather(*asked)
+            assert {answer.committed_offset for answer in answers} == {quorum.end}
+            assert member.barriers <= begun + 3
+
+    asyncio.run(work())
+
+
+async def _vouch(stub: Any) -> Any:
+    return await stub.VouchMetadata(vouch_request())

@@ -1,0 +1,82 @@
+"""Who leads, where the controllers are, and whom to ask next."""
+
+from __future__ import annotations
+
+import asyncio
+
+from headrace_core.errors import NetworkError, NotControllerError
+from headrace_core.rpc.controllers import NOBODY, Controllers, join_address, split_address
+from headrace_core.rpc.pursuit import Pursuit
+
+_LOST = NetworkError("gone")
+
+
+def _three() -> Controllers:
+    controllers = Controllers(["a:1"])
+    controllers.named({1: "a:1", 2: "b:1", 3: "c:1"})
+    return controllers
+
+
+def test_addresses_with_an_ipv6_host_are_whole_again() -> None:
+    for address in ("h:1", "127.0.0.1:19093", "[::1]:5"):
+        assert join_address(*split_address(address)) == address
+    assert split_address("[::1]:5") == ("::1", 5)
+
+
+def test_who_leads_in_an_older_epoch_leads_no_more() -> None:
+    controllers = _three()
+    controllers.led_by(1, 5)
+    controllers.led_by(2, 4)
+    assert (controllers.leader_id, controllers.leader_epoch) == (1, 5)
+    controllers.led_by(NOBODY, 5)  # a follower that has not heard who won
+    assert controllers.leader_address == "a:1"
+    controllers.led_by(NOBODY, 6)  # an election is going on
+    assert controllers.leader_address is None
+    controllers.led_by(3, 6)
+    assert controllers.leader_address == "c:1"
+    assert controllers.candidates() == ["c:1", "a:1", "b:1"]
+
+
+def test_a_refusal_that_names_the_leader_is_followed_at_once_whatever_was_known_of_it() -> None:
+    controllers = Controllers(["a:1"])
+    pursuit = Pursuit(controllers)
+    assert pursuit.failed(NotControllerError("no", leader=(2, 7, "b:1"))) == 0
+    assert pursuit.address == "b:1"
+    assert (controllers.leader_id, controllers.leader_epoch) == (2, 7)
+    assert Pursuit(controllers).address == "b:1"
+
+
+def test_two_that_name_each_other_end_a_chase_with_a_pause() -> None:
+    controllers = Controllers(["a:1", "b:1"])
+    pursuit = Pursuit(controllers)
+    pauses = []
+    for epoch in range(20):
+        named = (2, epoch, "b:1") if pursuit.address == "a:1" else (1, epoch, "a:1")
+        pauses.append(pursuit.failed(NotControllerError("no", leader=named)))
+    assert sum(pause > 0 for pause in pauses) >= 5
+
+
+def test_all_are_tried_before_there_is_a_pause_and_pauses_grow_to_a_bound() -> None:
+    pursuit = Pursuit(_three(), pause_ms_max=200)
+    asked, pauses = [], []
+    for _ in range(30):
+        asked.append(pursuit.address)
+        pauses.append(pursuit.failed(_LOST))
+    assert {*asked[:3]} == {"a:1", "b:1", "c:1"}
+    assert [pause > 0 for pause in pauses] == [False, False, True] * 10
+    assert 0.04 <= pauses[2] <= 0.06
+    assert max(pauses) <= 0.24
+
+
+def test_a_pause_ends_when_a_leader_is_heard_of() -> None:
+    async def work() -> None:
+        controllers = _three()
+        pursuit = Pursuit(controllers)
+        waiting = asyncio.create_task(pursuit.pause(600))
+        await asyncio.sleep(0)
+        controllers.led_by(3, 1)
+        async with asyncio.timeout(5):
+            await waiting
+        assert pursuit.address == "c:1"
+
+    asyncio.run(work())
