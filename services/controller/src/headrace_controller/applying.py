@@ -85,8 +85,7 @@ class Applier:
                     epoch = batch.epoch
             except (CorruptMessageError, InvalidRecordError) as error:
                 raise CorruptLogError(
-                    f"the metadata log on this disk is damaged behind offset {position} ({error}): this controller "
-                    "must not go on; format an empty directory and add it as a new voter, or restore this one"
+                    f"the metadata log is damaged behind offset {position}: {error.message}"
                 ) from error
             position = following
             if not at_once:

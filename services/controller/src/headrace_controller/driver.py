@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from headrace_core.errors import (
+    CorruptLogError,
     DiskFullError,
     HeadraceError,
     RequestTimedOutError,
@@ -206,6 +207,11 @@ class ControllerDriver:
                 for watcher in self._turn_watchers:
                     watcher()
                 await asyncio.sleep(0)  # let what arrived meanwhile in, and the answers out
+        except CorruptLogError as error:
+            raise CorruptLogError(
+                f"{error.message}. This controller must not go on: restore its directory, or format an empty one and "
+                "let it join the quorum as a new voter (headrace quorum remove, then add)"
+            ) from error
         finally:
             self._stopping = True
             await self._end_snapshot()

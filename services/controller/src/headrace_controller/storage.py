@@ -44,7 +44,7 @@ from itertools import groupby
 
 from headrace_core.clock import Clock
 from headrace_core.config import INT_MAX, LONG_MAX
-from headrace_core.errors import CorruptLogError, CorruptMessageError, DiskFullError, HeadraceError, StorageError
+from headrace_core.errors import CorruptLogError, DiskFullError, HeadraceError, StorageError
 from headrace_core.log.appending import Append
 from headrace_core.log.config import LogConfig
 from headrace_core.log.directory import LogDirectory
@@ -275,18 +275,9 @@ class MetadataStorage:
     def entries(self, offset: int, end: int, max_bytes: int) -> list[Entry]:
         """As ``LogView`` has it. CorruptLogError: damaged since it was written; it is sent to nobody."""
         data, _ = self.read(offset, end, max_bytes)
-        found = []
-        for position, header in iterate_headers(data):
-            entry = decode_entry(header, data[position : position + header.size])
-            try:
-                check_entry(entry)
-            except CorruptMessageError as error:
-                raise CorruptLogError(
-                    f"{self._log.directory}: offset {header.base_offset} is damaged ({error.message}): this controller "
-                    "must not go on; format an empty directory and add it as a new voter, or restore this one"
-                ) from None
-            found.append(entry)
-        return found
+        return [
+            decode_entry(header, data[position : position + header.size]) for position, header in iterate_headers(data)
+        ]
 
     def _control_entries(self, offset: int) -> Iterator[Entry]:
         """Raft's own entries from ``offset`` to the end."""
@@ -437,9 +428,10 @@ class MetadataStorage:
         return self._log.epochs.epoch_of(offset - 1)
 
     def _check_voters(self, entry: Entry, voters: VoterSet) -> None:
-        """The note of a leader of before any change of the voters names those that the log began with."""
+        """The note of a leader of before any change of the voters names those that the log began with; who joined later
+        was formatted without any."""
         said = {node_id for node_id, _ in leader_change_of(entry).voters}
-        if said - {key.node_id for key in voters}:
+        if len(voters) and said - {key.node_id for key in voters}:
             raise CorruptLogError(
                 f"{self._log.directory}: the log's first leader was elected by the voters {sorted(said)}, but the "
                 f"voters are said to be {voters}: the .checkpoint file with the first voters is missing; put it back"
