@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from headrace import Consumer, LocalCluster, Producer, TopicPartition
-from headrace.errors import IllegalStateError, InvalidArgumentError, UnsupportedVersionError
+from headrace.errors import ClusterStartError, IllegalStateError, InvalidArgumentError, UnsupportedVersionError
+from headrace.local import ClusterDirectory
 
 
 def _send(cluster: LocalCluster, values: list[bytes]) -> None:
@@ -104,11 +106,42 @@ def test_data_given_is_kept_and_found_again(tmp_path: Path) -> None:
         LocalCluster(data=tmp_path / "kept", brokers=3).start()
 
 
-def test_what_is_not_built_is_refused_with_its_reason() -> None:
-    with pytest.raises(UnsupportedVersionError, match="inprocess"):
-        LocalCluster(mode="inprocess")
+def test_what_cannot_be_is_refused_with_its_reason() -> None:
     with pytest.raises(InvalidArgumentError, match="mode='magic'"):
         LocalCluster(mode="magic")  # type: ignore[arg-type]
+
+
+def test_a_cluster_within_this_process(tmp_path: Path) -> None:
+    """Up at once; kept data is found again by a cluster of either kind; a node that was cut short starts again."""
+    values = [b"%d" % number for number in range(100)]
+    threads = threading.active_count()
+    with LocalCluster(mode="inprocess", data=tmp_path / "kept") as cluster:
+        assert [row["pid"] for row in cluster.ps()] == [os.getpid()] * 2
+        assert _alive_of_the_state_file(tmp_path / "kept") == []  # somebody else's `down` must not end this process
+        _send(cluster, values)
+        cluster.kill("broker", 1)
+        assert [row["pid"] for row in cluster.ps()] == [os.getpid(), None]
+        cluster.restart("broker", 1)
+        cluster.restart("controller", 1)
+        assert _read(cluster, 100) == values
+        with pytest.raises(UnsupportedVersionError, match="paused"):
+            cluster.pause("broker", 1)
+    assert threading.active_count() <= threads + 2  # the client's threads stay for the next client
+    with LocalCluster(data=tmp_path / "kept") as cluster:
+        assert _read(cluster, 100) == values
+
+
+def _alive_of_the_state_file(directory: Path) -> list[str]:
+    return [node.name for node in ClusterDirectory(directory).state().nodes if node.alive()]
+
+
+def test_a_node_within_this_process_that_cannot_start_is_explained(tmp_path: Path) -> None:
+    with LocalCluster(mode="inprocess", data=tmp_path / "kept"):
+        pass
+    (tmp_path / "kept" / "broker-1" / "meta.properties").write_text("scribbled over\n")
+    with pytest.raises(ClusterStartError, match=r"meta\.properties"):
+        LocalCluster(mode="inprocess", data=tmp_path / "kept").start()
+    assert _alive_of_the_state_file(tmp_path / "kept") == []
 
 
 _OWNER = """

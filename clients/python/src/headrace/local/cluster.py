@@ -3,7 +3,8 @@
     with LocalCluster(brokers=1) as cluster:
         producer = Producer(bootstrap_servers=cluster.bootstrap_servers)
 
-The nodes are the production ones, each a process of its own, on loopback, on free ports. Without ``data`` everything
+The nodes are the production ones, each a process of its own (or all in this one), on loopback, on free ports. Without
+``data`` everything
 lives in a temporary directory that goes with the cluster.
 """
 
@@ -21,7 +22,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal
 
-from headrace_core.errors import IllegalStateError, InvalidArgumentError, UnsupportedVersionError
+from headrace_core.errors import IllegalStateError, InvalidArgumentError
 
 from . import guardian
 from .directory import ClusterDirectory, Topology
@@ -45,8 +46,11 @@ class LocalCluster:
     ``config``: keys laid over every node's configuration, dotted or snake_case. ``coordinators`` are accepted, but none
     is built yet, so none starts (a warning says so).
 
-    Raises UnsupportedVersionError for what is not built yet (``mode="inprocess"``), InvalidArgumentError for what never
-    works; ``start`` raises ClusterStartError, which quotes the failing node's log.
+    ``mode``: "process" starts real processes; "inprocess" runs the same services in a thread of this one: up in
+    a fraction of a second, but nothing can be paused, and ``kill`` cancels instead of killing.
+
+    Raises InvalidArgumentError for what never works; ``start`` raises ClusterStartError, which quotes the failing
+    node's log.
     """
 
     def __init__(
@@ -62,9 +66,7 @@ class LocalCluster:
         start_timeout_s: float = 30.0,
         stop_timeout_s: float = 20.0,
     ) -> None:
-        if mode == "inprocess":
-            raise UnsupportedVersionError("mode='inprocess' is not built yet; mode='process' runs the same code")
-        if mode != "process":
+        if mode not in ("process", "inprocess"):
             raise InvalidArgumentError(f"mode={mode!r}: must be 'process' or 'inprocess'")
         if coordinators < 0:
             raise InvalidArgumentError(f"coordinators={coordinators}: must not be negative")
@@ -79,6 +81,7 @@ class LocalCluster:
         )
         self._topology.check()
         self._data = Path(data) if data is not None else None
+        self._is_in_process = mode == "inprocess"
         self._start_timeout_s, self._stop_timeout_s = start_timeout_s, stop_timeout_s
         self._cluster: ClusterDirectory | None = None
         self._bootstrap_servers = ""
@@ -93,9 +96,7 @@ class LocalCluster:
             raise IllegalStateError("this LocalCluster is running already")
         temporary = self._data is None
         directory = Path(tempfile.mkdtemp(prefix="headrace-")) if self._data is None else self._data
-        cluster = ClusterDirectory(
-            directory, start_timeout_s=self._start_timeout_s, stop_timeout_s=self._stop_timeout_s
-        )
+        cluster = self._made(directory)
         try:
             started = cluster.up(self._topology, exclusive=True)
         except BaseException:
@@ -108,6 +109,14 @@ class LocalCluster:
         # For those who forget stop(): at garbage collection, or when the interpreter ends.
         self._finalizer = weakref.finalize(self, _end, cluster, temporary, os.getpid())
         return self
+
+    def _made(self, directory: Path) -> ClusterDirectory:
+        made: type[ClusterDirectory] = ClusterDirectory
+        if self._is_in_process:
+            from .inprocess import InProcessDirectory  # with it come asyncio and the services
+
+            made = InProcessDirectory
+        return made(directory, start_timeout_s=self._start_timeout_s, stop_timeout_s=self._stop_timeout_s)
 
     def stop(self) -> None:
         """Stop the nodes cleanly (brokers first), delete temporary data. Stopping twice is fine."""

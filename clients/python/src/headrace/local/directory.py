@@ -14,7 +14,7 @@ import contextlib
 import shutil
 import signal
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ from . import growing, overrides, ports
 from . import nodes as node_files
 from .health import answers, is_serving
 from .processes import spawn
-from .state import ROLES, ClusterState, Node, StateFile
+from .state import ROLES, ClusterState, Life, Node, StateFile
 
 HOST = "127.0.0.1"
 _PORT_TRIES = 6
@@ -255,7 +255,7 @@ class ClusterDirectory:
                 begun.append(
                     replace(
                         node,
-                        process=spawn(self._command(self.directory, node), log=log, directory=self.directory),
+                        process=self._spawn(node, log),
                     )
                 )
                 state = state.with_node(begun[-1])
@@ -266,6 +266,9 @@ class ClusterDirectory:
             raise
         return Started(state, tuple(begun))
 
+    def _spawn(self, node: Node, log: Path) -> Life:
+        return spawn(self._command(self.directory, node), log=log, directory=self.directory)
+
     def _check_ports(self, node: Node) -> None:
         for port in (node.port, node.internal_port):
             if not ports.is_free(port, node.host):
@@ -273,7 +276,7 @@ class ClusterDirectory:
                     f"{node.role} {node.id} needs {node.host}:{port}, but something else listens there; stop it first"
                 )
 
-    def _wait_serving(self, state: ClusterState, begun: Iterable[Node]) -> None:
+    def _wait_serving(self, state: ClusterState, begun: Sequence[Node]) -> None:
         deadline = time.monotonic() + self.start_timeout_s
         waiting = [node for node in state.nodes if node in begun or node.alive()]
         while waiting:

@@ -11,11 +11,12 @@ import contextlib
 import fcntl
 import json
 import os
+import signal
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from headrace_core.errors import ClusterStartError, InvalidArgumentError
 
@@ -23,6 +24,25 @@ from .processes import ProcessId
 
 _VERSION = 1
 ROLES = ("controller", "broker", "coordinator")
+
+
+class Life(Protocol):
+    """A node that was started: a process by its identity (processes.py), or a node within this one (inprocess.py)."""
+
+    @property
+    def pid(self) -> int: ...
+
+    def alive(self) -> bool:
+        """Is it still running?"""
+        ...
+
+    def signal(self, number: signal.Signals) -> bool:
+        """False when it is gone."""
+        ...
+
+    def wait(self, timeout_s: float) -> bool:
+        """Wait until it is gone; True when it is."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +55,7 @@ class Node:
     port: int  # the client listener
     internal_port: int
     data_dirs: tuple[str, ...]
-    process: ProcessId | None = None  # the last one that was started, alive or not
+    process: Life | None = None  # the last one that was started, alive or not
     #: Of a controller: it was added to a cluster that lives, and is not a voter yet.
     joining: bool = False
 
