@@ -7,9 +7,12 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+from solo_broker import SoloBroker
 
 from headrace_broker.app import Broker
+from headrace_core.log.checkpoints import CLEAN_SHUTDOWN, CleanShutdown, write_clean_shutdown
 from headrace_core.node.config import NodeConfig
+from headrace_core.testing.crashing_fs import CrashingFileSystem
 from headrace_core.types import TopicPartition
 
 
@@ -30,5 +33,23 @@ def test_logs_are_closed_though_upkeep_does_not_stop(tmp_path: Path, monkeypatch
         monkeypatch.setattr(broker.storage, "close", close)
         await broker.stop()
         assert closed == [-1]
+
+    asyncio.run(scenario())
+
+
+def test_a_broker_knows_the_epoch_it_stopped_cleanly_with_in_all_of_its_directories() -> None:
+    """KIP-966: it tells the controllers at its next registration, which take it out of the eligible leaders if not."""
+
+    async def scenario() -> None:
+        fs = CrashingFileSystem()
+        roots = ("/one", "/two")
+        async with SoloBroker(fs, *roots) as broker:
+            assert broker.storage.clean_shutdown_epoch() is None, "nobody has stopped yet"
+        again = SoloBroker(fs, *roots)
+        assert again.storage.clean_shutdown_epoch() == 1
+        write_clean_shutdown(fs, "/two", CleanShutdown(2))
+        assert again.storage.clean_shutdown_epoch() is None, "of two lives"
+        fs.remove(f"/two/{CLEAN_SHUTDOWN}")
+        assert again.storage.clean_shutdown_epoch() is None, "one of them was not closed"
 
     asyncio.run(scenario())

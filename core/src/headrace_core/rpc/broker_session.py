@@ -54,7 +54,10 @@ _REGISTER_TIMEOUT_S = 5.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerRegistration:
-    """Who the broker is. Ids have 16 bytes, ``incarnation_id`` is new at each start. Endpoints: name, host, port."""
+    """Who the broker is. Ids have 16 bytes, ``incarnation_id`` is new at each start. Endpoints: name, host, port.
+
+    ``previous_broker_epoch``: that of the life that stopped cleanly, None if the last one did not (KIP-966);
+    ``default_log_flush``: the log.flush of its properties file."""
 
     cluster_id: str
     incarnation_id: bytes
@@ -62,6 +65,8 @@ class BrokerRegistration:
     endpoints: tuple[tuple[str, str, int], ...]
     rack: str | None = None
     wanted_broker_id: int = -1
+    previous_broker_epoch: int | None = None
+    default_log_flush: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,6 +217,8 @@ class BrokerSession:
             ],
             rack=who.rack or "",
             wanted_broker_id=who.wanted_broker_id,
+            previous_broker_epoch=who.previous_broker_epoch,
+            default_log_flush=who.default_log_flush,
             features=[
                 cluster_pb2.FeatureRange(name=each.name, min_level=each.min_level, max_level=each.max_level)
                 for each in SUPPORTED_FEATURES

@@ -272,6 +272,8 @@ class Broker:
                 endpoints=tuple((listener.name, listener.host, listener.port) for listener in told),
                 rack=config.values["broker.rack"],
                 wanted_broker_id=config.node_id,
+                previous_broker_epoch=self.storage.clean_shutdown_epoch(),
+                default_log_flush=str(config.values["log.flush"]),
             ),
             heartbeat_interval_ms=config.values["broker.heartbeat.interval.ms"],
             answer_timeout_ms=config.values["broker.session.timeout.ms"] / 2,

@@ -24,6 +24,7 @@ from headrace_core.errors import (
     StorageError,
 )
 from headrace_core.log import LogConfig, PartitionLog
+from headrace_core.log.checkpoints import read_clean_shutdown
 from headrace_core.log.directory import LogDirectory
 from headrace_core.log.files import FileSystem
 from headrace_core.log.progress import OpeningProgress
@@ -122,6 +123,16 @@ class Storage:
         order of log.dirs. Raises as ``directories.identify``."""
         self._is_identified = True
         return identify(self._fs, self._held, node_id=node_id)
+
+    def clean_shutdown_epoch(self) -> int | None:
+        """The broker epoch of the life that stopped cleanly in every directory that is there (KIP-966); None: it did
+        not. To be asked before ``open``, which takes the markers away."""
+        try:
+            stops = [read_clean_shutdown(self._fs, held.root) for held in self._held if held.failure is None]
+        except OSError:  # opening the directory will say so
+            return None
+        epochs = {None if stop is None else stop.broker_epoch for stop in stops}
+        return epochs.pop() if len(epochs) == 1 else None
 
     async def open(self, settings_of: Callable[[str], LogConfig]) -> None:
         """Lock every directory and open every log, recovering those that need it, in threads. A directory that cannot
