@@ -4,8 +4,7 @@
         producer = Producer(bootstrap_servers=cluster.bootstrap_servers)
 
 The nodes are the production ones, each a process of its own (or all in this one), on loopback, on free ports. Without
-``data`` everything
-lives in a temporary directory that goes with the cluster.
+``data`` everything lives in a temporary directory that goes with the cluster.
 """
 
 from __future__ import annotations
