@@ -49,7 +49,7 @@ def test_a_broker_knows_the_epoch_it_stopped_cleanly_with_in_all_of_its_director
         assert again.storage.clean_shutdown_epoch() == 1
         write_clean_shutdown(fs, "/two", CleanShutdown(2))
         assert again.storage.clean_shutdown_epoch() is None, "of two lives"
-        fs.remove(f"/two/{CLEAN_SHUTDOWN}")
+        fs.unlink(f"/two/{CLEAN_SHUTDOWN}")
         assert again.storage.clean_shutdown_epoch() is None, "one of them was not closed"
 
     asyncio.run(scenario())
