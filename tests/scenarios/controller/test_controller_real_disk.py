@@ -15,6 +15,7 @@ import grpc
 import pytest
 
 from headrace_core.errors import DiskFullError
+from headrace_core.metadata import METADATA_VERSION
 from headrace_protos.v1 import admin_pb2, admin_pb2_grpc, cluster_pb2, cluster_pb2_grpc, metadata_pb2, metadata_pb2_grpc
 
 DISK_BYTES = 8 * 1024 * 1024
@@ -65,6 +66,7 @@ class Client:
             cluster_id="scenario", incarnation_id=os.urandom(16), directory_ids=[os.urandom(16)], wanted_broker_id=-1
         )
         request.endpoints.add(listener="client", host="127.0.0.1", port=9)
+        request.features.add(name="metadata.version", min_level=1, max_level=METADATA_VERSION)
         self.registered = self.cluster.RegisterBroker(request, timeout=WAIT_S, wait_for_ready=True)
         assert not self.beat()
 

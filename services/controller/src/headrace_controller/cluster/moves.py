@@ -10,19 +10,21 @@
 Cancelled, it goes back to the replicas that are not ``adding``. The order that they had is not known any more, as with
 Kafka: those that were to stay come first.
 
-A replica that leaves takes a leader epoch with it: whatever it still sends or fetches is fenced (Kafka does the same).
+Who is in sync and who leads after each step is elections.py's matter. A replica that leaves takes a leader epoch with
+it, so whatever it still sends or fetches is fenced (Kafka does the same).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+import msgspec
+
 from headrace_core.errors import InvalidReplicaAssignmentError
-from headrace_core.metadata import MetadataImage, PartitionChangeRecord, PartitionImage
-from headrace_core.metadata.configs import topic_value
-from headrace_core.types import NO_LEADER
+from headrace_core.metadata import PartitionChangeRecord, PartitionImage, TopicImage
 
 from .directories import first_directories
+from .elections import Electorate, settled
 
 #: (topic id, partition number)
 Key = tuple[bytes, int]
@@ -33,50 +35,36 @@ def added_by(partition: PartitionImage, targets: Sequence[int]) -> tuple[int, ..
     return tuple(each for each in targets if each not in partition.replicas or each in partition.adding)
 
 
-def begun(image: MetadataImage, key: Key, targets: tuple[int, ...]) -> PartitionChangeRecord | None:
+def begun(electorate: Electorate, key: Key, targets: tuple[int, ...]) -> PartitionChangeRecord | None:
     """The reassignment begins, or another takes its place; None: the partition is so already."""
-    partition = image.topics[key[0]].partitions[key[1]]
-    adding = added_by(partition, targets)
+    topic, partition = _found(electorate, key)
     removing = tuple(each for each in partition.replicas if each not in targets)
-    replicas = (*targets, *removing)
-    if (replicas, adding, removing) == (partition.replicas, partition.adding, partition.removing):
-        return None
-    return PartitionChangeRecord(
-        topic_id=key[0],
-        partition=key[1],
-        partition_epoch=partition.partition_epoch + 1,
-        replicas=replicas,
-        directories=tuple(_directory(image, partition, each) for each in replicas),
-        adding=adding,
-        removing=removing,
-    )
+    wanted = _with_replicas(electorate, partition, (*targets, *removing), added_by(partition, targets), removing)
+    return settled(electorate, topic, key[1], wanted)
 
 
-def cancelled(image: MetadataImage, key: Key) -> PartitionChangeRecord:
+def cancelled(electorate: Electorate, key: Key) -> PartitionChangeRecord | None:
     """Back to where it was. InvalidReplicaAssignmentError: only replicas that would go are in sync."""
-    partition = image.topics[key[0]].partitions[key[1]]
+    topic, partition = _found(electorate, key)
     stay = tuple(each for each in partition.replicas if each not in partition.adding)
-    isr = tuple(each for each in partition.isr if each in stay)
-    if not isr:
+    if partition.isr and not set(partition.isr).intersection(stay):
         raise InvalidReplicaAssignmentError(
-            f"the reassignment cannot be cancelled: only broker {', '.join(map(str, partition.isr))} is in sync, which "
-            "it is bringing; wait until one of the former replicas has caught up, or let it go on"
+            f"the reassignment of {topic.name}-{key[1]} cannot be cancelled: only broker "
+            f"{', '.join(map(str, partition.isr))} is in sync, which it is bringing; wait until one of the former "
+            "replicas has caught up, or let it go on"
         )
-    return _settled(image, key, partition, stay, isr)
+    return settled(electorate, topic, key[1], _with_replicas(electorate, partition, stay))
 
 
-def completed(image: MetadataImage, key: Key) -> PartitionChangeRecord | None:
+def completed(electorate: Electorate, key: Key) -> PartitionChangeRecord | None:
     """The last step, if everything that it waits for is so; None: not yet, or nothing is under way."""
-    partition = image.topics[key[0]].partitions[key[1]]
+    topic, partition = _found(electorate, key)
     if not (partition.adding or partition.removing):
         return None
     targets = tuple(each for each in partition.replicas if each not in partition.removing)
-    isr = tuple(each for each in partition.isr if each in targets)
-    if not (have_arrived(partition) and is_enough(image, key, partition, targets, isr)):
+    if not (have_arrived(partition) and is_enough(electorate, topic, partition, targets)):
         return None
-    if not any(image.is_available(partition, each) for each in isr):
-        return None  # there would be no leader; the replica that leads now goes on
-    return _settled(image, key, partition, targets, isr)
+    return settled(electorate, topic, key[1], _with_replicas(electorate, partition, targets))
 
 
 def have_arrived(partition: PartitionImage) -> bool:
@@ -84,43 +72,37 @@ def have_arrived(partition: PartitionImage) -> bool:
     return set(partition.adding) <= set(partition.isr)
 
 
-def is_enough(
-    image: MetadataImage, key: Key, partition: PartitionImage, targets: tuple[int, ...], isr: tuple[int, ...]
-) -> bool:
-    """Guard: the in-sync set of what stays has a member, and is not too small for acks=all if it is not so now."""
-    needed = min(topic_value(image, image.topics[key[0]].name, "min.insync.replicas"), len(targets))
-    return bool(isr) and (len(isr) >= needed or len(partition.isr) < needed)
+def is_enough(electorate: Electorate, topic: TopicImage, partition: PartitionImage, targets: tuple[int, ...]) -> bool:
+    """Guard: among what stays somebody in sync works, who can lead; and there are enough for acks=all, if there are
+    enough now."""
+    stay = [each for each in partition.isr if each in targets and electorate.works(partition, each)]
+    needed = electorate.minimum(topic, msgspec.structs.replace(partition, replicas=targets))
+    return bool(stay) and (len(stay) >= needed or len(partition.isr) < needed)
 
 
-def _settled(
-    image: MetadataImage, key: Key, partition: PartitionImage, replicas: tuple[int, ...], isr: tuple[int, ...]
-) -> PartitionChangeRecord:
-    """No reassignment any more: ``replicas`` stay, and nobody else is in sync, eligible, or leads."""
-    leader = partition.leader
-    if leader not in isr:
-        able = (each for each in replicas if each in isr and image.is_available(partition, each))
-        leader = next(able, NO_LEADER)
-    someone_left = set(replicas) < set(partition.replicas)
-    fences = someone_left or leader != partition.leader
-    elr = tuple(each for each in partition.elr if each in replicas)
-    last_known = tuple(each for each in partition.last_known_elr if each in replicas)
-    return PartitionChangeRecord(
-        topic_id=key[0],
-        partition=key[1],
-        partition_epoch=partition.partition_epoch + 1,
-        leader=leader if fences else None,
-        leader_epoch=partition.leader_epoch + 1 if fences else None,
-        isr=isr if isr != partition.isr else None,
+def _found(electorate: Electorate, key: Key) -> tuple[TopicImage, PartitionImage]:
+    topic = electorate.image.topics[key[0]]
+    return topic, topic.partitions[key[1]]
+
+
+def _with_replicas(
+    electorate: Electorate,
+    partition: PartitionImage,
+    replicas: tuple[int, ...],
+    adding: tuple[int, ...] = (),
+    removing: tuple[int, ...] = (),
+) -> PartitionImage:
+    return msgspec.structs.replace(
+        partition,
         replicas=replicas,
-        directories=tuple(partition.directory_of(each) for each in replicas),
-        elr=elr if elr != partition.elr else None,
-        last_known_elr=last_known if last_known != partition.last_known_elr else None,
-        adding=(),
-        removing=(),
+        directories=tuple(_directory(electorate, partition, each) for each in replicas),
+        adding=adding,
+        removing=removing,
+        last_known_elr=tuple(each for each in partition.last_known_elr if each in replicas),
     )
 
 
-def _directory(image: MetadataImage, partition: PartitionImage, replica: int) -> bytes:
+def _directory(electorate: Electorate, partition: PartitionImage, replica: int) -> bytes:
     if replica in partition.replicas:
         return partition.directory_of(replica)
-    return first_directories(image, (replica,))[0]
+    return first_directories(electorate.image, (replica,))[0]

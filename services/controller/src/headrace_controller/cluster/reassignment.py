@@ -38,6 +38,7 @@ from headrace_core.metadata import (
 from . import moves, throttles
 from .balancing import is_enabled
 from .decision import Decision, View
+from .elections import Electorate
 from .ledger_requests import AlterPartitionReassignments, Reassignment, ReassignmentResult
 from .moves import Key
 from .rebalance import settled_replicas
@@ -219,6 +220,7 @@ class _Steps:
         self.ended: set[Key] = set()
         self._queued = len(view.image.ledger.queued)
         self._copies = _copies(view.image)
+        self._electorate = Electorate(view.image, view.settings)
 
     def move(self, key: Key, wanted: QueuedReassignment) -> None:
         """Begins it, or puts it (leaves it) in the queue while its brokers have their hands full."""
@@ -233,26 +235,27 @@ class _Steps:
             return
         if waits is not None:
             self.drop(key)
-        change = moves.begun(image, key, wanted.targets)
+        change = moves.begun(self._electorate, key, wanted.targets)
         if change is None:
             return
         self._copies.update(brokers)
         self.records.append(change)
         after = image.apply([change], image.next_offset + 1)
-        done = moves.completed(after, key)
+        if key not in after.ledger.reassigning:  # nothing is added, nothing goes
+            self.ended.add(key)
+            return
+        done = moves.completed(Electorate(after, self.view.settings), key)
         if done is not None:
             self.records.append(done)
             self.ended.add(key)
-        elif change.adding or change.removing:
-            self.begun[key] = Copying.of(change)
-        elif key in image.ledger.reassigning:
-            self.ended.add(key)
+        else:
+            self.begun[key] = Copying.of(after.topics[key[0]].partitions[key[1]])
 
     def cancel(self, key: Key, name: str) -> None:
         """NoReassignmentInProgressError, InvalidReplicaAssignmentError."""
         ledger = self.view.image.ledger
         if key in ledger.reassigning:
-            self.records.append(moves.cancelled(self.view.image, key))
+            self._record(moves.cancelled(self._electorate, key))
             self.ended.add(key)
         elif key not in ledger.queued:
             raise NoReassignmentInProgressError(f"{name} is not being reassigned, so there is nothing to cancel")
@@ -265,10 +268,14 @@ class _Steps:
         self._queued -= 1
 
     def complete(self, key: Key) -> None:
-        done = moves.completed(self.view.image, key)
+        done = moves.completed(self._electorate, key)
         if done is not None:
             self.records.append(done)
             self.ended.add(key)
+
+    def _record(self, record: MetadataRecord | None) -> None:
+        assert record is not None, "ending a reassignment always changes the partition"
+        self.records.append(record)
 
     def finish(self, bytes_per_s: int | None = None) -> tuple[MetadataRecord, ...]:
         image = self.view.image

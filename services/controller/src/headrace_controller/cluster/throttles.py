@@ -19,7 +19,7 @@ from headrace_core.metadata import (
     ConfigResourceType,
     MetadataImage,
     MetadataRecord,
-    PartitionChangeRecord,
+    PartitionImage,
     ReassignmentThrottleRecord,
 )
 
@@ -37,10 +37,9 @@ class Copying:
     fetchers: tuple[int, ...]
 
     @classmethod
-    def of(cls, change: PartitionChangeRecord) -> Copying:
-        """What a reassignment that begins brings about."""
-        fetchers = change.adding or ()
-        return cls(tuple(each for each in change.replicas or () if each not in fetchers), fetchers)
+    def of(cls, partition: PartitionImage) -> Copying:
+        """What the partition's reassignment brings about."""
+        return cls(tuple(each for each in partition.replicas if each not in partition.adding), partition.adding)
 
 
 def follow(
@@ -59,7 +58,11 @@ def follow(
         rate = 0
     if rate == before.bytes_per_s == 0:
         return []
-    moving = {key: _copying(image, key) for key in image.ledger.reassigning if key not in ended}
+    moving = {
+        (topic_id, number): Copying.of(image.topics[topic_id].partitions[number])
+        for topic_id, number in image.ledger.reassigning
+        if (topic_id, number) not in ended
+    }
     moving.update(begun)
     if rate == 0:
         records = _lists(image, {}, ended={*moving, *ended})
@@ -73,12 +76,6 @@ def follow(
     if (now.bytes_per_s, now.broker_ids) != (before.bytes_per_s, before.broker_ids):
         records.append(now)
     return records
-
-
-def _copying(image: MetadataImage, key: Key) -> Copying:
-    partition = image.topics[key[0]].partitions[key[1]]
-    senders = tuple(each for each in partition.replicas if each not in partition.adding)
-    return Copying(senders, partition.adding)
 
 
 def _rates(image: MetadataImage, broker_ids: Iterable[int], rate: int | None) -> list[MetadataRecord]:

@@ -32,11 +32,13 @@ from ..cluster.requests import (
     OpKind,
 )
 from ..driver import ControllerDriver
+from .features import FeatureCalls
+from .reassignment import ReassignmentCalls
 
 _ITEMS_MAX = 100_000
 
 
-class AdminHandler(admin_pb2_grpc.AdminServicer):
+class AdminHandler(ReassignmentCalls, FeatureCalls, admin_pb2_grpc.AdminServicer):
     """``given``: what this controller's own properties file sets; its topic defaults are shown as static values."""
 
     def __init__(self, driver: ControllerDriver, given: Mapping[str, Any]) -> None:

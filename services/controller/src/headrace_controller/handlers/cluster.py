@@ -6,13 +6,14 @@ import asyncio
 import itertools
 from typing import Any
 
-from headrace_core.errors import HeadraceError, ServerShuttingDownError
+from headrace_core.errors import HeadraceError, InconsistentClusterIdError, ServerShuttingDownError
 from headrace_core.metadata import BrokerEndpoint
 from headrace_core.rpc.server import Listener
 from headrace_core.rpc.status import error_to_proto
 from headrace_core.rpc.streams import ServerStream, StreamHandler
 from headrace_protos.v1 import cluster_pb2, cluster_pb2_grpc
 
+from ..cluster.ledger_requests import AllocateProducerIds, RegisterController
 from ..cluster.requests import (
     AlteredPartition,
     AlterPartition,
@@ -23,6 +24,7 @@ from ..cluster.requests import (
     RegisterBroker,
 )
 from ..driver import ControllerDriver
+from .features import feature_ranges
 from .follow import FollowService
 
 
@@ -48,10 +50,9 @@ class ClusterHandler(cluster_pb2_grpc.ClusterServicer):
                 endpoints=tuple(BrokerEndpoint(item.listener, item.host, item.port) for item in request.endpoints),
                 rack=request.rack or None,
                 wanted_broker_id=request.wanted_broker_id,
-                previous_broker_epoch=request.previous_broker_epoch
-                if request.HasField("previous_broker_epoch")
-                else -1,
+                previous_broker_epoch=request.previous_broker_epoch if has_stopped_cleanly else -1,
                 default_log_flush=request.default_log_flush,
+                features=feature_ranges(request.features),
             )
         )
         registered = answer.reply
@@ -60,6 +61,20 @@ class ClusterHandler(cluster_pb2_grpc.ClusterServicer):
             broker_epoch=registered.broker_epoch,
             metadata_offset=registered.broker_epoch + 1,
         )
+
+    async def RegisterController(self, request: cluster_pb2.RegisterControllerRequest, context: Any) -> Any:
+        if request.cluster_id != self._driver.image.cluster_id:
+            raise InconsistentClusterIdError(
+                f"this is cluster {self._driver.image.cluster_id}, not {request.cluster_id}"
+            )
+        answer = await self._driver.ask(
+            RegisterController(request.controller_id, request.directory_id, feature_ranges(request.features))
+        )
+        return cluster_pb2.RegisterControllerResponse(metadata_offset=answer.metadata_offset)
+
+    async def AllocateProducerIds(self, request: cluster_pb2.AllocateProducerIdsRequest, context: Any) -> Any:
+        answer = await self._driver.ask(AllocateProducerIds(request.broker_id, request.broker_epoch))
+        return cluster_pb2.AllocateProducerIdsResponse(first=answer.reply.first, length=answer.reply.length)
 
     async def BrokerHeartbeat(self, request: Any, context: Any) -> None:
         stream: ServerStream[cluster_pb2.BrokerHeartbeatRequest, cluster_pb2.BrokerHeartbeatResponse] = ServerStream(
