@@ -44,7 +44,7 @@ class SnapshotSchedule:
             return None
         self._last_ms = now_ms
         newest = self._storage.newest_snapshot()
-        term = log.term_below(image.next_offset)
+        term = log.term_below(image.next_offset) if image.next_offset else None  # a life whose log is not known yet
         if term is None or (newest is not None and newest.place.offset >= image.next_offset):
             return None  # nothing is new
         self._bytes = 0
