@@ -356,6 +356,9 @@ class LogConfig:
     max_compaction_lag_ms: int = LONG_MAX
     #: Of tombstones in a compacted log.
     delete_retention_ms: int = 86_400_000
+    #: A last batch that is whole and wrong is damage, no torn tail (the metadata log: a voter must not forget what it
+    #: acknowledged).
+    refuse_whole_tail: bool = False
 
     def __post_init__(self) -> None:
         if self.segment_bytes > INT_MAX or self.segment_index_bytes < 12:

@@ -25,14 +25,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
-from ..errors import CorruptLogError, CorruptMessageError, HeadraceError
-from ..records import HEADER_BYTES, BatchHeader, Record, check_batch, decode_batch, read_header
+from ..errors import CorruptLogError, HeadraceError
+from ..records import HEADER_BYTES, BatchHeader, Record, decode_batch, read_header
 from .checkpoints import PARTITION_METADATA, decode_checkpoint, read_partition_metadata
 from .contents import Kind, kind_of, log_directories_in, partitions_in, recovery_point_of, segments_in
 from .epochs import LEADER_EPOCH_FILE, EpochStart, parse_epochs
 from .files import File, FileSystem, RealFileSystem, read_file
 from .index import OFFSET_ENTRY, TIME_ENTRY
-from .recovery import Scan, Verdict, find_sound_batch, has_hole, judge, scan
+from .recovery import Scan, Verdict, find_sound_batch, is_cut_short, judge, scan
 from .segment import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, BatchMeta
 
 
@@ -164,8 +164,6 @@ def is_last_segment(fs: FileSystem, path: str) -> bool:
     return segments_in(fs.listdir(os.path.dirname(path) or "."))[-1:] == [_base_offset(path)]
 
 
-#: A tail that ends with so many zeros was never written.
-_ZEROS = 8
 #: Of a batch that is whole and wrong, where the next start will cut it off.
 WOULD_BE_CUT = (
     "it is above the recovery point, so the broker would take it for a torn tail and cut it when it starts: copy the "
@@ -190,7 +188,7 @@ def torn_tail(file: File, found: Scan, *, recovery_point: int, is_last: bool) ->
     judgement = judge(file, found, recovery_point=recovery_point, is_last=is_last)
     if judgement.verdict is not Verdict.TORN:
         return None
-    if not _is_cut_short(file, found):
+    if not is_cut_short(file, found):
         return Problem(
             file.path, found.end, found.next_offset, f"{found.problem}; no sound batch follows", WOULD_BE_CUT
         )
@@ -202,26 +200,6 @@ def torn_tail(file: File, found: Scan, *, recovery_point: int, is_last: bool) ->
         f"nothing to do: the broker cuts these {found.file_size - found.end} bytes when it starts; nothing that was "
         "acknowledged is in what a crash cut short, unless log.flush=os",
     )
-
-
-def _is_cut_short(file: File, found: Scan) -> bool:
-    """Does the end of the file look like what a crash leaves: a batch whose end is missing, or zeros in the place of
-    blocks that never reached the disk?"""
-    rest = file.pread(found.file_size - found.end, found.end)
-    if len(rest) < HEADER_BYTES or not any(rest[-_ZEROS:]) or has_hole(file, found.end, found.file_size):
-        return True
-    try:
-        size = read_header(rest).size
-    except CorruptMessageError:
-        return False
-    if size <= len(rest):
-        return False
-    whole = rest[:8] + (len(rest) - 12).to_bytes(4, "big") + rest[12:]  # is it only the length that is wrong?
-    try:
-        check_batch(whole)
-    except CorruptMessageError:
-        return True
-    return False
 
 
 def _base_offset(path: str) -> int:

@@ -17,7 +17,7 @@ from .config import LogConfig
 from .epochs import EpochStart, LeaderEpochs, with_epoch
 from .files import NO_SPACE, FileSystem
 from .progress import OpeningMeter
-from .recovery import Scan, Verdict, judge, scan
+from .recovery import Scan, Verdict, is_cut_short, judge, scan
 from .segment import AHEAD_FROM_BYTES, INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, LogSegment, segment_name
 from .walking import show_compaction
 
@@ -291,6 +291,8 @@ def _scan_unflushed(
         if judgement.verdict is Verdict.CORRUPT:
             raise opening.corrupt(segment, judgement.why)
         if judgement.verdict is Verdict.TORN:
+            if opening.config.refuse_whole_tail and not is_cut_short(segment.log, found):
+                raise opening.corrupt(segment, f"{judgement.why}; but the batch is whole: it has rotted")
             opening.notes.append(
                 f"{segment.path}: cut at position {found.end} (offset {found.next_offset}), "
                 f"{found.file_size - found.end} bytes: {judgement.why}"

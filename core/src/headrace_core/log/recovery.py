@@ -42,6 +42,8 @@ _BLOCK_BYTES = 4096
 #: A batch begins with its offset, whose upper bytes are zeros anyway.
 _MIN_HOLE_BYTES = 8
 _ZERO_BLOCK = bytes(_BLOCK_BYTES)
+#: A tail that ends with so many zeros was never written.
+_ZEROS = 8
 _MAGIC_AT = 16
 _BASE_OFFSET = struct.Struct(">q")
 
@@ -204,4 +206,24 @@ def has_hole(file: File, start: int, end: int) -> bool:
         for block in range(0, len(window) - _BLOCK_BYTES + 1, _BLOCK_BYTES):
             if window.startswith(_ZERO_BLOCK, block):
                 return True
+    return False
+
+
+def is_cut_short(file: File, found: Scan) -> bool:
+    """Does the end of the file look like what a crash leaves: a batch whose end is missing, or zeros in the place of
+    blocks that never reached the disk?"""
+    rest = file.pread(found.file_size - found.end, found.end)
+    if len(rest) < HEADER_BYTES or not any(rest[-_ZEROS:]) or has_hole(file, found.end, found.file_size):
+        return True
+    try:
+        size = read_header(rest).size
+    except CorruptMessageError:
+        return False
+    if size <= len(rest):
+        return False
+    whole = rest[:8] + (len(rest) - 12).to_bytes(4, "big") + rest[12:]  # is it only the length that is wrong?
+    try:
+        check_batch(whole)
+    except CorruptMessageError:
+        return True
     return False

@@ -5,7 +5,8 @@
     __cluster_metadata-0/quorum-state     term and vote (quorum_state.py)
 
 The directory is locked while a controller owns it. A torn tail of the log is cut when it is opened; damage before the
-tail is CorruptLogError, and the controller does not start: a metadata log with a hole must never be served.
+tail is CorruptLogError, and the controller does not start: a metadata log with a hole must never be served. So is a
+last batch that is there as a whole and wrong: it was not torn, it has rotted, and its voter may have acknowledged it.
 
 **The log begins behind the snapshot before the newest one.** So a follower that is a little behind finds what it lacks
 in the log, and a newest snapshot that has rotted is made good by the one before it and the log between the two.
@@ -90,6 +91,7 @@ _LOG_CONFIG = LogConfig(
     retention_ms=None,
     cleanup_delete=False,
     file_delete_delay_ms=0,
+    refuse_whole_tail=True,
 )
 
 
