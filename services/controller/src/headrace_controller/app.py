@@ -29,11 +29,13 @@ from .handlers.cluster import ClusterHandler
 from .handlers.follow import FollowService
 from .handlers.forwarding import AdminThroughAnyController
 from .handlers.metadata import MetadataHandler
+from .handlers.raft import RaftHandler
 from .health import Health
 from .observed_log import ObservedLog
 from .quorum_controller import QuorumController, QuorumSettings
 from .raft import VoterSet
 from .storage import MetadataStorage
+from .transport.links import PeerLinks
 
 logger = logging.getLogger("headrace.controller")
 
@@ -84,17 +86,20 @@ async def serve(config: NodeConfig, stop: asyncio.Event) -> None:
     clean = False
     try:
         _check_voters(config, storage)
-        driver = _make_driver(config, storage, clock, emitter)
+        driver, links = _make_driver(config, storage, clock, emitter)
         driver.start()
-        handlers = _Handlers(config, driver, storage, clock)
+        handlers = _Handlers(config, driver, storage, links, clock)
         listeners = handlers.listeners()
         health = Health(driver.controller, listeners)
         driver.on_turn(health.look)
-        tasks = [asyncio.create_task(driver.run(), name="controller driver")]
+        tasks: list[asyncio.Task[None]] = []
         try:
-            handlers.following.start()
             bound = [ListenerAddress(each.name, each.host, await each.start()) for each in listeners]
             addresses = advertised(bound, config.advertised)
+            links.address = next(each.address for each in addresses if each.name == INTERNAL)
+            links.start()
+            handlers.following.start()
+            tasks.append(asyncio.create_task(driver.run(), name="controller driver"))
             tasks.append(asyncio.create_task(health.run(), name="controller health"))
             _write_state(config, RuntimeState.of(ROLE, config.node_id, started_at_ms, addresses))
             await _first(health.serves(), stop.wait(), *tasks)
@@ -107,6 +112,7 @@ async def serve(config: NodeConfig, stop: asyncio.Event) -> None:
             await driver.hand_over()
         finally:
             handlers.close()
+            await links.close()
             await asyncio.gather(*(listener.stop(_STOP_GRACE_S) for listener in listeners))
             await handlers.stop()
             driver.stop()
@@ -173,27 +179,55 @@ def _check_voters(config: NodeConfig, storage: MetadataStorage) -> None:
 
 def _make_driver(
     config: NodeConfig, storage: MetadataStorage, clock: SystemClock, emitter: Emitter
-) -> ControllerDriver:
-    core = ClusterCore(settings_of(config), new_id=random_id)
+) -> tuple[ControllerDriver, PeerLinks]:
+    """The driver, and what carries its messages; neither has been started."""
+    outgoing: list[PeerLinks] = []
     controller = QuorumController(
-        core,
+        ClusterCore(settings_of(config), new_id=random_id),
         storage,
         node_id=config.node_id,
         cluster_id=storage.cluster_id,
         clock=clock,
         draw=random.SystemRandom().randrange,
         settings=quorum_settings_of(config),
-        send=lambda messages: None,
+        send=lambda messages: outgoing[0].send(messages),
         emitter=emitter,
     )
-    return ControllerDriver(controller, storage)
+    driver = ControllerDriver(controller, storage)
+    links = PeerLinks(
+        controller.key,
+        storage.cluster_id,
+        "",
+        receive=driver.receive,
+        peer_lost=driver.peer_lost,
+        observe=driver.observe,
+        forget=driver.forget,
+    )
+    outgoing.append(links)
+    configured = controller.settings.voter_addresses
+    known: VoterSet | None = None
+
+    def follow_voters() -> None:
+        nonlocal known
+        if controller.voters is not known:
+            known = controller.voters
+            links.set_voters(known, configured, config.controller_addresses)
+
+    driver.on_turn(follow_voters)
+    follow_voters()
+    return driver, links
 
 
 class _Handlers:
     """The gRPC services of a controller."""
 
     def __init__(
-        self, config: NodeConfig, driver: ControllerDriver, storage: MetadataStorage, clock: SystemClock
+        self,
+        config: NodeConfig,
+        driver: ControllerDriver,
+        storage: MetadataStorage,
+        links: PeerLinks,
+        clock: SystemClock,
     ) -> None:
         addresses = {voter.node_id: voter.address for voter in config.voters}
         self.following = FollowService(ObservedLog(driver, storage, addresses), clock)
@@ -202,6 +236,7 @@ class _Handlers:
         self._any_admin = AdminThroughAnyController(driver, self._admin)
         self._metadata = MetadataHandler(driver, MetadataView(topic_defaults=config.topic_defaults()), self.following)
         self._cluster = ClusterHandler(driver, self.following)
+        self._raft = RaftHandler(links)
 
     def listeners(self) -> list[Listener]:
         """Not started yet. InvalidConfigError: a controller has no such listener."""
@@ -214,6 +249,7 @@ class _Handlers:
             elif address.name == INTERNAL:
                 self._admin.register(listener)
                 self._cluster.register(listener)
+                self._raft.register(listener)
             else:
                 raise InvalidConfigError(f"listeners={address}: a controller has no such listener")
             made.append(listener)

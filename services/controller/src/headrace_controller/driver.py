@@ -218,16 +218,28 @@ class ControllerDriver:
             controller.fail_all(ServerShuttingDownError(f"controller {self.node_id} has stopped"))
 
     async def hand_over(self) -> None:
-        """Before a stop: if this node leads, and others vote, one of them takes over; bounded by a second."""
-        controller = self.controller
-        successor = controller.best_successor()
+        """Before a stop: if this node leads, and others vote, one of them takes over, and what was in flight here is
+        settled by it; bounded by a second."""
+        successor = self.controller.best_successor()
         if successor is None:
             return
         try:
             async with asyncio.timeout(_HAND_OVER_S):
                 await self.transfer(successor)
+                while self.controller.in_flight:
+                    await self._next_turn()
         except (HeadraceError, TimeoutError) as error:
-            logger.warning("controller %d stops without having handed over: %s", self.node_id, error or "no answer")
+            why = str(error) or f"no answer within {_HAND_OVER_S:.0f} s"
+            logger.warning("controller %d stops without having handed over: %s", self.node_id, why)
+
+    async def _next_turn(self) -> None:
+        turned = asyncio.Event()
+        watchers = self._turn_watchers
+        self._turn_watchers = (*watchers, turned.set)
+        try:
+            await turned.wait()
+        finally:
+            self._turn_watchers = tuple(each for each in self._turn_watchers if each != turned.set)
 
     def stop(self) -> None:
         """Answer what has arrived, then end ``run``."""

@@ -200,6 +200,11 @@ class QuorumController:
         """Requests that nobody has looked at yet."""
         return len(self._inbox)
 
+    @property
+    def in_flight(self) -> int:
+        """Decisions that were appended, and of which nobody knows yet whether they will be committed."""
+        return len(self._decisions)
+
     def subscribe(self, subscriber: Subscriber) -> Callable[[], None]:
         """Call ``subscriber`` with each committed image from now on; returns what ends the subscription."""
         return self._applier.subscribe(subscriber)

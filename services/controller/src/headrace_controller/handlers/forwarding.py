@@ -12,7 +12,7 @@ from typing import Any
 
 import grpc.aio
 
-from headrace_core.errors import HeadraceError, NotControllerError, ServerShuttingDownError
+from headrace_core.errors import HeadraceError, NotControllerError, ServerShuttingDownError, UnsupportedVersionError
 from headrace_core.rpc import ChannelPurpose, error_from_rpc, open_channel
 from headrace_core.rpc.server import Listener
 from headrace_core.rpc.status import was_never_sent
@@ -89,6 +89,8 @@ class AdminThroughAnyController(admin_pb2_grpc.AdminServicer):
                 if self._driver.is_leader:
                     return await local(request, context)
                 return await self._link.call(method, request, max(deadline - loop.time(), 0.001))
+            except NotImplementedError:
+                raise UnsupportedVersionError(f"{method} is not built yet") from None
             except (NotControllerError, ServerShuttingDownError) as error:  # nothing was done
                 failure = error
             if loop.time() + _RETRY_S >= deadline:
