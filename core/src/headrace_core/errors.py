@@ -90,6 +90,9 @@ class NetworkError(RetriableError):
 
     code, number = "NETWORK_EXCEPTION", 13
 
+    #: May the server have got the request? False: there was no connection, so it surely had no effect.
+    was_sent: bool = True
+
 
 class CoordinatorLoadInProgressError(RetriableError):
     """The coordinator is loading its state and cannot answer yet."""

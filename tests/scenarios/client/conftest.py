@@ -58,6 +58,7 @@ class FakeCluster:
         self.metadata_held = False
         self.creations_held = False  # a topic that is asked for is made, and the answer waits
         self.creations_asked = 0
+        self.on_create: Callable[[Any], object] = lambda context: None  # made already; may abort the call
         self.produced: list[tuple[int, Any]] = []  # (broker, ProduceRequest) as they came
         self.fetched: list[tuple[int, Any]] = []
         self.metadata_asked: list[Any] = []
@@ -145,6 +146,7 @@ class _Admin(admin_pb2_grpc.AdminServicer):
                 cluster.create(item.name)
             cluster.changed.notify_all()
             cluster.changed.wait_for(lambda: not cluster.creations_held, 20)
+        cluster.on_create(context)
         return answer
 
 

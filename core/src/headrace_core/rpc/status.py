@@ -92,7 +92,9 @@ def error_from_rpc(failure: grpc.RpcError, address: str) -> HeadraceError:
         return cls(f"{message} (from {address})")
     status = failure.code()
     if status in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED):
-        return NetworkError(f"{address}: {details or 'connection lost'}")
+        lost = NetworkError(f"{address}: {details or 'connection lost'}")
+        lost.was_sent = not was_never_sent(failure)
+        return lost
     if status is grpc.StatusCode.DEADLINE_EXCEEDED:
         return RequestTimedOutError(f"{address}: no answer in time")
     if status is grpc.StatusCode.UNIMPLEMENTED:

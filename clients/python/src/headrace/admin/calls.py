@@ -172,8 +172,8 @@ class AdminCalls:
         return answer
 
     async def call(self, method: str, request: Any, timeout: float | None, *, is_change: bool = False) -> Any:
-        """``is_change``: one attempt may take all the time there is. Who is slow to create a topic would be asked again
-        after request.timeout.ms, and find the topic that it is creating there already."""
+        """``is_change``: one attempt may take all the time there is, and is not repeated when it may have been carried
+        out: who creates a topic a second time is told that it exists already, by his own doing."""
 
         def stub_of(address: str) -> Callable[..., Any]:
             found: Callable[..., Any] = getattr(self.engine.connections.admin(address), method)
@@ -186,7 +186,7 @@ class AdminCalls:
                 timeout_s = max(deadline - time.monotonic(), timeout_s)
             if "timeout_ms" in request.DESCRIPTOR.fields_by_name:
                 request.timeout_ms = int(timeout_s * 1000)
-            return await self.engine.anywhere(stub_of, request, timeout_s)
+            return await self.engine.anywhere(stub_of, request, timeout_s, once=is_change)
 
         return await self.engine.retrying(attempt, deadline, method)
 

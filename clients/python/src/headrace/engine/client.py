@@ -12,6 +12,8 @@ from headrace_core.errors import (
     HeadraceError,
     InvalidArgumentError,
     LeaderNotAvailableError,
+    NetworkError,
+    NotControllerError,
     RequestTimedOutError,
     UnknownTopicOrPartitionError,
 )
@@ -21,12 +23,16 @@ from .io_thread import IoThread, io_thread
 from .metadata import Backoff, MetadataCache, TopicInfo
 
 
-class NoSuchTopicError(Exception):
-    """Within ``retrying``: the topic was looked for long enough, so its error (a retriable one) is final."""
+class FinalError(Exception):
+    """Within ``retrying``: this error is not to be retried here, though it is a retriable one."""
 
-    def __init__(self, error: UnknownTopicOrPartitionError) -> None:
+    def __init__(self, error: HeadraceError) -> None:
         super().__init__(error.message)
         self.error = error
+
+
+class NoSuchTopicError(FinalError):
+    """The topic was looked for long enough."""
 
 
 class Engine:
@@ -76,7 +82,7 @@ class Engine:
             left = deadline - time.monotonic()
             try:
                 return await attempt_once(max(min(self.request_timeout_s, left), 0.01))
-            except NoSuchTopicError as found:
+            except FinalError as found:
                 raise found.error from None
             except HeadraceError as error:
                 pause = self.backoff.delay_s(attempt)
@@ -112,17 +118,34 @@ class Engine:
             raise LeaderNotAvailableError(f"{topic}-{partition} has no leader now")
         raise InvalidArgumentError(f"topic {topic!r} has {len(info.partitions)} partitions; there is no {partition}")
 
-    async def anywhere(self, stub_of: Callable[[str], Callable[..., Any]], request: Any, timeout_s: float) -> Any:
-        """A call that any node serves: the first that can be reached answers. ``stub_of(address)`` is the method."""
+    async def anywhere(
+        self, stub_of: Callable[[str], Callable[..., Any]], request: Any, timeout_s: float, *, once: bool = False
+    ) -> Any:
+        """A call that any node serves: the first that can be reached answers. ``stub_of(address)`` is the method.
+
+        ``once``: it is not repeated when it may have been carried out already, neither here nor by ``retrying``; then
+        RequestTimedOutError says that nobody knows.
+        """
         if not self.metadata.snapshot.brokers:
             await self.metadata.refresh([], deadline=self.deadline(timeout_s))
         failure: HeadraceError | None = None
         for address in self.metadata.addresses():
             try:
                 return await call(stub_of(address), request, address, timeout_s)
-            except HeadraceError as error:
-                if error.code != "NETWORK_EXCEPTION":
-                    raise
+            except NetworkError as error:
+                if once and error.was_sent:
+                    raise FinalError(
+                        RequestTimedOutError(
+                            f"the connection broke after the request was sent ({error.message}); whether it was "
+                            "carried out is not known: look before you ask again"
+                        )
+                    ) from None
                 failure = error
+            except NotControllerError as error:  # a controller that knows no leader; others may
+                failure = error
+            except RequestTimedOutError as error:
+                if once:
+                    raise FinalError(error) from None
+                raise
         assert failure is not None
         raise failure
