@@ -335,6 +335,9 @@ class _Dialer:
                     outage.failed(self._address, error)
                 else:
                     self._links.refused(f"this controller to {self._address}", error)
+            except Exception:
+                logger.exception("the raft stream to %s", self._address)
+                wait_s = _REFUSED_MS / 1_000
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(wait_s):
                     await self._ending.wait()
@@ -344,8 +347,9 @@ class _Dialer:
         links = self._links
         channel = open_channel(self._address, ChannelPurpose.RAFT)
         call = self._call = raft_pb2_grpc.RaftStub(channel).Exchange()  # type: ignore[no-untyped-call]
+        stream = _Dialed(links, call)
+        writer = asyncio.create_task(stream.write(links.hello(self.expected)))
         try:
-            await call.write(links.hello(self.expected))
             answer = await call.read()
             if answer is grpc.aio.EOF:
                 raise NetworkError(f"{self._address}: the stream ended at once")
@@ -356,54 +360,53 @@ class _Dialer:
                 raise InvalidVoterKeyError(f"{self.expected} was expected at {self._address}, and {key} is there")
             outage.over()
             backoff.reset()
-            await _Dialed(links, key, call).read()
+            await stream.read(key)
         except asyncio.CancelledError:
             if not self._ending.is_set():
                 raise
         except grpc.aio.AioRpcError as failure:
             if not self._ending.is_set():
                 raise error_from_rpc(failure, self._address) from None
-        except asyncio.InvalidStateError:  # written to a call that has ended; why, nobody asked
-            raise NetworkError(f"{self._address}: connection lost") from None
         finally:
             self._call = None
             call.cancel()
+            stream.end()
+            if not stream.has_said_hello:
+                writer.cancel()  # it may wait for a connection; when the call is cancelled, gRPC does not tell it
+            await asyncio.wait([writer])
             await channel.close()
         return True
 
 
 class _Dialed:
-    """A stream that this side opened, once both have said hello."""
+    """A stream that this side opened."""
 
-    def __init__(self, links: PeerLinks, key: ReplicaKey, call: Any) -> None:
+    def __init__(self, links: PeerLinks, call: Any) -> None:
         self._links = links
         self._call = call
+        self._peer: Peer | None = None
         self._is_over = False
         self._wake: asyncio.Future[None] | None = None
-        self._peer = links.joined(key, self)
+        self.has_said_hello = False
 
     def wake(self) -> None:
         if self._wake is not None and not self._wake.done():
             self._wake.set_result(None)
 
-    async def read(self) -> None:
-        """Until the stream ends; its error is raised."""
-        writer = asyncio.create_task(self._write())
-        try:
-            while (envelope := await self._call.read()) is not grpc.aio.EOF:
-                self._links.received(self._peer, envelope)
-        finally:
-            self._is_over = True
-            self._call.cancel()
-            self.wake()
-            self._links.left(self._peer, self)
-            await writer
+    async def read(self, key: ReplicaKey) -> None:
+        """Both have said hello, the other one as ``key``: until the stream ends; its error is raised."""
+        peer = self._peer = self._links.joined(key, self)
+        while (envelope := await self._call.read()) is not grpc.aio.EOF:
+            self._links.received(peer, envelope)
 
-    async def _write(self) -> None:
+    async def write(self, hello: Envelope) -> None:
+        """Until the stream ends; never raises: the reader finds out why."""
         loop = asyncio.get_running_loop()
         try:
+            await self._call.write(hello)
+            self.has_said_hello = True
             while not self._is_over:
-                taken = self._peer.take(self)
+                taken = None if self._peer is None else self._peer.take(self)
                 if taken is None:
                     self._wake = loop.create_future()
                     await self._wake
@@ -416,4 +419,10 @@ class _Dialed:
                         return
                 await self._call.write(envelope)
         except (grpc.aio.AioRpcError, asyncio.InvalidStateError, asyncio.CancelledError):
-            return  # the call has ended: the reader finds out why
+            return
+
+    def end(self) -> None:
+        self._is_over = True
+        self.wake()
+        if self._peer is not None:
+            self._links.left(self._peer, self)

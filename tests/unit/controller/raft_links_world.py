@@ -1,0 +1,101 @@
+"""Controllers' links on loopback: real sockets and servers, and of raft only what a test wants to see of it."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+
+from headrace_controller.handlers.raft import RaftHandler
+from headrace_controller.raft import Message, ReplicaKey, VoterSet
+from headrace_controller.raft.types import Body
+from headrace_controller.transport.links import PeerLinks
+from headrace_core.rpc.server import Listener
+
+CLUSTER = "q1Sh-9_ISia_zwGINzRvyQ"
+
+
+def key(node_id: int, disk: int = 1) -> ReplicaKey:
+    return ReplicaKey(node_id, bytes([disk]) * 16)
+
+
+def free_port() -> int:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        return int(taken.getsockname()[1])
+
+
+class End:
+    """One controller's links, and what they told it."""
+
+    def __init__(self, own: ReplicaKey, port: int, cluster_id: str = CLUSTER) -> None:
+        self.key = own
+        self.port = port
+        self.received: list[Message] = []
+        self.lost: list[ReplicaKey] = []
+        self.seen: list[ReplicaKey] = []
+        self.gone: list[ReplicaKey] = []
+        self.on_message: Callable[[Message], None] = self.received.append
+        self.links = PeerLinks(
+            own,
+            cluster_id,
+            self.address,
+            receive=lambda message: self.on_message(message),
+            peer_lost=self.lost.append,
+            observe=self.seen.append,
+            forget=self.gone.append,
+        )
+        self.listener = Listener("internal", port=port)
+        RaftHandler(self.links).register(self.listener)
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    async def start(self) -> None:
+        await self.listener.start()
+        self.links.start()
+
+    async def stop(self) -> None:
+        await self.links.close()
+        await self.listener.stop(0)
+
+    def send(self, to: ReplicaKey, *bodies: Body) -> None:
+        self.links.send([Message(self.key, to, body) for body in bodies])
+
+    @property
+    def bodies(self) -> list[Body]:
+        return [message.body for message in self.received]
+
+
+async def until(is_so: Callable[[], object], what: str, *, timeout_s: float = 10.0, pause_s: float = 0.002) -> None:
+    """Wait for a condition, by looking."""
+    try:
+        async with asyncio.timeout(timeout_s):
+            while not is_so():  # noqa: ASYNC110  (what is waited for has no event)
+                await asyncio.sleep(pause_s)
+    except TimeoutError:
+        raise AssertionError(f"it did not come to this: {what}") from None
+
+
+def voters_of(ends: Sequence[End]) -> VoterSet:
+    return VoterSet.of((end.key for end in ends), {end.key.node_id: end.address for end in ends})
+
+
+@asynccontextmanager
+async def quorum(size: int) -> AsyncIterator[list[End]]:
+    """So many voters, all connected with each other."""
+    ends = [End(key(node_id), free_port()) for node_id in range(1, size + 1)]
+    members = voters_of(ends)
+    for end in ends:
+        end.links.set_voters(members)
+        await end.start()
+    try:
+        for end in ends:
+            others = {other.key for other in ends if other is not end}
+            await until(lambda end=end, others=others: end.links.connected == others, f"{end.key} is connected")
+        yield ends
+    finally:
+        for end in ends:
+            await end.stop()

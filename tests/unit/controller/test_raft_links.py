@@ -1,0 +1,349 @@
+"""Links between controllers, over real sockets on loopback."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+import grpc
+import pytest
+from raft_links_world import CLUSTER, End, free_port, key, quorum, until, voters_of
+
+from headrace_controller.raft import (
+    AppendRequest,
+    Entry,
+    EntryKind,
+    HeartbeatRequest,
+    HeartbeatResponse,
+    Place,
+    SnapshotId,
+    SnapshotRequest,
+    VoteRequest,
+    VoterSet,
+)
+from headrace_controller.transport import wire
+from headrace_controller.transport.outbox import BULK_BYTES_MAX
+from headrace_core.records import encode_batch
+from headrace_core.rpc import ChannelPurpose, open_channel
+from headrace_core.rpc.status import error_from_rpc
+from headrace_protos.v1 import raft_pb2, raft_pb2_grpc
+
+MIB = 1 << 20
+
+
+def beat(round_: int) -> HeartbeatRequest:
+    return HeartbeatRequest(1, 0, round_)
+
+
+def chunk(position: int, size: int = MIB) -> SnapshotRequest:
+    snapshot = SnapshotId(Place(1, 1), VoterSet.of([key(1)]))
+    return SnapshotRequest(1, snapshot, position, bytes(size), is_last=False)
+
+
+def run(test) -> None:  # type: ignore[no-untyped-def]
+    asyncio.run(test())
+
+
+def test_everybody_hears_everybody() -> None:
+    async def test() -> None:
+        async with quorum(3) as ends:
+            for end in ends:
+                for other in ends:
+                    if other is not end:
+                        end.send(other.key, beat(10 * end.key.node_id + other.key.node_id))
+            for end in ends:
+                others = [each.key.node_id for each in ends if each is not end]
+                await until(lambda end=end: len(end.received) == 2, "both others were heard")
+                assert sorted((m.sender.node_id, m.to, m.body.round) for m in end.received) == [  # type: ignore[union-attr]
+                    (other, end.key, 10 * other + end.key.node_id) for other in others
+                ]
+            assert all(not end.lost for end in ends)
+            assert all(end.links.dropped == 0 for end in ends)
+
+    run(test)
+
+
+def test_entries_arrive_in_order_and_whole() -> None:
+    async def test() -> None:
+        async with quorum(2) as (one, two):
+            sent = []
+            for offset in range(300):
+                data = encode_batch([(1, None, bytes(offset * 10), ())], base_offset=offset, leader_epoch=1)
+                entry = Entry(EntryKind.DATA, 1, offset, 1, data)
+                sent.append(AppendRequest(1, Place(offset, 1 if offset else 0), (entry,), 0))
+            for body in sent:
+                one.send(two.key, body)
+            await until(lambda: len(two.received) == 300, "all of them")
+            assert two.bodies == sent
+
+    run(test)
+
+
+def test_a_peer_whose_process_ends_is_lost_at_once_and_found_again() -> None:
+    async def test() -> None:
+        async with quorum(3) as ends:
+            one, _, three = ends
+            loop = asyncio.get_running_loop()
+            began = loop.time()
+            await three.stop()
+            await until(lambda: all(end.lost == [three.key] for end in ends[:2]), "both others know")
+            assert loop.time() - began < 1
+            assert one.gone == [three.key]
+            one.send(three.key, beat(1), beat(2))
+            assert one.links.connected == {key(2)}
+            again = End(three.key, three.port)
+            again.links.set_voters(voters_of(ends))
+            await again.start()
+            ends[2] = again
+            await until(lambda: again.links.connected == {key(1), key(2)}, "it is back")
+            await until(lambda: again.bodies == [beat(2)], "the last of what was small came when it was there again")
+            assert all(end.lost == [three.key] for end in ends[:2])
+
+    run(test)
+
+
+def test_while_one_of_two_streams_lives_nobody_is_lost() -> None:
+    async def test() -> None:
+        async with quorum(2) as (one, two):
+            one.links.set_voters(VoterSet.of([one.key, two.key]))  # without an address it does not dial any more
+            await asyncio.sleep(0)
+            one.send(two.key, beat(1))
+            two.send(one.key, beat(2))
+            await until(lambda: one.received and two.received, "the other one's stream carries both ways")
+            assert one.lost == two.lost == []
+
+    run(test)
+
+
+def test_a_stranger_of_another_cluster_is_refused_and_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    async def test() -> None:
+        ours, theirs = End(key(1), free_port()), End(key(2), free_port(), "another")
+        members = voters_of([ours, theirs])
+        for end in (ours, theirs):
+            end.links.set_voters(members)
+            await end.start()
+        await until(lambda: len(caplog.records) >= 2, "both say so")
+        code, text = await refusal(ours, hello("another", key(2)))
+        assert code == "INCONSISTENT_CLUSTER_ID"
+        assert "another" in text
+        assert CLUSTER in text
+        assert ours.links.connected == theirs.links.connected == frozenset()
+        await ours.stop()
+        await theirs.stop()
+
+    with caplog.at_level(logging.WARNING, "headrace.controller"):
+        run(test)
+    texts = [record.getMessage() for record in caplog.records]
+    assert len(texts) == len(set(texts)) <= 4
+
+
+def hello(cluster_id: str, sender, expected=None) -> raft_pb2.RaftEnvelope:  # type: ignore[no-untyped-def]
+    envelope = raft_pb2.RaftEnvelope()
+    envelope.hello.cluster_id = cluster_id
+    wire.write_key(sender, envelope.hello.sender)
+    if expected is not None:
+        wire.write_key(expected, envelope.hello.expected)
+    return envelope
+
+
+async def refusal(end: End, *envelopes: raft_pb2.RaftEnvelope) -> tuple[str, str]:
+    """Code and text of what a stream that says this ends with."""
+    async with open_channel(end.address, ChannelPurpose.RAFT) as channel:
+        call = raft_pb2_grpc.RaftStub(channel).Exchange()  # type: ignore[no-untyped-call]
+        try:
+            for envelope in envelopes:
+                await call.write(envelope)
+            while await call.read() is not grpc.aio.EOF:
+                pass
+        except grpc.aio.AioRpcError as failure:
+            error = error_from_rpc(failure, end.address)
+            return error.code, error.message
+    return "", ""
+
+
+def test_whoever_is_not_the_one_who_was_meant_says_so() -> None:
+    """A voter whose disk was replaced is refused as itself (KIP-853); two nodes with one id; nonsense."""
+
+    async def test() -> None:
+        end = End(key(1, disk=2), free_port())
+        end.links.set_voters(VoterSet.of([end.key]))
+        await end.start()
+        good = hello(CLUSTER, key(2))
+        for envelopes, code, says in (
+            ([hello(CLUSTER, key(2), key(1))], "INVALID_VOTER_KEY", "1@010101 was expected here, and this is 1@020202"),
+            ([hello(CLUSTER, key(1))], "INVALID_VOTER_KEY", "two controllers have node.id=1"),
+            ([raft_pb2.RaftEnvelope()], "INVALID_REQUEST", "begins with a hello"),
+            ([wire.envelope_of([beat(1)])], "INVALID_REQUEST", "begins with a hello"),
+            ([good, good], "INVALID_REQUEST", "in the midst"),
+            ([good, wire.envelope_of([HeartbeatRequest(1, 0, -1)])], "INVALID_REQUEST", "negative"),
+        ):
+            assert (found := await refusal(end, *envelopes))[0] == code, found
+            assert says in found[1]
+        assert end.received == []
+        await end.stop()
+
+    run(test)
+
+
+def test_a_wiped_voter_is_refused_as_itself_and_taken_as_who_it_is() -> None:
+    async def test() -> None:
+        async with quorum(3) as ends:
+            one, two, three = ends
+            await three.stop()
+            fresh = End(key(3, disk=2), three.port)
+            fresh.links.set_voters(VoterSet(()), bootstrap=[one.address, two.address, fresh.address])
+            await fresh.start()
+            ends[2] = fresh
+            await until(lambda: fresh.key in one.seen and fresh.key in two.seen, "it follows, as somebody new")
+            one.send(three.key, beat(1))
+            one.send(fresh.key, beat(2))
+            await until(lambda: fresh.received, "it hears the leader")
+            assert fresh.bodies == [beat(2)], "and nothing that was meant for the disk that is gone"
+            assert one.links.address_of(fresh.key) == fresh.address
+            assert three.key not in one.links.connected
+
+    run(test)
+
+
+def test_who_does_not_vote_finds_the_voters_by_one_of_them() -> None:
+    async def test() -> None:
+        async with quorum(2) as ends:
+            one, two = ends
+            observer = End(key(9), free_port())
+            observer.links.set_voters(VoterSet(()), bootstrap=[one.address])
+            await observer.start()
+            await until(lambda: observer.links.connected == {one.key}, "it knows one address")
+            observer.links.set_voters(voters_of(ends), bootstrap=[one.address])  # as the log says it
+            await until(lambda: observer.links.connected == {one.key, two.key}, "and the others by the log")
+            assert observer.lost == []
+            await observer.stop()
+            await until(lambda: one.gone == [observer.key] and two.gone == [observer.key], "it is forgotten")
+
+    run(test)
+
+
+def test_a_voter_that_has_moved_tells_where_it_is() -> None:
+    """Its address in the log is out of date; it dials the others, and says where it listens now."""
+
+    async def test() -> None:
+        async with quorum(2) as ends:
+            one, two = ends
+            await two.stop()
+            moved = End(two.key, free_port())
+            moved.links.set_voters(voters_of([one, two]))
+            await moved.start()
+            ends[1] = moved
+            await until(lambda: one.links.connected == {two.key}, "it has come")
+            assert one.links.address_of(two.key) == moved.address
+            one.send(two.key, beat(7))
+            await until(lambda: moved.bodies == [beat(7)], "it hears")
+
+    run(test)
+
+
+def test_heartbeats_pass_the_chunks_of_a_large_snapshot() -> None:
+    async def test() -> None:
+        async with quorum(2) as (one, two):
+            heard: list[object] = []
+            two.on_message = lambda message: heard.append(message.body)
+            for position in range(12):
+                one.send(two.key, chunk(position))
+            one.send(two.key, beat(1))
+            await until(lambda: beat(1) in heard, "the heartbeat")
+            assert heard.index(beat(1)) <= 2, "it waits for one at most, beside the one that was being written"
+            await until(lambda: len(heard) == 13, "and the chunks come, too")
+            assert [body.position for body in heard if isinstance(body, SnapshotRequest)] == list(range(12))
+
+    run(test)
+
+
+def test_what_waits_for_a_peer_that_stands_still_is_bounded() -> None:
+    """A process that was stopped (SIGSTOP) keeps its sockets and reads nothing."""
+
+    async def test() -> None:
+        end = End(key(1), free_port())
+        silent = await asyncio.start_server(lambda reader, writer: None, "127.0.0.1", 0, limit=1)
+        port = silent.sockets[0].getsockname()[1]
+        members = VoterSet.of([key(1), key(2)], {2: f"127.0.0.1:{port}"})
+        end.links.set_voters(members)
+        await end.start()
+        async with open_channel(end.address, ChannelPurpose.RAFT) as channel:
+            call = raft_pb2_grpc.RaftStub(channel).Exchange()  # type: ignore[no-untyped-call]
+            await call.write(hello(CLUSTER, key(2)))
+            await call.read()  # from here on it reads nothing
+            for position in range(200):
+                end.send(key(2), chunk(position), beat(position))
+                await asyncio.sleep(0)
+            peer = end.links._peers[key(2)]
+            assert peer.outbox.dropped >= 200 - 2 * BULK_BYTES_MAX // MIB
+            assert len(peer.outbox) <= BULK_BYTES_MAX // MIB + 1
+            first = wire.read_envelope(await call.read())
+            assert chunk(0) in first, "what came first is what comes first"
+            call.cancel()
+        silent.close()
+        await end.stop()
+
+    run(test)
+
+
+def test_a_vote_that_is_asked_for_before_the_connection_is_made_arrives() -> None:
+    async def test() -> None:
+        one, two = End(key(1), free_port()), End(key(2), free_port())
+        members = voters_of([one, two])
+        one.links.set_voters(members)
+        two.links.set_voters(members)
+        await one.start()
+        one.send(two.key, VoteRequest(1, Place(0, 0), is_pre_vote=True))
+        await two.start()
+        await until(lambda: two.bodies == [VoteRequest(1, Place(0, 0), is_pre_vote=True)], "it is asked")
+        await one.stop()
+        await two.stop()
+
+    run(test)
+
+
+def test_a_message_to_a_replica_that_nobody_knows_is_counted_and_lost() -> None:
+    async def test() -> None:
+        async with quorum(2) as (one, two):
+            one.send(key(2, disk=9), beat(1))
+            one.send(key(7), beat(1))
+            one.send(two.key, beat(2))
+            await until(lambda: two.received, "the other one")
+            assert two.bodies == [beat(2)]
+            assert one.links.dropped == 2
+
+    run(test)
+
+
+def test_a_round_trip_takes_few_turns() -> None:
+    """Nothing in the way waits for a timer: a hundred questions and answers, one after the other."""
+
+    async def test() -> None:
+        async with quorum(2) as (one, two):
+            two.on_message = lambda message: two.send(one.key, HeartbeatResponse(1, message.body.round))  # type: ignore[union-attr]
+            loop = asyncio.get_running_loop()
+            took = []
+            for round_ in range(100):
+                began = loop.time()
+                one.received.clear()
+                one.send(two.key, beat(round_))
+                await until(lambda: one.received, "the answer", pause_s=0)
+                took.append(loop.time() - began)
+            assert sorted(took)[50] < 0.02
+
+    run(test)
+
+
+def test_closing_leaves_no_task_behind() -> None:
+    async def test() -> None:
+        before = asyncio.all_tasks()
+        async with quorum(3) as ends:
+            ends[0].links.set_voters(VoterSet.of([ends[0].key]))
+        for _ in range(200):
+            left = [task for task in asyncio.all_tasks() - before if not task.done()]
+            if not left:
+                break
+            await asyncio.sleep(0.01)
+        assert left == []
+
+    run(test)
