@@ -23,7 +23,7 @@ class Reassignment:
     targets: tuple[int, ...] | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class AlterPartitionReassignments:
     """``throttle_bytes_per_s``: what copying may cost each broker until all reassignments are done; 0 lifts the
     throttle, None leaves it as it is. ``allow_replication_factor_change``: KIP-860."""
