@@ -41,7 +41,6 @@ import errno
 import logging
 import uuid
 from collections.abc import Iterator, Sequence
-from itertools import groupby
 
 from headrace_core.clock import Clock
 from headrace_core.config import INT_MAX, LONG_MAX
@@ -210,13 +209,8 @@ class MetadataStorage:
         for entry in entries:
             assert entry.base_offset == end, f"an entry at {entry.base_offset} cannot follow offset {end - 1}"
             end = entry.next_offset
-        headers = {entry.base_offset: check_entry(entry) for entry in entries}
-        appends = []
-        for term, group in groupby(entries, key=lambda entry: entry.term):
-            some = list(group)
-            data = b"".join(entry.data for entry in some)
-            given = [headers[entry.base_offset] for entry in some]
-            appends.append(Append(data=data, leader_epoch=term, headers=given))
+        # Each by itself, so that all voters' segments begin with the same entries; they are written together.
+        appends = [Append(data=entry.data, leader_epoch=entry.term, headers=[check_entry(entry)]) for entry in entries]
         outcomes = self._log.append_many(appends)
         failure = next((outcome for outcome in outcomes if isinstance(outcome, HeadraceError)), None)
         if failure is not None:
