@@ -82,6 +82,8 @@ class Quorum:
         for member in self.members:
             if not member.is_deaf:
                 member.leader_id, member.term = node_id, self.term
+                for watcher in member._turn_watchers:
+                    watcher()
 
 
 class Member:
@@ -100,6 +102,7 @@ class Member:
         self.barriers = 0
         self.address = ""
         self._subscribers: list[Callable[[MetadataImage, MetadataDelta], None]] = []
+        self._turn_watchers: list[Callable[[], None]] = []
         quorum.members.append(self)
         self.catch_up()
 
@@ -120,6 +123,9 @@ class Member:
     def subscribe(self, subscriber: Callable[[MetadataImage, MetadataDelta], None]) -> Callable[[], None]:
         self._subscribers.append(subscriber)
         return lambda: self._subscribers.remove(subscriber)
+
+    def on_turn(self, watcher: Callable[[], None]) -> None:
+        self._turn_watchers.append(watcher)
 
     async def barrier(self) -> int:
         self.barriers += 1

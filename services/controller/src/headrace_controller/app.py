@@ -229,8 +229,7 @@ class _Handlers:
         links: PeerLinks,
         clock: SystemClock,
     ) -> None:
-        addresses = {voter.node_id: voter.address for voter in config.voters}
-        self.following = FollowService(ObservedLog(driver, storage, addresses), clock)
+        self.following = FollowService(ObservedLog(driver, storage), clock)
         self._config = config
         self._admin = AdminHandler(driver, config.given)
         self._any_admin = AdminThroughAnyController(driver, self._admin)

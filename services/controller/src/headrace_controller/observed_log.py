@@ -13,15 +13,11 @@ from .storage import MetadataStorage
 
 
 class ObservedLog:
-    """What handlers/follow.py needs of a controller. ``addresses``: of voters whose own are not in the log (those of a
-    static list), ``host:port`` by id."""
+    """What handlers/follow.py needs of a controller."""
 
-    def __init__(
-        self, driver: ControllerDriver, storage: MetadataStorage, addresses: Mapping[int, str] | None = None
-    ) -> None:
+    def __init__(self, driver: ControllerDriver, storage: MetadataStorage) -> None:
         self._driver = driver
         self._storage = storage
-        self._addresses = dict(addresses or {})
 
     @property
     def node_id(self) -> int:
@@ -47,12 +43,14 @@ class ObservedLog:
 
     def controller_addresses(self) -> Mapping[int, str]:
         """Of all voters, their internal listeners; a voter whose address nobody knows is left out."""
-        voters = self._driver.controller.voters
-        found = {key.node_id: voters.address(key.node_id) or self._addresses.get(key.node_id, "") for key in voters}
-        return {node_id: address for node_id, address in found.items() if address}
+        return self._driver.controller.addresses
 
     def subscribe(self, subscriber: Subscriber) -> Callable[[], None]:
         return self._driver.subscribe(subscriber)
+
+    def on_turn(self, watcher: Callable[[], None]) -> None:
+        """Call ``watcher`` whenever the leader or the voters may have changed, for good."""
+        self._driver.on_turn(watcher)
 
     async def barrier(self) -> int:
         """See ``ControllerDriver.read_barrier``."""

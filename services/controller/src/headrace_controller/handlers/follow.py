@@ -46,6 +46,9 @@ class FollowedLog(Quorum, Protocol):
     def log_start_offset(self) -> int:
         """What lies below is in the snapshot only."""
 
+    def on_turn(self, watcher: Callable[[], None]) -> None:
+        """Call ``watcher`` whenever the leader or the voters may have changed, for good."""
+
     def read(self, offset: int) -> tuple[bytes, int]:
         """Committed batches from ``offset`` on, about 1 MiB, and where to go on. OffsetOutOfRangeError."""
 
@@ -66,10 +69,12 @@ class FollowService:
         self._voucher = Voucher(log, clock or SystemClock())
         self._streams: set[ServerPush[Response]] = set()
         self._is_closing = False
+        self._leader = (-1, -1)
 
     def start(self) -> None:
         """In the event loop, once the log can be read."""
         self._voucher.start()
+        self._log.on_turn(self._look)
 
     def close(self) -> None:
         self._is_closing = True
@@ -112,6 +117,14 @@ class FollowService:
         return cluster_pb2.VouchMetadataResponse(
             committed_offset=vouched.offset, leader_id=vouched.leader_id, leader_epoch=vouched.leader_epoch
         )
+
+    def _look(self) -> None:
+        """A new leader is worth a message at once: heartbeats have to find it."""
+        leader = (self._log.leader_id, self._log.term)
+        if leader != self._leader:
+            self._leader = leader
+            for stream in self._streams:
+                stream.wake()
 
     def _check_cluster(self, cluster_id: str) -> None:
         if cluster_id != self._log.cluster_id:
