@@ -451,7 +451,7 @@ class QuorumController:
             self._last_tick_ms = now_ms if is_late else self._last_tick_ms + self.settings.tick_ms
             raft.tick()
             self._resign_if_deposed()
-            if self.is_active:
+            if self.is_active and raft.transferring_to is None:  # (one that hands over proposes nothing)
                 self._decider.upkeep(raft, now_ms)
         elif self._is_sole_voter and raft.role is Role.FOLLOWER and (self._inbox or not self._was_full):
             raft.tick()  # it waits for nobody
@@ -512,6 +512,8 @@ class QuorumController:
         raft = self._raft
         if self.is_active or not raft.has_committed_in_term or self._applier.applied < raft.log_end_offset:
             return
+        if raft.transferring_to is not None:
+            return  # it may have been asked to hand over before it was ready; nothing can be proposed until that ends
         assert raft.committed == raft.log_end_offset, "something was appended before this node was active"
         now_ms = self._clock.monotonic_ms()
         self._active_term = raft.term
