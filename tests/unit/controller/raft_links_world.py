@@ -83,6 +83,11 @@ def voters_of(ends: Sequence[End]) -> VoterSet:
     return VoterSet.of((end.key for end in ends), {end.key.node_id: end.address for end in ends})
 
 
+def _streams(end: End, others: Sequence[ReplicaKey]) -> set[int]:
+    peers = [end.links.peer(other) for other in others]
+    return {0 if peer is None else peer.streams for peer in peers} or {2}
+
+
 @asynccontextmanager
 async def quorum(size: int) -> AsyncIterator[list[End]]:
     """So many voters, all connected with each other."""
@@ -93,8 +98,8 @@ async def quorum(size: int) -> AsyncIterator[list[End]]:
         await end.start()
     try:
         for end in ends:
-            others = {other.key for other in ends if other is not end}
-            await until(lambda end=end, others=others: end.links.connected == others, f"{end.key} is connected")
+            others = [other.key for other in ends if other is not end]
+            await until(lambda end=end, others=others: _streams(end, others) == {2}, f"{end.key} is connected")
         yield ends
     finally:
         for end in ends:

@@ -274,7 +274,8 @@ def test_what_waits_for_a_peer_that_stands_still_is_bounded() -> None:
             for position in range(200):
                 end.send(key(2), chunk(position), beat(position))
                 await asyncio.sleep(0)
-            peer = end.links._peers[key(2)]
+            peer = end.links.peer(key(2))
+            assert peer is not None
             assert peer.outbox.dropped >= 200 - 2 * BULK_BYTES_MAX // MIB
             assert len(peer.outbox) <= BULK_BYTES_MAX // MIB + 1
             first = wire.read_envelope(await call.read())

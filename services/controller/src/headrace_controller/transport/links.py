@@ -129,6 +129,10 @@ class PeerLinks:
         """Who is there."""
         return frozenset(key for key, peer in self._peers.items() if peer.is_connected)
 
+    def peer(self, key: ReplicaKey) -> Peer | None:
+        """To look at."""
+        return self._peers.get(key)
+
     @property
     def dropped(self) -> int:
         """Messages that were not sent: nobody was there, or there was no room."""

@@ -34,6 +34,11 @@ class Peer:
     def is_connected(self) -> bool:
         return bool(self._streams)
 
+    @property
+    def streams(self) -> int:
+        """How many lead there."""
+        return len(self._streams)
+
     def put(self, body: Body) -> None:
         """``wake`` has it sent."""
         self.outbox.put(body, wire.size_of(body))
