@@ -231,7 +231,7 @@ class _Handlers:
     ) -> None:
         self.following = FollowService(ObservedLog(driver, storage), clock)
         self._config = config
-        self._admin = AdminHandler(driver, config.given)
+        self._admin = AdminHandler(driver, config.given, address_of=links.address_of, clock=clock)
         self._any_admin = AdminThroughAnyController(driver, self._admin)
         self._metadata = MetadataHandler(driver, MetadataView(topic_defaults=config.topic_defaults()), self.following)
         self._cluster = ClusterHandler(driver, self.following)

@@ -3,9 +3,10 @@ that pass their clients' calls on."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
+from headrace_core.clock import Clock, SystemClock
 from headrace_core.errors import (
     HeadraceError,
     InvalidReplicaAssignmentError,
@@ -32,18 +33,30 @@ from ..cluster.requests import (
     OpKind,
 )
 from ..driver import ControllerDriver
+from ..raft import ReplicaKey
 from .features import FeatureCalls
+from .quorum import QuorumCalls
 from .reassignment import ReassignmentCalls
 
 _ITEMS_MAX = 100_000
 
 
-class AdminHandler(ReassignmentCalls, FeatureCalls, admin_pb2_grpc.AdminServicer):
-    """``given``: what this controller's own properties file sets; its topic defaults are shown as static values."""
+class AdminHandler(ReassignmentCalls, FeatureCalls, QuorumCalls, admin_pb2_grpc.AdminServicer):
+    """``given``: what this controller's own properties file sets; its topic defaults are shown as static values.
+    ``address_of``: where another controller said that it is reached."""
 
-    def __init__(self, driver: ControllerDriver, given: Mapping[str, Any]) -> None:
+    def __init__(
+        self,
+        driver: ControllerDriver,
+        given: Mapping[str, Any],
+        *,
+        address_of: Callable[[ReplicaKey], str] = lambda key: "",
+        clock: Clock | None = None,
+    ) -> None:
         self._driver = driver
         self._given = given
+        self._address_of = address_of
+        self._clock = clock or SystemClock()
 
     def register(self, listener: Listener) -> None:
         """Serve on ``listener``; before it starts."""
