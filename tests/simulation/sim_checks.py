@@ -1,0 +1,300 @@
+"""What must hold after every event, checked as cheaply as it can be: only what is new is looked at.
+
+The checks know nothing of how the product works. They are fed with what nodes put on their disks, say to each other
+and to clients, and publish; they keep the *history*, the one sequence of committed batches, and replay it into the
+*reference* images that everybody else's are compared with.
+
+    votes            a replica (a node on its disk) votes for one candidate in a term, crashes or not (5.2)
+    leaders          one leader in a term (5.2)
+    identity         nobody speaks as a disk that is not there (KIP-853)
+    durability       what a replica says it has is on its disk (5.1, 5.3), and is still there after a crash
+    log matching     an entry with an offset and a term is the same in every log, and so is all before it (5.3)
+    completeness     a leader has everything that was committed in earlier terms (5.4)
+    state machines   what is committed at an offset is committed everywhere the same, for ever (5.4.3); images of equal
+                     offsets are equal
+    histories        acknowledged: committed, once; refused: never; reads see what was known (histories.py)
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+
+from headrace_controller.raft import AppendResponse, Entry, EntryKind, Message, ReplicaKey, VoteRequest, VoteResponse
+from headrace_core.metadata import EMPTY_IMAGE, MetadataDelta, MetadataImage, MetadataRecord
+from headrace_core.metadata.codec import decode_batches
+from headrace_core.testing.histories import HistoryViolation, ReadHistory, WriteHistory
+
+
+class Violation(AssertionError):
+    """A promise was broken. ``check`` names it, for the table of what killed a mutant."""
+
+    def __init__(self, check: str, message: str) -> None:
+        super().__init__(f"{check}: {message}")
+        self.check = check
+        self.message = message
+
+
+@dataclass(slots=True)
+class ShadowLog:
+    """What a replica's log holds, as it was told to its disk; ``durable``: entries whose writing has returned."""
+
+    entries: list[Entry]
+    #: Ends of the entries, for searching.
+    ends: list[int]
+    #: Where the first of them begins.
+    base: int = 0
+    #: Checked against the history below this.
+    checked: int = 0
+
+    @classmethod
+    def behind(cls, offset: int) -> ShadowLog:
+        """Empty, and begins at ``offset``; what lies below is in a snapshot of what is committed."""
+        return cls([], [], offset, offset)
+
+    @property
+    def end(self) -> int:
+        return self.ends[-1] if self.ends else self.base
+
+    def append(self, entries: Sequence[Entry]) -> None:
+        for entry in entries:
+            self.entries.append(entry)
+            self.ends.append(entry.next_offset)
+
+    def truncate(self, offset: int) -> None:
+        keep = bisect_right(self.ends, offset)
+        del self.entries[keep:], self.ends[keep:]
+
+    def index_of(self, offset: int) -> int:
+        """Of the first entry that ends beyond ``offset``."""
+        return bisect_right(self.ends, offset)
+
+
+class SafetyChecks:
+    """See the module."""
+
+    def __init__(self) -> None:
+        self.leaders: dict[int, ReplicaKey] = {}
+        self.history: list[Entry] = []
+        self.writes = WriteHistory()
+        self.reads = ReadHistory()
+        #: The state after each committed batch.
+        self.reference: dict[int, MetadataImage] = {0: EMPTY_IMAGE}
+        self.latest: MetadataImage = EMPTY_IMAGE
+        self.latest_delta: MetadataDelta | None = None
+        #: Called with each new reference image and what changed: the cluster's invariants.
+        self.on_image: list[
+            Callable[[MetadataImage, MetadataImage, MetadataDelta, Sequence[MetadataRecord]], None]
+        ] = []
+        self.marks_of: Callable[[MetadataRecord], Hashable | None] = lambda record: None
+        self._ends: list[int] = []
+        self._votes: dict[tuple[ReplicaKey, int], ReplicaKey] = {}
+        self._entries: dict[tuple[int, int], tuple[Entry, int]] = {}
+
+    @property
+    def committed(self) -> int:
+        """The end of the history."""
+        return self._ends[-1] if self._ends else 0
+
+    # -- what is said -------------------------------------------------------------------------------------------------
+
+    def said(self, own: ReplicaKey, term: int, shadow: ShadowLog, message: Message) -> None:
+        """``own``, which is in ``term``, is the replica on whose machine the message was written.
+
+        An answer to the leader of an earlier term may speak of what a later leader has replaced meanwhile: nobody can
+        commit anything by it, for whoever elected the later leader without having it is not counted in that term.
+        """
+        sender, to, body = message
+        if sender != own:
+            raise Violation("identity", f"{own} speaks as {sender}, whose disk is gone (KIP-853)")
+        kind = type(body)
+        if kind is AppendResponse:
+            assert isinstance(body, AppendResponse)
+            if not body.is_rejected and body.term == term and body.match.offset > shadow.end:
+                raise Violation(
+                    "durability", f"{own} says that it has everything below {body.match}, its disk ends at {shadow.end}"
+                )
+        elif kind is VoteResponse:
+            assert isinstance(body, VoteResponse)
+            if body.is_granted and not body.is_pre_vote:
+                self._voted(own, body.asked_term, to)
+        elif kind is VoteRequest:
+            assert isinstance(body, VoteRequest)
+            if not body.is_pre_vote:
+                self._voted(own, body.term, own)
+
+    def _voted(self, voter: ReplicaKey, term: int, candidate: ReplicaKey) -> None:
+        before = self._votes.setdefault((voter, term), candidate)
+        if before != candidate:
+            raise Violation("votes", f"{voter} votes for {candidate} in term {term}, and has voted for {before} (5.2)")
+
+    # -- logs ---------------------------------------------------------------------------------------------------------
+
+    def appended(self, own: ReplicaKey, shadow: ShadowLog, entries: Sequence[Entry], previous_term: int) -> None:
+        """Before ``entries`` go to the disk of ``own``, whose log ends in ``previous_term``."""
+        for entry in entries:
+            key = (entry.base_offset, entry.term)
+            known = self._entries.get(key)
+            if known is None:
+                self._entries[key] = (entry, previous_term)
+            else:
+                if known[0] is not entry and (known[0].data != entry.data or known[0].kind is not entry.kind):
+                    raise Violation(
+                        "log matching", f"{own} has another entry at {entry.base_offset}/{entry.term} (5.3)"
+                    )
+                if known[1] != previous_term:
+                    raise Violation(
+                        "log matching",
+                        f"{own} has {_named(entry)} behind term {previous_term}, others {known[1]}",
+                    )
+            previous_term = entry.term
+
+    def leads(self, own: ReplicaKey, term: int, has: Callable[[int, int], bool]) -> None:
+        """``own`` leads in ``term``; ``has(offset, term)``: does its log have an entry of that term ending there?"""
+        leader = self.leaders.setdefault(term, own)
+        if leader != own:
+            raise Violation("leaders", f"{leader} and {own} both lead in term {term} (5.2)")
+        self.complete(own, term, has)
+
+    def complete(self, own: ReplicaKey, term: int, has: Callable[[int, int], bool]) -> None:
+        """Logs that match have all that comes before what they have: the last committed of earlier terms is enough."""
+        for entry in reversed(self.history):
+            if entry.term < term:
+                if not has(entry.next_offset, entry.term):
+                    raise Violation(
+                        "completeness",
+                        f"{own} leads in term {term} without {_named(entry)}, which is committed (5.4)",
+                    )
+                return
+
+    def committed_at(self, own: ReplicaKey, shadow: ShadowLog, committed: int) -> bool:
+        """A replica says what is committed; True when that is news to everybody."""
+        ends, history = self._ends, self.history
+        if shadow.checked >= committed:
+            return False
+        start = shadow.index_of(shadow.checked)
+        is_news = False
+        for number in range(start, len(shadow.entries)):
+            entry = shadow.entries[number]
+            if entry.next_offset > committed:
+                break
+            if entry.next_offset <= self.committed:
+                at = bisect_right(ends, entry.base_offset)
+                known = history[at]
+                if known is not entry and (
+                    known.base_offset != entry.base_offset or known.term != entry.term or known.data != entry.data
+                ):
+                    raise Violation(
+                        "state machines",
+                        f"{own} has {_named(entry)} committed where {_named(known)} is committed (5.4.3)",
+                    )
+            else:
+                if entry.base_offset != self.committed:
+                    raise Violation(
+                        "state machines",
+                        f"{own} commits {_named(entry)} across what ends at {self.committed} (5.4.3)",
+                    )
+                self._extend(entry)
+                is_news = True
+            shadow.checked = entry.next_offset
+        return is_news
+
+    def _extend(self, entry: Entry) -> None:
+        before = self.latest
+        records: Sequence[MetadataRecord] = ()
+        if entry.kind is EntryKind.DATA:
+            (batch,) = decode_batches(entry.data)
+            records = batch.records
+            offset = entry.base_offset
+            try:
+                for record in records:
+                    mark = self.marks_of(record)
+                    if mark is not None:
+                        self.writes.committed(mark, offset)
+                    offset += 1
+            except HistoryViolation as error:
+                raise Violation("histories", str(error)) from None
+        after, delta = before.apply_with_delta(records, entry.next_offset, entry.term)
+        self.history.append(entry)
+        self._ends.append(entry.next_offset)
+        self.reference[entry.next_offset] = self.latest = after
+        self.latest_delta = delta
+        for check in self.on_image:
+            check(before, after, delta, records)
+
+    # -- images -------------------------------------------------------------------------------------------------------
+
+    def image(self, who: str, image: MetadataImage, delta: MetadataDelta | None) -> None:
+        """Somebody has this image; ``delta``: what it says has changed since its last one; None: compare everything."""
+        known = self.reference.get(image.next_offset)
+        if known is None:
+            raise Violation(
+                "state machines",
+                f"{who} has an image of offset {image.next_offset}, where no committed batch ends "
+                f"(the history ends at {self.committed})",
+            )
+        if image is known:
+            return
+        if delta is None:
+            if image != known:
+                raise Violation(
+                    "state machines", f"{who}'s image at {image.next_offset} differs: {differs(image, known)}"
+                )
+            return
+        if (
+            image.cluster_id != known.cluster_id
+            or len(image.topics) != len(known.topics)
+            or len(image.brokers) != len(known.brokers)
+            or any(image.brokers.get(each) != known.brokers.get(each) for each in delta.brokers)
+            or any(image.topics.get(each) != known.topics.get(each) for each in delta.partitions)
+            or any(each in image.topics for each in delta.removed_topics)
+            or any(image.configs.get(each) != known.configs.get(each) for each in delta.configs)
+        ):
+            raise Violation("state machines", f"{who}'s image at {image.next_offset} differs: {differs(image, known)}")
+
+    # -- clients ------------------------------------------------------------------------------------------------------
+
+    def acknowledged(self, mark: Hashable, offset: int) -> None:
+        try:
+            self.writes.acknowledge(mark, offset)
+        except HistoryViolation as error:
+            raise Violation("histories", str(error)) from None
+        self.reads.acknowledged(offset)
+
+    def refused(self, mark: Hashable) -> None:
+        try:
+            self.writes.refuse(mark)
+        except HistoryViolation as error:
+            raise Violation("histories", str(error)) from None
+
+    def read_served(self, must_see: int, saw: int, who: str) -> None:
+        try:
+            self.reads.served(must_see, saw, who)
+        except HistoryViolation as error:
+            raise Violation("reads", str(error)) from None
+
+    def finish(self) -> None:
+        try:
+            self.writes.finish()
+        except HistoryViolation as error:
+            raise Violation("histories", str(error)) from None
+
+
+def differs(image: MetadataImage, known: MetadataImage) -> str:
+    """Where two images differ, in a few words."""
+    found = []
+    for name in image.__dataclass_fields__:
+        left, right = getattr(image, name), getattr(known, name)
+        if left == right:
+            continue
+        if hasattr(left, "keys") and hasattr(right, "keys"):
+            keys = [key for key in {**dict(left), **dict(right)} if left.get(key) != right.get(key)]
+            found += [f"{name}[{key!r}]: {left.get(key)} and not {right.get(key)}" for key in keys[:2]]
+        else:
+            found.append(f"{name}: {left!r} and not {right!r}")
+    return "; ".join(found)[:600] or "in what it says has changed"
+
+
+def _named(entry: Entry) -> str:
+    return f"{entry.kind.value} {entry.base_offset}..{entry.next_offset}/{entry.term}"

@@ -1,0 +1,415 @@
+"""A controller's machine: its disk, its clock, and the process on it, which is the product's own QuorumController.
+
+What a real driver does in its loop is done here in events, each with its own delay: a turn begins, its disk work is
+done, it ends. So messages, crashes and pauses come between them, as they do in a real process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import uuid
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from sim_checks import Violation
+from sim_disk import ROOT, DiskRecord, ObservedStorage, flip_something
+
+from headrace_controller.cluster.core import ClusterCore
+from headrace_controller.quorum_controller import QuorumController
+from headrace_controller.raft import Message, ReplicaKey, Role, VoterSet
+from headrace_controller.storage import write_first_voters
+from headrace_core.errors import (
+    CorruptLogError,
+    DiskFullError,
+    HeadraceError,
+    InvalidConfigError,
+    ServerShuttingDownError,
+    StorageError,
+)
+from headrace_core.log.directory import format_directory
+from headrace_core.metadata import MetadataDelta, MetadataImage
+from headrace_core.metadata.snapshot import decode_snapshot, encode_snapshot
+from headrace_core.testing.crashing_fs import CrashingFileSystem, Loss, SimulatedCrash
+from headrace_core.testing.node_clock import NodeClock
+from headrace_core.testing.scheduler import Planned
+
+if TYPE_CHECKING:
+    from sim_plan import Fault
+    from sim_world import World
+
+
+def disk_identity(node_id: int, disk_number: int) -> ReplicaKey:
+    """Of a node's first, second, ... disk."""
+    return ReplicaKey(node_id, bytes([node_id, 0xD0 + disk_number]) * 8)
+
+
+class ControllerHost:
+    """See the module. The process is up while ``controller`` is not None."""
+
+    def __init__(self, world: World, node_id: int) -> None:
+        self.world = world
+        self.node_id = node_id
+        self.clock = NodeClock(world.scheduler, started_ms=10_000.0 * node_id)
+        self.rng = random.Random(f"{world.plan.seed} controller {node_id}")
+        self.disk_number = 0
+        self.controller: QuorumController | None = None
+        self.storage: ObservedStorage
+        #: The disk is damaged in a way that a start found: it has to be replaced.
+        self.is_broken = False
+        self.is_paused = False
+        self.is_slow = False
+        #: Must stay down until then (a fault holds it).
+        self.down_until_ms = 0.0
+        self.published: list[tuple[MetadataImage, MetadataDelta]] = []
+        #: Counts its processes, and their ends.
+        self.life = 0
+        self._stage = 0
+        self._planned: Planned | None = None
+        #: The fault that has armed its disk, and what its crash loses.
+        self.torn_by: tuple[Fault, Loss] | None = None
+        self._sets: list[VoterSet] = []
+        self._snapshot_job: Any = None
+        self._buffered: list[Message] = []
+        self._seen: tuple[Role, int, int] | None = None
+        self._checked = (-1, -1)
+
+    def __str__(self) -> str:
+        return f"controller {self.node_id}"
+
+    # -- the disk -----------------------------------------------------------------------------------------------------
+
+    def format(self, voters: VoterSet | None) -> None:
+        """A new, empty disk with an id of its own. ``voters``: who begins the quorum; None: it waits to be added."""
+        self.disk_number += 1
+        self.fs = CrashingFileSystem(keep_trace=False)
+        self.fs.clock = self.clock
+        self.record = DiskRecord()
+        self.is_broken = False
+        self.key = disk_identity(self.node_id, self.disk_number)
+        identity = uuid.UUID(bytes=self.key.directory_id)
+        format_directory(self.fs, ROOT, cluster_id=self.world.cluster_id, node_id=self.node_id, directory_id=identity)
+        write_first_voters(self.fs, ROOT, VoterSet.of(()) if voters is None else voters)
+        self.fs.sync_directory("/")
+
+    # -- the process --------------------------------------------------------------------------------------------------
+
+    @property
+    def is_up(self) -> bool:
+        return self.controller is not None
+
+    @property
+    def leads(self) -> bool:
+        return self.controller is not None and self.controller.role is Role.LEADER
+
+    def start(self) -> None:
+        """Opens the disk and goes; a disk that is damaged keeps it down."""
+        world = self.world
+        assert self.controller is None
+        self.life += 1
+        self._stage = 0
+        self._snapshot_job = None
+        self.published.clear()
+        self.is_paused = False
+        try:
+            storage = ObservedStorage.open(
+                self.fs,
+                ROOT,
+                clock=self.clock,
+                cluster_id=world.cluster_id,
+                node_id=self.node_id,
+                reserve_bytes=world.reserve_bytes,
+            )
+            self.storage = storage
+            storage.watch(self.key, self.record, world.checks, self._disk_says)
+            storage.recovered()
+            core = ClusterCore(world.cluster_settings, new_id=self._new_id)
+            controller = QuorumController(
+                core,
+                storage,
+                node_id=self.node_id,
+                cluster_id=world.cluster_id,
+                clock=self.clock,
+                draw=self._draw,
+                settings=world.quorum_settings,
+                send=self._send,
+            )
+            controller.subscribe(self._publish)
+            controller.start()
+        except (CorruptLogError, InvalidConfigError, StorageError) as error:
+            if not self.record.is_damaged:
+                raise Violation("recovery", f"{self} cannot start: {type(error).__name__}: {error}") from error
+            self.is_broken = True
+            self.record.is_damaged = True
+            world.count("state", "damaged disk refused")
+            world.tell(self, f"finds its disk damaged, and does not start ({type(error).__name__})")
+            return
+        except (OSError, SimulatedCrash, HeadraceError) as error:
+            world.tell(self, f"cannot start now: {type(error).__name__}: {error}")
+            self.power_loss(Loss.ALL)
+            self.down_until_ms = world.now_ms + 300.0
+            world.restart_later(self, 300.0)
+            return
+        self.controller = controller
+        self._seen = None
+        self._checked = (-1, -1)
+        world.tell(self, f"starts with term {controller.term}, log up to {controller.raft.log_end_offset}")
+        world.count("state", "controller started")
+        world.checks.image(str(self), controller.image, None)
+        self._plan(0.0)
+        world.controller_came(self)
+
+    def stop_process(self) -> None:
+        """The process is gone, with its memory and its connections; the machine lives."""
+        if self.controller is None:
+            return
+        self._sets = self.known_sets()
+        self.controller = None
+        self.life += 1
+        self._buffered.clear()
+        if self._planned is not None:
+            self._planned.cancel()
+            self._planned = None
+        self.world.controller_went(self)
+
+    def power_loss(self, loss: Loss) -> None:
+        """Everything that was not synced is gone, or some of it (``loss``)."""
+        self.stop_process()
+        self.fs.crash(self.rng, loss)
+
+    def disarm(self) -> None:
+        """Its power does not fail while it writes."""
+        self.fs.crash_after = None
+        self.torn_by = None
+
+    def known_sets(self) -> list[VoterSet]:
+        """Every set of voters in its log; of one that is down, in the log that it had."""
+        return self._sets if self.controller is None else self.controller.raft.log.voters_since(0)
+
+    def voters(self) -> list[int]:
+        """Node ids of who votes, as far as it knows."""
+        return [] if self.controller is None else [key.node_id for key in self.controller.voters]
+
+    def end(self) -> int:
+        return 0 if self.controller is None else self.controller.raft.log_end_offset
+
+    @property
+    def log_start(self) -> int:
+        assert self.controller is not None
+        return self.controller.raft.log.start.offset
+
+    def snapshot_for_observers(self) -> MetadataImage:
+        """What FollowMetadata sends to those who lag behind the log's beginning."""
+        assert self.controller is not None
+        image = self.controller.image
+        data = b"".join(encode_snapshot(image, voters=(), timestamp_ms=self.clock.now_ms()))
+        return decode_snapshot(data)[0]
+
+    def flip_something(self, rng: random.Random) -> str:
+        """Damages a byte of its disk, where recovery or a reader has to notice; "" when there is none."""
+        return flip_something(self.fs, rng, self.record)
+
+    def pause(self) -> None:
+        """SIGSTOP: nothing happens in the process, and its connections stay."""
+        self.is_paused = True
+
+    def resume(self) -> None:
+        self.is_paused = False
+        buffered, self._buffered = self._buffered, []
+        if self.controller is not None:
+            self._plan(0.0)
+            for message in buffered:
+                self.receive(message)
+
+    # -- its loop -----------------------------------------------------------------------------------------------------
+
+    def wake(self) -> None:
+        """Something has arrived."""
+        if self._stage == 0 and not self.is_paused:
+            self._plan(self.world.loop_ms(self.rng))
+
+    def replan(self) -> None:
+        """Its clock has been changed."""
+        if self.controller is not None and self._stage == 0:
+            self._plan_next()
+
+    def _plan(self, delay_ms: float) -> None:
+        planned, at_ms = self._planned, self.world.now_ms + delay_ms
+        if planned is not None and planned.action is not None:
+            if self._stage or planned.at_ms <= at_ms:
+                return
+            planned.cancel()
+        self._planned = self.world.scheduler.after(delay_ms, self._step)
+
+    def _plan_next(self) -> None:
+        controller = self.controller
+        if controller is None or self.is_paused:
+            return
+        if self._planned is not None:
+            self._planned.cancel()
+        delay_ms = self.clock.due_in_ms(controller.next_due_ms())
+        self._planned = self.world.scheduler.after(max(delay_ms, self.world.loop_ms(self.rng)), self._step)
+
+    def _step(self) -> None:
+        """One of the three parts of a turn."""
+        self._planned = None
+        if self.is_paused:
+            return
+        self.guarded(self._part_of_a_turn)
+
+    def _part_of_a_turn(self) -> None:
+        controller, world = self.controller, self.world
+        assert controller is not None
+        if self._stage == 0:
+            if controller.begin():
+                self._stage = 1
+                self._planned = world.scheduler.after(world.loop_ms(self.rng), self._step)
+                return
+            controller.finish()
+        elif self._stage == 1:
+            controller.persist()
+            self._stage = 2
+            self._planned = world.scheduler.after(world.disk_ms(self.rng, is_slow=self.is_slow), self._step)
+            return
+        else:
+            self._stage = 0
+            controller.finish()
+        self._see_to_snapshots(controller)
+        self._plan_next()
+
+    def guarded(self, action: Callable[[], object]) -> None:
+        """Runs a part of the process; what ends a real one ends this one. Then everything is checked."""
+        world = self.world
+        try:
+            action()
+        except Violation:
+            raise
+        except SimulatedCrash:
+            world.tell(self, "loses power in the midst of writing")
+            world.count("state", "power lost while writing")
+            torn, self.torn_by = self.torn_by, None
+            if torn is not None:
+                world.fault_happened(torn[0], f"{self} loses power in the midst of writing")
+            world.crash_now(self, world.draw_loss(self.rng) if torn is None else torn[1])
+            return
+        except (CorruptLogError, StorageError) as error:
+            if not self.record.is_damaged:
+                raise Violation("recovery", f"{self} ends: {type(error).__name__}: {error}") from error
+            world.tell(self, f"finds its disk damaged, and ends ({type(error).__name__})")
+            world.count("state", "damaged disk noticed while running")
+            self.is_broken = True
+            self.stop_process()
+            self.fs.crash(self.rng, Loss.NONE)
+            return
+        except OSError as error:
+            world.tell(self, f"ends, because its disk fails: {error}")
+            world.crash_now(self, Loss.NONE)
+            return
+        self.check()
+
+    def _see_to_snapshots(self, controller: QuorumController) -> None:
+        if self._snapshot_job is not None:
+            return
+        job = controller.snapshot_due()
+        if job is not None:
+            self._snapshot_job = job
+            self.world.scheduler.after(
+                self.world.disk_ms(self.rng, is_slow=self.is_slow), self._snapshot_run, self.life
+            )
+
+    def _snapshot_run(self, life: int) -> None:
+        if life == self.life and not self.is_paused:
+            failures: list[HeadraceError] = []
+            self.guarded(lambda: self._snapshot_runs(failures))
+            self.world.scheduler.after(
+                self.world.disk_ms(self.rng, is_slow=self.is_slow), self._snapshot_done, life, failures
+            )
+        elif life == self.life:
+            self.world.scheduler.after(20.0, self._snapshot_run, life)
+
+    def _snapshot_runs(self, failures: list[HeadraceError]) -> None:
+        try:
+            self._snapshot_job.run()
+        except DiskFullError as error:
+            failures.append(error)
+
+    def _snapshot_done(self, life: int, failures: list[HeadraceError]) -> None:
+        if life != self.life:
+            return
+        if self._stage or self.is_paused:  # one thread: not in the midst of a turn's disk work
+            self.world.scheduler.after(2.0, self._snapshot_done, life, failures)
+            return
+        job, self._snapshot_job = self._snapshot_job, None
+        controller = self.controller
+        assert controller is not None
+        if failures:
+            self.world.count("state", "no room for a snapshot")
+            self.guarded(lambda: controller.snapshot_failed(job, failures[0]))
+            return
+        self.guarded(lambda: controller.snapshot_done(job))
+        self.world.count("state", "snapshot taken")
+        self.world.tell(self, "has a snapshot, and forgets the log before it")
+        self.wake()
+
+    # -- what goes in and out -----------------------------------------------------------------------------------------
+
+    def receive(self, message: Message) -> None:
+        controller = self.controller
+        if controller is None:
+            return
+        if self.is_paused:
+            self._buffered.append(message)  # in its socket
+            return
+        self.guarded(lambda: controller.receive(message))
+        self.wake()
+
+    def _send(self, messages: Sequence[Message]) -> None:
+        checks, shadow, own, world = self.world.checks, self.record.shadow, self.key, self.world
+        term = 0 if self.controller is None else self.controller.term
+        for message in messages:
+            checks.said(own, term, shadow, message)
+            world.controller_says(self, message)
+
+    def _publish(self, image: MetadataImage, delta: MetadataDelta) -> None:
+        self.published.append((image, delta))
+
+    def _disk_says(self, what: str, value: object) -> None:
+        self.world.disk_says(self, what, value)
+
+    def _draw(self, below: int) -> int:
+        spread = self.world.spread
+        return int(self.rng.randrange(below) * spread) if spread else 0
+
+    def _new_id(self) -> bytes:
+        return self.rng.randbytes(16)
+
+    # -- checking -----------------------------------------------------------------------------------------------------
+
+    def check(self) -> None:
+        """What has changed in this process since the last look."""
+        controller, checks, world = self.controller, self.world.checks, self.world
+        if controller is None:
+            return
+        raft = controller.raft
+        role, term = raft.role, raft.term
+        seen = (role, term, raft.leader)
+        if seen != self._seen:
+            before, self._seen = self._seen, seen
+            if role is Role.LEADER:
+                checks.leads(self.key, term, lambda offset, term: raft.log.term_below(offset) == term)
+            world.role_changed(self, before, seen)
+        # (What is beyond the durable end may still be another leader's on this disk, about to be cut.)
+        committed = min(raft.committed, raft.log.durable_offset)
+        if committed > self.record.shadow.checked and checks.committed_at(self.key, self.record.shadow, committed):
+            world.history_grew()
+        if self.published:
+            published, self.published = self.published, []
+            for image, delta in published:
+                checks.image(str(self), image, delta)
+        world.settle_answers()
+
+    def fail_all(self) -> None:
+        """A clean stop answers everybody."""
+        if self.controller is not None:
+            with contextlib.suppress(HeadraceError):
+                self.controller.fail_all(ServerShuttingDownError(f"{self} stops"))

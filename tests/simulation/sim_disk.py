@@ -1,0 +1,168 @@
+"""The disk of a simulated controller: the product's own storage code on a file system that crashes honestly.
+
+``ObservedStorage`` is ``MetadataStorage`` that tells what it is made to write. So the checks know what a replica claims
+to hold without asking it, and find out after a crash whether it still does.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from sim_checks import ShadowLog, Violation
+
+from headrace_controller.raft import Entry, HardState, ReplicaKey, SnapshotId, VoterSet
+from headrace_controller.storage import MetadataStorage
+from headrace_core.records import iterate_headers
+from headrace_core.testing.crashing_fs import CrashingFileSystem
+
+if TYPE_CHECKING:
+    from sim_checks import SafetyChecks
+
+ROOT = "/metadata"
+
+
+class DiskRecord:
+    """What a disk was made to hold, and what it promised to hold for good."""
+
+    def __init__(self) -> None:
+        self.shadow = ShadowLog.behind(0)
+        #: Where the log began when it was last looked at; entries below may be in a snapshot only.
+        self.start = 0
+        self.start_term = 0
+        self.hard_state: HardState | None = None
+        #: What a crash interrupted: it may have happened or not.
+        self.pending_entries: tuple[Entry, ...] = ()
+        self.pending_cut: int | None = None
+        self.pending_hard_state: HardState | None = None
+        #: A byte was flipped, a block torn by the simulation itself: what is missing then is no one's fault.
+        self.is_damaged = False
+
+    @property
+    def last_term(self) -> int:
+        entries = self.shadow.entries
+        return entries[-1].term if entries else self.start_term
+
+
+class ObservedStorage(MetadataStorage):
+    """See the module. ``watch`` before anything is written."""
+
+    record: DiskRecord
+    own: ReplicaKey
+    checks: SafetyChecks
+    tell: Callable[[str, Any], None]
+
+    def watch(
+        self, own: ReplicaKey, record: DiskRecord, checks: SafetyChecks, tell: Callable[[str, Any], None]
+    ) -> None:
+        self.record, self.own, self.checks, self.tell = record, own, checks, tell
+
+    def append(self, entries: Sequence[Entry], *rest: Any) -> int:
+        record = self.record
+        if entries[0].base_offset != record.shadow.end:
+            raise Violation("log matching", f"{self.own} appends at {entries[0].base_offset}, its log ends elsewhere")
+        self.checks.appended(self.own, record.shadow, entries, record.last_term)
+        record.pending_entries = tuple(entries)
+        result = super().append(entries, *rest)
+        record.pending_entries = ()
+        record.shadow.append(entries)
+        self.tell("appends", entries)
+        return result
+
+    def truncate(self, offset: int) -> None:
+        record = self.record
+        if offset < record.shadow.checked:
+            raise Violation("state machines", f"{self.own} cuts its log at {offset}, below what it called committed")
+        record.pending_cut = offset
+        super().truncate(offset)
+        record.pending_cut = None
+        record.shadow.truncate(offset)
+        self.tell("cuts", offset)
+
+    def install(self, snapshot: SnapshotId, *rest: Any) -> Any:
+        record = self.record
+        if snapshot.place.offset <= record.shadow.checked:
+            raise Violation(
+                "state machines", f"{self.own} installs {snapshot.place}, below what it called committed already"
+            )
+        record.pending_cut = 0
+        result = super().install(snapshot, *rest)
+        record.pending_cut = None
+        record.shadow = ShadowLog.behind(snapshot.place.offset)
+        record.start, record.start_term = snapshot.place
+        self.tell("installs", snapshot)
+        return result
+
+    def save_hard_state(self, state: HardState) -> None:
+        self.record.pending_hard_state = state
+        super().save_hard_state(state)
+        self.record.pending_hard_state = None
+        self.record.hard_state = state
+        self.tell("saves", state)
+
+    def recovered(self) -> None:
+        """After a start: is there what was promised, and nothing that was never written?"""
+        record = self.record
+        stored = self.stored(VoterSet.of([self.own]))
+        start, end = stored.start.place.offset, stored.end_offset
+        kept = ShadowLog.behind(start)
+        offset = start
+        while offset < end:
+            found = self.entries(offset, end, 1 << 20)
+            kept.append(found)
+            offset = found[-1].next_offset
+        known = {entry.base_offset: entry for entry in (*record.shadow.entries, *record.pending_entries)}
+        cut = end if record.pending_cut is None else record.pending_cut
+        before = record.shadow
+        if not record.is_damaged:
+            for entry in kept.entries:
+                was = known.get(entry.base_offset)
+                if was is None or was.term != entry.term or was.data != entry.data:
+                    raise Violation(
+                        "durability", f"{self.own} finds {entry.base_offset}/{entry.term}, never written there"
+                    )
+            lost = [each for each in before.entries if start <= each.base_offset and each.next_offset > end]
+            if lost and lost[0].base_offset < cut:
+                raise Violation(
+                    "durability",
+                    f"{self.own} has lost {lost[0].base_offset}/{lost[0].term}, and had said that it was durable",
+                )
+            if start > before.end and record.pending_cut is None:
+                raise Violation("durability", f"{self.own}'s log begins at {start}, and ended at {before.end}")
+            allowed = (record.hard_state, record.pending_hard_state)
+            state = stored.hard_state
+            if record.hard_state is not None and state not in allowed:
+                raise Violation("durability", f"{self.own} comes back with {state}, and had saved {record.hard_state}")
+        record.shadow = kept
+        record.start, record.start_term = stored.start.place
+        record.hard_state = stored.hard_state
+        record.pending_entries, record.pending_cut, record.pending_hard_state = (), None, None
+
+
+#: What is on a controller's disk, and how often a fault chooses it.
+_TARGETS = {".log": 6, ".checkpoint": 3, "quorum-state": 1, "leader-epoch-checkpoint": 1, "meta.properties": 1}
+
+
+def flip_something(fs: CrashingFileSystem, rng: random.Random, record: DiskRecord) -> str:
+    """Damages one byte that is on the disk: of the log, a snapshot, or a small file; returns which.
+
+    Not of the log's last batch: a batch that rotted there cannot be told from one that was being written when the power
+    failed, so recovery cuts it (design, section 4), and a replica that held it alone with others may have promised it.
+    """
+    files = {path: data for path, data in fs.files().items() if data}
+    kinds = [kind for kind in _TARGETS if any(path.endswith(kind) for path in files)]
+    if not kinds:
+        return ""
+    (kind,) = rng.choices(kinds, [_TARGETS[each] for each in kinds])
+    path = rng.choice(sorted(path for path in files if path.endswith(kind)))
+    size = len(files[path])
+    if kind == ".log":
+        starts = [position for position, _ in iterate_headers(files[path])]
+        size = starts[-1] if len(starts) > 1 else 0
+    if size == 0:
+        return ""
+    position = rng.randrange(size)
+    fs.flip(path, position, 1 << rng.randrange(8))
+    record.is_damaged = True
+    return f"byte {position} of {path.rpartition('/')[2]}"

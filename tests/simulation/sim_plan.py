@@ -1,0 +1,174 @@
+"""A schedule as data: who there is, what goes wrong and when. Drawn from a seed, before anything runs.
+
+    |-- noisy --|-- quiet --|-- noisy --|-- noisy --|-- quiet --| ... |-- heal, then prove that all is well --|
+
+A quarter of the periods are quiet: what is broken is mended at their beginning, and once a leader is settled nobody may
+stand for election until they end. In the others 5 to 40 faults come, of kinds that each schedule draws for itself, and
+as often as it draws (swarm testing; Groce and others, 2012): some schedules are all loss, some all crashes, some all
+membership.
+
+A fault draws its numbers from its own seed, so that the others stay what they are when one is left out: which is how a
+failing schedule is shrunk.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from headrace_core.testing.network import GOOD, Quality
+
+#: What the requirement counts (contract.md, the last line of ``make sim``), and how much each kind weighs.
+REQUIRED: dict[str, float] = {
+    "drop": 1.0,
+    "duplicate": 1.0,
+    "reorder": 1.0,
+    "delay": 1.0,
+    "partition": 2.0,
+    "crash": 2.0,
+    "pause": 1.0,
+    "clock_jump": 0.6,
+    "clock_drift": 0.6,
+    "torn_block": 1.2,
+    "flipped_block": 0.8,
+    "full_disk": 0.8,
+    "wipe": 0.8,
+    "membership": 2.5,
+    "stale_replay": 1.5,
+}
+#: Kinds of our own: accidents, and stories that chance alone would seldom tell to their end.
+OTHERS: dict[str, float] = {
+    "transfer": 1.5,
+    "slow_disk": 0.6,
+    "peer_lost": 0.8,
+    "broker_crash": 1.0,
+    "broker_cut": 0.8,
+    "broker_shutdown": 0.6,
+    "broker_wipe": 0.5,
+    "directory_failed": 0.6,
+    "figure_8": 0.9,
+    "vote_then_crash": 0.9,
+    "deposed_unaware": 0.9,
+    "cut_voters": 0.8,
+    "transfer_lost": 0.5,
+    "restart_all": 0.4,
+}
+KINDS: dict[str, float] = {**REQUIRED, **OTHERS}
+
+#: Faults of one schedule.
+FAULTS_MIN, FAULTS_MAX = 5, 40
+
+
+class Fault(NamedTuple):
+    """Something goes wrong. ``for_ms``: how long, where that has a meaning; ``amount``: how badly, from 0 to 1;
+    ``seed``: of everything else that it draws."""
+
+    number: int
+    at_ms: float
+    kind: str
+    for_ms: float
+    amount: float
+    seed: int
+
+
+class Period(NamedTuple):
+    from_ms: float
+    to_ms: float
+    is_quiet: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """See the module."""
+
+    seed: int
+    voters: int
+    brokers: int
+    clients: int
+    #: How long a client rests between two requests, on average.
+    rest_ms: float
+    periods: tuple[Period, ...]
+    faults: tuple[Fault, ...]
+    #: The network when nothing is wrong with it.
+    quality: Quality
+    disk_ms: tuple[float, float]
+    #: From an event to the turn that it causes: what comes meanwhile is in the same turn.
+    loop_ms: tuple[float, float]
+    #: Bytes of log after which a snapshot is made.
+    snapshot_bytes: int
+    snapshot_chunk_bytes: int
+    message_bytes_max: int
+    in_flight_messages_max: int
+    #: How election time-outs are spread: 1.0 as shipped; 0.0: all equal, so that votes are split all the time.
+    spread: float
+
+    @property
+    def length_ms(self) -> float:
+        return self.periods[-1].to_ms
+
+    def keeping(self, numbers: Collection[int]) -> Plan:
+        """Only these faults."""
+        return replace(self, faults=tuple(fault for fault in self.faults if fault.number in numbers))
+
+    def until(self, length_ms: float) -> Plan:
+        """Ends earlier; faults that come later are left out."""
+        periods = tuple(
+            Period(period.from_ms, min(period.to_ms, length_ms), period.is_quiet)
+            for period in self.periods
+            if period.from_ms < length_ms
+        )
+        return replace(self, periods=periods, faults=tuple(each for each in self.faults if each.at_ms < length_ms))
+
+
+def make_plan(seed: int) -> Plan:
+    """The schedule of a seed."""
+    rng = random.Random(f"plan {seed}")
+    periods = _periods(rng)
+    noisy = [period for period in periods if not period.is_quiet]
+    return Plan(
+        seed=seed,
+        voters=rng.choice([3, 3, 3, 3, 4, 5, 5]),
+        brokers=rng.choice([3, 3, 3, 4]),
+        clients=rng.choice([2, 3, 3, 4]),
+        rest_ms=rng.choice([120.0, 180.0, 250.0]),
+        periods=periods,
+        faults=_faults(rng, noisy),
+        quality=rng.choice([GOOD, GOOD, Quality(0.5, 8.0), Quality(1.0, 30.0)]),
+        disk_ms=rng.choice([(0.05, 0.3), (0.05, 0.3), (0.2, 3.0), (1.0, 20.0)]),
+        loop_ms=rng.choice([(0.02, 0.1), (0.2, 1.5), (0.5, 4.0)]),
+        snapshot_bytes=rng.choice([6_000, 12_000, 25_000, 80_000]),
+        snapshot_chunk_bytes=rng.choice([300, 2_000, 1 << 20]),
+        message_bytes_max=rng.choice([400, 2_000, 1 << 20]),
+        in_flight_messages_max=rng.choice([1, 4, 64]),
+        spread=rng.choice([1.0, 1.0, 1.0, 0.3, 0.0]),
+    )
+
+
+def _periods(rng: random.Random) -> tuple[Period, ...]:
+    """Four or eight, a quarter of them quiet, and never the first: there has to be something to recover from."""
+    count = rng.choice([4, 4, 8])
+    quiet = set(rng.sample(range(1, count), count // 4))
+    periods: list[Period] = []
+    at_ms = 0.0
+    for number in range(count):
+        length_ms = rng.uniform(1_400.0, 1_900.0) if number in quiet else rng.uniform(4_500.0, 7_000.0) / count
+        periods.append(Period(at_ms, at_ms + length_ms, number in quiet))
+        at_ms += length_ms
+    return tuple(periods)
+
+
+def _faults(rng: random.Random, noisy: list[Period]) -> tuple[Fault, ...]:
+    count = min(FAULTS_MAX, FAULTS_MIN + int(rng.expovariate(1 / 9.0)))
+    weights = [weight * rng.choice([0.0, 0.0, 0.3, 1.0, 1.0, 4.0]) for weight in KINDS.values()]
+    if not any(weights):
+        weights = list(KINDS.values())
+    found = []
+    for _ in range(count):
+        (period,) = rng.choices(noisy, [each.to_ms - each.from_ms for each in noisy])
+        (kind,) = rng.choices(list(KINDS), weights)
+        at_ms = rng.uniform(period.from_ms, period.to_ms)
+        for_ms = min(rng.choice([40.0, 200.0, 600.0, 1_200.0, 2_000.0]) * rng.uniform(0.5, 1.5), period.to_ms - at_ms)
+        found.append((at_ms, kind, for_ms, rng.random(), rng.randrange(1 << 32)))
+    return tuple(Fault(number, *each) for number, each in enumerate(sorted(found)))

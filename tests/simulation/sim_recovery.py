@@ -1,0 +1,194 @@
+"""When the faults are over: mend everything, and see that all becomes well by itself, within a bounded time.
+
+Quiet periods are the same in small: everything is mended, and once all is calm nobody may stand for election until the
+period ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from sim_checks import Violation
+
+from headrace_controller.raft import Role
+
+if TYPE_CHECKING:
+    from sim_world import World
+
+#: After the faults: so long may it take until everything is well.
+RECOVERY_MS_MAX = 30_000.0
+#: As long without a change, and a quiet period counts as calm.
+CALM_MS = 400.0
+_LOOK_MS = 100.0
+
+
+class Recovery:
+    """See the module."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self._calm_looks = 0
+
+    # -- quiet periods ------------------------------------------------------------------------------------------------
+
+    def begin_quiet(self) -> None:
+        self.world.is_quiet = True
+        self.world.tell("fault", "a quiet period begins: what is broken is mended")
+        self._calm_looks = 0
+        self.mend()
+        self.world.scheduler.after(_LOOK_MS, self._look)
+
+    def end_quiet(self) -> None:
+        if self.world.calm_since_ms is not None:
+            self.world.count("state", "quiet period calm to its end")
+        self.world.is_quiet = False
+        self.world.calm_since_ms = None
+
+    def _look(self) -> None:
+        world = self.world
+        if not world.is_quiet or world.calm_since_ms is not None:
+            return
+        self._calm_looks = self._calm_looks + 1 if self._is_calm() else 0
+        if self._calm_looks * _LOOK_MS >= CALM_MS:
+            world.calm_since_ms = world.now_ms
+        world.scheduler.after(_LOOK_MS, self._look)
+
+    def _is_calm(self) -> bool:
+        """One leads, and everybody who votes follows it."""
+        leader = self.world.leader()
+        if leader is None or leader.controller is None or not leader.controller.is_active:
+            return False
+        controller = leader.controller
+        if controller.raft.transferring_to is not None or controller.raft.log.voters_offset > controller.raft.committed:
+            return False
+        return all(
+            host.controller.role in (Role.FOLLOWER, Role.LEADER)
+            and host.controller.term == controller.term
+            and host.controller.leader_id == leader.node_id
+            for host in self.world.up()
+            if host.controller is not None
+        )
+
+    # -- mending ------------------------------------------------------------------------------------------------------
+
+    def mend(self) -> None:
+        """The network is whole and good, disks have room and are quick, clocks go right, processes run."""
+        world = self.world
+        world.story_teller.stop()
+        world.traps.clear()
+        world.spread = 1.0
+        world.net.mend()
+        world.calls.mend()
+        for mend in world.mend_all:
+            mend()
+        for host in list(world.hosts.values()):
+            host.fs.capacity_bytes = None
+            host.disarm()
+            host.is_slow = False
+            host.clock.drift(1.0)
+            host.replan()
+            if host.is_paused:
+                host.resume()
+            host.down_until_ms = 0.0
+            world.restart(host)
+        hosts = list(world.hosts.values())
+        for number, one in enumerate(hosts):
+            for other in hosts[:number]:
+                world.scheduler.after(1.0 + 20.0 * world.rng.random(), world.connect, one, other)
+        for broker in world.brokers:
+            broker.mend()
+
+    def _replace_broken_disks(self) -> None:
+        world = self.world
+        for host in list(world.hosts.values()):
+            if host.is_broken and host.controller is None:
+                world.tell("operator", f"gives {host} a new disk")
+                host.format(None)
+                host.start()
+
+    # -- the proof ----------------------------------------------------------------------------------------------------
+
+    def prove(self) -> None:
+        """Raises Violation when not all is well in time, or something is not as everywhere else."""
+        world = self.world
+        world.is_quiet = False
+        world.calm_since_ms = None
+        world.is_healing = True
+        world.tell("fault", "the faults are over: everything is mended, and has to be well soon")
+        self.mend()
+        self._replace_broken_disks()
+        for client in world.clients[1:]:
+            client.is_resting = True
+        began_ms, wrong = world.now_ms, "nothing was looked at"
+        while world.now_ms - began_ms < RECOVERY_MS_MAX:
+            world.scheduler.run(world.now_ms + 100.0)
+            self._replace_broken_disks()
+            wrong = next(self._wrong(), "")
+            if not wrong:
+                break
+        else:
+            raise Violation("liveness", f"{RECOVERY_MS_MAX / 1_000:.0f} s after the faults: {wrong}")
+        world.clients[0].is_resting = True
+        acknowledged = world.checks.writes.acknowledged
+        while world.checks.writes.acknowledged == acknowledged:
+            if world.now_ms - began_ms > RECOVERY_MS_MAX:
+                raise Violation("liveness", "a write is not acknowledged, though all seems well")
+            world.clients[0].write_one()
+            world.scheduler.run(world.now_ms + 100.0)
+        while wrong := next(self._wrong(), ""):
+            if world.now_ms - began_ms > RECOVERY_MS_MAX:
+                raise Violation("liveness", f"after the last write: {wrong}")
+            world.scheduler.run(world.now_ms + 50.0)
+        world.tell("fault", f"all is well, {world.now_ms - began_ms:.0f} ms after the last fault")
+        self._compare_everything()
+
+    def _wrong(self) -> Iterator[str]:
+        """What is not well yet."""
+        world = self.world
+        leader = world.leader()
+        if leader is None or leader.controller is None:
+            yield "nobody leads; " + ", ".join(map(_stands, world.hosts.values()))
+            return
+        controller = leader.controller
+        if not controller.is_active:
+            yield f"{leader} leads and is not active: {_stands(leader)}"
+        if not world.operator.is_content:
+            yield f"the voters are {controller.voters}, and should be {sorted(world.operator.wanted)}"
+        end = controller.raft.log_end_offset
+        if controller.image.next_offset != end or world.checks.committed != end:
+            yield f"{leader}'s log ends at {end}, of which {world.checks.committed} is committed"
+        for host in world.hosts.values():
+            if host.controller is None:
+                yield f"{host} is down"
+            elif host.controller.image.next_offset != end or host.controller.term != controller.term:
+                yield f"{host} is behind: {_stands(host)}; {_stands(leader)}"
+        image = controller.image
+        for broker in world.brokers:
+            known = image.brokers.get(broker.broker_id)
+            if known is None or known.broker_epoch != broker.epoch or not known.active:
+                yield f"{broker} is not active: {known}"
+            elif broker.image.next_offset != end:
+                yield f"{broker} has the metadata up to {broker.image.next_offset}, and it ends at {end}"
+        for topic in image.topics.values():
+            for number, partition in enumerate(topic.partitions):
+                if partition.leader < 0 and any(image.is_available(partition, each) for each in partition.isr):
+                    yield f"{topic.name}-{number} has no leader: {partition}"
+
+    def _compare_everything(self) -> None:
+        world = self.world
+        for who in (*world.up(), *world.brokers):
+            image = who.image if who in world.brokers else who.controller.image
+            world.checks.image(str(who), image, None)
+        world.checks.finish()
+
+
+def _stands(host: object) -> str:
+    controller = host.controller
+    if controller is None:
+        return f"{host.node_id} down"
+    raft = controller.raft
+    return (
+        f"{host.key} {raft.role.value}, term {raft.term}, leader {raft.leader}, voters {raft.voters}, log "
+        f"{raft.log.start}..{raft.log.end}, committed {raft.committed}, applied {controller.image.next_offset}"
+    )

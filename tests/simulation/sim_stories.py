@@ -1,0 +1,291 @@
+"""Faults that take several steps in the right order: the histories of the papers, which chance alone would seldom tell
+to their end. Each is a generator that yields how long to wait (ms); it acts through the same means as every other
+fault: messages that are lost or late, crashes, connections that break.
+
+A *trap* sees every message of a controller before the network does; True keeps it from being sent.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Generator
+from typing import TYPE_CHECKING
+
+from sim_clients import Read
+from sim_plan import Fault
+
+from headrace_controller.raft import (
+    AppendRequest,
+    EntryKind,
+    HeartbeatResponse,
+    Message,
+    VoteRequest,
+    VoteResponse,
+)
+from headrace_core.testing.crashing_fs import Loss
+from headrace_core.testing.network import Quality
+
+if TYPE_CHECKING:
+    from sim_controllers import ControllerHost
+    from sim_world import World
+
+Trap = Callable[["ControllerHost", Message], bool]
+Story = Callable[["World", random.Random], Generator[float, None, None]]
+
+
+class StoryTeller:
+    """One story at a time; ``stop`` ends it and takes its traps away."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self._steps: Generator[float, None, None] | None = None
+        self._number = 0
+
+    def begin(self, fault: Fault, story: Story, rng: random.Random) -> bool:
+        if self._steps is not None:
+            return False
+        self._steps = story(self.world, rng)
+        self._number += 1
+        self._go_on(self._number)
+        return True
+
+    def _go_on(self, number: int) -> None:
+        if self._steps is None or number != self._number:
+            return
+        delay_ms = next(self._steps, None)
+        if delay_ms is None:
+            self.stop()
+        else:
+            self.world.scheduler.after(delay_ms, self._go_on, number)
+
+    def stop(self) -> None:
+        if self._steps is not None:
+            self._steps.close()
+            self._steps = None
+            self.world.traps.clear()
+            self.world.spread = self.world.plan.spread
+
+
+def _links(world: World, apart: list[int]) -> list[tuple[int, int]]:
+    others = [node for node in world.hosts if node not in apart]
+    return [(a, b) for a in apart for b in others] + [(b, a) for a in apart for b in others]
+
+
+def _wait_for(condition: Callable[[], bool], at_most_ms: float, step_ms: float = 10.0) -> Generator[float, None, bool]:
+    waited = 0.0
+    while not condition():
+        if waited >= at_most_ms:
+            return False
+        yield step_ms
+        waited += step_ms
+    return True
+
+
+def _leader(world: World, *, but: tuple[int, ...] = ()) -> ControllerHost | None:
+    found = [host for host in world.up() if host.leads and host.node_id not in but]
+    return max(found, key=lambda host: host.controller.term if host.controller else -1, default=None)
+
+
+def figure_8(world: World, rng: random.Random) -> Generator[float, None, None]:
+    """5.4.2: a leader's entry reaches one other; it dies; somebody else leads for a moment and dies with an entry of
+    its own; the first leads again and copies the old entry to a majority, but none of its new term; it dies; the second
+    comes back. If the old entry was called committed, it is lost."""
+    first = _leader(world)
+    if first is None or len(first.voters()) < 3:
+        return
+    others = [node for node in first.voters() if node != first.node_id]
+    friend = rng.choice(others)
+    spared = [friend] if len(others) >= 4 else []
+    world.tell("fault", f"figure 8: {first.node_id} leads, and reaches only {spared or 'nobody'}")
+
+    def only_the_friend(host: ControllerHost, message: Message) -> bool:
+        body = message.body
+        return host is first and isinstance(body, AppendRequest) and message.to.node_id not in spared
+
+    world.traps.append(only_the_friend)
+    before = first.end()
+    yield from _wait_for(lambda: first.end() > before + 1, 200.0)
+    yield 10.0
+    world.crash_now(first, Loss.NONE, down_ms=5_000.0)
+    world.traps.clear()
+    cut = _links(world, spared) if spared else []
+    world.net.cut(cut)
+    yield from _wait_for(lambda: _leader(world) is not None, 3_000.0)
+    second = _leader(world)
+    if second is None:
+        return
+    world.tell("fault", f"figure 8: {second.node_id} leads, and reaches nobody")
+    world.traps.append(lambda host, message: host is second and isinstance(message.body, AppendRequest))
+    yield 30.0
+    world.crash_now(second, Loss.NONE, down_ms=20_000.0)
+    world.traps.clear()
+    world.net.mend(cut)
+    first.down_until_ms = 0.0
+    world.restart(first)
+    for each in spared:
+        world.connect(first, world.hosts[each])
+
+    def old_entries_only(host: ControllerHost, message: Message) -> bool:
+        body = message.body
+        return isinstance(body, AppendRequest) and any(entry.term == body.term for entry in body.entries)
+
+    world.traps.append(old_entries_only)
+    world.tell("fault", f"figure 8: {second.node_id} is gone, {first.node_id} is back")
+    yield from _wait_for(lambda: _leader(world) is not None, 4_000.0)
+    third = _leader(world)
+    yield 60.0 + 200.0 * rng.random()
+    if third is None:
+        return
+    world.crash_now(third, Loss.NONE, down_ms=4_000.0)
+    world.traps.clear()
+    second.clock.drift(6.0)
+    second.down_until_ms = 0.0
+    world.restart(second)
+    world.tell("fault", f"figure 8: {third.node_id} is gone, {second.node_id} is back")
+    yield from _wait_for(lambda: _leader(world) is not None, 3_000.0)
+    second.clock.drift(1.0)
+    second.replan()
+    third.down_until_ms = 0.0
+    world.restart(third)
+
+
+def vote_then_crash(world: World, rng: random.Random) -> Generator[float, None, None]:
+    """5.2: a voter dies right after it has voted, and is asked by the other candidate when it is back."""
+    quality = world.net.quality
+    world.net.quality = Quality(20.0, 60.0)
+    world.spread = 0.0
+    asked: dict[int, list[Message]] = {}
+    struck: list[ControllerHost] = []
+
+    def watch(host: ControllerHost, message: Message) -> bool:
+        body = message.body
+        if isinstance(body, VoteRequest) and not body.is_pre_vote:
+            asked.setdefault(body.term, []).append(message)
+        elif isinstance(body, VoteResponse) and body.is_granted and not body.is_pre_vote and not struck:
+            struck.append(host)
+            world.scheduler.after(0.05, strike, host, body.term, message.to)
+        return False
+
+    def strike(host: ControllerHost, term: int, candidate: object) -> None:
+        if not host.is_up:
+            return
+        world.tell("fault", f"{host} loses power, having voted in term {term}")
+        world.crash_now(host, Loss.ALL, down_ms=1.0)
+        for delay_ms in (3.0, 15.0, 45.0, 80.0):
+            world.scheduler.after(delay_ms, ask_again, host, term, candidate)
+
+    def ask_again(host: ControllerHost, term: int, candidate: object) -> None:
+        for message in asked.get(term, ()):
+            if message.to == host.key and message.sender != candidate and host.is_up:
+                host.receive(message)
+
+    world.traps.append(watch)
+    leader = world.leader()
+    if leader is not None:
+        world.crash_now(leader, Loss.ALL, down_ms=rng.choice([30.0, 2_000.0]))
+    yield from _wait_for(lambda: bool(struck), 2_500.0)
+    yield 120.0
+    world.net.quality = quality
+
+
+def deposed_unaware(world: World, rng: random.Random) -> Generator[float, None, None]:
+    """6.4 of the thesis: a leader is deposed and does not know it; answers to its old heartbeats arrive late, and
+    somebody asks it for a read."""
+    old = _leader(world)
+    if old is None or len(old.voters()) < 3:
+        return
+    late: list[Message] = []
+
+    def hold(host: ControllerHost, message: Message) -> bool:
+        if message.to.node_id != old.node_id:
+            return host is old
+        if isinstance(message.body, HeartbeatResponse):
+            late.append(message)
+        return True
+
+    yield 100.0 * rng.random()
+    world.traps.append(lambda host, message: message.to.node_id == old.node_id and _held(late, message))
+    yield 210.0
+    world.traps[:] = [hold]
+    for host in world.up():
+        if host is not old:
+            world.lose(host, old.key)
+    new = yield from _wait_for(lambda: _has_newer(world, old), 800.0)
+    if not new:
+        return
+    world.tell("fault", f"{old} is deposed and has not heard of it; old answers reach it, and a read")
+    for host in world.up():
+        if host.node_id == old.node_id:
+            world.calls.send(98, old.node_id, Read(world, lambda result: None, 98))
+    yield 5.0
+    for message in late:
+        if old.is_up:
+            old.receive(message)
+    yield 30.0
+
+
+def _held(late: list[Message], message: Message) -> bool:
+    if isinstance(message.body, HeartbeatResponse):
+        late.append(message)
+        return True
+    return False
+
+
+def _has_newer(world: World, old: ControllerHost) -> bool:
+    new = _leader(world, but=(old.node_id,))
+    if new is None or new.controller is None or old.controller is None:
+        return False
+    return new.controller.raft.has_committed_in_term and new.controller.term > old.controller.term
+
+
+def cut_voters(world: World, rng: random.Random) -> Generator[float, None, None]:
+    """4.1 of the thesis: a leader begins to change the voters, alone, and another leader does so differently."""
+    old = _leader(world)
+    if old is None or old.controller is None or len(old.voters()) < 3:
+        return
+
+    def keeps_voters(host: ControllerHost, message: Message) -> bool:
+        body = message.body
+        return (
+            host is old
+            and isinstance(body, AppendRequest)
+            and any(entry.kind is EntryKind.VOTERS for entry in body.entries)
+        )
+
+    world.traps.append(keeps_voters)
+    world.operator.change_now(old, rng)
+    yield 20.0
+    world.operator.change_now(old, rng)
+    yield 10.0 + 40.0 * rng.random()
+    cut = _links(world, [old.node_id])
+    world.cut(cut)
+    for host in world.up():
+        if host is not old:
+            world.lose(host, old.key)
+    yield from _wait_for(lambda: _leader(world, but=(old.node_id,)) is not None, 1_500.0)
+    new = _leader(world, but=(old.node_id,))
+    if new is not None and rng.random() < 0.6:
+        world.operator.change_now(new, rng)
+        yield 50.0
+    world.traps.clear()
+    world.mend(cut)
+    yield 200.0
+
+
+def transfer_lost(world: World, rng: random.Random) -> Generator[float, None, None]:
+    """3.10 of the thesis: the lead is handed over, and nobody hears the one that takes it."""
+    old = _leader(world)
+    if old is None or len(old.voters()) < 3:
+        return
+    world.traps.append(lambda host, message: isinstance(message.body, VoteRequest) and message.body.is_transfer)
+    world.operator.transfer()
+    yield 400.0 + 300.0 * rng.random()
+
+
+STORIES: dict[str, Story] = {
+    "figure_8": figure_8,
+    "vote_then_crash": vote_then_crash,
+    "deposed_unaware": deposed_unaware,
+    "cut_voters": cut_voters,
+    "transfer_lost": transfer_lost,
+}

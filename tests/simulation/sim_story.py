@@ -1,0 +1,28 @@
+"""What happened, in plain words and in order: the transcript of a schedule that failed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+
+class Story:
+    """Lines are kept only when somebody wants to read them."""
+
+    def __init__(self, is_wanted: bool) -> None:
+        self.is_wanted = is_wanted
+        self._lines: list[tuple[float, str, str]] = []
+
+    def tell(self, at_ms: float, who: str, what: str) -> None:
+        self._lines.append((at_ms, who, what))
+
+    def lines(self, last: int | None = None) -> Iterable[str]:
+        """``  12.345 s  controller 2   is leader in term 4``; a line that repeats is told once, with a count."""
+        told = self._lines if last is None else self._lines[-last:]
+        at = 0
+        while at < len(told):
+            time_ms, who, what = told[at]
+            times = 1
+            while at + times < len(told) and told[at + times][1:] == (who, what):
+                times += 1
+            yield f"{time_ms / 1_000:10.4f} s  {who:<14} {what}{f' ({times} times)' if times > 1 else ''}"
+            at += times

@@ -1,0 +1,419 @@
+"""The simulated cluster: controllers, brokers, admins and operators on one scheduler, and everything that joins them.
+
+``World(plan)`` is made of nothing but its plan, so that the same plan is the same run, event by event. ``run`` lets the
+schedule happen, mends everything, and asserts that all is well again. Safety is checked after every event by those that
+it concerned; a promise that is broken raises ``Violation``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import random
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from sim_brokers import SimulatedBroker
+from sim_checks import SafetyChecks, Violation
+from sim_clients import AdminClient, marks_of
+from sim_controllers import ControllerHost, disk_identity
+from sim_operators import Operator
+from sim_plan import Fault, Plan
+from sim_stories import StoryTeller
+from sim_story import Story
+
+from headrace_controller.cluster.decision import ClusterSettings
+from headrace_controller.cluster.requests import Request
+from headrace_controller.quorum_controller import QuorumSettings
+from headrace_controller.raft import (
+    EntryKind,
+    HeartbeatRequest,
+    Message,
+    RaftSettings,
+    ReplicaKey,
+    Role,
+    SnapshotRequest,
+    TimeoutNow,
+    VoteResponse,
+    VoterSet,
+)
+from headrace_core.testing.crashing_fs import Loss
+from headrace_core.testing.network import SimulatedNetwork
+from headrace_core.testing.scheduler import Scheduler
+
+#: Addresses: controllers have their node ids, brokers and clients come behind these.
+BROKER_ADDRESS, CLIENT_ADDRESS = 100, 200
+
+
+class _Stumbles(logging.Handler):
+    """What the product only logs, so that the cluster keeps its controller: a rule that raised."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+        self.found: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.exc_info and record.exc_info[0] is not None:
+            self.found.append(f"{record.getMessage()}: {record.exc_info[0].__name__}: {record.exc_info[1]}")
+
+
+_STUMBLES = _Stumbles()
+
+
+def listen_to_the_log() -> None:
+    """Once for a process; without it errors that are only logged are not found."""
+    logging.root.handlers[:] = [_STUMBLES]
+    logging.root.setLevel(logging.ERROR)
+
+
+class Call(NamedTuple):
+    """A request on its way to a controller; ``answered(result)`` when the reply has come back."""
+
+    request: Request
+    answered: Callable[[Any], None]
+
+
+class World:
+    """See the module."""
+
+    def __init__(self, plan: Plan, *, with_story: bool = False) -> None:
+        self.plan = plan
+        self.spread = plan.spread
+        self.scheduler = Scheduler()
+        self.rng = random.Random(f"world {plan.seed}")
+        self.story = Story(with_story)
+        self.coverage: Counter[tuple[str, str]] = Counter()
+        self.checks = SafetyChecks()
+        self.checks.marks_of = marks_of
+        self.cluster_id = "simulated-cluster-0001"
+        self.reserve_bytes = 0
+        self.cluster_settings = cluster_settings()
+        self.quorum_settings = QuorumSettings(
+            election_timeout_ms=1_000.0,
+            snapshot_bytes=plan.snapshot_bytes,
+            snapshot_interval_ms=0.0,
+            raft=RaftSettings(
+                message_bytes_max=plan.message_bytes_max,
+                in_flight_messages_max=plan.in_flight_messages_max,
+                snapshot_chunk_bytes=plan.snapshot_chunk_bytes,
+                learner_lag_max=200,
+            ),
+        )
+        self.net: SimulatedNetwork[int, Message] = SimulatedNetwork(
+            self.scheduler, random.Random(f"net {plan.seed}"), self._message_arrives, self._count_fault
+        )
+        self.net.quality = plan.quality
+        self.calls: SimulatedNetwork[int, Any] = SimulatedNetwork(
+            self.scheduler, random.Random(f"calls {plan.seed}"), self._call_arrives
+        )
+        self.is_quiet = False
+        self.is_healing = False
+        #: Since when nobody may stand for election.
+        self.calm_since_ms: float | None = None
+        self.mend_all: list[Callable[[], None]] = []
+        self.story_teller = StoryTeller(self)
+        self.disk_ms_range = plan.disk_ms
+        self._answers: deque[Callable[[], None]] = deque()
+        self._connected: set[tuple[int, int]] = set()
+        self.traps: list[Callable[[ControllerHost, Message], bool]] = []
+        self._modes: dict[tuple[ReplicaKey, int, ReplicaKey], str] = {}
+        self.past_calls: deque[tuple[int, Request]] = deque(maxlen=60)
+        self.happened: Counter[str] = Counter()
+        self._digest = hashlib.blake2b(digest_size=16)
+
+        self.hosts: dict[int, ControllerHost] = {}
+        first = [self._new_host() for _ in range(plan.voters)]
+        identities = [disk_identity(host.node_id, 1) for host in first]
+        voters = VoterSet.of(identities, {key.node_id: f"c{key.node_id}:1" for key in identities})
+        for host in first:
+            host.format(voters)
+        self.brokers = [SimulatedBroker(self, number) for number in range(plan.brokers)]
+        self.clients = [AdminClient(self, number) for number in range(plan.clients)]
+        self.operator = Operator(self)
+        for host in first:
+            host.start()
+
+    # -- who there is -------------------------------------------------------------------------------------------------
+
+    def _new_host(self) -> ControllerHost:
+        host = ControllerHost(self, len(self.hosts) + 1)
+        self.hosts[host.node_id] = host
+        return host
+
+    def add_host(self) -> ControllerHost:
+        """A new machine with an empty disk, which waits to be made a voter."""
+        host = self._new_host()
+        host.format(None)
+        host.start()
+        return host
+
+    @property
+    def now_ms(self) -> float:
+        return self.scheduler.now_ms
+
+    def up(self) -> list[ControllerHost]:
+        return [host for host in self.hosts.values() if host.controller is not None]
+
+    def leader(self) -> ControllerHost | None:
+        """The one that leads in the highest term, as an outsider sees it."""
+        found = [host for host in self.hosts.values() if host.leads]
+        return max(found, key=lambda host: host.controller.term if host.controller else -1, default=None)
+
+    # -- telling, counting --------------------------------------------------------------------------------------------
+
+    def tell(self, who: object, what: str) -> None:
+        self._digest.update(f"{self.scheduler.now_ms:.3f} {who} {what}\n".encode())
+        if self.story.is_wanted:
+            self.story.tell(self.now_ms, str(who), what)
+
+    def count(self, category: str, name: str, times: int = 1) -> None:
+        self.coverage[category, name] += times
+
+    def _count_fault(self, kind: str) -> None:
+        self.coverage["message", kind] += 1
+        self.happened[kind] += 1
+
+    @property
+    def digest(self) -> str:
+        """Of everything that was told: two runs of one plan have the same."""
+        return self._digest.hexdigest()
+
+    # -- delays -------------------------------------------------------------------------------------------------------
+
+    def loop_ms(self, rng: random.Random) -> float:
+        low, high = self.plan.loop_ms
+        return low + rng.random() * (high - low)
+
+    def disk_ms(self, rng: random.Random, *, is_slow: bool = False) -> float:
+        low, high = self.disk_ms_range
+        return (low + rng.random() * (high - low)) * (40.0 if is_slow else 1.0)
+
+    def draw_loss(self, rng: random.Random) -> Loss:
+        return rng.choice([Loss.ALL, Loss.ALL, Loss.PREFIX, Loss.BLOCKS])
+
+    # -- controllers talk ---------------------------------------------------------------------------------------------
+
+    def controller_says(self, host: ControllerHost, message: Message) -> None:
+        body = message.body
+        kind = type(body)
+        if kind is HeartbeatRequest:
+            self._note_mode(host, message.to)
+        elif kind is SnapshotRequest:
+            self.count("state", "snapshot chunk sent")
+        elif kind is VoteResponse:
+            if body.is_granted and not body.is_pre_vote:
+                self.count("state", "vote granted")
+                self.tell(host, f"votes for {message.to.node_id} in term {body.asked_term}")
+            elif not body.is_granted:
+                self.count("state", "pre-vote refused" if body.is_pre_vote else "vote refused")
+        elif kind is TimeoutNow:
+            self.count("state", "lead handed over")
+        if self.traps:
+            for trap in self.traps:
+                if trap(host, message):
+                    return
+        self.net.send(host.node_id, message.to.node_id, message)
+
+    def _note_mode(self, host: ControllerHost, to: ReplicaKey) -> None:
+        assert host.controller is not None
+        progress = host.controller.raft.progress_of(to)
+        if progress is not None:
+            key, mode = (host.key, host.controller.term, to), progress.mode.value
+            before = self._modes.get(key, "none")
+            if before != mode:
+                self._modes[key] = mode
+                self.coverage["progress", f"{before} -> {mode}"] += 1
+
+    def _message_arrives(self, sender: int, to: int, message: Message) -> None:
+        host = self.hosts.get(to)
+        if host is not None and host.controller is not None:
+            host.receive(message)
+
+    def role_changed(
+        self, host: ControllerHost, before: tuple[Role, int, int] | None, now: tuple[Role, int, int]
+    ) -> None:
+        role, term, leader = now
+        was = before[0] if before is not None else Role.FOLLOWER
+        if was is not role:
+            self.count("role", f"{was.value} -> {role.value}")
+            self.tell(host, f"is {role.value} in term {term}, and was {was.value}")
+        elif role is Role.FOLLOWER and leader >= 0 and (before is None or before[2] != leader):
+            self.tell(host, f"follows {leader} in term {term}")
+        if role is Role.LEADER and was is not Role.LEADER:
+            self.operator.leader_came(host)
+        if self.is_quiet and self.calm_since_ms is not None and role is Role.PROSPECTIVE:
+            raise Violation(
+                "calm",
+                f"{host} stands for election, {self.now_ms - self.calm_since_ms:.0f} ms after all was calm",
+            )
+
+    def disk_says(self, host: ControllerHost, what: str, value: Any) -> None:
+        if what == "appends":
+            for entry in value:
+                if entry.kind is EntryKind.VOTERS:
+                    self.count("state", "voters changed in a log")
+                    self.tell(host, f"has voters {entry.voters} in its log, at {entry.base_offset}/{entry.term}")
+        elif what == "cuts":
+            self.count("state", "log truncated")
+            self.tell(host, f"cuts its log at {value}")
+        elif what == "installs":
+            self.count("state", "snapshot installed")
+            self.tell(host, f"installs the snapshot up to {value.place}")
+
+    def history_grew(self) -> None:
+        """Something was committed that nobody knew to be: leaders of later terms must have it."""
+        last = self.checks.history[-1]
+        if last.kind is EntryKind.VOTERS:
+            self.count("state", "voters changed")
+        for host in self.hosts.values():
+            controller = host.controller
+            if controller is not None and controller.role is Role.LEADER and controller.term > last.term:
+                log = controller.raft.log
+                self.checks.complete(
+                    host.key, controller.term, lambda offset, term, log=log: log.term_below(offset) == term
+                )
+
+    # -- connections between controllers ------------------------------------------------------------------------------
+
+    def controller_came(self, host: ControllerHost) -> None:
+        for other in self.hosts.values():
+            if other is not host:
+                self.scheduler.after(1.0 + 20.0 * self.rng.random(), self.connect, host, other)
+
+    def controller_went(self, host: ControllerHost) -> None:
+        for other in self.hosts.values():
+            if other is not host:
+                self.net.reset(host.node_id, other.node_id)
+                self.net.reset(other.node_id, host.node_id)
+                if not self.net.is_cut(host.node_id, other.node_id):
+                    self.scheduler.after(0.3 + self.rng.random(), self.lose, other, host.key)
+
+    def connect(self, one: ControllerHost, other: ControllerHost) -> None:
+        """Their streams are open: each knows of the other."""
+        if one.controller is None or other.controller is None:
+            return
+        if self.net.is_cut(one.node_id, other.node_id) or self.net.is_cut(other.node_id, one.node_id):
+            return
+        for who, whom in ((one, other), (other, one)):
+            if not who.is_paused:
+                controller = who.controller
+                who.guarded(lambda controller=controller, whom=whom: controller.observe(whom.key))
+                who.wake()
+
+    def lose(self, host: ControllerHost, key: ReplicaKey) -> None:
+        """The connection to a peer broke."""
+        controller = host.controller
+        if controller is not None and not host.is_paused:
+            self.count("state", "connection lost")
+
+            def lost() -> None:
+                controller.peer_lost(key)
+                controller.forget(key)
+
+            host.guarded(lost)
+            host.wake()
+
+    def cut(self, links: Sequence[tuple[int, int]]) -> None:
+        self.net.cut(links)
+        for sender, to in links:
+            self.scheduler.after(300.0 + 500.0 * self.rng.random(), self._cut_noticed, sender, to)
+
+    def _cut_noticed(self, sender: int, to: int) -> None:
+        """Keep-alives were not answered: both ends give the connection up."""
+        if self.net.is_cut(sender, to):
+            for one, other in ((sender, to), (to, sender)):
+                self.lose(self.hosts[one], self.hosts[other].key)
+
+    def mend(self, links: Sequence[tuple[int, int]]) -> None:
+        self.net.mend(links)
+        for sender, to in links:
+            self.scheduler.after(50.0 * self.rng.random(), self.connect, self.hosts[sender], self.hosts[to])
+
+    # -- faults that several things cause -----------------------------------------------------------------------------
+
+    def crash_now(self, host: ControllerHost, loss: Loss, *, down_ms: float = 200.0) -> None:
+        host.power_loss(loss)
+        host.down_until_ms = self.now_ms + down_ms
+        self.restart_later(host, down_ms)
+
+    def restart_later(self, host: ControllerHost, delay_ms: float) -> None:
+        self.scheduler.after(delay_ms, self.restart, host)
+
+    def restart(self, host: ControllerHost) -> None:
+        if host.controller is None and not host.is_broken and self.now_ms >= host.down_until_ms - 1e-6:
+            host.start()
+
+    # -- calls of clients and brokers ---------------------------------------------------------------------------------
+
+    def call(self, address: int, node_id: int, request: Request, answered: Callable[[Any], None]) -> None:
+        """Ask a controller; ``answered`` with an Answer or a HeadraceError if a reply comes back."""
+        self.calls.send(address, node_id, Call(request, answered))
+
+    def _call_arrives(self, sender: int, to: int, message: Any) -> None:
+        if callable(message):  # a reply
+            message()
+            return
+        host = self.hosts[to]
+        controller = host.controller
+        if controller is None:
+            self.calls.send(to, sender, lambda: message.answered(None))  # refused: nobody listens there
+            return
+        if host.is_paused:
+            self.scheduler.after(30.0, self._call_arrives, sender, to, message)
+            return
+        if isinstance(message, Call):
+            request, answered = message
+
+            def done(result: Any) -> None:
+                self.calls.send(to, sender, lambda: answered(result))
+
+            host.guarded(lambda: controller.submit(request, done))
+        else:
+            message.act(host, controller)
+        host.wake()
+
+    def when_checked(self, action: Callable[[], None]) -> None:
+        """Once what this event committed is in the history: a controller answers before anybody could look."""
+        self._answers.append(action)
+
+    def settle_answers(self) -> None:
+        if _STUMBLES.found:
+            raise Violation("rules", _STUMBLES.found.pop())
+        while self._answers:
+            self._answers.popleft()()
+
+    # -- the run ------------------------------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """The schedule, the recovery, the proof. Raises Violation."""
+        from sim_faults import Faults
+        from sim_recovery import Recovery
+
+        faults = Faults(self)
+        recovery = Recovery(self)
+        for period in self.plan.periods:
+            if period.is_quiet:
+                self.scheduler.at(period.from_ms, recovery.begin_quiet)
+                self.scheduler.at(period.to_ms, recovery.end_quiet)
+        for fault in self.plan.faults:
+            self.scheduler.at(fault.at_ms, faults.strike, fault)
+        for actor in (*self.brokers, *self.clients, self.operator):
+            actor.begin()
+        self.scheduler.run(self.plan.length_ms)
+        recovery.prove()
+
+    def fault_happened(self, fault: Fault, what: str) -> None:
+        """A fault found something to strike."""
+        self.coverage["fault", fault.kind] += 1
+        self.tell("fault", f"#{fault.number} {fault.kind}: {what}")
+
+
+def cluster_settings() -> ClusterSettings:
+    """Shipped defaults but for times that would make every schedule long."""
+    return ClusterSettings(
+        num_partitions=2,
+        default_replication_factor=2,
+        broker_session_timeout_ms=2_000,
+        replication_factor_built=5,
+    )
