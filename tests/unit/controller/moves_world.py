@@ -9,7 +9,7 @@ from cluster_world import World
 
 from headrace_controller.cluster.ledger_requests import AlterPartitionReassignments, Reassignment
 from headrace_controller.cluster.reassignment import listed
-from headrace_controller.cluster.requests import AlteredPartition, AlterPartition, Registered
+from headrace_controller.cluster.requests import AlteredPartition, AlterPartition, HeartbeatsEnded, Registered
 from headrace_core.errors import HeadraceError
 from headrace_core.metadata import ConfigResourceType, MetadataRecord, PartitionImage
 
@@ -25,6 +25,9 @@ class MovesWorld(World):
             self.add_broker(number, rack=given[number - 1])
 
     def add_broker(self, number: int, *, life: int = 0, rack: str | None = None) -> Registered:
+        if number in self.brokers:  # its former process has ended
+            former = self.brokers[number]
+            self.ask(HeartbeatsEnded(former.broker_id, former.broker_epoch))
         self.brokers[number] = self.live_broker(number, life=life, rack=rack)
         return self.brokers[number]
 

@@ -23,7 +23,7 @@ def brokers(*racks: str | None) -> list[BrokerImage]:
 
 def place(placer: Placer, partitions: int, factor: int) -> list[tuple[int, ...]]:
     placer.begin_topic()
-    return [placer.place(factor) for _ in range(partitions)]
+    return placer.place_all(partitions, factor)
 
 
 @given(
@@ -43,6 +43,44 @@ def test_a_topic_is_spread_evenly_over_brokers_and_racks(racks: list, partitions
         used = [racks[b - 1] for b in replicas if racks[b - 1] is not None]
         if factor <= len(set(known)) + strangers:
             assert len(used) == len(set(used)), "two replicas in one rack, though there are racks enough"
+
+
+@given(
+    count=st.integers(1, 9),
+    racks=st.sampled_from([1, 2, 3, 9]),
+    factor=st.integers(1, 3),
+    topics=st.lists(st.integers(1, 12), min_size=1, max_size=30),
+)
+def test_any_topics_leave_the_brokers_even(count: int, racks: int, factor: int, topics: list[int]) -> None:
+    """Replicas and leaders of each topic to within one, leaders of all to within one, replicas of all to within two.
+
+    Racks of one size; with several brokers in each, moving one follower cannot always reach within one: two."""
+    if racks < 9 and count % racks:
+        return
+    names: list[str | None] = [None if racks == 9 else f"rack {number % racks}" for number in range(count)]
+    factor = min(factor, count)
+    numbers = range(1, count + 1)
+    all_replicas: Counter[int] = Counter()
+    all_leaders: Counter[int] = Counter()
+    for partitions in topics:
+        loads = {each: BrokerLoad(all_replicas[each], all_leaders[each]) for each in numbers}
+        placed = place(Placer(brokers(*names), loads), partitions, factor)
+        of_topic = Counter(broker for each in placed for broker in each)
+        leaders = Counter(each[0] for each in placed)
+        assert spread(of_topic, numbers) <= (1 if racks in (1, 9) else 2)
+        assert spread(leaders, numbers) <= 1
+        all_replicas += of_topic
+        all_leaders += leaders
+        for replicas in placed:
+            assert len(set(replicas)) == factor
+            used = {names[broker - 1] for broker in replicas}
+            assert racks == 9 or len(used) == min(factor, racks)
+    assert spread(all_leaders, numbers) <= 1
+    assert spread(all_replicas, numbers) <= 2
+
+
+def spread(counts: Counter[int], numbers: range) -> int:
+    return max(counts[each] for each in numbers) - min(counts[each] for each in numbers)
 
 
 @pytest.mark.parametrize("factor", [1, 2, 3])

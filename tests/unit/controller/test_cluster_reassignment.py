@@ -80,7 +80,7 @@ def test_the_replication_factor_may_grow_unless_the_request_forbids_it() -> None
     with pytest.raises(InvalidReplicationFactorError, match="has 1 replica"):
         world.move("t", 0, (1, 2, 3), allow_replication_factor_change=False)
     world.move("t", 0, (1, 2, 3))
-    assert world.image.topics[world.image.topic_ids["t"]].replication_factor == 1, "not before it is done"
+    assert world.image.topics[world.image.topic_ids["t"]].replication_factor == 3, "what new partitions will have"
     world.settle()
     assert world.state("t") == ((1, 2, 3), (), (), (1, 2, 3))
 

@@ -126,8 +126,8 @@ class TopicImage(msgspec.Struct, frozen=True):
 
     @property
     def replication_factor(self) -> int:
-        """Of its first partition, which may be on its way to another."""
-        return len(self.partitions[0].replicas) - len(self.partitions[0].adding) if self.partitions else 0
+        """Of its first partition, once a reassignment that is under way is done."""
+        return len(self.partitions[0].replicas) - len(self.partitions[0].removing) if self.partitions else 0
 
 
 class BrokerLoad(msgspec.Struct, frozen=True):

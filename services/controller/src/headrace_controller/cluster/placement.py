@@ -3,16 +3,20 @@
 For each partition in turn: the preferred leader goes to the broker that leads the fewest partitions (of this topic
 first, then of all), then each further replica to a rack that has none of this partition yet, there to the broker with
 the fewest replicas (of this topic, then of all). It starts from what the image counts (``loads``), so topics of one
-partition each balance as well as one large topic. No chance is involved: equal loads are broken by the brokers'
-order, turned for each leader, so that the same two brokers do not always follow the same third.
+partition each balance as well as one large topic. What one partition after the other cannot get quite even is evened
+out at the end: a follower's place goes to a broker that has less. No chance is involved: equal loads are broken by the
+brokers' order, turned for each leader, so that the same two brokers do not always follow the same third.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from headrace_core.errors import InvalidReplicationFactorError
 from headrace_core.metadata import BrokerImage, BrokerLoad
+
+#: Places that are looked at to even out one topic: where racks are uneven there may be nothing to be found.
+_LOOKS_MAX = 20_000
 
 
 class _Slot:
@@ -28,6 +32,11 @@ class _Slot:
         self.topic_replicas = 0
         self.topic_leaders = 0
 
+    def count(self, replicas: int) -> None:
+        """More or fewer replicas, of this topic too."""
+        self.replicas += replicas
+        self.topic_replicas += replicas
+
 
 class Placer:
     """Places the partitions of one decision; remembers what it has placed."""
@@ -35,6 +44,7 @@ class Placer:
     def __init__(self, brokers: Sequence[BrokerImage], loads: Mapping[int, BrokerLoad]) -> None:
         """``brokers``: those that may take replicas."""
         self._slots = [_Slot(broker, loads.get(broker.broker_id, BrokerLoad())) for broker in brokers]
+        self._rack_of: dict[int, str | int] = {slot.broker_id: slot.rack or slot.broker_id for slot in self._slots}
 
     def begin_topic(self, placed: Sequence[Sequence[int]] = ()) -> None:
         """The next partitions belong to another topic, of which ``placed`` (replicas, leader first) exist already."""
@@ -47,6 +57,12 @@ class Placer:
                 if slot_or_none is not None:
                     slot_or_none.topic_replicas += 1
                     slot_or_none.topic_leaders += position == 0
+
+    def place_all(self, partitions: int, replication_factor: int) -> list[tuple[int, ...]]:
+        """Replicas of the next partitions, as ``place``, and replicas even to within one where the racks permit it."""
+        placed = [self.place(replication_factor) for _ in range(partitions)]
+        self._even_out(placed)
+        return placed
 
     def place(self, replication_factor: int) -> tuple[int, ...]:
         """Replicas of the next partition, preferred leader first; InvalidReplicationFactorError if there are too few
@@ -79,6 +95,41 @@ class Placer:
             slot.topic_leaders += position == 0
         return tuple(slots[index].broker_id for index in chosen)
 
+    def _even_out(self, placed: list[tuple[int, ...]]) -> None:
+        """Followers in ``placed``, all of them counted, change until no broker has two replicas of the topic more than
+        another, nor one more and two of all."""
+        followed: dict[int, list[int]] = {}
+        for number, replicas in enumerate(placed):
+            for broker_id in replicas[1:]:
+                followed.setdefault(broker_id, []).append(number)
+        looks = _LOOKS_MAX
+        moved = True
+        while moved:
+            moved = False
+            for giver, taker in _uneven_pairs(self._slots):
+                numbers = followed.get(giver.broker_id, [])
+                looks -= len(numbers)
+                number = next((each for each in numbers if self._may_follow(taker, giver, placed[each])), -1)
+                if number >= 0:
+                    numbers.remove(number)
+                    followed.setdefault(taker.broker_id, []).append(number)
+                    placed[number] = _replaced(placed[number], giver.broker_id, taker.broker_id)
+                    giver.count(-1)
+                    taker.count(+1)
+                    moved = True
+                    break
+                if looks < 0:
+                    return
+
+    def _may_follow(self, taker: _Slot, giver: _Slot, replicas: tuple[int, ...]) -> bool:
+        """May one take the other's place without two replicas in one rack that were in two?"""
+        after = _replaced(replicas, giver.broker_id, taker.broker_id)
+        return taker.broker_id not in replicas and len(self._racks(after)) >= len(self._racks(replicas))
+
+    def _racks(self, replicas: Sequence[int]) -> set[str | int]:
+        """A broker without a rack is one by itself."""
+        return {self._rack_of[each] for each in replicas if each in self._rack_of}
+
     def _follower_order(self, leader: int, racks: set[str | None]) -> Callable[[int], tuple[bool, int, int, int]]:
         slots = self._slots
         turn = slots[leader].topic_leaders  # each further partition of the same leader turns the ring by one more
@@ -90,3 +141,19 @@ class Placer:
             return used, slot.topic_replicas, slot.replicas, (i - leader - 1 - turn) % len(slots)
 
         return order
+
+
+def _uneven_pairs(slots: Sequence[_Slot]) -> Iterator[tuple[_Slot, _Slot]]:
+    """(has more, has less), the most uneven first."""
+    by_load = sorted(slots, key=lambda slot: (slot.topic_replicas, slot.replicas))
+    for giver in reversed(by_load):
+        for taker in by_load:
+            of_topic, of_all = giver.topic_replicas - taker.topic_replicas, giver.replicas - taker.replicas
+            if of_topic >= 2 or (of_topic == 1 and of_all >= 2):
+                yield giver, taker
+            elif of_topic <= 0:
+                break
+
+
+def _replaced(replicas: tuple[int, ...], gone: int, comes: int) -> tuple[int, ...]:
+    return tuple(comes if each == gone else each for each in replicas)

@@ -125,7 +125,7 @@ def _alter_one(steps: _Steps, item: Reassignment, request: AlterPartitionReassig
         steps.cancel(key, f"{item.topic}-{item.partition}")
         return
     check_targets(image, partition, item.targets)
-    factor = len(partition.replicas) - len(partition.adding)
+    factor = len(settled_replicas(partition))
     if len(item.targets) != factor and not request.allow_replication_factor_change:
         raise InvalidReplicationFactorError(
             f"{item.topic}-{item.partition} has {factor} replica(s), {len(item.targets)} are wanted; the request does "

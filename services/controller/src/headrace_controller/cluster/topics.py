@@ -136,7 +136,7 @@ def _placed(view: View, topic: NewTopic, placer: Placer, room: int) -> list[tupl
     _check_factor(view, factor)
     _check_room(range(partitions), room)
     placer.begin_topic()
-    return [placer.place(factor) for _ in range(partitions)]
+    return placer.place_all(partitions, factor)
 
 
 def _assigned(view: View, topic: NewTopic) -> list[tuple[int, ...]]:
@@ -165,7 +165,7 @@ def _extend_one(
         replicas = _check_assignments(view, more.assignments, first=now, count=added, factor=topic.replication_factor)
     else:
         placer.begin_topic([partition.replicas for partition in topic.partitions])
-        replicas = [placer.place(topic.replication_factor) for _ in range(added)]
+        replicas = placer.place_all(added, topic.replication_factor)
     records = _partition_records(view.image, topic.topic_id, now, replicas)
     _check_room(records, room)
     result = TopicResult(
