@@ -1,0 +1,73 @@
+"""Producer ids: a thousand at a time, and never twice, whoever leads."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from cluster_world import World
+
+from headrace_controller.cluster.ledger_requests import AllocateProducerIds, ProducerIdBlock
+from headrace_core.errors import BrokerIdNotRegisteredError, StaleBrokerEpochError, UnknownServerError
+from headrace_core.metadata import ProducerIdsRecord
+
+
+def test_blocks_follow_each_other_also_those_in_flight() -> None:
+    world = World()
+    one, two = world.live_broker(1), world.live_broker(2)
+    ask = [AllocateProducerIds(each.broker_id, each.broker_epoch) for each in (one, two)]
+    assert world.ask(ask[0]) == ProducerIdBlock(0, 1_000)
+    assert world.ask(ask[0], in_flight=True) == ProducerIdBlock(1_000, 1_000)
+    assert world.ask(ask[1], in_flight=True) == ProducerIdBlock(2_000, 1_000)
+    assert world.log[-1] == ProducerIdsRecord(two.broker_id, two.broker_epoch, 3_000)
+
+
+def test_only_a_broker_in_its_present_life_gets_any() -> None:
+    world = World()
+    broker = world.live_broker(1)
+    with pytest.raises(BrokerIdNotRegisteredError):
+        world.ask(AllocateProducerIds(9, 0))
+    with pytest.raises(StaleBrokerEpochError):
+        world.ask(AllocateProducerIds(broker.broker_id, broker.broker_epoch - 1))
+    assert world.image.ledger.next_producer_id == 0
+
+
+def test_ids_end_rather_than_begin_again() -> None:
+    world = World()
+    broker = world.live_broker(1)
+    last = ProducerIdsRecord(1, broker.broker_epoch, 2**63 - 900)
+    world.log.append(last)
+    image = world.image.apply([last], world.image.next_offset + 1)
+    world.core.replay(image)
+    with pytest.raises(UnknownServerError, match="all producer ids"):
+        world.ask(AllocateProducerIds(broker.broker_id, broker.broker_epoch))
+
+
+def test_no_id_is_given_out_twice_through_resignations_and_lost_decisions(seed: int) -> None:
+    """A block is answered when its record is committed; one that was not is given out again by the next leader."""
+    rng = random.Random(seed)
+    world = World()
+    broker = world.live_broker(1)
+    answered: list[int] = []
+    in_flight: list[int] = []
+    lost = 0
+    for _ in range(300):
+        act = rng.random()
+        if act < 0.6:
+            decision = world.decide(AllocateProducerIds(broker.broker_id, broker.broker_epoch))
+            assert isinstance(decision.reply, ProducerIdBlock)
+            in_flight.append(decision.reply.first)
+        elif act < 0.8:
+            world.commit()
+            answered += in_flight
+            in_flight = []
+        else:
+            lost += len(in_flight)
+            in_flight = []
+            world.core.resign()
+            del world.log[world.image.next_offset :]
+            world.core.lead(world.now_ms)
+    assert len(set(answered)) == len(answered)
+    assert answered == sorted(answered)
+    assert len(answered) > 30
+    assert lost > 10, "nothing was ever lost"
