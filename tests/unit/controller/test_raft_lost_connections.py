@@ -129,3 +129,18 @@ def test_a_leader_sends_again_what_was_under_way_when_the_connection_broke() -> 
     world.settle()
     assert world[2].log_end_offset == world[1].log_end_offset
     assert progress.mode is Mode.REPLICATE
+
+
+def test_a_leader_does_not_wait_for_a_successor_that_has_gone() -> None:
+    world = led_by_one(1, 2, 3)
+    world.is_cut = lambda sender, to: key(2) in (sender, to)
+    world[1].transfer(key(2))
+    world.settle()
+    assert world[1].transferring_to == key(2)
+    world[1].peer_lost(key(3))
+    assert world[1].transferring_to == key(2), "somebody else's connection"
+    world[1].peer_lost(key(2))
+    assert world[1].transferring_to is None
+    entry = world.propose(1, b"x")
+    world.settle()
+    assert world[1].committed >= entry.next_offset

@@ -66,6 +66,7 @@ from .raft import (
     Role,
     VoterSet,
 )
+from .raft.progress import Mode
 from .settings import QuorumSettings
 from .snapshotting import SnapshotSchedule
 from .storage import MetadataStorage, SnapshotJob
@@ -210,11 +211,13 @@ class QuorumController:
         return self._applier.subscribe(subscriber)
 
     def best_successor(self) -> ReplicaKey | None:
-        """The voter that has most of a leader's log; None unless this node leads and others vote."""
+        """The voter that has most of a leader's log; None unless this node leads, and others that vote are there: who
+        is not connected, or far behind, would not take over in time."""
         raft = self._raft
         if raft.role is not Role.LEADER:
             return None
-        matches = {key: progress.match for key in raft.voters if (progress := raft.progress_of(key)) is not None}
+        following = {key: progress for key in raft.voters if (progress := raft.progress_of(key)) is not None}
+        matches = {key: each.match for key, each in following.items() if each.mode is Mode.REPLICATE}
         return max(matches, key=matches.__getitem__, default=None)
 
     def not_controller(self) -> NotControllerError:

@@ -257,6 +257,8 @@ class RaftNode:
             progress = self._progress.get(key)
             if progress is not None:
                 progress.lost()
+            if key == self._transfer_to:  # it may still win; nobody waits for it any longer
+                self._transfer_to = None
         elif self.role is Role.FOLLOWER and key == self._leader:
             self._patience.lose()
 
