@@ -1,0 +1,207 @@
+"""DescribeQuorum, AddRaftVoter, RemoveRaftVoter, TransferLeadership: real controllers in one process, real sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from raft_links_world import free_port
+
+from headrace_controller.app import serve
+from headrace_controller.formatting import write_voters
+from headrace_core.errors import (
+    DuplicateVoterError,
+    HeadraceError,
+    InconsistentClusterIdError,
+    InvalidRequestError,
+    NotControllerError,
+    RequestTimedOutError,
+    VoterNotFoundError,
+)
+from headrace_core.log.files import RealFileSystem
+from headrace_core.node.config import NodeConfig
+from headrace_core.node.first_voters import InitialVoter
+from headrace_core.node.ids import id_to_text
+from headrace_core.node.meta_properties import format_directories, read_meta
+from headrace_core.rpc import ChannelPurpose, error_from_rpc, open_channel
+from headrace_protos.v1 import admin_pb2, admin_pb2_grpc
+
+CLUSTER = id_to_text(bytes(range(16)))
+
+
+class Controller:
+    """One controller as it runs, but for the process."""
+
+    def __init__(self, root: Path, node_id: int, bootstrap: str) -> None:
+        self.node_id = node_id
+        self.root = root / f"controller-{node_id}"
+        self.client, self.internal = f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}"
+        format_directories([str(self.root)], cluster_id=CLUSTER, node_id=node_id)
+        self.directory_id = read_meta(str(self.root), node_id=node_id, is_controller=True).directory_id
+        self._config = NodeConfig.from_properties(
+            {
+                "process.roles": "controller",
+                "node.id": str(node_id),
+                "log.dirs": str(self.root),
+                "listeners": f"client://{self.client},internal://{self.internal}",
+                "controller.quorum.bootstrap.servers": bootstrap or self.internal,
+            },
+            role="controller",
+        )
+        self._stop = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    def begins_with(self, *voters: Controller) -> None:
+        initial = [
+            InitialVoter(node_id=each.node_id, address=each.internal, directory_id=each.directory_id) for each in voters
+        ]
+        write_voters(RealFileSystem(), str(self.root), initial)
+
+    def start(self) -> None:
+        self._task = asyncio.create_task(serve(self._config, self._stop))
+
+    async def stop(self) -> None:
+        self._stop.set()
+        if self._task is not None:
+            await self._task
+
+    async def call(self, method: str, request: Any, *, listener: str = "client") -> Any:
+        address = self.client if listener == "client" else self.internal
+        async with open_channel(address, ChannelPurpose.CONTROL) as channel:
+            stub = admin_pb2_grpc.AdminStub(channel)  # type: ignore[no-untyped-call]
+            try:
+                return await getattr(stub, method)(request, timeout=10, wait_for_ready=True)
+            except grpc.aio.AioRpcError as failure:
+                raise error_from_rpc(failure, address) from None
+
+    async def describe(self) -> admin_pb2.DescribeQuorumResponse:
+        return await self.call("DescribeQuorum", admin_pb2.DescribeQuorumRequest())
+
+    async def describe_once(self, holds: Callable[[admin_pb2.DescribeQuorumResponse], bool]) -> Any:
+        """The description, as soon as it is so."""
+        async with asyncio.timeout(10):
+            while not holds(found := await self.describe()):  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+        return found
+
+
+def ids(replicas: Any) -> list[int]:
+    return [each.replica_id for each in replicas]
+
+
+def with_controllers(root: Path, voters: int, others: int, test: Callable[..., Awaitable[None]]) -> None:
+    """``test`` with so many voters, and others that follow."""
+
+    async def run() -> None:
+        first = Controller(root, 1, "")
+        made = [first, *(Controller(root, node_id, first.internal) for node_id in range(2, voters + others + 1))]
+        for each in made:
+            each.begins_with(*(made[:voters] if each in made[:voters] else []))
+            each.start()
+        try:
+            await test(*made)
+        finally:
+            await asyncio.gather(*(each.stop() for each in made))
+
+    asyncio.run(run())
+
+
+async def refused(kind: type[HeadraceError], says: str, call: Awaitable[Any]) -> None:
+    with pytest.raises(kind, match=says):
+        await call
+
+
+def test_one_voter_grows_to_three_and_back(tmp_path: Path) -> None:
+    async def test(one: Controller, two: Controller, three: Controller) -> None:
+        before_ms = int(time.time() * 1_000)
+        found = await one.describe_once(lambda quorum: ids(quorum.observers) == [2, 3])
+        assert (ids(found.voters), found.leader_id) == ([1], 1)
+        assert [each.address for each in (*found.voters, *found.observers)] == [
+            one.internal,
+            two.internal,
+            three.internal,
+        ], "who does not vote has said where it is"
+        added = await one.call("AddRaftVoter", admin_pb2.AddRaftVoterRequest(voter_id=2, cluster_id=CLUSTER))
+        assert added.metadata_offset > 0
+        three_and_its_disk = admin_pb2.AddRaftVoterRequest(voter_id=3, voter_directory_id=three.directory_id)
+        await one.call("AddRaftVoter", three_and_its_disk)
+        found = await two.describe_once(lambda quorum: all(each.lag == 0 for each in quorum.voters))
+        assert (ids(found.voters), ids(found.observers)) == ([1, 2, 3], [])
+        assert [each.address for each in found.voters] == [one.internal, two.internal, three.internal]
+        assert [each.directory_id for each in found.voters] == [one.directory_id, two.directory_id, three.directory_id]
+        for each in found.voters:
+            assert each.log_end_offset >= found.high_watermark
+            assert before_ms - 1_000 < each.last_caught_up_timestamp_ms <= each.last_fetch_timestamp_ms
+            assert each.last_fetch_timestamp_ms <= time.time() * 1_000
+        await refused(DuplicateVoterError, "voter already", one.call("AddRaftVoter", three_and_its_disk))
+        for node_id in (3, 2):
+            await one.call("RemoveRaftVoter", admin_pb2.RemoveRaftVoterRequest(voter_id=node_id))
+        found = await one.describe_once(lambda quorum: ids(quorum.observers) == [2, 3])
+        assert ids(found.voters) == [1]
+        last = admin_pb2.RemoveRaftVoterRequest(voter_id=1)
+        await refused(InvalidRequestError, "nobody would be left", one.call("RemoveRaftVoter", last))
+
+    with_controllers(tmp_path, 1, 2, test)
+
+
+def test_the_lead_goes_where_it_is_sent_and_every_controller_passes_the_call_on(tmp_path: Path) -> None:
+    async def test(*all_three: Controller) -> None:
+        leader = (await all_three[0].describe()).leader_id
+        for asked, wanted in ((0, leader % 3 + 1), (1, (leader + 1) % 3 + 1), (2, leader)):
+            request = admin_pb2.TransferLeadershipRequest(voter_id=wanted)
+            began = time.monotonic()
+            answer = await all_three[asked].call("TransferLeadership", request)
+            assert answer.leader_id == wanted
+            assert time.monotonic() - began < 1, "no time-out was waited for"
+            assert (await all_three[asked].describe()).leader_id == wanted
+        same = await all_three[0].call("TransferLeadership", admin_pb2.TransferLeadershipRequest(voter_id=leader))
+        assert same.leader_id == leader, "it leads already"
+        other = await all_three[0].call("TransferLeadership", admin_pb2.TransferLeadershipRequest(voter_id=-1))
+        assert other.leader_id != leader, "whoever is furthest"
+        stranger = admin_pb2.TransferLeadershipRequest(voter_id=9)
+        await refused(VoterNotFoundError, "9 is no voter", all_three[0].call("TransferLeadership", stranger))
+        follower = next(each for each in all_three if each.node_id != other.leader_id)
+        inside = follower.call("DescribeQuorum", admin_pb2.DescribeQuorumRequest(), listener="internal")
+        await refused(NotControllerError, "does not lead", inside)
+
+    with_controllers(tmp_path, 3, 0, test)
+
+
+def test_a_leader_that_is_removed_answers_and_another_one_leads(tmp_path: Path) -> None:
+    async def test(*all_three: Controller) -> None:
+        leader = (await all_three[0].describe()).leader_id
+        others = [each for each in all_three if each.node_id != leader]
+        began = time.monotonic()
+        await others[0].call("RemoveRaftVoter", admin_pb2.RemoveRaftVoterRequest(voter_id=leader))
+        found = await others[0].describe_once(lambda quorum: quorum.leader_id not in (-1, leader))
+        assert time.monotonic() - began < 1, "the one who goes tells another to stand"
+        assert ids(found.voters) == [each.node_id for each in others]
+
+    with_controllers(tmp_path, 3, 0, test)
+
+
+def test_what_cannot_be_is_refused_by_name(tmp_path: Path) -> None:
+    async def test(one: Controller) -> None:
+        add, remove = admin_pb2.AddRaftVoterRequest, admin_pb2.RemoveRaftVoterRequest
+        for request, kind, says in (
+            (add(voter_id=2, timeout_ms=200), RequestTimedOutError, "no controller 2 follows"),
+            (add(voter_id=2, voter_directory_id=bytes(16), timeout_ms=200), RequestTimedOutError, "try again when"),
+            (add(voter_id=1), DuplicateVoterError, "controller 1 is a voter already"),
+            (add(voter_id=2, cluster_id="another"), InconsistentClusterIdError, "not another"),
+            (add(voter_id=2, voter_directory_id=b"short"), InvalidRequestError, "5 bytes"),
+            (add(voter_id=2, timeout_ms=-1), InvalidRequestError, "timeout_ms=-1"),
+            (remove(voter_id=2), VoterNotFoundError, "2 is no voter"),
+            (remove(voter_id=1, voter_directory_id=bytes(16)), VoterNotFoundError, "no voter"),
+            (remove(voter_id=1, cluster_id="another"), InconsistentClusterIdError, "not another"),
+            (admin_pb2.TransferLeadershipRequest(voter_id=-1), VoterNotFoundError, "only voter"),
+        ):
+            method = type(request).__name__.removesuffix("Request")
+            await refused(kind, says, one.call(method, request))
+        assert ids((await one.describe()).voters) == [1]
+
+    with_controllers(tmp_path, 1, 0, test)
