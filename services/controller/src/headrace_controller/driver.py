@@ -16,6 +16,7 @@ from headrace_core.errors import (
     CorruptLogError,
     DiskFullError,
     HeadraceError,
+    NotControllerError,
     RequestTimedOutError,
     ServerBusyError,
     ServerShuttingDownError,
@@ -219,18 +220,23 @@ class ControllerDriver:
 
     async def hand_over(self) -> None:
         """Before a stop: if this node leads, and others vote, one of them takes over, and what was in flight here is
-        settled by it; bounded by a second."""
+        settled by it; bounded by a second, and by those who could do it being there (a whole cluster stops)."""
         successor = self.controller.best_successor()
         if successor is None:
             return
+        handing_over = asyncio.ensure_future(self.transfer(successor))
         try:
             async with asyncio.timeout(_HAND_OVER_S):
-                await self.transfer(successor)
-                while self.controller.in_flight:
+                while not handing_over.done() or self.controller.in_flight:
+                    if self.controller.is_left_alone:
+                        raise NotControllerError("the other controllers have gone")
                     await self._next_turn()
+                handing_over.result()
         except (HeadraceError, TimeoutError) as error:
             why = str(error) or f"no answer within {_HAND_OVER_S:.0f} s"
             logger.warning("controller %d stops without having handed over: %s", self.node_id, why)
+        finally:
+            handing_over.cancel()
 
     async def _next_turn(self) -> None:
         turned = asyncio.Event()

@@ -138,6 +138,7 @@ class QuorumController:
         # of this life
         self._active_term = -1
         self._observers: set[ReplicaKey] = set()
+        self._gone: set[ReplicaKey] = set()  # whose connection broke, and who was not heard since
         self._catch_up_to: int | None = None
         self._has_caught_up = False
         self._was_full = False
@@ -205,6 +206,12 @@ class QuorumController:
     def in_flight(self) -> int:
         """Decisions that were appended, and of which nobody knows yet whether they will be committed."""
         return len(self._decisions)
+
+    @property
+    def is_left_alone(self) -> bool:
+        """Have so many of the other voters gone that the rest decides nothing?"""
+        voters = self._raft.voters
+        return len(voters) - sum(key in self._gone for key in voters) < voters.majority
 
     def subscribe(self, subscriber: Subscriber) -> Callable[[], None]:
         """Call ``subscriber`` with each committed image from now on; returns what ends the subscription."""
@@ -289,6 +296,7 @@ class QuorumController:
     def receive(self, message: Message) -> None:
         """From another replica."""
         self._is_due = True
+        self._gone.discard(message.sender)
         self._raft.step(message)
         if self._catch_up_to is None and isinstance(message.body, AppendRequest) and message.to == self.key:
             self._catch_up_to = message.body.committed
@@ -296,6 +304,7 @@ class QuorumController:
     def peer_lost(self, key: ReplicaKey) -> None:
         """The connection to another replica broke."""
         self._is_due = True
+        self._gone.add(key)
         self._raft.peer_lost(key)
 
     def observe(self, key: ReplicaKey) -> None:
