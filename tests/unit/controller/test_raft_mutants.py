@@ -45,7 +45,7 @@ class ForgetsItsVote(RaftNode):
     def ready(self) -> Ready:
         ready = super().ready()
         if ready.hard_state is not None and self.role is not Role.CANDIDATE:
-            ready = self._in_hand = dataclasses.replace(ready, hard_state=HardState(ready.hard_state.term))
+            ready = self._in_hand = ready._replace(hard_state=HardState(ready.hard_state.term))
         return ready
 
     def persisted(self, ready: Ready, *, snapshot_is_sound: bool = True) -> None:
@@ -61,7 +61,7 @@ class ForgetsItsTerm(RaftNode):
     def ready(self) -> Ready:
         ready = super().ready()
         if ready.hard_state is not None:
-            ready = self._in_hand = dataclasses.replace(ready, hard_state=None)
+            ready = self._in_hand = ready._replace(hard_state=None)
             self._saved = self._state
             if self.role is Role.CANDIDATE:
                 self._votes[self.key] = True
@@ -114,7 +114,7 @@ class AnswersBeforeItsDisk(RaftNode):
 
     def ready(self) -> Ready:
         ready = super().ready()
-        self._in_hand = dataclasses.replace(ready, messages=ready.messages + ready.replies, replies=())
+        self._in_hand = ready._replace(messages=ready.messages + ready.replies, replies=())
         return self._in_hand
 
 

@@ -332,7 +332,7 @@ class RaftNode:
             term=self.term,
             leader=self.leader,
             committed=self.committed,
-            hard_state=self._state if self._state != self._saved else None,
+            hard_state=None if self._state is self._saved or self._state == self._saved else self._state,
             chunk=self._receiver.take(),
             install=install,
             truncate_to=truncate_to,
@@ -357,7 +357,7 @@ class RaftNode:
                 self._count_votes()
         if ready.chunk is not None:
             self._chunk_written(is_sound=snapshot_is_sound)
-        if self.role is Role.LEADER:
+        if ready.entries and self.role is Role.LEADER:
             self._advance_commit()
 
     # -- elections (5.2, 9.6) ----------------------------------------------------------------------------------------
@@ -569,8 +569,10 @@ class RaftNode:
         return self.log.durable_offset if key == self.key else self._progress[key].match
 
     def _send_all(self) -> None:
+        end, committed = self.log.end_offset, self.committed
         for key, progress in self._progress.items():
-            self._send_entries(key, progress)
+            if progress.next_offset < end or progress.told < committed or progress.mode is not Mode.REPLICATE:
+                self._send_entries(key, progress)
 
     def _send_entries(self, key: ReplicaKey, progress: Progress, *, also_empty: bool = False) -> None:
         """All that the follower lacks and may be sent now; nothing, when it lacks nothing and knows what is committed,

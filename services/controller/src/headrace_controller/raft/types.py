@@ -279,8 +279,7 @@ class ReadState(NamedTuple):
     offset: int
 
 
-@dataclass(frozen=True, slots=True)
-class Ready:
+class Ready(NamedTuple):
     """What is to be done, in this order. Empty fields ask for nothing.
 
     1.  ``messages`` are sent; they promise nothing about this node's disk.
