@@ -148,6 +148,8 @@ def test_three_controllers_lose_their_leader_and_go_on(cluster: Cluster) -> None
     assert "VOTER_NOT_FOUND" in done.err
     assert f"the voters are {cluster.key(1)}" in done.err
     assert "stopped 4 nodes" in cluster("down", "--data", cluster.data).text
+    logs = [(cluster.data / "logs" / f"controller-{number}.log").read_text() for number in (1, 2, 3)]
+    assert not any("no answer within" in log for log in logs), "who stops last waits for nobody"
     images = [load(RealFileSystem(), str(cluster.data / f"controller-{number}")) for number in (1, 2, 3)]
     assert not [problem for image in images for problem in image.problems]
     assert all(name in image.image.topic_ids for image in images[:1] for name in writes.acknowledged)
