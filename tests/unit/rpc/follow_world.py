@@ -173,7 +173,7 @@ class Served(cluster_pb2_grpc.ClusterServicer):
         self.member = member
         self.clock = clock or SystemClock()
         self.service = FollowService(member, self.clock)
-        self.follows = 0
+        self.follows = self.vouches = 0
         self._port = 0
         self._listener: Listener | None = None
 
@@ -182,6 +182,7 @@ class Served(cluster_pb2_grpc.ClusterServicer):
         await self.service.follow(request, context)
 
     async def VouchMetadata(self, request: Any, context: Any) -> Any:
+        self.vouches += 1
         return await self.service.vouch(request)
 
     async def start(self) -> None:

@@ -41,8 +41,9 @@ class Controller(cluster_pb2_grpc.ClusterServicer, admin_pb2_grpc.AdminServicer)
         self.address = ""
         self.registrations = self.beats = self.streams = 0
         self.created: list[str] = []
-        self.described = 0
+        self.described = self.stuck = 0
         self._listener: Listener | None = None
+        self._ending: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         self._listener = Listener("internal")
@@ -55,6 +56,13 @@ class Controller(cluster_pb2_grpc.ClusterServicer, admin_pb2_grpc.AdminServicer)
         if self._listener is not None:
             listener, self._listener = self._listener, None
             await listener.stop(0)
+        if self._ending is not None and self._ending is not asyncio.current_task():
+            await self._ending
+
+    async def end(self) -> None:
+        """In the midst of a call: its answer never leaves. The task is another one, for the end cancels this one."""
+        self._ending = asyncio.create_task(self.stop())
+        await asyncio.get_running_loop().create_future()
 
     def check(self) -> None:
         if self.mood == "follows":
@@ -74,18 +82,21 @@ class Controller(cluster_pb2_grpc.ClusterServicer, admin_pb2_grpc.AdminServicer)
 
     async def CreateTopics(self, request: Any, context: Any) -> Any:
         self.check()
+        if self.mood == "stands still":
+            self.stuck += 1
+            await asyncio.get_running_loop().create_future()
         if self.mood == "refuses":
             raise TopicAlreadyExistsError("it exists")
         self.created += [topic.name for topic in request.topics]
         if self.mood == "breaks":
-            await self.stop()
+            await self.end()
         return admin_pb2.CreateTopicsResponse(metadata_offset=9)
 
     async def DescribeQuorum(self, request: Any, context: Any) -> Any:
         self.check()
         self.described += 1
         if self.mood == "breaks":
-            await self.stop()
+            await self.end()
         return admin_pb2.DescribeQuorumResponse(leader_id=self.node_id)
 
 
@@ -284,6 +295,23 @@ def test_a_change_whose_answer_was_lost_is_not_repeated_and_the_error_says_so() 
             assert first.created == ["t"]
             with pytest.raises(TopicAlreadyExistsError):
                 await link.call("CreateTopics", _create("t"), 20_000)
+
+    _run(work)
+
+
+def test_a_leader_that_stands_still_with_a_change_is_not_waited_for_once_another_leads() -> None:
+    async def work(found: list[Controller], known: Controllers) -> None:
+        found[0].mood = "stands still"
+        async with _link(known) as link:
+            asked = asyncio.ensure_future(link.call("CreateTopics", _create("t"), 600_000))
+            await until(lambda: found[0].stuck, "the first one to be asked")
+            lead(found[1:], known, 2, 2)
+            with pytest.raises(
+                RequestTimedOutError, match=r"another controller leads.*whether it was carried out is not known"
+            ):
+                await asked
+            await link.call("CreateTopics", _create("u"), 600_000)
+            assert found[1].created == ["u"]
 
     _run(work)
 

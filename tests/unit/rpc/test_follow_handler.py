@@ -239,7 +239,8 @@ def test_those_who_ask_while_a_barrier_is_under_way_share_the_next_one() -> None
             await until(lambda: member.barriers > 1, "a barrier that does not end")
             begun = member.barriers
             asked = [asyncio.ensure_future(_vouch(stub)) for _ in range(20)]
-            await until(lambda: served.service._voucher._next is not None, "them to wait")
+            await until(lambda: served.service._voucher._next is not None, "somebody to wait")
+            await until(lambda: served.vouches == 20, "all of them to wait")
             assert member.barriers == begun
             assert not any(each.done() for each in asked)
             member.is_deaf = False

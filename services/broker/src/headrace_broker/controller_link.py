@@ -5,11 +5,13 @@ another controller when the one that was asked has surely done nothing: it does 
 was no connection. But when the connection breaks after the request was sent, nobody knows whether it was carried out: a
 topic created a second time would be told to exist already, by its own creation. (Kafka's brokers send such a request
 again, and give that answer.) So a change is not repeated then: REQUEST_TIMED_OUT says that the outcome is not known,
-and the caller may look, and choose. What only reads, or says what was said before, is repeated.
+and the caller may look, and choose. What only reads, or says what was said before, is repeated. The same holds for a
+controller that stands still with the request: when another is known to lead, its answer is waited for a second.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -26,12 +28,14 @@ from headrace_core.errors import (
 from headrace_core.rpc import ChannelPurpose, error_from_rpc, open_channel
 from headrace_core.rpc.controllers import Controllers
 from headrace_core.rpc.pursuit import Pursuit
-from headrace_core.rpc.status import error_of, was_never_sent
+from headrace_core.rpc.status import error_of
 from headrace_protos.v1 import admin_pb2_grpc, cluster_pb2, cluster_pb2_grpc
 
 #: A replica of this broker: its topic's id, and the partition's number.
 ReplicaKey = tuple[bytes, int]
 
+#: How long an answer is waited for once another controller than the one that was asked leads.
+_LEFT_BEHIND_S = 1.0
 #: Who asks again hears the same, or what has become of it since.
 _READS = ("Describe", "List")
 
@@ -90,20 +94,44 @@ class ControllerLink:
         while (left_ms := deadline - self._clock.monotonic_ms()) > 0:
             address = pursuit.address
             try:
-                return await getattr(stub(self._channel(address)), method)(request, timeout=left_ms / 1000)
-            except grpc.aio.AioRpcError as error:
-                failure = error_from_rpc(error, address)
-                if not (_did_nothing(failure) or was_never_sent(error)):
-                    if not isinstance(failure, NetworkError):
-                        raise failure from None
-                    if not repeatable:
-                        raise RequestTimedOutError(
-                            f"{method}: the connection to the controller broke after the request was sent ({failure}); "
-                            "whether it was carried out is not known: look before you ask again"
-                        ) from None
+                return await self._ask(getattr(stub(self._channel(address)), method), request, address, left_ms / 1000)
+            except NetworkError as error:
+                failure = error
+                if error.was_sent and not repeatable:
+                    raise RequestTimedOutError(
+                        f"{method}: the controller was asked, and did not answer ({failure}); whether it was carried "
+                        "out is not known: look before you ask again"
+                    ) from None
+            except (NotControllerError, ServerShuttingDownError) as error:  # it has done nothing of it
+                failure = error
             left_ms = deadline - self._clock.monotonic_ms()
             await pursuit.pause(min(pursuit.failed(failure), max(left_ms, 0) / 1_000))
         raise failure
+
+    async def _ask(self, method: Callable[..., Any], request: Any, address: str, timeout_s: float) -> Any:
+        """The answer, or the HeadraceError that it is. NetworkError also when another controller leads by now, and this
+        one does not answer."""
+        asked = asyncio.ensure_future(_answer(method, request, address, timeout_s))
+        changed = asyncio.Event()
+        unsubscribe = self._controllers.subscribe(changed.set)
+        watching: asyncio.Future[Any] | None = None
+        try:
+            while not asked.done():
+                if self._controllers.leader_address not in (None, address):
+                    await asyncio.wait({asked}, timeout=_LEFT_BEHIND_S)
+                    if not asked.done():
+                        raise NetworkError(f"{address} does not answer, and another controller leads")
+                else:
+                    changed.clear()
+                    watching = asyncio.ensure_future(changed.wait())
+                    await asyncio.wait({asked, watching}, return_when=asyncio.FIRST_COMPLETED)
+                    watching.cancel()
+            return asked.result()
+        finally:
+            unsubscribe()
+            if watching is not None:
+                watching.cancel()
+            asked.cancel()
 
     def _channel(self, address: str) -> grpc.aio.Channel:
         channel = self._channels.get(address)
@@ -117,6 +145,8 @@ class ControllerLink:
             await channel.close()
 
 
-def _did_nothing(failure: HeadraceError) -> bool:
-    """Does this answer of a controller say that it has done nothing of the request, and another one may?"""
-    return isinstance(failure, NotControllerError | ServerShuttingDownError)
+async def _answer(method: Callable[..., Any], request: Any, address: str, timeout_s: float) -> Any:
+    try:
+        return await method(request, timeout=timeout_s)
+    except grpc.aio.AioRpcError as failure:
+        raise error_from_rpc(failure, address) from None
