@@ -10,6 +10,8 @@ from test_raft_traps import SETTINGS, cut_off, lead_again, world_of
 
 from headrace_controller.raft import (
     AppendRequest,
+    AppendResponse,
+    HardState,
     HeartbeatResponse,
     Message,
     RaftSettings,
@@ -141,7 +143,123 @@ def test_entries_that_arrive_while_the_last_chunk_is_written_are_not_lost() -> N
     assert world[3].log_end_offset == entry.next_offset
 
 
+def test_an_answer_from_before_an_install_does_not_send_a_follower_back() -> None:
+    """NuRaft 105: a refusal that was on its way while the snapshot was installed walks the leader back behind it."""
+    world = with_a_snapshot_for_the_third()
+    world.tick(1)
+    late = []
+    while world[3].log.start.offset == 0 or world.network:
+        message = world.network.pop(0)
+        if isinstance(message.body, AppendResponse) and message.body.is_rejected:
+            late.append(message)
+        world.deliver(message)
+    assert late, "it refused what it could not follow"
+    for message in late:
+        world.deliver(message)
+    assert not chunks_under_way(world)
+    entry = world.propose(1, b"more")
+    world.settle()
+    assert world[3].log_end_offset == entry.next_offset
+
+
+def test_a_candidate_takes_the_snapshot_of_who_was_elected() -> None:
+    """Nebula 1769: whoever stands for election when another's snapshot comes must not refuse it, and stand again."""
+    world = with_a_snapshot_for_the_third()
+    world.is_cut = lambda sender, to: sender == key(3) and to != key(1)
+    world.tick(3, times=2 * SETTINGS.election_ticks)
+    assert world[3].role is Role.PROSPECTIVE
+    world.network.clear()
+    world.is_cut = lambda sender, to: False
+    world.tick(1)
+    world.settle()
+    assert world[3].role is Role.FOLLOWER
+    assert world[3].committed == world[1].committed
+
+
+# -- elections
+
+
+def test_a_pre_vote_spreads_the_term_of_who_says_no() -> None:
+    """openraft 1796, etcd 8501: 1 and 2 have the longer log, 3 has the higher term, and nobody leads. Nobody wins
+    before the others have learnt that term; and pre-votes do not raise any. So who says no says its term."""
+    world = world_of(1, 2, 3)
+    world.elect(1)
+    cut_off(world, 3)
+    world.propose(1, b"longer")
+    world.settle()
+    world.is_cut = lambda sender, to: False
+    for replica in world.replicas.values():
+        world.crash(replica)
+    world.network.clear()
+    world.replicas[key(3)].disk.hard_state = HardState(7, key(3))
+    world.restart(world.replicas[key(1)])
+    world.restart(world.replicas[key(3)])  # 2 stays away: both are needed
+    for _ in range(6 * SETTINGS.election_ticks):
+        world.tick(1, 3)
+        world.settle()
+    assert world[1].role is Role.LEADER
+    assert world[1].term >= 8
+    assert world[3].log_end_offset == world[1].log_end_offset
+
+
+def test_two_who_ask_at_the_same_time_do_not_refuse_each_other() -> None:
+    """raft-rs 84: who asks no longer follows, so it may promise its vote to another."""
+    world = world_of(1, 2, 3)
+    world.elect(1)
+    world.crash(world.replicas[key(1)])
+    world.tick(2, 3, times=2 * SETTINGS.election_ticks)
+    assert world[2].role is world[3].role is Role.PROSPECTIVE
+    for _ in range(6):
+        world.settle()
+        world.tick(2, times=SETTINGS.election_ticks)
+    world.settle()
+    assert Role.LEADER in (world[2].role, world[3].role)
+
+
+def test_a_voter_that_does_not_know_yet_that_it_votes_votes() -> None:
+    """T 4.1, etcd's learners: the entry that made it a voter has reached some, and not itself; without its vote there
+    is no majority of the new set."""
+    world = world_of(1, 2, 3)
+    world.elect(1)
+    world.add(key(4))
+    world[1].observe(key(4))
+    world.work(world.replicas[key(1)])
+    world.tick(1)
+    world.settle()
+    world.is_cut = lambda sender, to: to == key(4)
+    world[1].add_voter(key(4))
+    world.work(world.replicas[key(1)])
+    world.settle()
+    assert not world[4].is_voter
+    assert world[2].voters == world[3].voters == voters(1, 2, 3, 4)
+    world.crash(world.replicas[key(1)])
+    world.is_cut = lambda sender, to: False
+    world.tick(2, 3, 4, times=SETTINGS.election_ticks)
+    world.network.clear()
+    world.elect(2)
+    assert world[4].is_voter
+
+
 # -- handing over
+
+
+def test_a_leader_that_was_deposed_while_it_handed_over_takes_writes_when_it_leads_again() -> None:
+    """hashicorp/raft 696."""
+    world = world_of(1, 2, 3)
+    world.elect(1)
+    cut_off(world, 1)
+    world.tick(2, 3, times=SETTINGS.election_ticks)
+    world.network.clear()
+    world.elect(2)
+    world[1].transfer(key(3))
+    world.is_cut = lambda sender, to: False
+    world.tick(2)
+    world.settle()
+    assert (world[1].role, world[1].transferring_to) == (Role.FOLLOWER, None)
+    lead_again(world, 1)
+    entry = world.propose(1, b"taken")
+    world.settle()
+    assert world[1].committed == entry.next_offset
 
 
 def test_a_leader_that_removes_itself_leaves_no_gap() -> None:

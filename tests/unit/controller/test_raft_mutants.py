@@ -254,6 +254,31 @@ class GoesWithoutAnHeir(RaftNode):
         self._become_follower(self.term)
 
 
+class VotesOnlyWhenItKnowsThatItMay(RaftNode):
+    """T 4.1, etcd's learners: a new voter whose vote is needed before it has the entry that made it one."""
+
+    def _on_vote_request(self, sender: ReplicaKey, request: VoteRequest) -> None:
+        if self.is_voter:
+            super()._on_vote_request(sender, request)
+
+
+class HandsOverForEver(RaftNode):
+    """hashicorp/raft 696: what a deposed leader had begun to hand over it still hands over when it leads again."""
+
+    def _become_follower(self, term: int, leader: ReplicaKey | None = None) -> None:
+        handing_over_to = self._transfer_to
+        super()._become_follower(term, leader)
+        self._transfer_to, self._transfer_until = handing_over_to, 1 << 60
+
+
+class KeepsTermsToItself(RaftNode):
+    """openraft 1796: those with the longer log never learn of the term that those with the shorter one are in."""
+
+    def _on_vote_request(self, sender: ReplicaKey, request: VoteRequest) -> None:
+        if not (request.is_pre_vote and request.term <= self.term):
+            super()._on_vote_request(sender, request)
+
+
 class NeverTellsAStaleLeader(RaftNode):
     """etcd: a replica that came back with a higher term can neither follow nor win."""
 
@@ -355,6 +380,9 @@ BY_STORIES: tuple[tuple[type[RaftNode], Callable[[], None]], ...] = (
     (DoublesChunksWithEveryHeartbeat, more.test_a_chunk_with_a_slow_disk_is_not_sent_again_with_every_heartbeat),
     (ForgetsWhoFollows, more.test_the_next_leader_knows_who_follows_without_a_vote),
     (ChangesVotersWhileItHandsOver, more.test_voters_do_not_change_while_the_leader_hands_over),
+    (VotesOnlyWhenItKnowsThatItMay, more.test_a_voter_that_does_not_know_yet_that_it_votes_votes),
+    (HandsOverForEver, more.test_a_leader_that_was_deposed_while_it_handed_over_takes_writes_when_it_leads_again),
+    (KeepsTermsToItself, more.test_a_pre_vote_spreads_the_term_of_who_says_no),
     (GoesWithoutAnHeir, more.test_a_leader_that_removes_itself_leaves_no_gap),
     (NeverTellsAStaleLeader, stories.test_a_replica_that_returns_with_a_higher_term_is_taken_back),
     (KeepsVotersThatWereCut, stories.test_a_set_of_voters_that_is_cut_off_again_does_not_count),

@@ -663,7 +663,7 @@ class RaftNode:
         if progress.mode is not Mode.SNAPSHOT or progress.snapshot is None or progress.snapshot.place != body.place:
             return
         if body.is_installed:
-            progress.probe(body.place.offset)
+            progress.installed(body.place.offset)
         else:
             progress.position, progress.is_waiting = body.position, False
         self._send_entries(sender, progress)

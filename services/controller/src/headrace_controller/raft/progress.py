@@ -152,6 +152,11 @@ class Progress:
         self.mode, self.snapshot, self.position, self.is_waiting = Mode.SNAPSHOT, snapshot, 0, False
         self._clear()
 
+    def installed(self, offset: int) -> None:
+        """The snapshot up to there is durable: it goes on with entries. (What was refused before that is old.)"""
+        self.match = max(self.match, offset)
+        self.replicate()
+
     def _clear(self) -> None:
         self._in_flight.clear()
         self._bytes = 0
