@@ -8,6 +8,7 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+import pytest
 from cluster_world import CLUSTER
 
 from headrace_controller import storage as storage_module
@@ -45,10 +46,11 @@ KEYS = [ReplicaKey(number, bytes([number]) * 16) for number in range(1, 6)]
 VOTERS = VoterSet.of(KEYS[:3], {1: "one:9093", 2: "two:9093", 3: "[::1]:9093"})
 
 
-def small_segments(monkeypatch: object, size: int = 700) -> None:
-    """Segments of a few entries, so that a short history has several."""
+def small_segments(monkeypatch: pytest.MonkeyPatch, size: int = 700) -> None:
+    """Segments of a few entries, and a recovery point every few records: a short history has many of both."""
     config = replace(storage_module._LOG_CONFIG, segment_bytes=size)
-    monkeypatch.setattr(storage_module, "_LOG_CONFIG", config)  # type: ignore[attr-defined]
+    monkeypatch.setattr(storage_module, "_LOG_CONFIG", config)
+    monkeypatch.setattr(storage_module, "_RECOVERY_POINT_EVERY", 7)
 
 
 def formatted(voters: VoterSet | None = VOTERS) -> CrashingFileSystem:
@@ -147,6 +149,9 @@ class Model:
         below = self.until(offset)
         assert offset == (below[-1].next_offset if below else 0), f"{offset} lies inside an entry"
         return Place(offset, below[-1].term if below else 0)
+
+    def has(self, place: Place) -> bool:
+        return any((entry.next_offset, entry.term) == place for entry in self.entries)
 
     def voters_at(self, offset: int) -> VoterSet:
         return next((entry.voters for entry in reversed(self.until(offset)) if entry.voters), self.first_voters)
