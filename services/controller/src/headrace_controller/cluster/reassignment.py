@@ -177,15 +177,24 @@ def begin(view: View) -> Decision:
     for looked, (key, queued) in enumerate(view.image.ledger.queued.items()):
         if looked >= _LOOK or len(steps.records) >= _STEP:
             break
-        if queued.automatic and not (_still_fits(view.image, key, queued.targets) and _is_wanted(view, key, queued)):
+        if _is_void(view.image, key, queued.targets) or (
+            queued.automatic and not (_still_fits(view.image, key, queued.targets) and _is_wanted(view, key, queued))
+        ):
             steps.drop(key)
         elif _can_begin(view.image, key, queued.targets):
             steps.move(key, queued)
     return Decision(steps.finish() if steps.records else ())
 
 
+def _is_void(image: MetadataImage, key: Key, targets: Sequence[int]) -> bool:
+    """Would it bring a replica to a broker that is drained since? The later wish counts."""
+    partition = image.topics[key[0]].partitions[key[1]]
+    added = [image.brokers.get(each) for each in moves.added_by(partition, targets)]
+    return any(broker is None or broker.draining for broker in added)
+
+
 def _can_begin(image: MetadataImage, key: Key, targets: Sequence[int]) -> bool:
-    """An operator's wish waits for brokers that are away; a drained one takes nothing."""
+    """An operator's wish waits for brokers that are away."""
     partition = image.topics[key[0]].partitions[key[1]]
     return all(_takes(image, each) for each in moves.added_by(partition, targets))
 
@@ -303,11 +312,10 @@ def _copies(image: MetadataImage) -> Counter[int]:
 
 
 def _copying_brokers(image: MetadataImage, partition: PartitionImage, adding: Sequence[int]) -> set[int]:
-    """Those whom a copy costs something: who fetches and is not there yet, and the leader that sends."""
+    """Those whom a copy costs something: who fetches and is not there yet, and the leader that sends; without one,
+    nobody."""
     fetching = {each for each in adding if each not in partition.isr}
-    if fetching and partition.leader in image.brokers:
-        return {*fetching, partition.leader}
-    return fetching
+    return {*fetching, partition.leader} if fetching and partition.leader in image.brokers else set()
 
 
 def _listed(numbers: Iterable[int]) -> str:

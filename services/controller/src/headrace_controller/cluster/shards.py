@@ -83,7 +83,7 @@ def register(view: View, request: RegisterCoordinator) -> Decision:
             coordinator_id, epoch, request.incarnation_id, request.endpoints, request.rack or None
         )
     ]
-    records += [owned(image, key, coordinator_id) for key in _shards_of(image, coordinator_id)]
+    records += inherited(image, coordinator_id)
     return Decision(
         tuple(records),
         CoordinatorRegistered(coordinator_id, epoch),
@@ -160,6 +160,11 @@ def reassigned(image: MetadataImage, *, without: int = NOBODY) -> list[MetadataR
         return []
     changes = assign([_topic_shards(image, name, owners) for name in SHARD_TOPICS], coordinators)
     return [owned(image, key, coordinator_id) for key, coordinator_id in changes.items()]
+
+
+def inherited(image: MetadataImage, coordinator_id: int) -> list[MetadataRecord]:
+    """Guard: who comes under a name that owns shards is another coordinator, so these get new epochs."""
+    return [owned(image, key, coordinator_id) for key in _shards_of(image, coordinator_id)]
 
 
 def owned(image: MetadataImage, key: Key, coordinator_id: int) -> ShardRecord:

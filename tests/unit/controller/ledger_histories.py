@@ -1,0 +1,277 @@
+"""The lives of cluster_histories.py, in which replicas also move, brokers are drained and taken away, levels change,
+and coordinators and producers come: every step is checked by both sets of invariants, and no leader may lack a
+committed record, wherever its replica came from.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cluster_histories import Broken, Histories, Machine
+from cluster_world import CLUSTER, id16
+from ledger_invariants import Promises, check_ledger_end, check_ledger_step
+
+from headrace_controller.cluster.decision import Decision
+from headrace_controller.cluster.ledger_requests import (
+    AllocateProducerIds,
+    AlterPartitionReassignments,
+    CoordinatorHeartbeat,
+    CoordinatorHeartbeatsEnded,
+    CoordinatorRegistered,
+    DrainBroker,
+    FeatureUpdate,
+    ProducerIdBlock,
+    Reassignment,
+    RegisterController,
+    RegisterCoordinator,
+    UnregisterBroker,
+    UpdateFeatures,
+    UpgradeType,
+)
+from headrace_controller.cluster.requests import CreateTopics, HeartbeatsEnded, NewTopic, RegisterBroker, Request
+from headrace_core.errors import HeadraceError
+from headrace_core.metadata import (
+    METADATA_VERSION_FEATURE,
+    BrokerEndpoint,
+    ClusterRecord,
+    ConfigResourceType,
+    FeatureRange,
+    MetadataImage,
+    QueuedReassignmentRecord,
+)
+
+COPIES_MAX = 1
+RATE = 1_000_000
+
+
+class LedgerHistories(Histories):
+    """``run(steps)`` raises Broken. ``level``: the metadata.version that the log begins at."""
+
+    def __init__(self, seed: int, *, level: int = 2, **settings: Any) -> None:
+        self.promises = Promises()
+        self.processes: dict[int, CoordinatorRegistered] = {}  # coordinators' processes, by number; former lives too
+        self.silent: set[int] = set()
+        self.begun = 0
+        self._began_at_level = level
+        settings.setdefault("reassignment_partitions_per_broker", COPIES_MAX)
+        settings.setdefault("auto_rebalance_delay_ms", 0)
+        super().__init__(seed, machines=5, **settings)
+        if level == 1:
+            self._begin_at_level_1()
+
+    def _begin_at_level_1(self) -> None:
+        """Everybody joins anew, in a log that an old version began."""
+        world = self.world
+        world.log[:] = [ClusterRecord(CLUSTER, 1)]
+        world.core.resign()
+        world.core.committed = world.core.speculative = MetadataImage().apply(world.log, 1)
+        world.core.lead(world.now_ms)
+        for machine in self.machines:
+            self._gone(machine)
+            machine.broker_id, machine.flush = -1, "commit"
+            self._start(machine)
+            self._beat(machine)
+
+    # -- the controllers ----------------------------------------------------------------------------------------------
+
+    def _accept(self, decision: Decision, request: Request | None) -> None:
+        world = self.world
+        before = world.image
+        if self._began_at_level == 2:
+            super()._accept(decision, request)
+        else:  # the rules of cluster_invariants.py are those of level 2, from the first record on
+            world.log += decision.records
+            world.core.accept(decision, len(world.log), epoch=1)
+            for after, delta in world.core.commit(len(world.log)):
+                for topic_id, numbers in delta.partitions.items():
+                    for number in numbers:
+                        self._note_election(before.partition(topic_id, number), after, (topic_id, number))
+        problems = check_ledger_step(before, world.image, decision.records, copies_max=COPIES_MAX)
+        if isinstance(decision.reply, ProducerIdBlock):
+            problems += self.promises.gave_block(decision.reply.first, decision.reply.length)
+        if isinstance(request, CoordinatorHeartbeat) and decision.failure is None:
+            problems += self.promises.answered(before, request.coordinator_id, request.coordinator_epoch)
+        if problems:
+            raise Broken(problems[0].partition(":")[0], f"{problems} after {request}")
+        for record in decision.records:
+            if isinstance(record, QueuedReassignmentRecord) and record.automatic:
+                self._count("planned")
+        self._count_moves(before, world.image)
+
+    def _count_moves(self, before: MetadataImage, after: MetadataImage) -> None:
+        was, now = before.ledger.reassigning, after.ledger.reassigning
+        if was is not now:
+            self.counts["begun"] = self.counts.get("begun", 0) + sum(key not in was for key in now)
+            self.counts["ended"] = self.counts.get("ended", 0) + sum(key not in now for key in was)
+
+    # -- chance -------------------------------------------------------------------------------------------------------
+
+    def step(self) -> None:
+        rng = self.rng
+        if rng.random() < 0.8:
+            super().step()
+            return
+        match rng.choices(range(7), weights=(5, 2, 1, 4, 3, 2, 1))[0]:
+            case 0:
+                self._reassign()
+            case 1:
+                number = rng.choice(sorted(self.world.image.brokers))
+                self._ask_about("drain", DrainBroker(number, draining=rng.random() < 0.5))
+            case 2:
+                self._unregister(rng.choice(sorted(self.world.image.brokers)))
+            case 3:
+                self._coordinate()
+            case 4:
+                machine = rng.choice(self.machines)
+                self._ask_about("producer ids", AllocateProducerIds(machine.broker_id, machine.epoch))
+            case 5:
+                planned = any(queued.automatic for queued in self.world.image.ledger.queued.values())
+                value = "false" if planned else rng.choice(["true", "true", "false"])
+                self._set(ConfigResourceType.BROKER, "", "auto.rebalance.enable", value)
+                self.upkeep()
+            case 6:
+                self._change_level()
+
+    def _ask_about(self, what: str, request: Any) -> Any:
+        reply = self.ask(request)
+        self._count(f"{what} refused" if isinstance(reply, HeadraceError) else what)
+        return reply
+
+    def _unregister(self, broker_id: int) -> None:
+        if not isinstance(self._ask_about("unregister", UnregisterBroker(broker_id)), HeadraceError):
+            for machine in self.machines:
+                if machine.broker_id == broker_id and machine.is_up:
+                    self._gone(machine)  # its next heartbeat is refused, and it ends
+
+    def _reassign(self) -> None:
+        rng, image = self.rng, self.world.image
+        brokers = sorted({machine.broker_id for machine in self.machines} & image.brokers.keys())
+        items = []
+        for topic in image.topics.values():
+            for number, partition in enumerate(topic.partitions):
+                if rng.random() < 0.4:
+                    targets: tuple[int, ...] | None = tuple(
+                        rng.sample(brokers, min(len(brokers), rng.choice([1, 2, 3, len(partition.replicas)])))
+                    )
+                    items.append(Reassignment(topic.name, number, None if rng.random() < 0.15 else targets))
+        throttle = rng.choice([None, None, RATE, 0])
+        self._ask_about("reassign", AlterPartitionReassignments(tuple(items), throttle_bytes_per_s=throttle))
+
+    def _coordinate(self) -> None:
+        rng = self.rng
+        act = rng.random()
+        if act < 0.1:
+            name = rng.choice(["__consumer_offsets", "__transaction_state"])
+            self.ask(CreateTopics((NewTopic(name=name, partitions=rng.choice([3, 5]), replication_factor=1),)))
+        if act < 0.3:
+            process = len(self.processes) + 1
+            wanted = rng.choice([-1, 7, 7])
+            former = self.world.image.ledger.coordinators.get(wanted)
+            if former is not None and rng.random() < 0.7:  # its process has ended, whichever of them it is
+                for stream in self.processes:
+                    ended = CoordinatorHeartbeatsEnded(wanted, former.coordinator_epoch, stream)
+                    self.ask(ended)
+            reply = self._ask_about(
+                "coordinator",
+                RegisterCoordinator(
+                    cluster_id=CLUSTER,
+                    incarnation_id=id16(500_000 + process),
+                    endpoints=(BrokerEndpoint("internal", "h", 1),),
+                    wanted_id=wanted,
+                ),
+            )
+            if isinstance(reply, CoordinatorRegistered):
+                self.processes[process] = reply
+            return
+        if not self.processes:
+            return
+        process = rng.choice(list(self.processes)[-6:])
+        if act < 0.4:
+            self.silent.add(process)
+        elif act < 0.5:
+            self.ask(CoordinatorHeartbeatsEnded(*self._identity(process), stream=process))
+        else:
+            self._coordinator_beats(process, want_shutdown=rng.random() < 0.15)
+
+    def _coordinator_beats(self, process: int, *, want_shutdown: bool = False) -> None:
+        request = CoordinatorHeartbeat(*self._identity(process), want_shutdown=want_shutdown, stream=process)
+        self._ask_about("coordinator beats", request)
+
+    def _identity(self, process: int) -> tuple[int, int]:
+        return self.processes[process].coordinator_id, self.processes[process].coordinator_epoch
+
+    def _change_level(self) -> None:
+        """Controllers and brokers of another version try to join, and the level goes up or down."""
+        rng = self.rng
+        low = rng.choice([1, 2])
+        ranges = (FeatureRange(METADATA_VERSION_FEATURE, low, rng.choice([low, 2])),)
+        if rng.random() < 0.5:
+            number = rng.choice([101, 102])
+            self._ask_about("controller", RegisterController(number, id16(number), ranges))
+        elif self.world.image.metadata_version == 1:
+            self._register_old_broker()
+        target = 2 if self.world.image.metadata_version == 1 and rng.random() < 0.3 else 1
+        update = FeatureUpdate(METADATA_VERSION_FEATURE, target, UpgradeType.UPGRADE)
+        self._ask_about("level", UpdateFeatures((update,)))
+
+    def _register_old_broker(self) -> None:
+        """One that knows level 1 only, and never comes up."""
+        request = RegisterBroker(
+            cluster_id=CLUSTER,
+            incarnation_id=id16(900_000),
+            directory_ids=(id16(900_000),),
+            endpoints=(BrokerEndpoint("internal", "h", 1),),
+            wanted_broker_id=90,
+            features=(FeatureRange(METADATA_VERSION_FEATURE, 1, 1),),
+        )
+        self._ask_about("old broker", request)
+
+    def _lose_disk(self, machine: Machine) -> None:
+        if self._began_at_level == 2:
+            super()._lose_disk(machine)
+
+    def _set(self, kind: ConfigResourceType, name: str, key: str, value: str) -> None:
+        if key == "log.flush" and self._began_at_level == 1:
+            return  # without eligible leader replicas a weak flush may lose records
+        super()._set(kind, name, key, value)
+
+    # -- the end ------------------------------------------------------------------------------------------------------
+
+    def _heal(self) -> None:
+        super()._heal()
+        self.delayed.clear()  # what was not delivered never is, so leaders may give up what they asked for
+        living = [process for process in self.processes if process not in self.silent][-3:]
+        for _ in range(60):
+            for machine in self.machines:
+                self._live(machine)
+            for process in living:
+                known = self.world.image.ledger.coordinators.get(self.processes[process].coordinator_id)
+                if known is not None and known.coordinator_epoch == self.processes[process].coordinator_epoch:
+                    self._coordinator_beats(process)
+            self.world.now_ms += 2_000
+            self.upkeep()
+        problems = check_ledger_end(
+            self.world.image, living_coordinators=[self.processes[process].coordinator_id for process in living]
+        )
+        if problems:
+            raise Broken(problems[0].partition(":")[0], f"{problems} after everybody has come back")
+
+    def _live(self, machine: Machine) -> None:
+        """It heartbeats, copies to its followers, and takes those that have everything into the ISR."""
+        known = self.world.image.brokers.get(machine.broker_id)
+        if machine.is_up and known is not None and known.in_controlled_shutdown:  # it goes through with it
+            self._gone(machine)
+            self.ask(HeartbeatsEnded(machine.broker_id, machine.epoch, machine.stream))
+        self._start(machine)
+        self._follow(machine)
+        self._beat(machine)
+        for key in self._led_by(machine):
+            self._write(machine, key)
+            for other in self.machines:
+                if (
+                    other is not machine
+                    and other.broker_id in self.world.image.topics[key[0]].partitions[key[1]].replicas
+                ):
+                    self._copy(machine, other, key)
+            machine.pending.pop(key, None)
+            self._propose(machine, key)

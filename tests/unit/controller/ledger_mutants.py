@@ -1,0 +1,108 @@
+"""The guards of moves, producer ids, shards and levels, each with what takes it away: sister of cluster_mutants.py."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from cluster_mutants import Mutant, Patch
+
+from headrace_controller.cluster import balancing, brokers, core, features, moves, producer_ids, reassignment, shards
+from headrace_controller.cluster.coordinator_sessions import CoordinatorSessions
+from headrace_core.errors import BrokerIdNotRegisteredError
+from headrace_core.metadata import CoordinatorImage, MetadataImage, ShardImage, ShardRecord, ledger
+
+
+def _without(owner: Any, name: str, value: Any = lambda *_, **__: None) -> Callable[[Patch], None]:
+    return lambda patch: patch(owner, name, value)
+
+
+def _always(owner: Any, name: str) -> Callable[[Patch], None]:
+    return _without(owner, name, lambda *_, **__: True)
+
+
+def _shard_epoch_stays(patch: Patch) -> None:
+    """The replay has the same guard, as the last line."""
+
+    def replay(builder: Any, record: ShardRecord) -> bool:
+        builder._shards[record.topic_id, record.partition] = ShardImage(record.coordinator_id, record.shard_epoch)
+        return True
+
+    patch(ledger, "_REPLAY", {**ledger._REPLAY, ShardRecord: replay})
+    patch(
+        shards,
+        "next_epoch",
+        lambda image, key: image.ledger.shards[key].shard_epoch if key in image.ledger.shards else 1,
+    )
+
+
+def _whoever_has_the_name(image: MetadataImage, coordinator_id: int, coordinator_epoch: int) -> CoordinatorImage:
+    found = image.ledger.coordinators.get(coordinator_id)
+    if found is None:
+        raise BrokerIdNotRegisteredError(f"coordinator {coordinator_id}")
+    return found
+
+
+def _anybody_takes_replicas(patch: Patch) -> None:
+    patch(reassignment, "_takes", lambda *_: True)
+    patch(reassignment, "_is_void", lambda *_: False)
+
+
+MUTANTS = (
+    Mutant(
+        "block-given-twice",
+        "KIP-730, design 5",
+        "producer_ids.next_free: what was given out, in flight too",
+        _without(producer_ids, "next_free", lambda image: max(0, image.ledger.next_producer_id - producer_ids.BLOCK)),
+    ),
+    Mutant("shard-epoch-stays", "KAFKA-4362, design 7", "shards.next_epoch", _shard_epoch_stays),
+    Mutant(
+        "successor-inherits-epochs",
+        "KAFKA-4362, promise 3",
+        "shards.inherited: who comes under a name is another",
+        _without(shards, "inherited", lambda image, coordinator_id: []),
+    ),
+    Mutant(
+        "former-coordinator-goes-on",
+        "promise 3",
+        "shards.known: the epoch of a heartbeat is the present one",
+        _without(shards, "known", _whoever_has_the_name),
+    ),
+    Mutant(
+        "silent-coordinator-stays",
+        "design 7, promise 5",
+        "CoordinatorSessions.is_gone",
+        _without(CoordinatorSessions, "is_gone", lambda *_: False),
+    ),
+    Mutant(
+        "completes-early", "KIP-455", "moves.have_arrived: all that is added is in sync", _always(moves, "have_arrived")
+    ),
+    Mutant("leaves-too-few", "KIP-455, promise 5", "moves.is_enough: who stays is enough", _always(moves, "is_enough")),
+    Mutant(
+        "drained-takes-replicas",
+        "design 5",
+        "reassignment._takes, ._is_void: the broker lives and is not drained",
+        _anybody_takes_replicas,
+    ),
+    Mutant("no-pace", "issue 5.3", "reassignment._Steps._has_room", _always(reassignment._Steps, "_has_room")),
+    Mutant("rebalances-when-off", "issue 5.3", "reassignment._is_wanted", _always(reassignment, "_is_wanted")),
+    Mutant(
+        "unregistered-with-replicas",
+        "KIP-746",
+        "balancing.check_unregistered",
+        _without(balancing, "check_unregistered"),
+    ),
+    Mutant(
+        "level-over-their-heads", "KIP-584", "features.strangers_to", _without(features, "strangers_to", lambda *_: [])
+    ),
+    Mutant("stranger-registers", "KIP-584", "features.check_node", _without(features, "check_node")),
+    Mutant(
+        "newer-records-too-early",
+        "KIP-584",
+        "features.at_level",
+        _without(features, "at_level", lambda image, decision: decision),
+    ),
+)
+
+assert core.features is features, "the mutants patch the modules that the core uses"
+assert brokers.features is features
