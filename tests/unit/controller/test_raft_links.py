@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
+import random
+from typing import Any
 
 import grpc
 import pytest
@@ -150,14 +153,20 @@ async def refusal(end: End, *envelopes: raft_pb2.RaftEnvelope) -> tuple[str, str
     """Code and text of what a stream that says this ends with."""
     async with open_channel(end.address, ChannelPurpose.RAFT) as channel:
         call = raft_pb2_grpc.RaftStub(channel).Exchange()  # type: ignore[no-untyped-call]
-        try:
+        with contextlib.suppress(grpc.aio.AioRpcError):
             for envelope in envelopes:
                 await call.write(envelope)
-            while await call.read() is not grpc.aio.EOF:
-                pass
-        except grpc.aio.AioRpcError as failure:
-            error = error_from_rpc(failure, end.address)
-            return error.code, error.message
+        return await ending(call)
+
+
+async def ending(call: Any) -> tuple[str, str]:
+    """Code and text of how a stream ended, empty when it ended well; what is read before is passed over."""
+    try:
+        while await call.read() is not grpc.aio.EOF:
+            pass
+    except grpc.aio.AioRpcError as failure:
+        error = error_from_rpc(failure, "the other one")
+        return error.code, error.message
     return "", ""
 
 
@@ -348,3 +357,53 @@ def test_closing_leaves_no_task_behind() -> None:
         assert left == []
 
     run(test)
+
+
+def test_random_bytes_on_a_stream_harm_nobody(rng: random.Random) -> None:
+    codes: set[str] = set()
+
+    async def test() -> None:
+        async with quorum(2) as (one, two):
+            async with open_channel(one.address, ChannelPurpose.RAFT) as channel:
+                for greeting in ([], [hello(CLUSTER, key(9)).SerializeToString()]):
+                    for _ in range(20):
+                        call = channel.stream_stream("/headrace.v1.Raft/Exchange")()
+                        for data in (*greeting, rng.randbytes(rng.randrange(1, 200))):
+                            await call.write(data)
+                        await call.done_writing()
+                        codes.add((await ending(call))[0])
+            one.send(two.key, beat(1))
+            await until(lambda: two.received, "they still talk to each other")
+            assert one.received == []
+
+    run(test)
+    assert codes <= {"INVALID_REQUEST", "INVALID_VOTER_KEY", "INCONSISTENT_CLUSTER_ID", "CORRUPT_MESSAGE", ""}
+    assert "INVALID_REQUEST" in codes
+
+
+def test_a_peer_that_answers_nonsense_is_left_alone(caplog: pytest.LogCaptureFixture) -> None:
+    """It is tried again, and seldom."""
+    asked = []
+
+    async def nonsense(request: object, context: grpc.aio.ServicerContext) -> None:
+        asked.append(await context.read())
+        await context.write(b"\xff\xff\xff nonsense")
+
+    async def test() -> None:
+        handler = grpc.stream_stream_rpc_method_handler(nonsense)
+        server = grpc.aio.server()
+        server.add_generic_rpc_handlers(
+            (grpc.method_handlers_generic_handler("headrace.v1.Raft", {"Exchange": handler}),)
+        )
+        port = server.add_insecure_port("127.0.0.1:0")
+        await server.start()
+        end = End(key(1), free_port())
+        end.links.set_voters(VoterSet.of([key(1), key(2)], {2: f"127.0.0.1:{port}"}))
+        await end.start()
+        await until(lambda: caplog.records, "it says so")
+        assert len(asked) == 1
+        await end.stop()
+        await server.stop(0)
+
+    with caplog.at_level(logging.WARNING, "headrace.controller"):
+        run(test)
