@@ -69,14 +69,16 @@ def check_step(
             partition = topic.partitions[number]
             problems += _named(topic, number, _state(after, partition, minimum, unsettled))
             if former is not None and number < len(former.partitions):
-                step = _step(former.partitions[number], partition, may_be_unclean(topic, number), suspects)
+                step = _step(
+                    former.partitions[number], partition, may_be_unclean(topic, number), {*suspects, *unsettled}
+                )
                 problems += _named(topic, number, step)
     for broker_id in delta.brokers:  # what happened to them without a word about their partitions
         for topic, number, partition in after.partitions_on(broker_id):
             if number not in delta.partitions.get(topic.topic_id, ()):
                 minimum = min_insync_replicas(after, topic.name)
                 problems += _named(topic, number, _state(after, partition, minimum, unsettled))
-            if broker_id in lost and broker_id in partition.elr:
+            if broker_id in lost and broker_id in partition.elr and broker_id not in unsettled:
                 problems += _named(topic, number, iter([f"lost: broker {broker_id} is in the ELR {partition.elr}"]))
             if _is_new_life(before, after, broker_id) and broker_id in partition.isr and broker_id not in unsettled:
                 problems += _named(topic, number, iter([f"life: broker {broker_id} has begun anew in the ISR"]))

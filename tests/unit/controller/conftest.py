@@ -1,6 +1,7 @@
-"""Lets the tests in this directory import cluster_world under importlib mode."""
+"""Lets the tests in this directory import their worlds, and the simulation's invariants, under importlib mode."""
 
 import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(1, str(Path(__file__).parents[2] / "simulation"))

@@ -1,0 +1,582 @@
+"""Random lives of a cluster whose brokers hold records: what the controllers decide is checked by what it does to them.
+
+A *machine* is a broker with its disk: it registers, heartbeats, follows the metadata (or lags), crashes, stops cleanly,
+loses its disk, and comes back. Who leads by the image that it has applied takes records and copies its log to those who
+follow it by theirs. A record is *committed* when everybody in the leader's maximal ISR has it (KIP-497), while the ISR
+has min.insync.replicas members (KIP-966). A leader that was elected cleanly must have all that was committed: that is
+the one promise that all the epochs, ELRs and markers are for. Requests to alter an ISR are delayed, repeated and lost.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+from typing import Any
+
+from cluster_invariants import check_image, check_step
+from cluster_world import CLUSTER, World, id16
+
+from headrace_controller.cluster.decision import Decision
+from headrace_controller.cluster.requests import (
+    AlterConfigs,
+    AlteredPartition,
+    AlterPartition,
+    AlterResource,
+    AssignDirectories,
+    ConfigOp,
+    CreateTopics,
+    ElectionType,
+    ElectLeaders,
+    Heartbeat,
+    HeartbeatsEnded,
+    NewTopic,
+    OpKind,
+    Placement,
+    RegisterBroker,
+    Request,
+)
+from headrace_core.errors import HeadraceError
+from headrace_core.metadata import (
+    EMPTY_IMAGE,
+    BrokerEndpoint,
+    BrokerImage,
+    ConfigResourceType,
+    MetadataImage,
+    PartitionImage,
+)
+from headrace_core.metadata.codec import decode_batches, encode_decision
+from headrace_core.metadata.configs import min_insync_replicas, topic_value
+
+Key = tuple[bytes, int]
+
+
+class Broken(AssertionError):
+    """A promise was broken; ``rule`` names it."""
+
+    def __init__(self, rule: str, message: str) -> None:
+        super().__init__(f"{rule}: {message}")
+        self.rule = rule
+
+
+@dataclass(slots=True)
+class Machine:
+    number: int
+    directory: bytes
+    flush: str
+    disk: dict[Key, list[int]] = field(default_factory=dict)
+    marker: int = -1
+    broker_id: int = -1
+    epoch: int = -1
+    life: int = 0
+    is_up: bool = False
+    stream: int = 0
+    view: MetadataImage = EMPTY_IMAGE
+    #: Asked for, and neither granted nor overtaken: (partition epoch that it builds on, ISR).
+    pending: dict[Key, tuple[int, tuple[int, ...]]] = field(default_factory=dict)
+    #: The life in which each follower was last seen.
+    seen: dict[tuple[Key, int], int] = field(default_factory=dict)
+    #: What was granted to it: the partition as it is then, until its own image says so too.
+    granted: dict[Key, PartitionImage] = field(default_factory=dict)
+    last_beat_ms: float = 0.0
+
+    def sees(self, key: Key) -> PartitionImage | None:
+        """The partition as this broker knows it."""
+        partition, granted = self.view.partition(*key), self.granted.get(key)
+        if partition is None or granted is None or granted.leader_epoch != partition.leader_epoch:
+            return partition
+        return granted if granted.partition_epoch > partition.partition_epoch else partition
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """What happens how often: some bugs need a crowd of partitions, others the same one again and again."""
+
+    topics_max: int
+    partitions_max: int
+    flush: tuple[str, ...]
+    operations: tuple[int, ...]
+    #: beat, follow, crash, stop, lose the disk, start, write, fetch, propose, deliver, time, operate, new term, flap,
+    #: bounce, all follow
+    weights: tuple[float, ...]
+
+
+PROFILES = (
+    Profile(
+        5,
+        2,
+        ("commit", "commit", "os"),
+        (0, 1, 2, 3, 4, 5),
+        (8, 20, 2, 1, 0.4, 8, 24, 16, 24, 12, 5, 2.5, 0.7, 1.5, 3, 6),
+    ),
+    # One partition, restarts all the time, and requests that arrive late.
+    Profile(1, 1, ("os",), (0,), (4, 8, 5, 0.5, 0.3, 10, 8, 12, 16, 16, 4, 1, 0.3, 0.5, 12, 8)),
+    # One partition, min.insync.replicas up and down, leaders that lag.
+    Profile(1, 1, ("commit",), (0,), (10, 4, 3, 0.5, 0.1, 8, 20, 12, 24, 12, 6, 12, 0.3, 0.5, 1, 2)),
+    # Many partitions, on brokers that lose their last records.
+    Profile(12, 2, ("os",), (4,), (10, 8, 3, 1, 0.3, 10, 20, 8, 10, 5, 3, 6, 0.5, 0.5, 10, 5)),
+)
+
+
+class Histories:
+    """``run(steps)`` raises Broken. ``counts``: what happened, so that an empty history proves nothing."""
+
+    def __init__(self, seed: int, *, machines: int = 4, **settings: Any) -> None:
+        self.rng = random.Random(seed)
+        self.profile = PROFILES[seed % len(PROFILES)]
+        self.world = World(seed, replication_factor_built=3, **settings)
+        flush = self.rng.choice(self.profile.flush)
+        self.machines = [Machine(number, id16(number), flush) for number in range(machines)]
+        self.committed: dict[Key, set[int]] = {}
+        self.checked: dict[Key, int] = {}  # the last leader epoch of each partition in which somebody acted
+        self.unclean: dict[Key, set[int]] = {}  # those of each partition's unclean elections
+        self.delayed: list[AlterPartition] = []
+        self.records = 0
+        self.disks = machines
+        self.streams = 0
+        self.counts: dict[str, int] = {}
+        for machine in self.machines:
+            self._start(machine)
+            self._beat(machine)
+
+    # -- the controllers ----------------------------------------------------------------------------------------------
+
+    def ask(self, request: Request) -> Any:
+        """The reply, or the error that refused it."""
+        decision = self.world.core.decide(request, self.world.now_ms)
+        self._accept(decision, request)
+        return decision.reply if decision.failure is None else decision.failure
+
+    def upkeep(self) -> None:
+        for _ in range(16):
+            decision = self.world.core.upkeep(self.world.now_ms)
+            if not decision.records:
+                return
+            self._accept(decision, None)
+
+    def _accept(self, decision: Decision, request: Request | None) -> None:
+        world = self.world
+        before = world.image
+        world.log += decision.records
+        world.core.accept(decision, len(world.log), epoch=1)
+        for after, delta in world.core.commit(len(world.log)):
+            asked = isinstance(request, ElectLeaders) and request.type is ElectionType.UNCLEAN
+            self._check_fencing(before, after, request)
+            problems = check_step(
+                before,
+                after,
+                delta,
+                may_be_unclean=lambda topic, number, after=after, asked=asked: (
+                    asked  # type: ignore[misc]
+                    or topic_value(after, topic.name, "unclean.leader.election.enable")
+                ),
+                unsettled=world.core.agenda.unsettled,
+                lost=self._lost(before, request),
+                suspects=self._suspects(before, request),
+            )
+            if problems:
+                raise Broken(problems[0].partition(":")[0], f"{problems} after {request}")
+            for topic_id, numbers in delta.partitions.items():
+                for number in numbers:
+                    self._note_election(before.partition(topic_id, number), after, (topic_id, number))
+            before = after
+
+    def _check_fencing(self, before: MetadataImage, after: MetadataImage, request: Request | None) -> None:
+        """Time fences nobody who heartbeats on a stream that is whole."""
+        for machine in self.machines if request is None else ():
+            old, new = before.brokers.get(machine.broker_id), after.brokers.get(machine.broker_id)
+            if old is None or new is None or old.fenced or not new.fenced or new.broker_epoch != machine.epoch:
+                continue
+            if machine.is_up and self.world.now_ms - machine.last_beat_ms <= self.world.core.sessions.timeout_ms:
+                raise Broken("fencing", f"broker {machine.broker_id} was fenced, and has been heard of in time")
+
+    def _lost(self, before: MetadataImage, request: Request | None) -> set[int]:
+        """Whose registration ends a life that may have lost records of any topic."""
+        former = self._former(before, request)
+        return {former.broker_id} if former is not None and former.default_log_flush != "commit" else set()
+
+    def _suspects(self, before: MetadataImage, request: Request | None) -> set[int]:
+        """Who says, by an unclean registration or an empty replica, that it has lost records of something."""
+        if isinstance(request, AssignDirectories) and any(each.fresh for each in request.placements):
+            return {request.broker_id}
+        former = self._former(before, request)
+        return set() if former is None else {former.broker_id}
+
+    def _former(self, before: MetadataImage, request: Request | None) -> BrokerImage | None:
+        """The life that this request says ended uncleanly."""
+        former = before.brokers.get(request.wanted_broker_id) if isinstance(request, RegisterBroker) else None
+        if former is None or not isinstance(request, RegisterBroker):
+            return None
+        is_same = former.incarnation_id == request.incarnation_id
+        return None if is_same or former.broker_epoch == request.previous_broker_epoch else former
+
+    def _note_election(self, old: PartitionImage | None, after: MetadataImage, key: Key) -> None:
+        new = after.partition(*key)
+        assert new is not None
+        if old is not None and new.leader not in (old.leader, -1) and new.leader not in (*old.isr, *old.elr):
+            self.unclean.setdefault(key, set()).add(new.leader_epoch)
+            self._count("unclean election")
+        elif old is not None and new.leader not in (old.leader, -1):
+            self._count("clean election" if new.leader in old.isr else "election from the ELR")
+
+    # -- machines -----------------------------------------------------------------------------------------------------
+
+    def _start(self, machine: Machine) -> None:
+        if machine.is_up:
+            return
+        reply = self.ask(
+            RegisterBroker(
+                cluster_id=CLUSTER,
+                incarnation_id=id16(1_000 * (machine.number + 1) + machine.life),
+                directory_ids=(machine.directory,),
+                endpoints=(BrokerEndpoint("internal", "127.0.0.1", 9_000),),
+                wanted_broker_id=machine.broker_id,
+                previous_broker_epoch=machine.marker,
+                default_log_flush=machine.flush,
+            )
+        )
+        if isinstance(reply, HeadraceError):
+            return  # its former life counts as alive still
+        machine.broker_id, machine.epoch = reply.broker_id, reply.broker_epoch
+        machine.marker = -1
+        machine.is_up = True
+        machine.last_beat_ms = self.world.now_ms
+        self._new_stream(machine)
+        self._follow(machine)
+
+    def _new_stream(self, machine: Machine) -> None:
+        self.streams += 1
+        machine.stream = self.streams
+
+    def _follow(self, machine: Machine) -> None:
+        """It applies what is committed: makes the logs that are new, and forgets what it asked for and was decided."""
+        if not machine.is_up:
+            return
+        view = machine.view = self.world.image
+        placements = []
+        for topic, number, partition in view.partitions_on(machine.broker_id):
+            key = (topic.topic_id, number)
+            is_new = key not in machine.disk
+            machine.disk.setdefault(key, [])
+            if partition.directory_of(machine.broker_id) != machine.directory:
+                placements.append(Placement(*key, machine.directory, is_new))
+        gone = [key for key in machine.disk if not self._is_on(view, key, machine.broker_id)]
+        for key in gone:
+            del machine.disk[key]
+        for key, (epoch, _) in list(machine.pending.items()):
+            now = machine.sees(key)
+            if now is None or now.partition_epoch > epoch or now.leader != machine.broker_id:
+                del machine.pending[key]
+        if placements:
+            self.ask(
+                AssignDirectories(broker_id=machine.broker_id, broker_epoch=machine.epoch, placements=tuple(placements))
+            )
+
+    @staticmethod
+    def _is_on(view: MetadataImage, key: Key, broker_id: int) -> bool:
+        partition = view.partition(*key)
+        return partition is not None and broker_id in partition.replicas
+
+    def _beat(self, machine: Machine, *, want_shutdown: bool = False) -> Any:
+        if not machine.is_up:
+            return None
+        machine.last_beat_ms = self.world.now_ms
+        return self.ask(
+            Heartbeat(
+                broker_id=machine.broker_id,
+                broker_epoch=machine.epoch,
+                metadata_offset=machine.view.next_offset,
+                want_shutdown=want_shutdown,
+                stream=machine.stream,
+            )
+        )
+
+    def _crash(self, machine: Machine) -> None:
+        """The process is gone, and with a weak flush policy some of what it had acknowledged."""
+        if not machine.is_up:
+            return
+        self._gone(machine)
+        for key, log in machine.disk.items():
+            topic = machine.view.topics.get(key[0])
+            weak = machine.flush != "commit" if topic is None else self._is_weak(machine, topic.name)
+            if weak and log:
+                del log[self.rng.randrange(len(log)) :]
+                self._count("lost a tail")
+        if self.rng.random() < 0.7:
+            self.ask(HeartbeatsEnded(machine.broker_id, machine.epoch, machine.stream))
+
+    def _is_weak(self, machine: Machine, topic: str) -> bool:
+        static = {"log.flush": machine.flush}
+        value = topic_value(machine.view, topic, "log.flush", broker_id=machine.broker_id, static=static)
+        return str(getattr(value, "value", value)) != "commit"
+
+    def _gone(self, machine: Machine) -> None:
+        machine.is_up = False
+        machine.life += 1
+        machine.pending.clear()
+        machine.seen.clear()
+        machine.granted.clear()
+
+    def _stop(self, machine: Machine) -> None:
+        reply = self._beat(machine, want_shutdown=True)
+        if getattr(reply, "should_shutdown", False):
+            machine.marker = machine.epoch
+            self._gone(machine)
+            self._count("clean stop")
+
+    def _lose_disk(self, machine: Machine) -> None:
+        if machine.is_up:
+            return
+        self.disks += 1
+        machine.directory = id16(self.disks)
+        machine.disk.clear()
+        machine.marker = -1
+        self._count("lost a disk")
+
+    def _flap(self, machine: Machine) -> None:
+        """Its connection breaks, and perhaps the new one is there before the end of the old one is noticed."""
+        if machine.is_up:
+            ended = HeartbeatsEnded(machine.broker_id, machine.epoch, machine.stream)
+            self._new_stream(machine)
+            if self.rng.random() < 0.5:
+                self.ask(ended)
+                self._beat(machine)
+            else:
+                self._beat(machine)
+                self.ask(ended)
+
+    # -- records ------------------------------------------------------------------------------------------------------
+
+    def _led_by(self, machine: Machine) -> list[Key]:
+        if not machine.is_up:
+            return []
+        own = machine.view.brokers.get(machine.broker_id)
+        if own is None or own.broker_epoch != machine.epoch or own.fenced:
+            return []
+        return [
+            (topic.topic_id, number)
+            for topic, number, partition in machine.view.partitions_on(machine.broker_id)
+            if partition.leader == machine.broker_id
+        ]
+
+    def _check_leader(self, machine: Machine, key: Key, partition: PartitionImage) -> None:
+        """Once for each leader epoch, before it does anything."""
+        last = self.checked.get(key, -1)
+        if partition.leader_epoch <= last:
+            return
+        self.checked[key] = partition.leader_epoch
+        committed = self.committed.setdefault(key, set())
+        missing = committed.difference(machine.disk[key])
+        if any(last < epoch <= partition.leader_epoch for epoch in self.unclean.get(key, ())):
+            committed -= missing
+        elif missing:
+            raise Broken("durability", f"broker {machine.broker_id} leads {key} by {partition} without {missing}")
+
+    def _copy(self, leader: Machine, follower: Machine, key: Key) -> bool:
+        """The follower takes over the leader's log, if it knows this leader; did it?"""
+        mine, its = leader.sees(key), follower.sees(key)
+        if not follower.is_up or mine is None or its is None or key not in follower.disk:
+            return False
+        if (its.leader, its.leader_epoch) != (mine.leader, mine.leader_epoch):
+            return False
+        follower.disk[key] = list(leader.disk[key])
+        leader.seen[key, follower.broker_id] = follower.epoch
+        return True
+
+    def _write(self, leader: Machine, key: Key) -> None:
+        view = leader.view
+        partition = leader.sees(key)
+        assert partition is not None
+        self._check_leader(leader, key, partition)
+        self.records += 1
+        record = self.records
+        leader.disk[key].append(record)
+        required = {*partition.isr, *leader.pending.get(key, (0, ()))[1]} - {leader.broker_id}
+        others = {machine.broker_id: machine for machine in self.machines}
+        acknowledged = [self._copy(leader, others[each], key) for each in sorted(required)]
+        minimum = min(min_insync_replicas(view, view.topics[key[0]].name), len(partition.replicas))
+        given_up = any(epoch > partition.leader_epoch for epoch in self.unclean.get(key, ()))
+        if all(acknowledged) and len(partition.isr) >= minimum and not given_up:
+            self.committed.setdefault(key, set()).update(leader.disk[key])
+            self._count("commit")
+
+    def _fetch(self, leader: Machine, key: Key) -> None:
+        partition = leader.sees(key)
+        assert partition is not None
+        self._check_leader(leader, key, partition)
+        follower = self.rng.choice(self.machines)
+        if follower is not leader and follower.broker_id in partition.replicas:
+            self._copy(leader, follower, key)
+
+    def _propose(self, leader: Machine, key: Key) -> None:
+        """Asks for an ISR without some, or with some that have everything; the same again while it waits."""
+        partition = leader.sees(key)
+        assert partition is not None
+        self._check_leader(leader, key, partition)
+        if key in leader.pending:
+            isr = leader.pending[key][1]
+        else:
+            others = {machine.broker_id: machine for machine in self.machines}
+            able = [
+                each
+                for each in partition.replicas
+                if each == leader.broker_id
+                or ((key, each) in leader.seen and others[each].disk.get(key) == leader.disk[key])
+            ]
+            isr = tuple(each for each in able if each == leader.broker_id or self.rng.random() < 0.8)
+            if partition.recovering:
+                isr = (leader.broker_id,)
+            if set(isr) == set(partition.isr) and not partition.recovering:
+                return
+            leader.pending[key] = (partition.partition_epoch, isr)
+        request = AlterPartition(
+            broker_id=leader.broker_id,
+            broker_epoch=leader.epoch,
+            metadata_offset=leader.view.next_offset,
+            partitions=(
+                AlteredPartition(
+                    topic_id=key[0],
+                    partition=key[1],
+                    leader_epoch=partition.leader_epoch,
+                    partition_epoch=partition.partition_epoch,
+                    isr=tuple((each, self._life_of(leader, key, each)) for each in isr),
+                ),
+            ),
+        )
+        self.delayed.append(request)
+        if self.rng.random() < 0.6:
+            self._deliver(request)
+
+    def _life_of(self, leader: Machine, key: Key, broker_id: int) -> int:
+        if broker_id == leader.broker_id:
+            return leader.epoch
+        known = leader.view.brokers.get(broker_id)
+        return leader.seen.get((key, broker_id), known.broker_epoch if known is not None else -1)
+
+    def _deliver(self, request: AlterPartition) -> None:
+        """It reaches the controllers, perhaps late, perhaps again; the answer reaches the life that asked, perhaps."""
+        reply = self.ask(request)
+        if not isinstance(reply, tuple) or reply[0].error is not None:
+            self._count("ISR refused")
+            return
+        self._count("ISR altered")
+        leader = next(machine for machine in self.machines if machine.broker_id == request.broker_id)
+        key = (request.partitions[0].topic_id, request.partitions[0].partition)
+        partition = self.world.image.partition(*key)
+        if leader.epoch == request.broker_epoch and leader.is_up and self.rng.random() < 0.8:
+            assert partition is not None
+            leader.granted[key] = partition
+            if key in leader.pending and leader.pending[key][0] < partition.partition_epoch:
+                del leader.pending[key]
+
+    def _bounce(self, machine: Machine) -> None:
+        """It crashes and is back at once: nobody has noticed but by its registration."""
+        self._crash(machine)
+        self._start(machine)
+        self._follow(machine)
+        self._beat(machine)
+
+    # -- chance -------------------------------------------------------------------------------------------------------
+
+    def step(self) -> None:
+        rng, world = self.rng, self.world
+        machine = rng.choice(self.machines)
+        led = self._led_by(machine)
+        match rng.choices(range(16), weights=self.profile.weights)[0]:
+            case 0:
+                self._beat(machine)
+            case 1:
+                self._follow(machine)
+                self._beat(machine)
+            case 2:
+                self._crash(machine)
+            case 3:
+                self._stop(machine)
+            case 4:
+                self._lose_disk(machine)
+            case 5:
+                self._start(machine)
+            case 6 if led:
+                self._write(machine, rng.choice(led))
+            case 7 if led:
+                self._fetch(machine, rng.choice(led))
+            case 8 if led:
+                self._propose(machine, rng.choice(led))
+            case 9 if self.delayed:
+                self._deliver(rng.choice(self.delayed[-8:]))
+            case 10:
+                world.now_ms += rng.choice([50, 300, 1_000, 4_000, 10_000])
+                self.upkeep()
+            case 11:
+                self._operate()
+            case 12:
+                world.core.resign()
+                world.core.lead(world.now_ms)
+            case 13:
+                self._flap(machine)
+            case 14:
+                self._bounce(machine)
+            case 15:
+                for each in self.machines:
+                    if self.rng.random() < 0.9:
+                        self._follow(each)
+                        self._beat(each)
+
+    def _operate(self) -> None:
+        rng, world = self.rng, self.world
+        names = list(world.image.topic_ids)
+        most = self.profile.topics_max
+        if len(names) < min(2, most) or (len(names) < most and rng.random() < 0.3):
+            factor = rng.choice([1, 2, 3, 3])
+            configs = {"min.insync.replicas": str(rng.choice([1, 2]))}
+            name, partitions = f"t{world.image.next_offset}", rng.randint(1, self.profile.partitions_max)
+            topic = NewTopic(name=name, partitions=partitions, replication_factor=factor, configs=configs)
+            self.ask(CreateTopics((topic,)))
+            return
+        name = rng.choice(names)
+        match rng.choice(self.profile.operations):
+            case 0:
+                self._set(ConfigResourceType.TOPIC, name, "min.insync.replicas", str(rng.choice([1, 2, 3])))
+            case 1:
+                self._set(ConfigResourceType.BROKER, "", "min.insync.replicas", str(rng.choice([1, 2])))
+            case 2:
+                value = "true" if rng.random() < 0.15 else "false"
+                self._set(ConfigResourceType.TOPIC, name, "unclean.leader.election.enable", value)
+            case 3:
+                self._set(ConfigResourceType.TOPIC, name, "log.flush", rng.choice(["commit", "os", "interval"]))
+            case 4:
+                self.ask(ElectLeaders(ElectionType.PREFERRED))
+            case 5 if rng.random() < 0.2:
+                self.ask(ElectLeaders(ElectionType.UNCLEAN, ((name, 0),)))
+
+    def _set(self, kind: ConfigResourceType, name: str, key: str, value: str) -> None:
+        op = ConfigOp(OpKind.SET, key, value)
+        self.ask(AlterConfigs((AlterResource((kind, name), (op,)),)))
+
+    def run(self, steps: int) -> None:
+        for _ in range(steps):
+            self.step()
+        self._heal()
+
+    def _heal(self) -> None:
+        """Everybody comes back; then each partition that waits for somebody who is there has a leader (liveness)."""
+        for _ in range(6):
+            for machine in self.machines:
+                self._start(machine)
+                self._follow(machine)
+                self._beat(machine)
+            self.world.now_ms += 3_000
+            self.upkeep()
+        problems = check_image(self.world.image)
+        if problems:
+            raise Broken(problems[0].partition(":")[0], f"{problems} after everybody has come back")
+        for machine in self.machines:
+            if self.world.image.brokers[machine.broker_id].fenced:
+                raise Broken("liveness", f"broker {machine.broker_id} is fenced though it is back")
+            for key in self._led_by(machine):
+                self._write(machine, key)
+        (batch,) = decode_batches(encode_decision(self.world.log, timestamp_ms=1, base_offset=0, epoch=1))
+        if EMPTY_IMAGE.apply(batch.records, len(self.world.log), 1) != self.world.image:
+            raise Broken("replay", "the log does not give the image")
+
+    def _count(self, what: str) -> None:
+        self.counts[what] = self.counts.get(what, 0) + 1
