@@ -1,6 +1,6 @@
 # Thin on purpose: what a target does is in tools/, and each line can be run by hand.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test fuzz check proto bench bench-peers bench-partitions sim verify compose-test clean
+.PHONY: help setup demo test fuzz check proto bench bench-peers bench-partitions bench-quorum sim verify compose-test clean
 
 PYTHON := .venv/bin/python
 
@@ -30,6 +30,9 @@ bench: setup ## our benchmarks: codec, produce, consume, latency, connections, g
 
 bench-peers: setup ## the same beside Apache Kafka and its clients, in one run (Java, Maven)
 	@$(PYTHON) bench/peers.py $(BENCH)
+
+bench-quorum: setup ## three controllers: failovers, hand-overs, metadata writes a second (minutes)
+	@$(PYTHON) bench/quorum.py $(BENCH)
 
 bench-partitions: setup ## 5,000 partitions on one broker, and its start with long logs (minutes)
 	@$(PYTHON) bench/partitions.py $(BENCH)
