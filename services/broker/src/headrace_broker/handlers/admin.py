@@ -55,6 +55,24 @@ class AdminService(admin_pb2_grpc.AdminServicer):
     async def ElectLeaders(self, request: Any, context: Any) -> Any:
         return await self._pass_on("ElectLeaders", request, request.timeout_ms)
 
+    async def AlterPartitionReassignments(self, request: Any, context: Any) -> Any:
+        return await self._pass_on("AlterPartitionReassignments", request, request.timeout_ms)
+
+    async def ListPartitionReassignments(self, request: Any, context: Any) -> Any:
+        return await self._ask("ListPartitionReassignments", request, request.timeout_ms)
+
+    async def DrainBroker(self, request: Any, context: Any) -> Any:
+        return await self._pass_on("DrainBroker", request, request.timeout_ms)
+
+    async def UnregisterBroker(self, request: Any, context: Any) -> Any:
+        return await self._pass_on("UnregisterBroker", request, request.timeout_ms)
+
+    async def DescribeFeatures(self, request: Any, context: Any) -> Any:
+        return await self._ask("DescribeFeatures", request, request.timeout_ms)
+
+    async def UpdateFeatures(self, request: Any, context: Any) -> Any:
+        return await self._pass_on("UpdateFeatures", request, request.timeout_ms)
+
     async def AddRaftVoter(self, request: Any, context: Any) -> Any:
         return await self._pass_on("AddRaftVoter", request, request.timeout_ms)
 

@@ -1,0 +1,79 @@
+"""A controller makes itself known in the metadata, with the feature levels that it understands (KIP-919), so that the
+level is not raised over its head. It asks whoever leads, again and again until the metadata say it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+import grpc.aio
+
+from headrace_core.errors import HeadraceError
+from headrace_core.metadata.features import SUPPORTED_FEATURES
+from headrace_core.rpc import ChannelPurpose, error_from_rpc, open_channel
+from headrace_protos.v1 import cluster_pb2, cluster_pb2_grpc
+
+from ..cluster.ledger_requests import RegisterController
+from ..driver import ControllerDriver
+
+logger = logging.getLogger("headrace.controller.registration")
+
+#: Nobody waits for it: only the next change of the level does.
+_INTERVAL_S = 1.0
+_TIMEOUT_S = 5.0
+
+
+class Registrar:
+    """``run`` is a task for as long as the controller lives."""
+
+    def __init__(self, driver: ControllerDriver, cluster_id: str) -> None:
+        self._driver = driver
+        self._cluster_id = cluster_id
+        self._request = RegisterController(
+            driver.controller.node_id, driver.controller.key.directory_id, SUPPORTED_FEATURES
+        )
+
+    async def run(self) -> None:
+        while True:
+            if not self.is_known():
+                try:
+                    await self._register()
+                except HeadraceError as error:  # nobody leads, or not any more; or a level that is not understood
+                    logger.debug("not registered yet: %s", error)
+            await asyncio.sleep(_INTERVAL_S)
+
+    def is_known(self) -> bool:
+        """True too while there is nowhere to keep it, or no cluster yet."""
+        image = self._driver.image
+        if image.metadata_version < 2 or self._driver.leader_id < 0:
+            return True
+        known = image.ledger.controllers.get(self._request.controller_id)
+        return known is not None and (known.directory_id, known.features) == (
+            self._request.directory_id,
+            self._request.features,
+        )
+
+    async def _register(self) -> None:
+        leader_id = self._driver.leader_id
+        if leader_id == self._request.controller_id:
+            await self._driver.ask(self._request)
+            return
+        address = self._driver.controller.addresses.get(leader_id)
+        if address is None:
+            return
+        message = cluster_pb2.RegisterControllerRequest(
+            cluster_id=self._cluster_id,
+            controller_id=self._request.controller_id,
+            directory_id=self._request.directory_id,
+            features=[
+                cluster_pb2.FeatureRange(name=each.name, min_level=each.min_level, max_level=each.max_level)
+                for each in self._request.features
+            ],
+        )
+        async with open_channel(address, ChannelPurpose.CONTROL) as channel:
+            stub = cluster_pb2_grpc.ClusterStub(channel)  # type: ignore[no-untyped-call]
+            try:
+                await stub.RegisterController(message, timeout=_TIMEOUT_S)
+            except grpc.aio.AioRpcError as failure:
+                raise error_from_rpc(failure, address) from None
