@@ -79,6 +79,9 @@ class Nodes:
             for name, address in self.addresses.items()
         }
 
+    def channel(self, name: str) -> grpc.Channel:
+        return self._channels[name]
+
     def close(self) -> None:
         for channel in self._channels.values():
             channel.close()
@@ -244,3 +247,12 @@ def test_without_a_majority_the_lag_grows_and_later_metadata_is_refused_until_it
         until(lambda: (lag := nodes.lag_ms(name)) is not None and lag < 1_000, f"{name} to be current")  # noqa: B023
     brokers = nodes.metadata("broker 1").brokers
     assert {broker.broker_id for broker in brokers} == {1, 2}  # nobody was fenced for it
+
+    def shown() -> dict[int, int]:
+        """Each broker's age, as whoever leads tells it; asked through a broker."""
+        stub = admin_pb2_grpc.AdminStub(nodes.channel("broker 2"))
+        quorum = stub.DescribeQuorum(admin_pb2.DescribeQuorumRequest(), timeout=_PATIENCE_S)
+        return {each.broker_id: each.metadata_lag_ms for each in quorum.brokers if each.HasField("metadata_lag_ms")}
+
+    until(lambda: set(shown()) == {1, 2}, "both brokers to be described")
+    assert max(shown().values()) < 10_000

@@ -10,7 +10,7 @@ from typing import Any
 import grpc
 import pytest
 
-from headrace import Admin, AsyncAdmin, QuorumReplica
+from headrace import Admin, AsyncAdmin, QuorumBroker, QuorumReplica
 from headrace.errors import DuplicateVoterError, InvalidArgumentError, VoterNotFoundError
 from headrace_core.node.ids import id_to_text
 from headrace_core.rpc.status import status_of
@@ -91,11 +91,16 @@ def test_the_quorum_as_its_leader_sees_it(controller: Controller, admin: Admin) 
     controller.answers["DescribeQuorum"] = admin_pb2.DescribeQuorumResponse(
         leader_id=1, leader_epoch=3, high_watermark=8, voters=[voter], observers=[observer]
     )
+    controller.answers["DescribeQuorum"].brokers.add(
+        broker_id=2, metadata_offset=7, lag=1, metadata_lag_ms=40, last_heartbeat_timestamp_ms=99
+    )
+    controller.answers["DescribeQuorum"].brokers.add(broker_id=3, metadata_offset=8, last_heartbeat_timestamp_ms=98)
     quorum = admin.describe_quorum()
     assert (quorum.leader_id, quorum.leader_epoch, quorum.high_watermark) == (1, 3, 8)
     assert quorum.voters == (QuorumReplica(1, DIRECTORY, "h:1", 9, 0, 7, 6),)
     assert quorum.observers == (QuorumReplica(4, DIRECTORY, "", None, None, None, None),)
     assert quorum.voters[0].directory_id_text == id_to_text(DIRECTORY)
+    assert quorum.brokers == (QuorumBroker(2, 7, 1, 40, 99), QuorumBroker(3, 8, 0, None, 98))
 
 
 @pytest.mark.parametrize("directory", [DIRECTORY, id_to_text(DIRECTORY), None])

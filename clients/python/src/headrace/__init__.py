@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from .models import NewTopic as NewTopic
     from .models import OffsetAndTimestamp as OffsetAndTimestamp
     from .models import PartitionDescription as PartitionDescription
+    from .models import QuorumBroker as QuorumBroker
     from .models import QuorumInfo as QuorumInfo
     from .models import QuorumReplica as QuorumReplica
     from .models import RecordRange as RecordRange
@@ -82,6 +83,7 @@ _HOMES = {
     "PartitionDescription": ".models",
     "PriorityPartitioner": ".partitioners",
     "Producer": ".producer",
+    "QuorumBroker": ".models",
     "QuorumInfo": ".models",
     "QuorumReplica": ".models",
     "RangeReader": ".fetch",
@@ -123,6 +125,7 @@ __all__ = [
     "PartitionDescription",
     "PriorityPartitioner",
     "Producer",
+    "QuorumBroker",
     "QuorumInfo",
     "QuorumReplica",
     "RangeReader",

@@ -185,14 +185,28 @@ class QuorumReplica:
 
 
 @dataclass(frozen=True, slots=True)
+class QuorumBroker:
+    """A broker, which follows the metadata log too. ``metadata_offset``: how far it had applied the log at its last
+    heartbeat, ``lag`` offsets behind; ``metadata_lag_ms``: how old what it shows may be at most (None: not known)."""
+
+    broker_id: int
+    metadata_offset: int
+    lag: int
+    metadata_lag_ms: int | None
+    last_heartbeat_timestamp_ms: int
+
+
+@dataclass(frozen=True, slots=True)
 class QuorumInfo:
-    """The metadata quorum (KIP-836): its leader, what is committed, who votes and who follows."""
+    """The metadata quorum (KIP-836): its leader, what is committed, who votes and who follows; ``brokers``: those that
+    heartbeat, by id."""
 
     leader_id: int
     leader_epoch: int
     high_watermark: int
     voters: tuple[QuorumReplica, ...]
     observers: tuple[QuorumReplica, ...]
+    brokers: tuple[QuorumBroker, ...] = ()
 
 
 #: What list_offsets looks for: the log's start, its end, the record with the largest timestamp, or the first record at

@@ -407,18 +407,34 @@ class DescribeQuorumRequest(_message.Message):
     def __init__(self, timeout_ms: _Optional[int] = ...) -> None: ...
 
 class DescribeQuorumResponse(_message.Message):
-    __slots__ = ("leader_id", "leader_epoch", "high_watermark", "voters", "observers")
+    __slots__ = ("leader_id", "leader_epoch", "high_watermark", "voters", "observers", "brokers")
     LEADER_ID_FIELD_NUMBER: _ClassVar[int]
     LEADER_EPOCH_FIELD_NUMBER: _ClassVar[int]
     HIGH_WATERMARK_FIELD_NUMBER: _ClassVar[int]
     VOTERS_FIELD_NUMBER: _ClassVar[int]
     OBSERVERS_FIELD_NUMBER: _ClassVar[int]
+    BROKERS_FIELD_NUMBER: _ClassVar[int]
     leader_id: int
     leader_epoch: int
     high_watermark: int
     voters: _containers.RepeatedCompositeFieldContainer[QuorumReplica]
     observers: _containers.RepeatedCompositeFieldContainer[QuorumReplica]
-    def __init__(self, leader_id: _Optional[int] = ..., leader_epoch: _Optional[int] = ..., high_watermark: _Optional[int] = ..., voters: _Optional[_Iterable[_Union[QuorumReplica, _Mapping]]] = ..., observers: _Optional[_Iterable[_Union[QuorumReplica, _Mapping]]] = ...) -> None: ...
+    brokers: _containers.RepeatedCompositeFieldContainer[QuorumBroker]
+    def __init__(self, leader_id: _Optional[int] = ..., leader_epoch: _Optional[int] = ..., high_watermark: _Optional[int] = ..., voters: _Optional[_Iterable[_Union[QuorumReplica, _Mapping]]] = ..., observers: _Optional[_Iterable[_Union[QuorumReplica, _Mapping]]] = ..., brokers: _Optional[_Iterable[_Union[QuorumBroker, _Mapping]]] = ...) -> None: ...
+
+class QuorumBroker(_message.Message):
+    __slots__ = ("broker_id", "metadata_offset", "lag", "metadata_lag_ms", "last_heartbeat_timestamp_ms")
+    BROKER_ID_FIELD_NUMBER: _ClassVar[int]
+    METADATA_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    LAG_FIELD_NUMBER: _ClassVar[int]
+    METADATA_LAG_MS_FIELD_NUMBER: _ClassVar[int]
+    LAST_HEARTBEAT_TIMESTAMP_MS_FIELD_NUMBER: _ClassVar[int]
+    broker_id: int
+    metadata_offset: int
+    lag: int
+    metadata_lag_ms: int
+    last_heartbeat_timestamp_ms: int
+    def __init__(self, broker_id: _Optional[int] = ..., metadata_offset: _Optional[int] = ..., lag: _Optional[int] = ..., metadata_lag_ms: _Optional[int] = ..., last_heartbeat_timestamp_ms: _Optional[int] = ...) -> None: ...
 
 class QuorumReplica(_message.Message):
     __slots__ = ("replica_id", "directory_id", "address", "log_end_offset", "lag", "last_fetch_timestamp_ms", "last_caught_up_timestamp_ms")

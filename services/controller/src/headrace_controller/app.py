@@ -231,10 +231,16 @@ class _Handlers:
     ) -> None:
         self.following = FollowService(ObservedLog(driver, storage), clock)
         self._config = config
-        self._admin = AdminHandler(driver, config.given, address_of=links.address_of, clock=clock)
+        self._cluster = ClusterHandler(driver, self.following, clock)
+        self._admin = AdminHandler(
+            driver,
+            config.given,
+            address_of=links.address_of,
+            brokers_heard=self._cluster.brokers_heard,
+            clock=clock,
+        )
         self._any_admin = AdminThroughAnyController(driver, self._admin)
         self._metadata = MetadataHandler(driver, MetadataView(topic_defaults=config.topic_defaults()), self.following)
-        self._cluster = ClusterHandler(driver, self.following)
         self._raft = RaftHandler(links)
 
     def listeners(self) -> list[Listener]:

@@ -7,7 +7,7 @@ from typing import Any
 from headrace_core.errors import InvalidArgumentError, InvalidConfigError
 from headrace_protos.v1 import admin_pb2
 
-from ..models import QuorumInfo, QuorumReplica
+from ..models import QuorumBroker, QuorumInfo, QuorumReplica
 from .calls import AdminCalls
 
 _DIRECTORY_BYTES = 16
@@ -44,6 +44,7 @@ async def describe_quorum(calls: AdminCalls, timeout: float | None) -> QuorumInf
         high_watermark=answer.high_watermark,
         voters=tuple(map(_replica, answer.voters)),
         observers=tuple(map(_replica, answer.observers)),
+        brokers=tuple(map(_broker, answer.brokers)),
     )
 
 
@@ -73,6 +74,16 @@ def _replica(item: Any) -> QuorumReplica:
         lag=_known(item.lag),
         last_fetch_timestamp_ms=_known(item.last_fetch_timestamp_ms),
         last_caught_up_timestamp_ms=_known(item.last_caught_up_timestamp_ms),
+    )
+
+
+def _broker(item: Any) -> QuorumBroker:
+    return QuorumBroker(
+        broker_id=item.broker_id,
+        metadata_offset=item.metadata_offset,
+        lag=item.lag,
+        metadata_lag_ms=item.metadata_lag_ms if item.HasField("metadata_lag_ms") else None,
+        last_heartbeat_timestamp_ms=item.last_heartbeat_timestamp_ms,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import time
 from datetime import UTC, datetime
@@ -177,6 +178,7 @@ def _document(quorum: QuorumInfo) -> dict[str, Any]:
         "max_follower_lag_time_ms": _max_lag_time_ms(quorum),
         "voters": [_replica(each) for each in quorum.voters],
         "observers": [_replica(each) for each in quorum.observers],
+        "brokers": [dataclasses.asdict(each) for each in quorum.brokers],
     }
 
 
@@ -236,6 +238,21 @@ def _show(quorum: QuorumInfo, output: OutputFormat) -> None:
             for each, role in rows
         ],
     )
+    if quorum.brokers:
+        say("")
+        print_table(
+            ("BROKER", "METADATA OFFSET", "LAG", "LAG MS", "LAST HEARTBEAT"),
+            [
+                (
+                    each.broker_id,
+                    each.metadata_offset,
+                    each.lag,
+                    each.metadata_lag_ms,
+                    _time(each.last_heartbeat_timestamp_ms),
+                )
+                for each in quorum.brokers
+            ],
+        )
 
 
 def _time(timestamp_ms: int | None) -> str | None:

@@ -3,7 +3,7 @@ that pass their clients' calls on."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from headrace_core.clock import Clock, SystemClock
@@ -34,6 +34,7 @@ from ..cluster.requests import (
 )
 from ..driver import ControllerDriver
 from ..raft import ReplicaKey
+from .cluster import BrokerHeard
 from .features import FeatureCalls
 from .quorum import QuorumCalls
 from .reassignment import ReassignmentCalls
@@ -43,7 +44,7 @@ _ITEMS_MAX = 100_000
 
 class AdminHandler(ReassignmentCalls, FeatureCalls, QuorumCalls, admin_pb2_grpc.AdminServicer):
     """``given``: what this controller's own properties file sets; its topic defaults are shown as static values.
-    ``address_of``: where another controller said that it is reached."""
+    ``address_of``: where another controller said that it is reached; ``brokers_heard``: see ClusterHandler."""
 
     def __init__(
         self,
@@ -51,11 +52,13 @@ class AdminHandler(ReassignmentCalls, FeatureCalls, QuorumCalls, admin_pb2_grpc.
         given: Mapping[str, Any],
         *,
         address_of: Callable[[ReplicaKey], str] = lambda key: "",
+        brokers_heard: Callable[[], Iterable[BrokerHeard]] = lambda: (),
         clock: Clock | None = None,
     ) -> None:
         self._driver = driver
         self._given = given
         self._address_of = address_of
+        self._brokers_heard = brokers_heard
         self._clock = clock or SystemClock()
 
     def register(self, listener: Listener) -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from dataclasses import dataclass
 from typing import Any
 
+from headrace_core.clock import Clock, SystemClock
 from headrace_core.errors import HeadraceError, InconsistentClusterIdError, ServerShuttingDownError
 from headrace_core.metadata import BrokerEndpoint
 from headrace_core.rpc.server import Listener
@@ -28,13 +30,35 @@ from .features import feature_ranges
 from .follow import FollowService
 
 
+@dataclass(frozen=True, slots=True)
+class BrokerHeard:
+    """What a broker's last heartbeat said, ``at_ms`` by the monotonic clock: how far it had applied the metadata, how
+    many records that was behind, how old what it shows could be then (None: it does not know)."""
+
+    broker_id: int
+    metadata_offset: int
+    lag_records: int
+    lag_ms: float | None
+    at_ms: float
+
+
 class ClusterHandler(cluster_pb2_grpc.ClusterServicer):
     """``close`` ends the streams, so that a stopping server need not cut them."""
 
-    def __init__(self, driver: ControllerDriver, following: FollowService) -> None:
+    def __init__(self, driver: ControllerDriver, following: FollowService, clock: Clock | None = None) -> None:
         self._driver = driver
         self._following = following
+        self._clock = clock or SystemClock()
         self._heartbeats: set[_Heartbeats] = set()
+
+    def brokers_heard(self) -> list[BrokerHeard]:
+        """Of every broker that heartbeats here, by id."""
+        latest: dict[int, BrokerHeard] = {}
+        for each in self._heartbeats:
+            heard = each.heard
+            if heard is not None and (heard.broker_id not in latest or latest[heard.broker_id].at_ms < heard.at_ms):
+                latest[heard.broker_id] = heard
+        return [latest[broker_id] for broker_id in sorted(latest)]
 
     def register(self, listener: Listener) -> None:
         """Serve on ``listener``; before it starts."""
@@ -80,7 +104,7 @@ class ClusterHandler(cluster_pb2_grpc.ClusterServicer):
         stream: ServerStream[cluster_pb2.BrokerHeartbeatRequest, cluster_pb2.BrokerHeartbeatResponse] = ServerStream(
             context
         )
-        handler = _Heartbeats(self._driver, stream)
+        handler = _Heartbeats(self._driver, stream, self._clock)
         self._heartbeats.add(handler)
         try:
             await stream.run(handler)
@@ -168,9 +192,12 @@ class _Heartbeats(StreamHandler[cluster_pb2.BrokerHeartbeatRequest]):
         self,
         driver: ControllerDriver,
         stream: ServerStream[cluster_pb2.BrokerHeartbeatRequest, cluster_pb2.BrokerHeartbeatResponse],
+        clock: Clock,
     ) -> None:
+        self.heard: BrokerHeard | None = None
         self._driver = driver
         self._stream = stream
+        self._clock = clock
         self._tasks: set[asyncio.Task[None]] = set()
         self._broker: tuple[int, int] | None = None
         self._number = next(self._numbers)
@@ -191,6 +218,13 @@ class _Heartbeats(StreamHandler[cluster_pb2.BrokerHeartbeatRequest]):
         self._stream.finish(ServerShuttingDownError("the controller is shutting down"))
 
     async def _beat(self, request: cluster_pb2.BrokerHeartbeatRequest) -> None:
+        heard = BrokerHeard(
+            broker_id=request.broker_id,
+            metadata_offset=request.metadata_offset,
+            lag_records=max(self._driver.image.next_offset - request.metadata_offset, 0),
+            lag_ms=request.metadata_lag_ms if request.HasField("metadata_lag_ms") else None,
+            at_ms=self._clock.monotonic_ms(),
+        )
         try:
             answer = await self._driver.ask(
                 Heartbeat(
@@ -207,6 +241,7 @@ class _Heartbeats(StreamHandler[cluster_pb2.BrokerHeartbeatRequest]):
             self._stream.finish(error)
             return
         self._broker = (request.broker_id, request.broker_epoch)
+        self.heard = heard
         self._stream.send(
             cluster_pb2.BrokerHeartbeatResponse(
                 correlation_id=request.correlation_id,

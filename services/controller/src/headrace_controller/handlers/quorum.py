@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, TypeVar
 
 from headrace_core.clock import Clock
@@ -21,6 +21,7 @@ from headrace_protos.v1 import admin_pb2
 
 from ..driver import ControllerDriver
 from ..raft import QuorumStatus, ReplicaKey, ReplicaStatus, quorum_status
+from .cluster import BrokerHeard
 
 _DIRECTORY_BYTES = 16
 #: Kafka's request.timeout.ms, for who names no time.
@@ -32,11 +33,13 @@ T = TypeVar("T")
 
 
 class QuorumCalls:
-    """A part of AdminHandler. ``_address_of``: where a replica said that it is reached."""
+    """A part of AdminHandler. ``_address_of``: where a replica said that it is reached; ``_brokers_heard``: what the
+    brokers that heartbeat said last."""
 
     _driver: ControllerDriver
     _clock: Clock
     _address_of: Callable[[ReplicaKey], str]
+    _brokers_heard: Callable[[], Iterable[BrokerHeard]]
 
     async def DescribeQuorum(self, request: admin_pb2.DescribeQuorumRequest, context: Any) -> Any:
         status = self._led_status()
@@ -46,6 +49,7 @@ class QuorumCalls:
             high_watermark=status.committed,
             voters=[self._quorum_replica(each, status) for each in status.voters],
             observers=[self._quorum_replica(each, status) for each in status.observers],
+            brokers=[self._quorum_broker(each) for each in self._brokers_heard()],
         )
 
     async def AddRaftVoter(self, request: admin_pb2.AddRaftVoterRequest, context: Any) -> Any:
@@ -136,6 +140,19 @@ class QuorumCalls:
             last_fetch_timestamp_ms=self._time_of(each.heard_ticks_ago),
             last_caught_up_timestamp_ms=self._time_of(each.caught_up_ticks_ago),
         )
+
+    def _quorum_broker(self, heard: BrokerHeard) -> admin_pb2.QuorumBroker:
+        """An age grows with the time since it was told."""
+        ago_ms = self._clock.monotonic_ms() - heard.at_ms
+        shown = admin_pb2.QuorumBroker(
+            broker_id=heard.broker_id,
+            metadata_offset=heard.metadata_offset,
+            lag=heard.lag_records,
+            last_heartbeat_timestamp_ms=int(self._clock.now_ms() - ago_ms),
+        )
+        if heard.lag_ms is not None:
+            shown.metadata_lag_ms = int(heard.lag_ms + ago_ms) + 1
+        return shown
 
     def _where(self, each: ReplicaStatus) -> str:
         said = self._address_of(each.key) or each.address
