@@ -1,0 +1,39 @@
+"""A guard that is removed, so that the simulator can prove that it would be missed.
+
+A mutant is a list of patches: (where, attribute, what stands there instead). They hold while ``applied`` does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+
+class Patch(NamedTuple):
+    where: Any
+    attribute: str
+    instead: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    """``breaks``: the section of the Raft paper (T: of the thesis), the KIP, or the row of the list of others' bugs
+    that the guard is there for. ``owner``: the issue that builds the guard."""
+
+    name: str
+    breaks: str
+    owner: int
+    patches: tuple[Patch, ...]
+
+    @contextlib.contextmanager
+    def applied(self) -> Iterator[None]:
+        saved = [(patch, vars(patch.where)[patch.attribute]) for patch in self.patches]
+        try:
+            for patch in self.patches:
+                setattr(patch.where, patch.attribute, patch.instead)
+            yield
+        finally:
+            for patch, before in reversed(saved):
+                setattr(patch.where, patch.attribute, before)

@@ -1,0 +1,343 @@
+"""``make sim``: many schedules, and the mutants that they have to kill.
+
+    tests/simulation/run.py --schedules 10000 --seed 1        seeds 1 to 10000, and the mutants
+    tests/simulation/run.py --schedules 1 --seed 4711         one again; --story tells it
+    tests/simulation/run.py ... --mutants none | all | NAME,NAME
+    tests/simulation/run.py ... --keep 3,7 --until 2500       only some of its faults, ending early: a shrunk schedule
+    tests/simulation/run.py ... --mutant NAME                 with a guard removed
+
+Progress goes to stderr, tables to stdout, and the last line is one JSON object (docs/simulation.md). Exit 1: a promise
+was broken, a mutant survived, or too little happened to prove anything.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import multiprocessing
+import os
+import statistics
+import sys
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE), str(HERE / "mutants")]
+
+from mutant import Mutant  # noqa: E402
+from scoreboard import MUTANTS  # noqa: E402
+from sim_coverage import LISTED, missing  # noqa: E402
+from sim_plan import REQUIRED, Plan, make_plan  # noqa: E402
+from sim_world import World, listen_to_the_log  # noqa: E402
+
+from headrace_core.errors import HeadraceError  # noqa: E402
+from headrace_core.testing.shrinking import shortest, shrink  # noqa: E402
+
+#: A mutant that lives as long as this has survived.
+MUTANT_SCHEDULES_MAX = 2_000
+#: Bars of the requirement, for a run that is long enough to be measured by them.
+MEASURED_FROM = 1_000
+EVENTS_MEDIAN_MIN, ACKNOWLEDGED_MEDIAN_MIN = 2_000, 200
+#: Of 10,000 schedules each required kind of fault strikes at least 500 times.
+FAULTS_SHARE_MIN = 0.05
+_CHUNK = 20
+_MUTANT_CHUNK = 20
+_SHRINK_S_MAX = 60.0
+_STORIES_MAX = 3
+BUILD = HERE.parents[1] / "build" / "sim"
+
+
+class Outcome(NamedTuple):
+    """What became of one schedule; ``failure``: (what, message) or None."""
+
+    seed: int
+    events: int
+    acknowledged: int
+    coverage: Counter[tuple[str, str]]
+    failure: tuple[str, str] | None
+
+
+def run_one(plan: Plan, *, with_story: bool = False) -> tuple[World, BaseException | None]:
+    world = World(plan, with_story=with_story)
+    try:
+        world.run()
+    except (AssertionError, HeadraceError, OSError, LookupError, TypeError, ValueError, AttributeError) as error:
+        return world, error
+    return world, None
+
+
+def outcome_of(plan: Plan) -> Outcome:
+    world, error = run_one(plan)
+    return Outcome(plan.seed, world.scheduler.events, world.checks.writes.acknowledged, world.coverage, _told(error))
+
+
+def _told(error: BaseException | None) -> tuple[str, str] | None:
+    if error is None:
+        return None
+    return getattr(error, "check", type(error).__name__), str(error)
+
+
+# ---------------------------------------------------------------------------------------------- work for the processes
+
+
+class Work(NamedTuple):
+    """Seeds ``first`` to below ``end``, whole or (with a mutant) until the first that fails."""
+
+    mutant: str
+    first: int
+    end: int
+
+
+def do_work(work: Work) -> tuple[Work, list[Outcome]]:
+    listen_to_the_log()
+    outcomes = []
+    with MUTANTS[work.mutant].applied() if work.mutant else contextlib.nullcontext():
+        for seed in range(work.first, work.end):
+            outcomes.append(outcome_of(make_plan(seed)))
+            if work.mutant and outcomes[-1].failure is not None:
+                break
+    return work, outcomes
+
+
+#: What a mutant may die of: a broken promise, an assertion of the product, an error that ends a process. Anything else
+#: says that the mutant itself is broken.
+_NOT_BY = ("TypeError", "AttributeError", "NameError", "ImportError")
+
+
+@dataclass
+class Score:
+    mutant: Mutant
+    tried: int = 0
+    killed_by: tuple[str, str] | None = None
+    seed: int = -1
+
+    @property
+    def is_killed(self) -> bool:
+        return self.killed_by is not None and self.killed_by[0] not in _NOT_BY
+
+
+@dataclass
+class Tally:
+    """Everything that is known so far."""
+
+    schedules: int = 0
+    events: list[int] = field(default_factory=list)
+    acknowledged: list[int] = field(default_factory=list)
+    coverage: Counter[tuple[str, str]] = field(default_factory=Counter)
+    failures: list[Outcome] = field(default_factory=list)
+    scores: dict[str, Score] = field(default_factory=dict)
+
+    def add(self, outcome: Outcome) -> None:
+        self.schedules += 1
+        self.events.append(outcome.events)
+        self.acknowledged.append(outcome.acknowledged)
+        self.coverage.update(outcome.coverage)
+        if outcome.failure is not None:
+            self.failures.append(outcome)
+
+    @property
+    def faults(self) -> dict[str, int]:
+        return {kind: self.coverage["fault", kind] for kind in REQUIRED}
+
+
+def simulate(arguments: argparse.Namespace, names: list[str]) -> Tally:
+    """Runs it all, on ``arguments.workers`` processes. What comes out does not depend on how many there are."""
+    tally = Tally(scores={name: Score(MUTANTS[name]) for name in names})
+    first = arguments.seed
+    waiting = [Work(name, first, first + _MUTANT_CHUNK) for name in names]
+    end = first + arguments.schedules
+    waiting += [Work("", seed, min(seed + _CHUNK, end)) for seed in range(first, end, _CHUNK)]
+    waiting.reverse()
+    began, total, last_said = time.monotonic(), arguments.schedules, 0.0
+    context = multiprocessing.get_context("fork")
+    results: Any = context.SimpleQueue()
+    with context.Pool(arguments.workers) as pool:
+        running = 0
+
+        def give() -> None:
+            nonlocal running
+            while waiting and running < arguments.workers + 1:
+                running += 1
+                pool.apply_async(do_work, (waiting.pop(),), callback=results.put, error_callback=results.put)
+
+        give()
+        while running:
+            result = results.get()
+            running -= 1
+            if isinstance(result, BaseException):
+                raise result
+            work, outcomes = result
+            if work.mutant:
+                score = tally.scores[work.mutant]
+                score.tried += len(outcomes)
+                if outcomes[-1].failure is not None:
+                    score.killed_by, score.seed = outcomes[-1].failure, outcomes[-1].seed
+                elif score.tried < arguments.mutant_schedules:
+                    waiting.append(Work(work.mutant, work.end, work.end + _MUTANT_CHUNK))
+            else:
+                for outcome in outcomes:
+                    tally.add(outcome)
+            give()
+            if time.monotonic() - last_said > 5.0 or not running:
+                last_said = time.monotonic()
+                alive = sum(score.killed_by is None for score in tally.scores.values())
+                print(
+                    f"sim: {tally.schedules} of {total} schedules, {len(tally.failures)} violations, "
+                    f"{len(tally.scores) - alive} of {len(tally.scores)} mutants killed, "
+                    f"{time.monotonic() - began:.0f} s",
+                    file=sys.stderr,
+                    flush=True,
+                )
+    return tally
+
+
+# ---------------------------------------------------------------------------------------------- one that failed
+
+
+def explain(seed: int, failure: tuple[str, str], mutant: str = "") -> str:
+    """A shrunk schedule, the line that replays it, and its story."""
+    plan = make_plan(seed)
+    until_s = time.monotonic() + _SHRINK_S_MAX
+
+    def fails(candidate: Plan) -> bool:
+        return time.monotonic() < until_s and run_one(candidate)[1] is not None
+
+    length_ms = shortest(lambda length: length > 0 and fails(plan.until(length)), plan.length_ms)
+    if length_ms < plan.length_ms:
+        plan = plan.until(length_ms)
+    numbers = shrink([fault.number for fault in plan.faults], lambda kept: fails(plan.keeping(kept)), tries_max=100)
+    plan = plan.keeping(numbers)
+    world, error = run_one(plan, with_story=True)
+    found = _told(error) or failure
+    keep = f" --keep {','.join(map(str, numbers)) or 'none'} --until {length_ms:.0f}"
+    name = f" --mutant {mutant}" if mutant else ""
+    lines = [
+        f"seed {seed}: {found[0]}: {found[1]}",
+        f"  again:  make sim SCHEDULES=1 SEED={seed}" + (f" MUTANT={mutant}" if mutant else ""),
+        f"  shrunk: .venv/bin/python tests/simulation/run.py --schedules 1 --seed {seed}{keep}{name} --story",
+        f"  {len(plan.faults)} of {len(make_plan(seed).faults)} faults are needed, in {length_ms / 1_000:.1f} s:",
+    ]
+    story = [f"    {line}" for line in world.story.lines()]
+    BUILD.mkdir(parents=True, exist_ok=True)
+    path = BUILD / f"{seed}{mutant and '-' + mutant}.txt"
+    path.write_text("\n".join(lines + story) + "\n")
+    if len(story) > 60:
+        story = [
+            *story[:15],
+            f"    ... ({len(story) - 55} lines more in {path.relative_to(HERE.parents[1])})",
+            *story[-40:],
+        ]
+    return "\n".join(lines + story)
+
+
+# ---------------------------------------------------------------------------------------------- the report
+
+
+def report(tally: Tally, *, is_measured: bool) -> list[str]:
+    """Prints the tables; returns what is not as it has to be."""
+    wrong = [f"{len(tally.failures)} schedules broke a promise"] if tally.failures else []
+    print("What happened (category, what, how often):")
+    for (category, name), times in sorted(tally.coverage.items()):
+        print(f"  {category:<9} {name:<44} {times:>9}")
+    if is_measured:
+        unseen = missing(tally.coverage)
+        if unseen:
+            wrong.append("never seen: " + "; ".join(f"{category} {name}" for category, name in unseen))
+        print(f"  {len(LISTED) - len(unseen)} of {len(LISTED)} listed transitions were seen")
+        rare = {kind: n for kind, n in tally.faults.items() if n < FAULTS_SHARE_MIN * tally.schedules}
+        if rare:
+            wrong.append(f"faults that struck too seldom: {rare}")
+        events, writes = statistics.median(tally.events), statistics.median(tally.acknowledged)
+        if events < EVENTS_MEDIAN_MIN or writes < ACKNOWLEDGED_MEDIAN_MIN:
+            wrong.append(f"median of {events:.0f} events, {writes:.0f} acknowledged writes: that proves little")
+    if tally.scores:
+        print("Mutants (a guard removed; what killed it, after how many schedules):")
+        for name, score in tally.scores.items():
+            verdict = f"{score.tried:>5}  {score.killed_by[0]}" if score.killed_by else "SURVIVED"
+            if score.killed_by and not score.is_killed:
+                verdict = f"BROKEN: {score.killed_by[0]}: {score.killed_by[1][:80]}"
+            print(f"  {name:<36} {verdict:<24} issue {score.mutant.owner}  {score.mutant.breaks}")
+        alive = [name for name, score in tally.scores.items() if not score.is_killed]
+        if alive:
+            wrong.append(f"{len(alive)} mutants survived: {', '.join(alive)}")
+    return wrong
+
+
+def summary(tally: Tally, seconds: float) -> dict[str, object]:
+    """The last line, as contract.md has it."""
+    return {
+        "schedules": tally.schedules,
+        "events": sum(tally.events),
+        "events_median": statistics.median(tally.events) if tally.events else 0,
+        "acknowledged_median": statistics.median(tally.acknowledged) if tally.acknowledged else 0,
+        "violations": len(tally.failures),
+        "mutants": len(tally.scores),
+        "mutants_killed": sum(score.is_killed for score in tally.scores.values()),
+        "faults": tally.faults,
+        "seconds": round(seconds, 1),
+    }
+
+
+def replay(arguments: argparse.Namespace) -> int:
+    """One schedule, told."""
+    plan = make_plan(arguments.seed)
+    if arguments.until is not None:
+        plan = plan.until(arguments.until)
+    if arguments.keep is not None:
+        plan = plan.keeping([int(each) for each in arguments.keep.split(",") if each != "none"])
+    listen_to_the_log()
+    with MUTANTS[arguments.mutant].applied() if arguments.mutant else contextlib.nullcontext():
+        world, error = run_one(plan, with_story=True)
+    for line in world.story.lines():
+        print(line)
+    print(f"{world.scheduler.events} events, digest {world.digest}: {_told(error) or 'all is well'}")
+    return 1 if error is not None else 0
+
+
+def main(argv: list[str]) -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--schedules", type=int, default=1_000)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--mutants", default="auto", help="all, none, names; auto: all, with 500 schedules or more")
+    parser.add_argument(
+        "--mutant", default="", choices=["", *MUTANTS], help="run the schedules with this guard removed"
+    )
+    parser.add_argument("--mutant-schedules", type=int, default=MUTANT_SCHEDULES_MAX, help="within which each must die")
+    parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--keep", help="numbers of the faults to keep")
+    parser.add_argument("--until", type=float, help="end the schedule at this time, ms")
+    parser.add_argument("--story", action="store_true", help="tell a single schedule")
+    arguments = parser.parse_args(argv)
+    if arguments.story or arguments.keep is not None or arguments.until is not None:
+        return replay(arguments)
+    names = list(MUTANTS)
+    if arguments.mutants == "none" or (arguments.mutants == "auto" and arguments.schedules < 500):
+        names = []
+    elif arguments.mutants not in ("all", "auto"):
+        names = arguments.mutants.split(",")
+        unknown = [name for name in names if name not in MUTANTS]
+        if unknown:
+            parser.error(f"no such mutants: {', '.join(unknown)}; there are {', '.join(MUTANTS)}")
+    began = time.monotonic()
+    print(f"sim: seeds {arguments.seed} to {arguments.seed + arguments.schedules - 1}, {len(names)} mutants, "
+          f"{arguments.workers} processes", file=sys.stderr)  # fmt: skip
+    tally = simulate(arguments, names)
+    wrong = report(tally, is_measured=tally.schedules >= MEASURED_FROM)
+    listen_to_the_log()
+    for outcome in sorted(tally.failures)[:_STORIES_MAX]:
+        assert outcome.failure is not None
+        print(explain(outcome.seed, outcome.failure))
+    for outcome in sorted(tally.failures)[_STORIES_MAX:]:
+        print(f"seed {outcome.seed}: {outcome.failure}; again: make sim SCHEDULES=1 SEED={outcome.seed}")
+    for problem in wrong:
+        print(f"sim: FAILED: {problem}")
+    print(json.dumps(summary(tally, time.monotonic() - began)), flush=True)
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,54 @@
+"""What has to have been seen by a run that claims to prove something: an empty schedule proves nothing."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from sim_plan import KINDS
+
+#: (category, name), as they are counted in the world.
+LISTED: tuple[tuple[str, str], ...] = (
+    *(("fault", kind) for kind in KINDS),
+    ("role", "follower -> prospective"),
+    ("role", "follower -> candidate"),
+    ("role", "prospective -> candidate"),
+    ("role", "prospective -> follower"),
+    ("role", "candidate -> leader"),
+    ("role", "candidate -> follower"),
+    ("role", "candidate -> prospective"),
+    ("role", "leader -> follower"),
+    ("progress", "none -> probe"),
+    ("progress", "probe -> replicate"),
+    ("progress", "replicate -> probe"),
+    ("progress", "probe -> snapshot"),
+    ("progress", "snapshot -> probe"),
+    ("progress", "snapshot -> replicate"),
+    ("state", "asymmetric partition"),
+    ("state", "connection lost"),
+    ("state", "controlled shutdown done"),
+    ("state", "controller started"),
+    ("state", "damaged disk noticed while running"),
+    ("state", "damaged disk refused"),
+    ("state", "lead handed over"),
+    ("state", "log truncated"),
+    ("state", "no room for a snapshot"),
+    ("state", "observer got a snapshot"),
+    ("state", "power lost while writing"),
+    ("state", "pre-vote refused"),
+    ("state", "quiet period calm to its end"),
+    ("state", "read served"),
+    ("state", "snapshot chunk sent"),
+    ("state", "snapshot installed"),
+    ("state", "snapshot taken"),
+    ("state", "vote granted"),
+    ("state", "vote refused"),
+    ("state", "voters changed"),
+    ("voters", "adds: done"),
+    ("voters", "removes: done"),
+    ("voters", "hands: done"),
+)
+
+
+def missing(seen: Counter[tuple[str, str]]) -> list[tuple[str, str]]:
+    """What of it never happened."""
+    return [each for each in LISTED if not seen[each]]
