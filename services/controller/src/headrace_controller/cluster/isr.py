@@ -10,8 +10,10 @@ A leader says what the ISR of its partition is to be; the controllers agree or n
     each member works             not fenced, not stopping, its directory online    else INELIGIBLE_REPLICA
     metadata offset of the leader it knows min.insync.replicas, if the ISR is small else OPERATION_NOT_ATTEMPTED
 
-The last line is ours. Who leaves an ISR below min.insync.replicas becomes eligible (elections.py), because its leader
-commits nothing without it. A leader that has not heard that the setting was raised would: so it has to catch up first.
+The last line is ours. Who left an ISR below min.insync.replicas is eligible (elections.py), because its leader commits
+nothing without it. A leader that has not heard that the setting was raised would: so before it is told of an ISR that
+is too small, even one that is in force already, it has to know how small that is. (By the metadata log it hears of both
+in their order.)
 
 A leader that has no answer asks again. What is so already is answered with the present state, although the partition
 epoch has moved on since (Kafka: INVALID_UPDATE_VERSION, and the leader waits for the metadata).
@@ -85,6 +87,7 @@ class Altering:
         self.check_leader_epoch(item, partition, where)
         members = tuple(broker_id for broker_id, _ in item.isr)
         if self.is_so_already(item, partition, members):
+            self.check_min_insync(topic, partition, members, where)
             return partition, None
         self.check_partition_epoch(item, partition, where)
         self._check_set(item, partition, members, where)
@@ -162,8 +165,7 @@ class Altering:
     def check_min_insync(
         self, topic: TopicImage, partition: PartitionImage, members: tuple[int, ...], where: str
     ) -> None:
-        leaves = not set(partition.isr).issubset(members)
-        if leaves and self._applied < self._min_insync_offset:
+        if self._applied < self._min_insync_offset:
             least = self.electorate.minimum(topic, partition)
             if len(members) < least:
                 raise OperationNotAttemptedError(
