@@ -44,10 +44,12 @@ class Agenda:
     image and is found again by the next leader.
 
     ``unsettled``: brokers whose coming or going was too much for one decision. ``min_insync_offset``: where
-    min.insync.replicas last changed, or this term began."""
+    min.insync.replicas last changed, or this term began. ``nothing_begins``: where no reassignment that waits could
+    begin, so that it is not looked at again before something has changed."""
 
     unsettled: set[int] = field(default_factory=set)
     min_insync_offset: int = 0
+    nothing_begins: tuple[object, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,6 +46,7 @@ from .throttles import Copying
 
 #: Reassignments that one decision of the upkeep completes, or begins.
 _STEP = 100
+_LOOK_AGAIN_MS = 5_000.0
 #: Of those that wait so many are looked at: more than the free brokers of any cluster could begin.
 _LOOK = 2_000
 
@@ -171,7 +172,12 @@ def complete(view: View) -> Decision:
 def begin(view: View) -> Decision:
     """Begins what waits and may: its brokers take part in few enough copies. Drops what was planned here and does not
     fit any more."""
-    if not view.image.ledger.queued:
+    ledger = view.image.ledger
+    if not ledger.queued:
+        return Decision()
+    # Leaders, which change too often to look for, are looked at again after a while.
+    where = (ledger.queued, ledger.reassigning, view.image.brokers, view.image.configs, view.now_ms // _LOOK_AGAIN_MS)
+    if len(view.agenda.nothing_begins) == len(where) and all(map(_is_same, view.agenda.nothing_begins, where)):
         return Decision()
     steps = _Steps(view)
     for looked, (key, queued) in enumerate(view.image.ledger.queued.items()):
@@ -183,7 +189,14 @@ def begin(view: View) -> Decision:
             steps.drop(key)
         elif _can_begin(view.image, key, queued.targets):
             steps.move(key, queued)
+    if not steps.records:
+        view.agenda.nothing_begins = where
     return Decision(steps.finish() if steps.records else ())
+
+
+def _is_same(old: object, new: object) -> bool:
+    """Tables are the same when they are one object: comparing their entries would cost more than it saves."""
+    return old is new or (isinstance(new, float) and old == new)
 
 
 def _is_void(image: MetadataImage, key: Key, targets: Sequence[int]) -> bool:
