@@ -37,6 +37,9 @@ bench-quorum: setup ## three controllers: failovers, hand-overs, metadata writes
 bench-partitions: setup ## 5,000 partitions on one broker, and its start with long logs (minutes)
 	@$(PYTHON) bench/partitions.py $(BENCH)
 
+bench-metadata: setup ## 100,000 partitions in the metadata: create, decide, snapshot, load, follow
+	@$(PYTHON) bench/metadata.py $(BENCH)
+
 sim: ## the simulator (not built yet)
 	@tools/not_built.sh sim "the deterministic simulator comes with replication"
 

@@ -118,15 +118,20 @@ class SortedMap(Mapping[K, V]):
         by_chunk: dict[int, dict[K, Any]] = {}
         for key, value in changes.items():
             by_chunk.setdefault(bisect_right(self._bounds, key), {})[key] = value
-        chunks = list(self._chunks)
-        size, is_uneven = self._size, False
+        bounds, chunks, size = self._bounds, list(self._chunks), self._size
+        uneven: list[int] = []
         for at, changed in by_chunk.items():
             old = chunks[at]
             new = chunks[at] = _merged(old, changed)
             size += len(new) - len(old)
-            is_uneven |= not _CHUNK_MIN <= len(new) <= _CHUNK_MAX
+            if not _CHUNK_MIN <= len(new) <= _CHUNK_MAX:
+                uneven.append(at)
+        if uneven:
+            bounds = list(bounds)
+            for at in sorted(uneven, reverse=True):  # from the end: what comes before keeps its number
+                _even_out(bounds, chunks, at)
         made: SortedMap[K, V] = SortedMap.__new__(SortedMap)
-        made._bounds, made._chunks = _evened(self._bounds, chunks) if is_uneven else (self._bounds, chunks)
+        made._bounds, made._chunks = bounds, chunks
         made._size = size
         return made
 
@@ -203,7 +208,10 @@ def _merged(chunk: dict[K, V], changes: Mapping[K, Any]) -> dict[K, V]:
         else:
             is_sorted = is_sorted and key in chunk
             new[key] = value
-    return new if is_sorted else {key: new[key] for key in sorted(new)}
+    if is_sorted:
+        return new
+    keys = sorted(new)
+    return dict(zip(keys, map(new.__getitem__, keys), strict=True))
 
 
 def _chunked(entries: dict[K, V]) -> tuple[list[K], list[dict[K, V]]]:
@@ -213,29 +221,11 @@ def _chunked(entries: dict[K, V]) -> tuple[list[K], list[dict[K, V]]]:
     return keys[_CHUNK::_CHUNK], chunks or [{}]
 
 
-def _evened(bounds: list[K], chunks: list[dict[K, V]]) -> tuple[list[K], list[dict[K, V]]]:
-    """The same entries, chunks that are too large cut in two or more, those that are too small joined with the next."""
-    new_bounds: list[K] = []
-    new_chunks: list[dict[K, V]] = []
-    waiting: dict[K, V] = {}
-    waiting_bound: K | None = None
-    for at, chunk in enumerate(chunks):
-        bound = bounds[at - 1] if at else None
-        if waiting:
-            chunk, bound = {**waiting, **chunk}, waiting_bound
-            waiting = {}
-        if len(chunk) < _CHUNK_MIN and at + 1 < len(chunks):
-            waiting, waiting_bound = chunk, bound
-            continue
-        if len(chunk) < _CHUNK_MIN and new_chunks:  # the last one: it has no next
-            chunk = {**new_chunks.pop(), **chunk}
-            bound = new_bounds.pop() if new_bounds else None
-        if new_chunks:
-            new_bounds.append(cast("K", bound))
-        if len(chunk) <= _CHUNK_MAX:
-            new_chunks.append(chunk)
-        else:
-            more_bounds, more_chunks = _chunked(chunk)
-            new_bounds += more_bounds
-            new_chunks += more_chunks
-    return new_bounds, new_chunks
+def _even_out(bounds: list[K], chunks: list[dict[K, V]], at: int) -> None:
+    """Chunk ``at`` is cut in two or more if it is too large, or joined with its neighbours if it is too small."""
+    while len(chunks[at]) < _CHUNK_MIN and len(chunks) > 1:
+        at = min(at, len(chunks) - 2)
+        chunks[at : at + 2] = [{**chunks[at], **chunks[at + 1]}]
+        del bounds[at]
+    if len(chunks[at]) > _CHUNK_MAX:
+        bounds[at:at], chunks[at : at + 1] = _chunked(chunks[at])
