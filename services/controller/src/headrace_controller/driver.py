@@ -1,8 +1,12 @@
 """The driver: one task that moves a QuorumController by the clock and by what arrives. quorum_controller.py says what a
 turn is; here is only when the next one comes, and who waits for it.
 
-Snapshots are encoded, written and flushed by a thread, one at a time; only their renaming, and the removal of the log
-behind them, happen in the loop.
+The log is written and flushed by a thread of its own, while the loop lets the next requests in: a request takes several
+rounds of the loop from its socket to its turn, so that turns would hold one or two of them if each round ended in an
+fdatasync. What is sent gets out meanwhile, too.
+
+Snapshots are encoded, written and flushed by another thread, one at a time; only their renaming, and the removal of the
+log behind them, happen in the loop.
 """
 
 from __future__ import annotations
@@ -10,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from headrace_core.errors import (
@@ -49,6 +54,7 @@ class ControllerDriver:
         self.controller = controller
         self._storage = storage
         self._wake = asyncio.Event()
+        self._disk = ThreadPoolExecutor(1, thread_name_prefix="metadata log")
         self._stopping = False
         self._snapshot: tuple[SnapshotJob, asyncio.Future[None]] | None = None
         self._turn_watchers: tuple[Callable[[], None], ...] = ()
@@ -192,7 +198,7 @@ class ControllerDriver:
     async def run(self) -> None:
         """Turn after turn until ``stop``. Raises OSError or StorageError when the disk fails, CorruptLogError when it
         lies: the process must end then."""
-        controller = self.controller
+        controller, loop = self.controller, asyncio.get_running_loop()
         try:
             while not (self._stopping and not controller.queued):
                 self._wake.clear()
@@ -200,9 +206,10 @@ class ControllerDriver:
                 if due_ms > 0:
                     await self._wait(due_ms / 1_000)
                 if controller.begin():
-                    if len(controller.voters) > 1:
-                        await asyncio.sleep(0)  # what was sent gets out before the disk keeps this loop busy
-                    controller.persist()
+                    if controller.may_persist_aside:
+                        await loop.run_in_executor(self._disk, controller.persist)
+                    else:
+                        controller.persist()
                 controller.finish()
                 self._look_after_snapshots()
                 for watcher in self._turn_watchers:
@@ -215,6 +222,7 @@ class ControllerDriver:
             ) from error
         finally:
             self._stopping = True
+            self._disk.shutdown()
             await self._end_snapshot()
             controller.fail_all(ServerShuttingDownError(f"controller {self.node_id} has stopped"))
 

@@ -134,6 +134,7 @@ class QuorumController:
         # of this turn
         self._ready: Ready | None = None
         self._snapshot_is_sound = True
+        self._unwritten: DiskFullError | CorruptMessageError | None = None
         self._is_due = True
         # of this life
         self._active_term = -1
@@ -410,20 +411,26 @@ class QuorumController:
                 storage.truncate(ready.truncate_to)
             if ready.entries:
                 storage.append(ready.entries)
-        except DiskFullError as error:
-            self._disk_is_full(error)
-        except CorruptMessageError as error:  # damaged on its way here; it is sent again
-            logger.error("controller %d was sent something damaged, and did not take it: %s", self.node_id, error)
-            self._begin_anew()
-        else:
-            self._snapshots.appended(ready.entries)
-            if self._was_full and ready.entries:
-                self._disk_has_room()
+        except (DiskFullError, CorruptMessageError) as error:
+            self._unwritten = error
+
+    @property
+    def may_persist_aside(self) -> bool:
+        """May ``persist`` run in another thread, while all but ``begin`` and ``finish`` is called in this one? When it
+        only appends: whoever reads the log meanwhile reads what lies before that."""
+        ready = self._ready
+        return ready is not None and not (ready.chunk or ready.install or ready.truncate_to is not None)
 
     def finish(self) -> None:
         """See the module. CorruptLogError and its like: this process must end."""
+        unwritten, self._unwritten = self._unwritten, None
+        if unwritten is not None:
+            self._begin_anew(unwritten)
         ready, self._ready = self._ready, None
         if ready is not None:
+            self._snapshots.appended(ready.entries)
+            if self._was_full and ready.entries:
+                self._disk_has_room()
             if ready.replies:
                 self._send(ready.replies)
             self._raft.persisted(ready, snapshot_is_sound=self._snapshot_is_sound)
@@ -590,29 +597,32 @@ class QuorumController:
 
     # -- a full disk --------------------------------------------------------------------------------------------------
 
-    def _disk_is_full(self, error: DiskFullError) -> None:
-        alone = self._is_sole_voter
-        if not self._was_full:
-            self._was_full = True
-            logger.error("%s; %s", error, "refusing changes until there is room" if alone else "another has to lead")
-        self._begin_anew()
-        if alone:
-            self._outcomes += self._decisions.drop(error)  # nobody else has it, and it was not written
-            self._fail_inbox(error)
-        else:
-            self._stands_back_until_ms = self._now_ms + _STAND_BACK_TIMEOUTS * self.settings.election_timeout_ms
-            self._raft.may_lead = False
-        self._outcomes += self._reads.drop(error if alone else self.not_controller())
-        self._is_due = False
-
-    def _begin_anew(self) -> None:
+    def _begin_anew(self, why: DiskFullError | CorruptMessageError) -> None:
         """Nothing of the Ready in hand is claimed: raft begins anew with what the disk holds."""
+        alone = self._is_sole_voter
         self._ready = None
         self._snapshot_is_sound = True
         self._active_term = -1
         self._core.resign()
         self._raft = self._new_raft()
         self._last_tick_ms = self._now_ms
+        if isinstance(why, CorruptMessageError):  # damaged on its way here; it is sent again
+            logger.error("controller %d was sent something damaged, and did not take it: %s", self.node_id, why)
+        else:
+            self._disk_is_full(why, alone=alone)
+        self._outcomes += self._reads.drop(why if alone else self.not_controller())
+        self._is_due = False
+
+    def _disk_is_full(self, error: DiskFullError, *, alone: bool) -> None:
+        if not self._was_full:
+            self._was_full = True
+            logger.error("%s; %s", error, "refusing changes until there is room" if alone else "another has to lead")
+        if alone:
+            self._outcomes += self._decisions.drop(error)  # nobody else has it, and it was not written
+            self._fail_inbox(error)
+        else:
+            self._stands_back_until_ms = self._now_ms + _STAND_BACK_TIMEOUTS * self.settings.election_timeout_ms
+            self._raft.may_lead = False
 
     def _disk_has_room(self) -> None:
         self._was_full = False
