@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import typing
+
 import msgspec
 import pytest
 from hypothesis import given
@@ -11,16 +13,27 @@ from headrace_core.errors import CorruptLogError, CorruptMessageError, HeadraceE
 from headrace_core.metadata import (
     UNASSIGNED_DIRECTORY,
     BrokerChangeRecord,
+    BrokerDrainRecord,
     BrokerEndpoint,
     ClusterRecord,
     ConfigRecord,
+    CoordinatorChangeRecord,
+    FeatureLevelRecord,
+    FeatureRange,
     MetadataImage,
     MetadataRecord,
     PartitionChangeRecord,
     PartitionRecord,
+    ProducerIdsRecord,
+    QueuedReassignmentRecord,
+    ReassignmentThrottleRecord,
     RegisterBrokerRecord,
+    RegisterControllerRecord,
+    RegisterCoordinatorRecord,
     RemoveTopicRecord,
+    ShardRecord,
     TopicRecord,
+    UnregisterBrokerRecord,
 )
 from headrace_core.metadata.codec import decode_batches, decode_record, encode_decision, encode_record
 from headrace_core.records import encode_batch
@@ -42,7 +55,22 @@ ONE_OF_EACH: list[MetadataRecord] = [
     PartitionChangeRecord(A, 0, 7, elr=(2,), last_known_elr=(), adding=(3,), removing=(2,), recovering=True),
     RemoveTopicRecord(A),
     ConfigRecord(1, "t", "k", None),
+    ProducerIdsRecord(1, 7, 5_000),
+    FeatureLevelRecord("metadata.version", 2),
+    BrokerDrainRecord(1, True),
+    UnregisterBrokerRecord(1, 7),
+    RegisterControllerRecord(3, A, (FeatureRange("metadata.version", 1, 2),)),
+    RegisterCoordinatorRecord(1, 9, A, (BrokerEndpoint("internal", "h", 1),), "rack"),
+    CoordinatorChangeRecord(1, 9, 2),
+    ShardRecord(A, 0, -1, 4),
+    QueuedReassignmentRecord(A, 0, (1, 2), True),
+    QueuedReassignmentRecord(A, 0),
+    ReassignmentThrottleRecord(1_000_000, (1, 2)),
 ]
+
+
+def test_there_is_one_of_each_kind() -> None:
+    assert {type(record) for record in ONE_OF_EACH} == set(typing.get_args(MetadataRecord))
 
 
 @pytest.mark.parametrize("record", ONE_OF_EACH, ids=lambda record: type(record).__name__)

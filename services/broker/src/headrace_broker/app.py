@@ -315,10 +315,11 @@ class Broker:
                 raise HeadraceError(f"the broker's {failed.get_name()} task ended by itself")
 
     async def _applied_unfenced(self) -> None:
-        """Until this broker has itself applied that it is unfenced, with the leaderships that come with it."""
+        """Until this broker has itself applied that it is unfenced, with the leaderships that come with it. When it was
+        unregistered meanwhile, the session says so."""
         assert self._follower is not None
         follower, broker_id = self._follower, self.replicas.broker_id
-        while follower.image.brokers[broker_id].fenced:
+        while (known := follower.image.brokers.get(broker_id)) is None or known.fenced:
             await follower.wait_applied(follower.image.next_offset + 1)
 
     # -- while it serves ---------------------------------------------------------------------------------------------
