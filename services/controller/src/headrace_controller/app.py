@@ -36,6 +36,7 @@ from .quorum_controller import QuorumController, QuorumSettings
 from .raft import VoterSet
 from .storage import MetadataStorage
 from .transport.links import PeerLinks
+from .transport.registration import Registrar
 
 logger = logging.getLogger("headrace.controller")
 
@@ -101,6 +102,8 @@ async def serve(config: NodeConfig, stop: asyncio.Event) -> None:
             handlers.following.start()
             tasks.append(asyncio.create_task(driver.run(), name="controller driver"))
             tasks.append(asyncio.create_task(health.run(), name="controller health"))
+            registrar = Registrar(driver, storage.cluster_id)
+            tasks.append(asyncio.create_task(registrar.run(), name="controller registration"))
             _write_state(config, RuntimeState.of(ROLE, config.node_id, started_at_ms, addresses))
             await _first(health.serves(), stop.wait(), *tasks)
             settle_memory()
