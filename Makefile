@@ -1,6 +1,6 @@
 # Thin on purpose: what a target does is in tools/, and each line can be run by hand.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test fuzz check proto bench bench-peers bench-partitions bench-quorum sim verify compose-test clean
+.PHONY: help setup demo test fuzz check proto bench bench-peers bench-partitions bench-metadata bench-quorum sim verify compose-test clean
 
 PYTHON := .venv/bin/python
 

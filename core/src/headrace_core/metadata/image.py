@@ -115,7 +115,7 @@ class PartitionImage(msgspec.Struct, frozen=True, gc=False):
         return self.directories[self.replicas.index(broker_id)]
 
 
-class TopicImage(msgspec.Struct, frozen=True):
+class TopicImage(msgspec.Struct, frozen=True, gc=False):
     """A topic; ``partitions`` is indexed by partition number. ``flush_weakened``: its own log.flush was ever another
     one than ``commit``, so what was acknowledged may not be on the disk (KIP-966)."""
 
