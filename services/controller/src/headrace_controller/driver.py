@@ -56,6 +56,7 @@ class ControllerDriver:
         self._wake = asyncio.Event()
         self._disk = ThreadPoolExecutor(1, thread_name_prefix="metadata log")
         self._stopping = False
+        self._failure: Exception | None = None
         self._snapshot: tuple[SnapshotJob, asyncio.Future[None]] | None = None
         self._turn_watchers: tuple[Callable[[], None], ...] = ()
 
@@ -172,7 +173,14 @@ class ControllerDriver:
 
     def receive(self, message: Message) -> None:
         """A message of another replica has arrived."""
-        self.controller.receive(message)
+        try:
+            self.controller.receive(message)
+        except (
+            HeadraceError,
+            OSError,
+            AssertionError,
+        ) as error:  # such as rot in what a follower is to be sent; no matter of the stream's
+            self._failure = self._failure or error
         self._wake.set()
 
     def peer_lost(self, key: ReplicaKey) -> None:
@@ -202,6 +210,8 @@ class ControllerDriver:
         try:
             while not (self._stopping and not controller.queued):
                 self._wake.clear()
+                if self._failure is not None:
+                    raise self._failure
                 due_ms = controller.until_due_ms()
                 if due_ms > 0:
                     await self._wait(due_ms / 1_000)
