@@ -35,6 +35,7 @@ from ..cluster.requests import (
 from ..driver import ControllerDriver
 from ..raft import ReplicaKey
 from .cluster import BrokerHeard
+from .elections import ElectionCalls
 from .features import FeatureCalls
 from .quorum import QuorumCalls
 from .reassignment import ReassignmentCalls
@@ -42,7 +43,7 @@ from .reassignment import ReassignmentCalls
 _ITEMS_MAX = 100_000
 
 
-class AdminHandler(ReassignmentCalls, FeatureCalls, QuorumCalls, admin_pb2_grpc.AdminServicer):
+class AdminHandler(ElectionCalls, ReassignmentCalls, FeatureCalls, QuorumCalls, admin_pb2_grpc.AdminServicer):
     """``given``: what this controller's own properties file sets; its topic defaults are shown as static values.
     ``address_of``: where another controller said that it is reached; ``brokers_heard``: see ClusterHandler."""
 
