@@ -23,8 +23,8 @@ from headrace_core.metadata.freshness import Freshness, MetadataLag
 from headrace_core.rpc import ChannelPurpose, error_from_rpc, open_channel
 from headrace_protos.v1 import cluster_pb2, cluster_pb2_grpc
 
-#: How often a controller looks how old its own state is, whether anybody asks or not.
-VOUCH_EVERY_S = 0.2
+#: A controller looks how old its own state is when nobody has asked for so long.
+VOUCH_EVERY_S = 0.3
 #: A barrier that takes longer is given up: a leader without a majority resigns after one to two seconds.
 BARRIER_TIMEOUT_S = 2.0
 
@@ -136,9 +136,18 @@ class Voucher:
 
     async def _keep_vouching(self) -> None:
         while True:
-            with contextlib.suppress(HeadraceError):  # nobody leads: the lag grows, which says it
-                await self.vouch()
-            await asyncio.sleep(VOUCH_EVERY_S)
+            left_s = self._until_vouch_s()
+            if left_s <= 0:
+                left_s = VOUCH_EVERY_S
+                with contextlib.suppress(HeadraceError):  # nobody leads: the lag grows, which says it
+                    await self.vouch()
+            await asyncio.sleep(left_s)
+
+    def _until_vouch_s(self) -> float:
+        """Whoever follows this controller and asked meanwhile has asked for it, too."""
+        if self._newest is None:
+            return 0.0
+        return VOUCH_EVERY_S - (self._clock.monotonic_ms() - self._newest[0]) / 1_000
 
     async def _run_rounds(self) -> None:
         while self._next is not None:
