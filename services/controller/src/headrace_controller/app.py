@@ -207,6 +207,11 @@ def _make_driver(
         forget=driver.forget,
     )
     outgoing.append(links)
+
+    def heard_address(node_id: int) -> str:
+        return next((links.address_of(key) for key in links.connected if key.node_id == node_id), "")
+
+    controller.heard_address = heard_address
     configured = controller.settings.voter_addresses
     known: VoterSet | None = None
 

@@ -111,6 +111,7 @@ class QuorumController(QuorumView):
         send: Callable[[Sequence[Message]], None],
         emitter: Emitter | None = None,
     ) -> None:
+        super().__init__()
         self.key = ReplicaKey(node_id, storage.directory_id)
         self.settings = settings
         self._core = core

@@ -23,6 +23,10 @@ class QuorumView:
     #: Whose connection broke, and who was not heard since.
     _gone: set[ReplicaKey]
 
+    def __init__(self) -> None:
+        #: Where a node that is connected said that it is, "" when it did not; given by whoever has the connections.
+        self.heard_address: Callable[[int], str] = lambda node_id: ""
+
     @property
     def node_id(self) -> int:
         return self.key.node_id
@@ -52,9 +56,14 @@ class QuorumView:
 
     @property
     def addresses(self) -> Mapping[int, str]:
-        """Where the voters are, "host:port" of their internal listeners by node id, as far as that is known."""
-        voters, configured = self._raft.voters, self.settings.voter_addresses
-        found = {key.node_id: voters.address(key.node_id) or configured.get(key.node_id, "") for key in voters}
+        """Where the voters, and the leader, are: "host:port" of their internal listeners by node id, as far as that is
+        known."""
+        voters, configured, heard = self._raft.voters, self.settings.voter_addresses, self.heard_address
+        node_ids = [key.node_id for key in voters]
+        leader = self._raft.leader
+        if leader != NOBODY and leader not in node_ids:  # who was formatted without voters does not know them at first
+            node_ids.append(leader)
+        found = {each: voters.address(each) or configured.get(each, "") or heard(each) for each in node_ids}
         return {node_id: address for node_id, address in found.items() if address}
 
     @property

@@ -1,0 +1,150 @@
+"""Three controllers as they run, but for the processes: who serves, who answers, and what a stop costs."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from pathlib import Path
+from typing import Any
+
+import pytest
+from controllers_world import Controller, with_controllers
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from headrace_core.errors import HeadraceError, NotControllerError
+from headrace_core.log.files import RealFile
+from headrace_core.rpc import ChannelPurpose, open_channel
+from headrace_protos.v1 import admin_pb2
+
+SERVING = health_pb2.HealthCheckResponse.SERVING
+
+
+async def health(controller: Controller) -> int:
+    async with open_channel(controller.client, ChannelPurpose.CONTROL) as channel:
+        stub = health_pb2_grpc.HealthStub(channel)
+        answer = await stub.Check(health_pb2.HealthCheckRequest(), timeout=5, wait_for_ready=True)
+        return int(answer.status)
+
+
+async def health_is(controller: Controller, wanted: bool) -> None:
+    async with asyncio.timeout(20):
+        while (await health(controller) == SERVING) is not wanted:  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+
+
+def setting(value: int) -> admin_pb2.AlterConfigsRequest:
+    """A metadata write that needs no broker."""
+    resource = admin_pb2.ConfigResource(type=admin_pb2.CONFIG_RESOURCE_TYPE_BROKER, name="")
+    op = admin_pb2.AlterConfigOp(kind=admin_pb2.AlterConfigOp.KIND_SET, name="message.max.bytes", value=str(value))
+    return admin_pb2.AlterConfigsRequest(resources=[admin_pb2.AlterConfigsResource(resource=resource, ops=[op])])
+
+
+async def set_to(controller: Controller, value: int, *, listener: str = "client") -> int:
+    answer = await controller.call("AlterConfigs", setting(value), listener=listener)
+    assert not answer.results[0].error.code, answer
+    return int(answer.metadata_offset)
+
+
+async def leader_of(*controllers: Controller) -> Controller:
+    found = await controllers[0].describe_once(lambda quorum: quorum.leader_id > 0)
+    return next(each for each in controllers if each.node_id == found.leader_id)
+
+
+async def shown_by(controller: Controller) -> list[str]:
+    resource = admin_pb2.ConfigResource(type=admin_pb2.CONFIG_RESOURCE_TYPE_BROKER, name="")
+    answer = await controller.call("DescribeConfigs", admin_pb2.DescribeConfigsRequest(resources=[resource]))
+    return [entry.value for entry in answer.results[0].entries if entry.name == "message.max.bytes"]
+
+
+def test_any_controller_passes_an_admin_call_to_the_leader_and_shows_what_was_done(tmp_path: Path) -> None:
+    async def test(*controllers: Controller) -> None:
+        for value, each in enumerate(controllers, start=2_000):
+            await set_to(each, value)
+        for each in controllers:
+            async with asyncio.timeout(10):
+                while await shown_by(each) != ["2002"]:  # noqa: ASYNC110
+                    await asyncio.sleep(0.02)
+
+    with_controllers(tmp_path, 3, 0, test)
+
+
+def test_on_the_internal_listener_nothing_is_passed_on_and_the_leader_is_named(tmp_path: Path) -> None:
+    async def test(*controllers: Controller) -> None:
+        leader = await leader_of(*controllers)
+        other = next(each for each in controllers if each is not leader)
+        await health_is(other, True)
+        with pytest.raises(NotControllerError) as refused:
+            await set_to(other, 3_000, listener="internal")
+        assert refused.value.leader is not None
+        assert refused.value.leader[0] == leader.node_id
+        assert refused.value.leader[2] == leader.internal
+        await set_to(leader, 3_000, listener="internal")
+
+    with_controllers(tmp_path, 3, 0, test)
+
+
+def test_an_observer_serves_and_passes_on(tmp_path: Path) -> None:
+    async def test(one: Controller, two: Controller) -> None:
+        await health_is(two, True)
+        await set_to(two, 4_000)
+        assert await shown_by(one) == ["4000"]
+
+    with_controllers(tmp_path, 1, 1, test)
+
+
+def test_a_controller_serves_as_long_as_it_knows_a_leader(tmp_path: Path) -> None:
+    async def test(*controllers: Controller) -> None:
+        for each in controllers:
+            await health_is(each, True)
+        leader = await leader_of(*controllers)
+        follower, last = (each for each in controllers if each is not leader)
+        await follower.stop()
+        await health_is(last, True)
+        await leader.stop()
+        await health_is(last, False)
+
+    with_controllers(tmp_path, 3, 0, test)
+
+
+def test_a_leader_that_stops_hands_over_and_writes_go_on_without_an_election_time_out(tmp_path: Path) -> None:
+    async def test(*controllers: Controller) -> None:
+        leader = await leader_of(*controllers)
+        others = [each for each in controllers if each is not leader]
+        for each in others:
+            await health_is(each, True)
+        await leader.describe_once(lambda quorum: all(each.lag == 0 for each in quorum.voters))
+        loop = asyncio.get_running_loop()
+        stopping = asyncio.create_task(leader.stop())
+        await others[0].describe_once(lambda quorum: quorum.leader_id not in (-1, leader.node_id))
+        began = loop.time()
+        await set_to(others[0], 5_000)
+        assert loop.time() - began < 1.0, "somebody waited for a time-out"
+        await stopping
+
+    with_controllers(tmp_path, 3, 0, test)
+
+
+def test_a_failed_disk_ends_that_controller_and_the_others_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def test(*controllers: Controller) -> None:
+        leader = await leader_of(*controllers)
+        others = [each for each in controllers if each is not leader]
+        sync = RealFile.sync
+
+        def failing(self: Any) -> None:
+            if str(leader.root) in self.path:
+                raise OSError(errno.EIO, "Input/output error", self.path)
+            sync(self)
+
+        monkeypatch.setattr(RealFile, "sync", failing)
+        with pytest.raises(HeadraceError) as lost:  # it was on its way into that log
+            await set_to(others[0], 6_000)
+        assert lost.value.retriable
+        with pytest.raises(OSError, match="Input/output"):
+            await leader.ended()
+        await set_to(others[0], 7_000)
+        found = await others[0].describe()
+        assert found.leader_id != leader.node_id
+
+    with_controllers(tmp_path, 3, 0, test)
