@@ -9,6 +9,7 @@ import pytest
 from moves_world import MovesWorld, with_replicas
 from rebalance_world import rack_count
 
+from headrace_controller.broker_events import events_of
 from headrace_controller.cluster.balancing import FRUITLESS_MS, is_drained
 from headrace_controller.cluster.ledger_requests import DrainBroker, Drained, UnregisterBroker
 from headrace_controller.cluster.requests import (
@@ -29,7 +30,8 @@ from headrace_core.errors import (
     InvalidReplicationFactorError,
     InvalidRequestError,
 )
-from headrace_core.metadata import ConfigResourceType
+from headrace_core.metadata import ConfigResourceType, MetadataDelta
+from headrace_core.telemetry import BrokerDrained, BrokerDraining, BrokerFenced, BrokerUnregistered, Event
 
 DELAY_MS = 30_000
 
@@ -176,6 +178,31 @@ def test_a_drained_broker_loses_all_its_replicas_and_may_then_go() -> None:
         world.ask(UnregisterBroker(2))
     with pytest.raises(BrokerIdNotRegisteredError):
         world.ask(DrainBroker(2, draining=True))
+
+
+def test_a_drain_is_told_from_its_begin_to_the_brokers_end() -> None:
+    world = with_replicas(3, (1, 2), (2, 3))
+    before = world.image
+
+    def told() -> list[Event]:
+        nonlocal before
+        delta = MetadataDelta.between(before, world.image)
+        events = list(events_of(delta, before, world.image))
+        before = world.image
+        return events
+
+    world.ask(DrainBroker(2, draining=True))
+    assert told() == [BrokerDraining(broker_id=2, replicas=2)]
+    world.upkeep()
+    assert told() == []
+    world.settle()
+    assert told() == [BrokerDrained(broker_id=2)]
+    world.ask(DrainBroker(2, draining=True))
+    assert told() == []
+    world.pass_time(20_000, but=[2])
+    assert [type(event) for event in told()] == [BrokerFenced]
+    world.ask(UnregisterBroker(2))
+    assert told() == [BrokerUnregistered(broker_id=2)]
 
 
 def test_a_drained_broker_gets_nothing_new_and_stays_so_through_a_restart() -> None:

@@ -74,6 +74,36 @@ class BrokerUnfenced(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerDraining(Event):
+    """This broker is being emptied: it gets no new replicas, and the ``replicas`` that it has move to others."""
+
+    broker_id: int
+    replicas: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerDrained(Event):
+    """This broker has no replicas any more: it may be stopped and unregistered."""
+
+    broker_id: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerUnregistered(Event):
+    """This broker is gone for good."""
+
+    broker_id: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FeatureLevelChanged(Event):
+    """The cluster is at another level of a feature from here on (KIP-584)."""
+
+    feature: str
+    level: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerSettingsChanged(Event):
     """Broker keys were altered while the broker runs. ``changed``: {key: "old -> new"}."""
 
