@@ -212,6 +212,24 @@ def test_a_voter_that_lost_its_disk_is_refused_as_itself_and_taken_back_as_a_new
     writes.check()
 
 
+def test_without_a_majority_status_says_so_soon_and_controllers_come_back_one_by_one(cluster: Cluster) -> None:
+    cluster.up(3)
+    for node_id in (1, 2, 3):
+        cluster.kill("controller", node_id)
+    cluster.restart("controller", 1)  # it waits for others; that it came up must do
+    done = cluster("quorum", "status", "--timeout", "1", code=1)
+    assert "no controller leads: a majority of the voters must run" in done.err
+    assert "REQUEST_TIMED_OUT" in done.err
+    remembered = cluster("metadata", "cat", cluster.data / "controller-1", "/local/quorum", "-o", "json").json()
+    assert [each["id"] for each in remembered["voters"]] == [1, 2, 3]
+    cluster.restart("controller", 2)
+    assert cluster.quorum()["leader_id"] in (1, 2)
+    cluster.restart("controller", 3)
+    with Writes(cluster.bootstrap) as writes:
+        writes.goes_on()
+    writes.check()
+
+
 def test_a_controller_is_added_by_hand(cluster: Cluster, tmp_path: Path) -> None:
     """A stranger to the quorum is not waited for longer than asked; mistakes are named."""
     cluster.up(1)

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 _WATCH_S = 1.0
 _TIMEOUT_S = 30.0
+#: An election takes a second or two; without a majority it never ends.
+_STATUS_S = 5.0
 _VOTER = re.compile(r"(?P<id>\d{1,10})(?:@(?P<directory>[A-Za-z0-9_-]{22}))?\Z")
 
 _Timeout = Annotated[float, typer.Option(min=0.1, help="Seconds to wait until it is done.")]
@@ -50,6 +52,7 @@ def status(
     watch: Annotated[
         bool, typer.Option("--watch", "-w", help="Again every second, until Ctrl-C; with -o json a document a line.")
     ] = False,
+    timeout: Annotated[float, typer.Option(min=0.1, help="Seconds to wait for somebody to lead.")] = _STATUS_S,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TEXT,
 ) -> None:
@@ -64,7 +67,7 @@ def status(
     with admin(bootstrap) as client:
         while True:
             try:
-                _show(client.describe_quorum(), output)
+                _show(_described(client, timeout), output)
             except HeadraceError as error:
                 if not watch:
                     raise
@@ -137,7 +140,7 @@ def remove(
         try:
             client.remove_voter(int(match["id"]), match["directory"], timeout=timeout)
         except VoterNotFoundError as error:
-            raise VoterNotFoundError(_with_voters(client, error)) from None
+            raise VoterNotFoundError(_no_voter(client, error, voter)) from None
         _done(client, f"{voter} votes no more", output)
 
 
@@ -159,7 +162,7 @@ def transfer(
         try:
             leader = client.transfer_leadership(node_id, timeout=timeout)
         except VoterNotFoundError as error:
-            raise VoterNotFoundError(_with_voters(client, error)) from None
+            raise VoterNotFoundError(_no_voter(client, error, str(node_id))) from None
     if output is OutputFormat.JSON:
         print_json({"leader_id": leader})
     else:
@@ -280,16 +283,32 @@ def _key(replica: QuorumReplica) -> str:
 # -- what to do about a refusal
 
 
-def _with_voters(client: Any, error: HeadraceError) -> str:
-    return f"{error.message}; the voters are {_voters(client.describe_quorum())}"
+def _described(client: Any, timeout_s: float) -> QuorumInfo:
+    """RequestTimedOutError says what is missing."""
+    try:
+        quorum: QuorumInfo = client.describe_quorum(timeout=timeout_s)
+    except RequestTimedOutError as error:
+        raise RequestTimedOutError(
+            f"no controller leads: a majority of the voters must run and reach each other ({error.message}); what each "
+            "of them remembers: `headrace metadata cat DIRECTORY /local/quorum`"
+        ) from None
+    return quorum
+
+
+def _no_voter(client: Any, error: HeadraceError, voter: str) -> str:
+    try:
+        there = _voters(client.describe_quorum(timeout=_STATUS_S))
+    except HeadraceError:
+        return error.message
+    return f"{voter} is no voter; the voters are {there}"
 
 
 def _why_duplicate(client: Any, error: HeadraceError, node_id: int, directory_id: str | None) -> str:
     there = next((each for each in client.describe_quorum().voters if each.replica_id == node_id), None)
-    if there is None or there.directory_id_text == directory_id:
+    if there is None or directory_id in (None, there.directory_id_text):
         return error.message
     return (
-        f"{error.message}; the voter of this id has another directory, {there.directory_id_text}: if its disk is lost, "
+        f"controller {node_id} votes already, with another directory: {_key(there)}; if that disk is lost, "
         f"`headrace quorum remove {_key(there)}` first"
     )
 
