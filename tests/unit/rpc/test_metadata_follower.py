@@ -92,7 +92,9 @@ def test_a_controller_that_falls_silent_is_left(monkeypatch: pytest.MonkeyPatch)
     asyncio.run(work())
 
 
-def test_a_controller_that_is_cut_off_from_the_leader_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("can_ask", [False, True])
+def test_a_controller_that_is_cut_off_from_the_leader_is_left(monkeypatch: pytest.MonkeyPatch, can_ask: bool) -> None:
+    """``can_ask``: only its log does not grow; the leader answers its questions."""
     monkeypatch.setattr(metadata_follower, "_UNVOUCHED_S", 0.5)
 
     async def work() -> None:
@@ -101,7 +103,7 @@ def test_a_controller_that_is_cut_off_from_the_leader_is_left(monkeypatch: pytes
             follower = MetadataFollower([second.member.address], CLUSTER)
             async with running(follower.run()):
                 await until(lambda: follower.lag.ms is not None, "a vouch")
-                second.member.is_deaf, second.member.leader_id = True, -1
+                second.member.is_deaf, second.member.leader_id = True, 1 if can_ask else -1
                 offset = quorum.topic("t")
                 await follower.wait_applied(offset, 10)
                 assert second.follows == 1

@@ -64,7 +64,7 @@ VOUCH_EVERY_S = 0.25
 _VOUCH_TIMEOUT_S = 2.5
 #: A controller sends something every half second: one that has not for so long stands still, or cannot be reached.
 _SILENCE_S = 2.0
-#: A controller that cannot get a barrier for so long may be cut off from the leader: perhaps another one is not.
+#: A controller that gets neither a barrier nor records for so long may be cut off: perhaps another one is not.
 _UNVOUCHED_S = 3.0
 #: Kafka's metadata.log.max.record.bytes.between.snapshots and metadata.log.max.snapshot.interval.ms.
 SAVE_AFTER_BYTES = 20 * 1024 * 1024
@@ -102,7 +102,7 @@ class MetadataFollower:
         self._order = itertools.count()
         self._current_waiters: list[tuple[float, asyncio.Future[None]]] = []  # (as of, waiter)
         self._ask_now = asyncio.Event()
-        self._connected_ms = 0.0
+        self._connected_ms = self._moved_ms = 0.0
         self._store: ImageStore | None = None
         self._save_after = (SAVE_AFTER_BYTES, float(SAVE_AFTER_MS))
         self._saved_offset = image.next_offset
@@ -283,9 +283,9 @@ class MetadataFollower:
     def _leave_if_cut_off(self) -> None:
         if len(self.controllers.candidates()) < 2:
             return
-        last_ms = max(self._connected_ms, self._freshness.as_of_ms or 0.0)
-        if self._clock.monotonic_ms() - last_ms > _UNVOUCHED_S * 1_000 and not self.lag.records:
-            raise NetworkError(f"it has not reached the leading controller for {_UNVOUCHED_S:.0f} s")
+        last_ms = max(self._connected_ms, self._moved_ms, self._freshness.as_of_ms or 0.0)
+        if self._clock.monotonic_ms() - last_ms > _UNVOUCHED_S * 1_000:
+            raise NetworkError(f"it has heard nothing new of the leading controller for {_UNVOUCHED_S:.0f} s")
 
     async def _keep_vouching(self, stub: Any) -> None:
         request = cluster_pb2.VouchMetadataRequest(cluster_id=self._cluster_id)
@@ -328,6 +328,8 @@ class MetadataFollower:
             raise
         if step is not None:
             await self._publish(*step)
+        if message.records or message.HasField("snapshot"):
+            self._moved_ms = self._clock.monotonic_ms()
 
     async def _installed(
         self, part: cluster_pb2.MetadataSnapshotPart, parts: _SnapshotParts, address: str
