@@ -17,6 +17,7 @@ from cluster_invariants import check_image, check_step
 from cluster_world import CLUSTER, World, id16
 
 from headrace_controller.cluster.decision import Decision
+from headrace_controller.cluster.ledger_requests import AlterPartitionReassignments, Reassignment
 from headrace_controller.cluster.requests import (
     AlterConfigs,
     AlteredPartition,
@@ -105,7 +106,7 @@ PROFILES = (
         5,
         2,
         ("commit", "commit", "os"),
-        (0, 1, 2, 3, 4, 5),
+        (0, 1, 2, 3, 4, 5, 6, 6),
         (8, 20, 2, 1, 0.4, 8, 24, 16, 24, 12, 5, 2.5, 0.7, 1.5, 3, 6),
     ),
     # One partition, restarts all the time, and requests that arrive late.
@@ -113,7 +114,7 @@ PROFILES = (
     # One partition, min.insync.replicas up and down, leaders that lag.
     Profile(1, 1, ("commit",), (0,), (10, 4, 3, 0.5, 0.1, 8, 20, 12, 24, 12, 6, 12, 0.3, 0.5, 1, 2)),
     # Many partitions, on brokers that lose their last records.
-    Profile(12, 2, ("os",), (4,), (10, 8, 3, 1, 0.3, 10, 20, 8, 10, 5, 3, 6, 0.5, 0.5, 10, 5)),
+    Profile(12, 2, ("os",), (4, 6, 6), (10, 8, 3, 1, 0.3, 10, 20, 8, 10, 5, 3, 6, 0.5, 0.5, 10, 5)),
 )
 
 
@@ -545,8 +546,20 @@ class Histories:
                 self._set(ConfigResourceType.TOPIC, name, "log.flush", rng.choice(["commit", "os", "interval"]))
             case 4:
                 self.ask(ElectLeaders(ElectionType.PREFERRED))
+            case 6:
+                self._reassign(name)
             case 5 if rng.random() < 0.2:
                 self.ask(ElectLeaders(ElectionType.UNCLEAN, ((name, 0),)))
+
+    def _reassign(self, name: str) -> None:
+        topic = self.world.image.topic(name)
+        assert topic is not None
+        targets = tuple(self.rng.sample([each.broker_id for each in self.machines], self.rng.choice([1, 2, 3])))
+        wanted = Reassignment(
+            name, self.rng.randrange(len(topic.partitions)), targets if self.rng.random() < 0.8 else None
+        )
+        (result,) = self.ask(AlterPartitionReassignments((wanted,)))
+        self._count("reassignment" if result.error is None else "reassignment refused")
 
     def _set(self, kind: ConfigResourceType, name: str, key: str, value: str) -> None:
         op = ConfigOp(OpKind.SET, key, value)

@@ -45,6 +45,15 @@ def _any_replica_leads(patch: Patch) -> None:
     patch(Electorate, "clean_leader", clean_leader)
 
 
+def _last_known_leads_beside_an_elr(patch: Patch) -> None:
+    unclean = Electorate.unclean_leader
+    patch(
+        Electorate,
+        "unclean_leader",
+        lambda self, topic, wanted, elr, last_known, how: unclean(self, topic, wanted, (), last_known, how),
+    )
+
+
 def _isr_keeps_who_does_not_work(patch: Patch) -> None:
     patch(Electorate, "in_sync", lambda self, wanted: tuple(each for each in wanted.isr if each in wanted.replicas))
 
@@ -127,6 +136,12 @@ MUTANTS = (
         "KIP-106, design 6",
         "Electorate.allows_unclean",
         _without(Electorate, "allows_unclean", lambda *_: True),
+    ),
+    Mutant(
+        "last-known-leads-beside-an-elr",
+        "KIP-966",
+        "Electorate.unclean_leader: the last known leader only when nobody is eligible",
+        _last_known_leads_beside_an_elr,
     ),
     Mutant(
         "fenced-stay-in-sync",

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import random
 from typing import Any
 
 import pytest
+from cluster_invariants import check_image
 from cluster_world import World, id16
 
 from headrace_controller.cluster.requests import (
@@ -280,3 +282,42 @@ def test_a_new_controller_does_not_know_who_knows_the_minimum() -> None:
     (result,) = three.world.ask(early)
     assert type(result.error) is OperationNotAttemptedError
     assert three.alter(1).error is None
+
+
+# -- whatever is asked ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_whatever_is_asked_is_answered_item_by_item_and_leaves_a_sound_state(seed: int) -> None:
+    rng = random.Random(seed)
+    three = Three(minimum=rng.choice([1, 2, 3]))
+    epochs = [each.broker_epoch for each in three.brokers]
+    for _ in range(60):
+        items = tuple(
+            AlteredPartition(
+                topic_id=rng.choice([three.topic.topic_id] * 5 + [b"", id16(5)]),
+                partition=rng.choice([0, 0, 0, 0, -1, 1, 2**31]),
+                leader_epoch=three.partition.leader_epoch + rng.choice([0, 0, 0, 0, -1, 1]),
+                partition_epoch=three.partition.partition_epoch + rng.choice([0, 0, 0, 0, -1, 1]),
+                isr=tuple(
+                    (rng.choice([1, 2, 3, 4, -1]), rng.choice([*epochs, -1])) if rng.random() < 0.2 else pair
+                    for pair in enumerate(epochs, start=1)
+                    if rng.random() < 0.8
+                ),
+                recovering=rng.random() < 0.1,
+            )
+            for _ in range(rng.randint(0, 3))
+        )
+        before = three.world.image
+        results = three.world.ask(
+            AlterPartition(
+                broker_id=1,
+                broker_epoch=epochs[0],
+                metadata_offset=rng.choice([0, before.next_offset, 2**62]),
+                partitions=items,
+            )
+        )
+        assert [(each.topic_id, each.partition) for each in results] == [(i.topic_id, i.partition) for i in items]
+        assert check_image(three.world.image) == [], f"seed {seed}: {items}"
+        good = [each for each in results if each.error is None]
+        assert all((each.isr, each.leader) == (three.partition.isr, 1) for each in good), f"seed {seed}"
