@@ -113,7 +113,7 @@ class LedgerHistories(Histories):
             return
         match rng.choices(range(7), weights=(5, 2, 1, 4, 3, 2, 1))[0]:
             case 0:
-                self._reassign()
+                self._reassign_some()
             case 1:
                 number = rng.choice(sorted(self.world.image.brokers))
                 self._ask_about("drain", DrainBroker(number, draining=rng.random() < 0.5))
@@ -143,7 +143,7 @@ class LedgerHistories(Histories):
                 if machine.broker_id == broker_id and machine.is_up:
                     self._gone(machine)  # its next heartbeat is refused, and it ends
 
-    def _reassign(self) -> None:
+    def _reassign_some(self) -> None:
         rng, image = self.rng, self.world.image
         brokers = sorted({machine.broker_id for machine in self.machines} & image.brokers.keys())
         items = []
@@ -225,6 +225,10 @@ class LedgerHistories(Histories):
             features=(FeatureRange(METADATA_VERSION_FEATURE, 1, 1),),
         )
         self._ask_about("old broker", request)
+
+    def _reassign(self, name: str) -> None:
+        if self._began_at_level == 2:  # else it is refused as a whole
+            super()._reassign(name)
 
     def _lose_disk(self, machine: Machine) -> None:
         if self._began_at_level == 2:
