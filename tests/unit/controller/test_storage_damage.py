@@ -170,6 +170,41 @@ def test_an_entry_of_a_term_that_met_a_full_disk_does_not_stand_in_the_way_of_an
     assert voter.model.wrong(open_storage(stopped(voter)), 3) is None
 
 
+@pytest.mark.parametrize("keep", [0, 1, 5])
+def test_a_disk_that_is_full_while_the_log_is_cut_leaves_a_log_that_can_go_on(
+    keep: int, rng: random.Random, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small_segments(monkeypatch)
+    refusals = 0
+    for nth in range(1, 20):
+        voter = Voter.new()
+        voter.append(history(rng, 5))
+        voter.append(some_entries(rng, voter.model.end, 70, 8))
+        model, offset = voter.model, voter.model.entries[keep].base_offset
+        fault = voter.fs.fail("create", errno.ENOSPC, nth=nth)
+        try:
+            voter.storage.truncate(offset)
+        except DiskFullError:
+            refusals += 1
+            assert model.wrong(voter.storage, offset) is None, f"create {nth}"
+            assert model.wrong(reopened(voter.fs), offset) is None, f"create {nth}"
+            voter.storage.truncate(offset)
+        except OSError:  # final: it was emptied, and there was no room to begin it anew
+            refusals += 1
+            assert offset == 0
+            voter.fs = stopped(voter)
+            voter.storage = open_storage(voter.fs)
+            voter.storage.truncate(offset)
+        voter.fs.faults.clear()
+        cut = replace(model, entries=(*model.until(offset), leader_change(60, offset)))
+        voter.storage.append(cut.entries[-1:])  # of an earlier term than what was cut
+        assert cut.wrong(voter.storage, cut.end) is None, f"create {nth}"
+        assert cut.wrong(reopened(voter.fs), cut.end) is None, f"create {nth}"
+        if fault.seen < nth:
+            break
+    assert refusals >= 2
+
+
 # ---------------------------------------------------------------------------------------------- snapshots
 
 

@@ -412,8 +412,11 @@ class LogDirectory:
         self._check_held(log)
         end_offset = log.end_after_truncating(offset)
         self.compaction.truncated(log.topic_partition, end_offset)
-        if self._recovery_points.get(log.topic_partition, 0) > end_offset:
-            self._recovery_points[log.topic_partition] = end_offset
+        # (What is here may be lower than on the disk: it was full the last time.)
+        if self._recovery_points.get(log.topic_partition, 0) > end_offset or RECOVERY_POINTS in self._unwritten:
+            self._recovery_points[log.topic_partition] = min(
+                self._recovery_points.get(log.topic_partition, 0), end_offset
+            )
             self._write(RECOVERY_POINTS, self._recovery_points)
         log.truncate_to(offset)
         if self._log_starts.get(log.topic_partition, 0) > log.log_start_offset:
@@ -427,7 +430,8 @@ class LogDirectory:
         self._check_held(log)
         partition = log.topic_partition
         self.compaction.truncated(partition, log.log_start_offset)
-        if self._recovery_points.get(partition, 0):  # else what is cut short would count as damaged
+        # Else what is cut short would count as damaged.
+        if self._recovery_points.get(partition, 0) or RECOVERY_POINTS in self._unwritten:
             self._recovery_points[partition] = 0
             self._write(RECOVERY_POINTS, self._recovery_points)
 
@@ -441,8 +445,8 @@ class LogDirectory:
         """Moves the log start, durably, and drops the whole segments below it; returns the new log start."""
         self._check_held(log)
         start = log.delete_records(before_offset)
-        if self._log_starts.get(log.topic_partition, 0) < start:
-            self._log_starts[log.topic_partition] = start
+        if self._log_starts.get(log.topic_partition, 0) < start or LOG_STARTS in self._unwritten:
+            self._log_starts[log.topic_partition] = max(self._log_starts.get(log.topic_partition, 0), start)
             self._write(LOG_STARTS, self._log_starts)
         self._drop(log)
         if start > log.segments[0].base_offset:

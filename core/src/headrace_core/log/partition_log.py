@@ -421,11 +421,13 @@ class PartitionLog(LogReader):
         if offset >= self.log_end_offset:
             return
         self.cuts += 1  # odd from here on: a reader that meets what is half cut knows that it is no damage
-        if offset <= self._segments[0].base_offset:
-            self._restart_at(offset)
-        else:
-            self._cut_at(offset)
-        self.cuts += 1
+        try:
+            if offset <= self._segments[0].base_offset:
+                self._restart_at(offset)
+            else:
+                self._cut_at(offset)
+        finally:
+            self.cuts += 1
 
     def _cut_at(self, offset: int) -> None:
         keep = [segment for segment in self._segments if segment.base_offset < offset]
@@ -481,10 +483,12 @@ class PartitionLog(LogReader):
         """Empties the log, durably; its next record gets ``offset``, wherever it ended before. Through
         ``LogDirectory.restart``: between the two steps, ``before_it_begins`` says on the disk where it starts."""
         self.cuts += 1
-        self._remove_all()
-        before_it_begins()
-        self._begin_at(offset)
-        self.cuts += 1
+        try:
+            self._remove_all()
+            before_it_begins()
+            self._begin_at(offset)
+        finally:
+            self.cuts += 1
 
     def delete_records(self, before_offset: int) -> int:
         """Moves the log start to ``before_offset`` and drops the segments that lie wholly below it; returns the new log

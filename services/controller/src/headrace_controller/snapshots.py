@@ -16,7 +16,7 @@ import contextlib
 import logging
 from dataclasses import dataclass
 
-from headrace_core.errors import CorruptLogError, DiskFullError, HeadraceError, InvalidConfigError
+from headrace_core.errors import CorruptLogError, DiskFullError, InvalidConfigError
 from headrace_core.log.files import NO_SPACE, FileSystem, make_directories, read_file, write_file_atomically
 from headrace_core.log.space import RESERVE_PART_MAX
 from headrace_core.metadata import EMPTY_IMAGE, MetadataImage
@@ -203,7 +203,8 @@ class SnapshotStore:
 
     def write_chunk(self, chunk: SnapshotChunk) -> bool:
         """Write it, durably. False: it does not follow what is there, or was the last one and the whole is damaged, or
-        another snapshot than was announced; nothing is left of it then. DiskFullError (the same), OSError."""
+        another snapshot than was announced; nothing is left of it then. DiskFullError (the same),
+        UnsupportedVersionError: it comes from a newer Headrace; OSError."""
         path = self.path(chunk.snapshot.place) + _PART
         if chunk.position == 0:
             self._forget_parts()
@@ -238,7 +239,7 @@ class SnapshotStore:
     def _is_sound(self, path: str, snapshot: SnapshotId) -> bool:
         try:
             found = _check_file(self._fs, path, snapshot.place)
-        except HeadraceError as error:
+        except CorruptLogError as error:
             logger.warning("the snapshot %s was received damaged, and is asked for anew: %s", snapshot, error.message)
             return False
         if found.voters != snapshot.voters:

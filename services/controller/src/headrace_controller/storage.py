@@ -223,23 +223,27 @@ class MetadataStorage:
         return flushed
 
     def _take_back(self, end: int) -> None:
-        """The log ends at ``end`` again, also in what it knows of terms: one that never had an entry must not stand in
-        the way of an earlier one that follows."""
+        """The log ends at ``end`` again."""
         if self._log.log_end_offset > end:
             self._directory.truncate(self._log, end)
-        epochs = self._log.epochs
+        self._forget_terms_behind_the_end()
+
+    def _forget_terms_behind_the_end(self) -> None:
+        """They have no entry (any more), and must not stand in the way of an earlier one that follows."""
+        epochs, end = self._log.epochs, self._log.log_end_offset
         epochs.restore(each for each in epochs.entries if each.start_offset < end)
 
     def truncate(self, offset: int) -> None:
         """Cut the log, durably: it ends at ``offset``, which is where an entry begins. Never below a snapshot: what is
-        in one was committed."""
+        in one was committed. DiskFullError: it was cut or not, as ``stored`` says, and can be cut again."""
         newest = self._snapshots.newest
         assert newest is None or newest.place.offset <= offset, f"{offset} is to be cut, below {newest}"
         try:
             self._directory.truncate(self._log, offset)
         except OSError as error:
-            if error.errno not in _NO_SPACE:
+            if error.errno not in _NO_SPACE or self._log.is_closed:  # emptied, and no room to begin it anew
                 raise
+            self._forget_terms_behind_the_end()
             raise DiskFullError(f"{self._directory.root}: the log could not be cut: {error.strerror}") from None
         assert self._log.log_end_offset <= offset, f"cut at {offset}, it ends at {self._log.log_end_offset}"
         self._recovery_point = min(self._recovery_point, offset)
