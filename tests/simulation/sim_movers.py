@@ -1,0 +1,270 @@
+"""Who keeps replicas moving, and coordinators: an operator that reassigns and drains, the leaders of partitions that
+take followers into their in-sync sets, producers that want ids, coordinators that come, heartbeat and go.
+
+It looks at the reference image, which nobody in the cluster has: so what it asks for is often stale when it arrives.
+The invariants of ledger_invariants.py are checked with each new reference image.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ledger_invariants import Promises, check_ledger_step
+from sim_checks import Violation
+
+from headrace_controller.cluster.ledger_requests import (
+    AllocateProducerIds,
+    AlterPartitionReassignments,
+    CoordinatorHeartbeat,
+    CoordinatorHeartbeatReply,
+    CoordinatorRegistered,
+    DrainBroker,
+    ProducerIdBlock,
+    Reassignment,
+    RegisterController,
+    RegisterCoordinator,
+    UnregisterBroker,
+)
+from headrace_controller.cluster.requests import AlteredPartition, AlterPartition, CreateTopics, NewTopic, Request
+from headrace_controller.quorum_controller import Answer, QuorumController
+from headrace_core.errors import HeadraceError
+from headrace_core.metadata import (
+    METADATA_VERSION_FEATURE,
+    BrokerEndpoint,
+    FeatureRange,
+    MetadataDelta,
+    MetadataImage,
+    MetadataRecord,
+)
+
+if TYPE_CHECKING:
+    from sim_controllers import ControllerHost
+    from sim_world import World
+
+EVERY_MS = 120.0
+HEARTBEAT_MS = 400.0
+MOVERS_ADDRESS = 95
+COORDINATORS = 3
+_LIFE_IS_OVER = ("BROKER_ID_NOT_REGISTERED", "STALE_BROKER_EPOCH")
+SHARD_TOPICS = ("__consumer_offsets", "__transaction_state")
+
+
+class Movers:
+    """See the module. Harmless in a quiet time: all that it asks for is ordinary."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.rng = random.Random(f"{world.plan.seed} movers")
+        self.promises = Promises()
+        self.coordinators = [SimulatedCoordinator(self, number) for number in range(COORDINATORS)]
+        self._draining = -1
+
+    def __str__(self) -> str:
+        return "movers"
+
+    def begin(self) -> None:
+        self.world.checks.on_image.append(self._check)
+        self.world.scheduler.after(EVERY_MS, self._act)
+        for coordinator in self.coordinators:
+            coordinator.begin()
+
+    def _check(
+        self, before: MetadataImage, after: MetadataImage, delta: MetadataDelta, records: Sequence[MetadataRecord]
+    ) -> None:
+        problems = check_ledger_step(
+            before, after, records, copies_max=self.world.cluster_settings.reassignment_partitions_per_broker
+        )
+        if problems:
+            raise Violation(problems[0].partition(":")[0], "; ".join(problems))
+
+    @property
+    def image(self) -> MetadataImage:
+        return self.world.checks.latest
+
+    def ask(self, request: Request, given: Callable[[MetadataImage, Any], None] | None = None) -> None:
+        """``given``: what the controller answers, when it does, and the reference image of then."""
+        host = self.world.leader() if self.rng.random() < 0.8 else None
+        target = host.node_id if host is not None else self.rng.choice(list(self.world.hosts))
+        self.world.calls.send(MOVERS_ADDRESS, target, _Question(self, request, given))
+
+    # -- what it does all the time ------------------------------------------------------------------------------------
+
+    def _act(self) -> None:
+        self.world.scheduler.after(EVERY_MS * (0.5 + self.rng.random()), self._act)
+        if self.world.is_healing:
+            self._alter_isr()
+            return
+        act = self.rng.choices(
+            (self._reassign, self._alter_isr, self._drain, self._want_ids, self._make_shards, self._stranger),
+            weights=(3, 6, 1, 3, 1, 1),
+        )[0]
+        act()
+
+    def _reassign(self) -> None:
+        image, rng = self.image, self.rng
+        brokers = sorted(image.brokers)
+        names = [name for name in image.topic_ids if name.startswith("topic-")]
+        if not (brokers and names):
+            return
+        items = []
+        for name in rng.sample(names, min(2, len(names))):
+            topic = image.topic(name)
+            assert topic is not None
+            for number, partition in enumerate(topic.partitions):
+                count = min(len(brokers), len(partition.replicas) - len(partition.removing))
+                targets = None if rng.random() < 0.15 else tuple(rng.sample(brokers, count))
+                items.append(Reassignment(name, number, targets))
+        self.ask(AlterPartitionReassignments(tuple(items)))
+
+    def _alter_isr(self) -> None:
+        """The leader of some partition takes a follower in that works: it has caught up, for all that is known here."""
+        image = self.image
+        keys = [*image.ledger.reassigning] or [
+            (topic.topic_id, number) for topic in image.topics.values() for number in range(len(topic.partitions))
+        ]
+        if not keys:
+            return
+        topic_id, number = self.rng.choice(keys)
+        partition = image.topics[topic_id].partitions[number]
+        leader = image.brokers.get(partition.leader)
+        new = [each for each in partition.replicas if each not in partition.isr and image.is_available(partition, each)]
+        if leader is None or not new or partition.recovering:
+            return
+        members = (*partition.isr, self.rng.choice(new))
+        item = AlteredPartition(
+            topic_id=topic_id,
+            partition=number,
+            leader_epoch=partition.leader_epoch,
+            partition_epoch=partition.partition_epoch,
+            isr=tuple((each, image.brokers[each].broker_epoch) for each in members),
+        )
+        self.ask(
+            AlterPartition(
+                broker_id=leader.broker_id,
+                broker_epoch=leader.broker_epoch,
+                metadata_offset=image.next_offset,
+                partitions=(item,),
+            )
+        )
+
+    def _drain(self) -> None:
+        """One at a time, and not for long: the others have to hold everything."""
+        if self._draining >= 0:
+            broker_id, self._draining = self._draining, -1
+            if self.rng.random() < 0.3:
+                self.ask(UnregisterBroker(broker_id))
+            self.ask(DrainBroker(broker_id, draining=False))
+        elif self.image.brokers:
+            self._draining = self.rng.choice(sorted(self.image.brokers))
+            self.ask(DrainBroker(self._draining, draining=True))
+
+    def _want_ids(self) -> None:
+        brokers = list(self.image.brokers.values())
+        if not brokers:
+            return
+        broker = self.rng.choice(brokers)
+
+        def given(image: MetadataImage, result: Any) -> None:
+            if isinstance(result, ProducerIdBlock):
+                _blame(self.promises.gave_block(result.first, result.length))
+                self.world.count("state", "producer ids given out")
+
+        self.ask(AllocateProducerIds(broker.broker_id, broker.broker_epoch), given)
+
+    def _make_shards(self) -> None:
+        missing = [name for name in SHARD_TOPICS if name not in self.image.topic_ids]
+        if missing:
+            self.ask(CreateTopics((NewTopic(name=missing[0], partitions=5, replication_factor=1),)))
+
+    def _stranger(self) -> None:
+        """A controller of an older version."""
+        old = (FeatureRange(METADATA_VERSION_FEATURE, 1, 1),)
+        self.ask(RegisterController(90, bytes(15) + b"\x07", old))
+
+
+class SimulatedCoordinator:
+    """A process that registers, heartbeats, stops or dies, and comes back as another, under its name or a new one."""
+
+    def __init__(self, movers: Movers, number: int) -> None:
+        self.movers, self.number = movers, number
+        self.rng = random.Random(f"{movers.world.plan.seed} coordinator {number}")
+        self.life = 0
+        self.identity: CoordinatorRegistered | None = None
+        self._incarnation = b""
+
+    def begin(self) -> None:
+        self._start()
+
+    def _start(self) -> None:
+        self.life += 1
+        self.identity = None
+        self._incarnation = self.rng.randbytes(16)
+        self._beat(self.life, wants_shutdown=False)
+
+    def _beat(self, life: int, *, wants_shutdown: bool) -> None:
+        """Again and again, until this life ends."""
+        rng, scheduler = self.rng, self.movers.world.scheduler
+        if life != self.life:
+            return
+        if not self.movers.world.is_healing and rng.random() < 0.02:  # it dies, or stands still for too long
+            self.life += 1
+            scheduler.after(rng.choice((50.0, 600.0, 4_000.0)), self._start)
+            return
+        if self.identity is None:
+            wanted = 7 + self.number if self.number else -1
+            endpoints = (BrokerEndpoint("internal", f"k{self.number}", 1),)
+            request: Request = RegisterCoordinator(
+                cluster_id=self.movers.world.cluster_id,
+                incarnation_id=self._incarnation,
+                endpoints=endpoints,
+                wanted_id=wanted,
+            )
+        else:
+            wants_shutdown = wants_shutdown or (not self.movers.world.is_healing and rng.random() < 0.02)
+            who = self.identity
+            request = CoordinatorHeartbeat(who.coordinator_id, who.coordinator_epoch, want_shutdown=wants_shutdown)
+        asked = self.identity
+
+        def given(image: MetadataImage, result: Any) -> None:
+            if asked is not None and isinstance(result, CoordinatorHeartbeatReply):
+                self.movers.world.count("state", "coordinator answered")
+            if life != self.life:
+                return
+            if isinstance(result, CoordinatorRegistered):
+                self.identity = result
+            elif getattr(result, "should_shutdown", False) or getattr(result, "code", "") in _LIFE_IS_OVER:
+                self._start()
+
+        self.movers.ask(request, given)
+        delay_ms = HEARTBEAT_MS * (0.8 + 0.4 * rng.random())
+        scheduler.after(delay_ms, lambda: self._beat(life, wants_shutdown=wants_shutdown))
+
+
+class _Question:
+    """Asked of whoever it reaches; what it answers is looked at where it is given."""
+
+    def __init__(self, movers: Movers, request: Request, given: Callable[[MetadataImage, Any], None] | None) -> None:
+        self.movers, self.request, self.given = movers, request, given
+
+    def answered(self, result: Any) -> None:
+        """Nobody listens there, and nobody is told."""
+
+    def act(self, host: ControllerHost, controller: QuorumController) -> None:
+        world = self.movers.world
+
+        def done(result: Any) -> None:
+            if isinstance(result, HeadraceError) and result.code == "UNKNOWN_SERVER_ERROR":
+                raise Violation("answers", f"{self.request}: {result.message}")
+            reply = result.reply if isinstance(result, Answer) else result
+            if self.given is not None:
+                given = self.given
+                world.when_checked(lambda: given(world.checks.latest, reply))
+
+        host.guarded(lambda: controller.submit(self.request, done))
+
+
+def _blame(problems: list[str]) -> None:
+    if problems:
+        raise Violation(problems[0].partition(":")[0], "; ".join(problems))
