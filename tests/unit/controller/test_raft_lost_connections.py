@@ -144,3 +144,17 @@ def test_a_leader_does_not_wait_for_a_successor_that_has_gone() -> None:
     entry = world.propose(1, b"x")
     world.settle()
     assert world[1].committed >= entry.next_offset
+
+
+def test_a_follower_that_is_back_is_brought_up_to_date_at_once() -> None:
+    """Not only with the next heartbeat's answer: what the leader sent into the void meanwhile counts as lost."""
+    world = led_by_one(1, 2, 3)
+    world.crash(world.replicas[key(2)])
+    world[1].peer_lost(key(2))
+    entry = world.propose(1, b"while it was away")
+    world.settle()
+    world.restart(world.replicas[key(2)])
+    world[1].observe(key(2))
+    world.work(world.replicas[key(1)])
+    world.settle()  # no tick
+    assert world[2].log_end_offset == entry.next_offset

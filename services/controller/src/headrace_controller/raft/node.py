@@ -263,11 +263,12 @@ class RaftNode:
             self._patience.lose()
 
     def observe(self, key: ReplicaKey) -> None:
-        """A replica that does not vote has connected: whoever leads, now or later, copies the log to it."""
+        """A replica has connected: who leads, now or later, copies the log to it, also if it does not vote. What was on
+        its way there is lost, and sent again at once."""
         if key != self.key:
             self._observers.add(key)
             if self.role is Role.LEADER:
-                self._progress.setdefault(key, Progress(self.settings, self.log.end_offset))
+                self._progress.setdefault(key, Progress(self.settings, self.log.end_offset)).lost()
 
     def forget(self, key: ReplicaKey) -> None:
         """An observer has gone. Voters stay."""
