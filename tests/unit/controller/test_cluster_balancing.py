@@ -10,8 +10,16 @@ from moves_world import MovesWorld, with_replicas
 from rebalance_world import rack_count
 
 from headrace_controller.broker_events import events_of
+from headrace_controller.cluster import balancing
 from headrace_controller.cluster.balancing import FRUITLESS_MS, is_drained
-from headrace_controller.cluster.ledger_requests import DrainBroker, Drained, UnregisterBroker
+from headrace_controller.cluster.ledger_requests import (
+    DrainBroker,
+    Drained,
+    FeatureUpdate,
+    UnregisterBroker,
+    UpdateFeatures,
+    UpgradeType,
+)
 from headrace_controller.cluster.requests import (
     AlterConfigs,
     AlterResource,
@@ -30,7 +38,7 @@ from headrace_core.errors import (
     InvalidReplicationFactorError,
     InvalidRequestError,
 )
-from headrace_core.metadata import ConfigResourceType, MetadataDelta
+from headrace_core.metadata import METADATA_VERSION_FEATURE, ConfigResourceType, MetadataDelta
 from headrace_core.telemetry import BrokerDrained, BrokerDraining, BrokerFenced, BrokerUnregistered, Event
 
 DELAY_MS = 30_000
@@ -140,6 +148,22 @@ def test_it_is_off_in_the_properties_file_and_where_nothing_can_be_copied() -> N
     world.add_broker(4)
     world.pass_time(3 * DELAY_MS)
     assert not world.image.ledger.queued
+
+
+def test_nothing_is_planned_at_a_level_that_has_no_records_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = with_replicas(3, *ring(3, 60))
+    world.add_broker(4)
+    old = FeatureUpdate(METADATA_VERSION_FEATURE, 1, UpgradeType.SAFE_DOWNGRADE)
+    (result,) = world.ask(UpdateFeatures((old,)))
+    assert result.error is None
+    planned: list[object] = []
+    monkeypatch.setattr(balancing, "plan", lambda *given, **more: planned.append(given) or [])
+    world.pass_time(2 * DELAY_MS)
+    assert planned == [], "planning costs time, and could not be written"
+    (result,) = world.ask(UpdateFeatures((FeatureUpdate(METADATA_VERSION_FEATURE, 2),)))
+    assert result.error is None
+    world.pass_time(2_000)
+    assert planned
 
 
 def test_a_plan_for_a_broker_that_goes_away_is_dropped() -> None:

@@ -35,6 +35,8 @@ from .rebalance import plan
 PLAN_MOVES_MAX = 1_000
 #: When there was something to do and nothing could be done, it is looked at again after this long.
 FRUITLESS_MS = 30_000.0
+#: The metadata.version that has records for what waits (headrace_core.metadata.features).
+MOVES_LEVEL = 2
 ENABLE_KEY = "auto.rebalance.enable"
 _NO_LOAD = BrokerLoad()
 
@@ -124,7 +126,9 @@ def balance(view: View, clock: PlanningClock) -> Decision:
     image = view.image
     members = frozenset(each.broker_id for each in image.placeable_brokers())
     steady_ms = clock.steady_ms(members, view.now_ms)
-    if view.settings.replication_factor_built < 2 or view.now_ms < clock.not_before_ms:
+    if image.metadata_version < MOVES_LEVEL or view.settings.replication_factor_built < 2:
+        return Decision()
+    if view.now_ms < clock.not_before_ms:
         return Decision()
     if any(queued.automatic for queued in image.ledger.queued.values()):
         return Decision()
