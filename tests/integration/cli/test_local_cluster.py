@@ -10,10 +10,11 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
-from headrace import Consumer, LocalCluster, Producer, TopicPartition
+from headrace import Admin, Consumer, LocalCluster, NewTopic, Producer, TopicPartition
 from headrace.errors import ClusterStartError, IllegalStateError, InvalidArgumentError, UnsupportedVersionError
 from headrace.local import ClusterDirectory
 
@@ -133,6 +134,28 @@ def test_a_cluster_within_this_process(tmp_path: Path) -> None:
 
 def _alive_of_the_state_file(directory: Path) -> list[str]:
     return [node.name for node in ClusterDirectory(directory).state().nodes if node.alive()]
+
+
+@pytest.mark.parametrize("mode", ["process", "inprocess"])
+def test_a_quorum_goes_on_without_one_of_three(mode: Literal["process", "inprocess"]) -> None:
+    with (
+        LocalCluster(controllers=3, mode=mode) as cluster,
+        Admin(bootstrap_servers=cluster.bootstrap_servers) as admin,
+    ):
+        admin.create_topics([NewTopic("before", partitions=1)])
+        leader = admin.describe_quorum().leader_id
+        cluster.kill("controller", leader)
+        admin.create_topics([NewTopic("after", partitions=1)])
+        cluster.restart("controller", leader)
+        assert _eventually(lambda: all(voter.lag == 0 for voter in admin.describe_quorum().voters))
+        if mode == "process":  # a leader that stands still is no leader for long
+            leader = admin.describe_quorum().leader_id
+            cluster.pause("controller", leader)
+            assert _eventually(lambda: admin.describe_quorum().leader_id not in (leader, -1))
+            admin.create_topics([NewTopic("while-it-slept", partitions=1)])
+            cluster.resume("controller", leader)
+            assert _eventually(lambda: all(voter.lag == 0 for voter in admin.describe_quorum().voters))
+        assert {"before", "after"} <= set(admin.list_topics())
 
 
 def test_a_node_within_this_process_that_cannot_start_is_explained(tmp_path: Path) -> None:
