@@ -10,6 +10,7 @@ from headrace_core.metadata.codec import encode_decision
 
 from .cluster.core import ClusterCore
 from .cluster.decision import Decision
+from .cluster.ledger_requests import AlterPartitionReassignments
 from .cluster.requests import AlterConfigs, CreatePartitions, CreateTopics, Request
 from .raft import Entry, RaftNode
 from .storage import MetadataStorage
@@ -19,7 +20,7 @@ logger = logging.getLogger("headrace.controller")
 #: What time demands is decided at most so often in one turn.
 UPKEEP_MAX = 16
 #: What asks for more metadata to be kept; all else keeps the cluster alive, or makes room.
-_GROWTH = (CreateTopics, CreatePartitions, AlterConfigs)
+_GROWTH = (CreateTopics, CreatePartitions, AlterConfigs, AlterPartitionReassignments)
 
 
 class Decider:
