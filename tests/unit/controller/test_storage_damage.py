@@ -113,6 +113,19 @@ def test_a_log_that_lost_what_was_below_the_recovery_point_is_refused(
         open_storage(fs)
 
 
+def test_a_log_that_ends_below_its_own_snapshot_is_refused(rng: random.Random) -> None:
+    """It looks like one that a received snapshot was about to replace, but has lost what it acknowledged."""
+    voter = Voter.new()
+    voter.append(history(rng, 6))
+    voter.snapshot(voter.model.end)
+    voter.append(some_entries(rng, voter.model.end, 30, 3))
+    fs = stopped(voter)
+    log = f"{DIRECTORY}/{0:020}.log"
+    fs.replace(log, fs.files()[log][:200])
+    with pytest.raises(CorruptLogError, match=r"recovery point|flushed up to"):
+        open_storage(fs)
+
+
 def test_entries_whose_bytes_say_something_else_are_not_written() -> None:
     voter = Voter.new()
     voter.append([leader_change(1, 0)])

@@ -332,6 +332,8 @@ class MetadataStorage:
         if (newest is not None and newest.place.offset >= place.offset) or place.offset > self.log_end_offset:
             job.abandon()  # another was received meanwhile; or this disk has not got all that is committed
             return None
+        # A log that ends below its own snapshot has lost something; it must not be taken for one about to be replaced.
+        self._write_recovery_point(self._log.flushed_offset)
         self._snapshots.accept(job)
         if newest is None or newest.place.offset <= self.log_start_offset:
             return None
