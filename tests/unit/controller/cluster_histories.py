@@ -558,8 +558,9 @@ class Histories:
         wanted = Reassignment(
             name, self.rng.randrange(len(topic.partitions)), targets if self.rng.random() < 0.8 else None
         )
-        (result,) = self.ask(AlterPartitionReassignments((wanted,)))
-        self._count("reassignment" if result.error is None else "reassignment refused")
+        reply = self.ask(AlterPartitionReassignments((wanted,)))
+        is_refused = isinstance(reply, HeadraceError) or reply[0].error is not None
+        self._count("reassignment refused" if is_refused else "reassignment")
 
     def _set(self, kind: ConfigResourceType, name: str, key: str, value: str) -> None:
         op = ConfigOp(OpKind.SET, key, value)
