@@ -44,7 +44,7 @@ def _of_broker(broker_id: int, before: MetadataImage, image: MetadataImage) -> I
         if not new.fenced:
             yield BrokerUnfenced(broker_id=broker_id)
     elif new.fenced and not old.fenced:
-        reason = "controlled shutdown, or silent for broker.session.timeout.ms"
+        reason = "controlled shutdown, silent for broker.session.timeout.ms, or disconnected for longer than the grace"
         if not new.online_directories:
             reason = "none of its log directories works"
         yield BrokerFenced(broker_id=broker_id, reason=reason)
