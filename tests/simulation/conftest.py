@@ -3,4 +3,5 @@
 import sys
 from pathlib import Path
 
-sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parent / "mutants")]
+HERE = Path(__file__).parent
+sys.path[:0] = [str(HERE), str(HERE / "mutants"), str(HERE.parent / "unit" / "controller")]

@@ -26,11 +26,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE), str(HERE / "mutants")]
+sys.path[:0] = [str(HERE), str(HERE / "mutants"), str(HERE.parent / "unit" / "controller")]
 
 from mutant import Mutant  # noqa: E402
 from scoreboard import MUTANTS  # noqa: E402
 from sim_coverage import LISTED, missing  # noqa: E402
+from sim_histories import run_histories  # noqa: E402
 from sim_plan import REQUIRED, Plan, make_plan  # noqa: E402
 from sim_world import World, listen_to_the_log  # noqa: E402
 
@@ -61,24 +62,42 @@ class Outcome(NamedTuple):
     failure: tuple[str, str] | None
 
 
+#: A broken promise, an assertion of the product, an error that would end a process; or a mistake of the simulator's.
+_FAILURES = (AssertionError, HeadraceError, OSError, LookupError, TypeError, ValueError, AttributeError, RecursionError)
+_ALL_PARTS = ("world", "brokers", "ledger")
+
+
 def run_one(plan: Plan, *, with_story: bool = False) -> tuple[World, BaseException | None]:
+    """The world of a schedule."""
     world = World(plan, with_story=with_story)
     try:
         world.run()
-    except (AssertionError, HeadraceError, OSError, LookupError, TypeError, ValueError, AttributeError) as error:
+    except _FAILURES as error:
         return world, error
     return world, None
 
 
-def outcome_of(plan: Plan) -> Outcome:
-    world, error = run_one(plan)
-    return Outcome(plan.seed, world.scheduler.events, world.checks.writes.acknowledged, world.coverage, _told(error))
+def outcome_of(plan: Plan, parts: tuple[str, ...] = _ALL_PARTS) -> Outcome:
+    try:
+        coverage = run_histories(plan.seed, parts)
+    except _FAILURES as error:
+        return Outcome(plan.seed, 0, 0, Counter(), _told(error))
+    if "world" not in parts:
+        return Outcome(plan.seed, 0, 0, coverage, None)
+    world, failure = run_one(plan)
+    return Outcome(
+        plan.seed,
+        world.scheduler.events,
+        world.checks.writes.acknowledged,
+        world.coverage + coverage,
+        None if failure is None else _told(failure),
+    )
 
 
-def _told(error: BaseException | None) -> tuple[str, str] | None:
-    if error is None:
-        return None
-    return getattr(error, "check", type(error).__name__), str(error)
+def _told(error: BaseException) -> tuple[str, str]:
+    """(What noticed it, what it says)."""
+    what = getattr(error, "check", None) or getattr(error, "rule", None) or type(error).__name__
+    return str(what), str(error)
 
 
 # ---------------------------------------------------------------------------------------------- work for the processes
@@ -95,9 +114,10 @@ class Work(NamedTuple):
 def do_work(work: Work) -> tuple[Work, list[Outcome]]:
     listen_to_the_log()
     outcomes = []
+    parts = (MUTANTS[work.mutant].part,) if work.mutant else _ALL_PARTS
     with MUTANTS[work.mutant].applied() if work.mutant else contextlib.nullcontext():
         for seed in range(work.first, work.end):
-            outcomes.append(outcome_of(make_plan(seed)))
+            outcomes.append(outcome_of(make_plan(seed), parts))
             if work.mutant and outcomes[-1].failure is not None:
                 break
     return work, outcomes
@@ -212,7 +232,7 @@ def explain(seed: int, failure: tuple[str, str], mutant: str = "") -> str:
     numbers = shrink([fault.number for fault in plan.faults], lambda kept: fails(plan.keeping(kept)), tries_max=100)
     plan = plan.keeping(numbers)
     world, error = run_one(plan, with_story=True)
-    found = _told(error) or failure
+    found = failure if error is None else _told(error)
     keep = f" --keep {','.join(map(str, numbers)) or 'none'} --until {length_ms:.0f}"
     name = f" --mutant {mutant}" if mutant else ""
     lines = [
@@ -294,7 +314,7 @@ def replay(arguments: argparse.Namespace) -> int:
         world, error = run_one(plan, with_story=True)
     for line in world.story.lines():
         print(line)
-    print(f"{world.scheduler.events} events, digest {world.digest}: {_told(error) or 'all is well'}")
+    print(f"{world.scheduler.events} events, digest {world.digest}: {_told(error) if error else 'all is well'}")
     return 1 if error is not None else 0
 
 

@@ -19,7 +19,7 @@ from headrace_controller.cluster.requests import (
     Request,
 )
 from headrace_controller.quorum_controller import Answer, QuorumController
-from headrace_core.errors import HeadraceError, NotControllerError, StaleBrokerEpochError
+from headrace_core.errors import CorruptLogError, HeadraceError, NotControllerError, StaleBrokerEpochError
 from headrace_core.metadata import (
     EMPTY_IMAGE,
     UNASSIGNED_DIRECTORY,
@@ -288,5 +288,12 @@ class Follow:
         if offset < start:
             snapshot = host.snapshot_for_observers()
         else:
-            data, _ = host.storage.read(offset, image.next_offset)
+            try:
+                data, _ = host.storage.read(offset, image.next_offset)
+            except CorruptLogError:
+                if not host.record.is_damaged:
+                    raise
+                host.world.count("state", "damage refused to an observer")
+                broker.no_feed()
+                return
         host.world.calls.send(host.node_id, broker.address, lambda: broker.fed(life, offset, snapshot, data))

@@ -9,6 +9,10 @@ and to clients, and publish; they keep the *history*, the one sequence of commit
     identity         nobody speaks as a disk that is not there (KIP-853)
     durability       what a replica says it has is on its disk (5.1, 5.3), and is still there after a crash
     log matching     an entry with an offset and a term is the same in every log, and so is all before it (5.3)
+    commitment       what is called committed has been on the disks of a majority of the voters, and a leader calls so
+                     only what ends with an entry of its own term (5.4.2; etcd 14370)
+    voters           the latest set in a log counts; a leader changes it when the change before is committed, and an
+                     entry of its own term (T 4.1)
     completeness     a leader has everything that was committed in earlier terms (5.4)
     state machines   what is committed at an offset is committed everywhere the same, for ever (5.4.3); images of equal
                      offsets are equal
@@ -21,7 +25,16 @@ from bisect import bisect_right
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 
-from headrace_controller.raft import AppendResponse, Entry, EntryKind, Message, ReplicaKey, VoteRequest, VoteResponse
+from headrace_controller.raft import (
+    AppendResponse,
+    Entry,
+    EntryKind,
+    Message,
+    ReplicaKey,
+    VoteRequest,
+    VoteResponse,
+    VoterSet,
+)
 from headrace_core.metadata import EMPTY_IMAGE, MetadataDelta, MetadataImage, MetadataRecord
 from headrace_core.metadata.codec import decode_batches
 from headrace_core.testing.histories import HistoryViolation, ReadHistory, WriteHistory
@@ -34,6 +47,9 @@ class Violation(AssertionError):
         super().__init__(f"{check}: {message}")
         self.check = check
         self.message = message
+
+    def __reduce__(self) -> tuple[type[Violation], tuple[str, str]]:
+        return Violation, (self.check, self.message)
 
 
 @dataclass(slots=True)
@@ -91,6 +107,8 @@ class SafetyChecks:
         self._ends: list[int] = []
         self._votes: dict[tuple[ReplicaKey, int], ReplicaKey] = {}
         self._entries: dict[tuple[int, int], tuple[Entry, int]] = {}
+        #: Who has ever had an entry on its disk.
+        self._holders: dict[tuple[int, int], set[ReplicaKey]] = {}
 
     @property
     def committed(self) -> int:
@@ -149,6 +167,42 @@ class SafetyChecks:
                         f"{own} has {_named(entry)} behind term {previous_term}, others {known[1]}",
                     )
             previous_term = entry.term
+            if entry.voters is not None and self.leaders.get(entry.term) == own:
+                self._changes_voters(own, shadow, entries, entry)
+
+    def _changes_voters(self, own: ReplicaKey, shadow: ShadowLog, entries: Sequence[Entry], entry: Entry) -> None:
+        """The leader of this very term has put a new set of voters into its log."""
+        before = [
+            each for each in (*shadow.entries[shadow.index_of(self.committed) :], *entries) if each.voters is not None
+        ]
+        open_ = [each for each in before if self.committed < each.next_offset <= entry.base_offset]
+        if open_:
+            raise Violation(
+                "voters", f"{own} changes the voters to {entry.voters}, and {_named(open_[0])} is not committed (T 4.1)"
+            )
+        if not self.history or self.history[-1].term < entry.term:
+            raise Violation(
+                "voters",
+                f"{own} changes the voters, and nothing of its term {entry.term} is committed (T 4.1, the fix)",
+            )
+
+    def durable(self, own: ReplicaKey, entries: Sequence[Entry]) -> None:
+        """``entries`` are on the disk of ``own`` now."""
+        for entry in entries:
+            key = (entry.base_offset, entry.term)
+            holders = self._holders.get(key)
+            if holders is None:
+                self._holders[key] = {own}
+            else:
+                holders.add(own)
+
+    def counts(self, own: ReplicaKey, term: int, committed: int, term_below: int | None) -> None:
+        """``own``, which leads in ``term``, has come to call everything below ``committed`` committed."""
+        if term_below != term:
+            raise Violation(
+                "commitment",
+                f"{own} leads in {term}, and commits up to {committed}, where term {term_below} ends (5.4.2)",
+            )
 
     def leads(self, own: ReplicaKey, term: int, has: Callable[[int, int], bool]) -> None:
         """``own`` leads in ``term``; ``has(offset, term)``: does its log have an entry of that term ending there?"""
@@ -168,8 +222,11 @@ class SafetyChecks:
                     )
                 return
 
-    def committed_at(self, own: ReplicaKey, shadow: ShadowLog, committed: int) -> bool:
-        """A replica says what is committed; True when that is news to everybody."""
+    def committed_at(
+        self, own: ReplicaKey, shadow: ShadowLog, committed: int, voter_sets: Callable[[], Sequence[VoterSet]]
+    ) -> bool:
+        """A replica says what is committed; True when that is news to everybody. ``voter_sets``: those that counted for
+        it in turn."""
         ends, history = self._ends, self.history
         if shadow.checked >= committed:
             return False
@@ -197,8 +254,20 @@ class SafetyChecks:
                     )
                 self._extend(entry)
                 is_news = True
+                last = entry
             shadow.checked = entry.next_offset
+        if is_news:
+            self._check_majority(own, last, voter_sets())
         return is_news
+
+    def _check_majority(self, own: ReplicaKey, entry: Entry, voter_sets: Sequence[VoterSet]) -> None:
+        holders = self._holders.get((entry.base_offset, entry.term), set())
+        if not any(len(holders.intersection(voters.keys)) >= voters.majority for voters in voter_sets):
+            raise Violation(
+                "commitment",
+                f"{own} calls {_named(entry)} committed, which only {', '.join(map(str, sorted(holders)))} ever had on "
+                f"disk; the voters are {voter_sets[-1]}",
+            )
 
     def _extend(self, entry: Entry) -> None:
         before = self.latest

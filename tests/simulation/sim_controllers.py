@@ -72,7 +72,8 @@ class ControllerHost:
         self._snapshot_job: Any = None
         self._buffered: list[Message] = []
         self._seen: tuple[Role, int, int] | None = None
-        self._checked = (-1, -1)
+        self._led = (-1, -1)
+        self._voters_changed = False
 
     def __str__(self) -> str:
         return f"controller {self.node_id}"
@@ -152,9 +153,11 @@ class ControllerHost:
             return
         self.controller = controller
         self._seen = None
-        self._checked = (-1, -1)
+        self._led = (-1, -1)
+        self._voters_changed = False
         world.tell(self, f"starts with term {controller.term}, log up to {controller.raft.log_end_offset}")
         world.count("state", "controller started")
+        self.check()
         world.checks.image(str(self), controller.image, None)
         self._plan(0.0)
         world.controller_came(self)
@@ -185,6 +188,10 @@ class ControllerHost:
     def known_sets(self) -> list[VoterSet]:
         """Every set of voters in its log; of one that is down, in the log that it had."""
         return self._sets if self.controller is None else self.controller.raft.log.voters_since(0)
+
+    @property
+    def has_a_true_clock(self) -> bool:
+        return self.clock.rate == 1.0
 
     def voters(self) -> list[int]:
         """Node ids of who votes, as far as it knows."""
@@ -263,13 +270,13 @@ class ControllerHost:
         if self._stage == 0:
             if controller.begin():
                 self._stage = 1
-                self._planned = world.scheduler.after(world.loop_ms(self.rng), self._step)
+                self._planned = world.scheduler.after(world.disk_ms(self.rng, is_slow=self.is_slow), self._step)
                 return
             controller.finish()
         elif self._stage == 1:
             controller.persist()
             self._stage = 2
-            self._planned = world.scheduler.after(world.disk_ms(self.rng, is_slow=self.is_slow), self._step)
+            self._planned = world.scheduler.after(world.loop_ms(self.rng), self._step)
             return
         else:
             self._stage = 0
@@ -374,6 +381,8 @@ class ControllerHost:
         self.published.append((image, delta))
 
     def _disk_says(self, what: str, value: object) -> None:
+        if what == "cuts" or (what == "appends" and any(entry.voters is not None for entry in value)):  # type: ignore[attr-defined]
+            self._voters_changed = True
         self.world.disk_says(self, what, value)
 
     def _draw(self, below: int) -> int:
@@ -400,13 +409,31 @@ class ControllerHost:
             world.role_changed(self, before, seen)
         # (What is beyond the durable end may still be another leader's on this disk, about to be cut.)
         committed = min(raft.committed, raft.log.durable_offset)
-        if committed > self.record.shadow.checked and checks.committed_at(self.key, self.record.shadow, committed):
+        shadow = self.record.shadow
+        if committed > shadow.checked and checks.committed_at(self.key, shadow, committed, self.known_sets):
             world.history_grew()
+        if role is Role.LEADER and (term, raft.committed) != self._led:
+            if self._led[0] == term:
+                checks.counts(self.key, term, raft.committed, raft.log.term_below(raft.committed))
+            self._led = (term, raft.committed)
+        if self._voters_changed and self._stage == 0 and raft.log.durable_offset == raft.log.end_offset == shadow.end:
+            self._voters_changed = False
+            self._check_voters(controller)
         if self.published:
             published, self.published = self.published, []
             for image, delta in published:
                 checks.image(str(self), image, delta)
         world.settle_answers()
+
+    def _check_voters(self, controller: QuorumController) -> None:
+        for entry in reversed(self.record.shadow.entries):
+            if entry.voters is not None:
+                if entry.voters != controller.voters:
+                    raise Violation(
+                        "voters",
+                        f"{self} has voters {controller.voters}, and the latest in its log are {entry.voters} (T 4.1)",
+                    )
+                return
 
     def fail_all(self) -> None:
         """A clean stop answers everybody."""

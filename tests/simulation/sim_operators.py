@@ -45,7 +45,7 @@ class Operator:
         """One more voter, or one less, than is wanted now."""
         world, rng = self.world, self.rng
         spare = [node_id for node_id in world.hosts if node_id not in self.wanted]
-        if len(self.wanted) >= VOTERS_MAX or (len(self.wanted) > 2 and rng.random() < 0.5):
+        if len(self.wanted) >= VOTERS_MAX or (len(self.wanted) > 1 and rng.random() < 0.5):
             node_id = rng.choice(sorted(self.wanted))
             self.wanted.discard(node_id)
             return f"controller {node_id} shall vote no more"
@@ -78,9 +78,18 @@ class Operator:
             self._ask(
                 host, lambda controller, done: controller.add_voter(key, f"c{key.node_id}:1", done), f"adds voter {key}"
             )
-        elif len(voters) > 2 and self._all_alive(voters):
-            key = rng.choice(voters.keys)
+        elif len(voters) > 1 and self._all_alive(voters):
+            key = host.key if rng.random() < 0.4 else rng.choice(voters.keys)
+            self.wanted.discard(key.node_id)
             self._ask(host, lambda controller, done: controller.remove_voter(key, done), f"removes voter {key}")
+
+    def may_remove(self, host: ControllerHost) -> bool:
+        return host.controller is not None and self._all_alive(host.controller.voters)
+
+    def remove_now(self, host: ControllerHost, key: ReplicaKey) -> None:
+        """Has a leader remove a voter, whatever else is going on."""
+        self.wanted.discard(key.node_id)
+        self._ask(host, lambda controller, done: controller.remove_voter(key, done), f"removes voter {key}")
 
     @property
     def is_waiting(self) -> bool:

@@ -53,6 +53,9 @@ OTHERS: dict[str, float] = {
     "deposed_unaware": 0.9,
     "cut_voters": 0.8,
     "transfer_lost": 0.5,
+    "removed_and_gone": 0.5,
+    "unwritten": 0.5,
+    "deaf_leader": 0.5,
     "restart_all": 0.4,
 }
 KINDS: dict[str, float] = {**REQUIRED, **OTHERS}
@@ -129,7 +132,7 @@ def make_plan(seed: int) -> Plan:
     noisy = [period for period in periods if not period.is_quiet]
     return Plan(
         seed=seed,
-        voters=rng.choice([3, 3, 3, 3, 4, 5, 5]),
+        voters=rng.choice([1, 2, 3, 3, 3, 3, 3, 3, 3, 3, 4, 4, 5, 5, 5]),
         brokers=rng.choice([3, 3, 3, 4]),
         clients=rng.choice([2, 3, 3, 4]),
         rest_ms=rng.choice([120.0, 180.0, 250.0]),

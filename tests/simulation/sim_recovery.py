@@ -52,7 +52,26 @@ class Recovery:
         self._calm_looks = self._calm_looks + 1 if self._is_calm() else 0
         if self._calm_looks * _LOOK_MS >= CALM_MS:
             world.calm_since_ms = world.now_ms
+            world.has_flapped = False
+            if world.rng.random() < 0.6:
+                world.scheduler.after(world.rng.uniform(50.0, 500.0), self._flap)
         world.scheduler.after(_LOOK_MS, self._look)
+
+    def _flap(self) -> None:
+        """A connection breaks and is made anew at once: whoever lost its leader so must not depose it (9.6)."""
+        world = self.world
+        leader = world.leader()
+        followers = [host for host in world.up() if host is not leader]
+        if world.calm_since_ms is None or leader is None or not followers:
+            return
+        follower = world.rng.choice(followers)
+        world.has_flapped = True
+        world.count("state", "connection flapped in a calm time")
+        world.tell("fault", f"the connection between {leader.node_id} and {follower.node_id} breaks for a moment")
+        for one, other in ((leader, follower), (follower, leader)):
+            world.net.reset(one.node_id, other.node_id)
+            world.lose(one, other.key)
+        world.scheduler.after(1.0 + 30.0 * world.rng.random(), world.connect, leader, follower)
 
     def _is_calm(self) -> bool:
         """One leads, and everybody who votes follows it."""
@@ -122,7 +141,7 @@ class Recovery:
             client.is_resting = True
         began_ms, wrong = world.now_ms, "nothing was looked at"
         while world.now_ms - began_ms < RECOVERY_MS_MAX:
-            world.scheduler.run(world.now_ms + 100.0)
+            world.pass_until(world.now_ms + 100.0)
             self._replace_broken_disks()
             wrong = next(self._wrong(), "")
             if not wrong:
@@ -135,11 +154,11 @@ class Recovery:
             if world.now_ms - began_ms > RECOVERY_MS_MAX:
                 raise Violation("liveness", "a write is not acknowledged, though all seems well")
             world.clients[0].write_one()
-            world.scheduler.run(world.now_ms + 100.0)
+            world.pass_until(world.now_ms + 100.0)
         while wrong := next(self._wrong(), ""):
             if world.now_ms - began_ms > RECOVERY_MS_MAX:
                 raise Violation("liveness", f"after the last write: {wrong}")
-            world.scheduler.run(world.now_ms + 50.0)
+            world.pass_until(world.now_ms + 50.0)
         world.tell("fault", f"all is well, {world.now_ms - began_ms:.0f} ms after the last fault")
         self._compare_everything()
 

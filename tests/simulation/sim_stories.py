@@ -11,6 +11,7 @@ import random
 from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING
 
+from sim_checks import Violation
 from sim_clients import Read
 from sim_plan import Fault
 
@@ -282,10 +283,79 @@ def transfer_lost(world: World, rng: random.Random) -> Generator[float, None, No
     yield 400.0 + 300.0 * rng.random()
 
 
+def removed_and_gone(world: World, rng: random.Random) -> Generator[float, None, None]:
+    """4.2.2 of the thesis: a leader removes itself and dies; its log, which nobody else has, says that it is none."""
+    old = _leader(world)
+    if old is None or old.controller is None or len(old.voters()) < 2 or not world.operator.may_remove(old):
+        return
+    world.traps.append(
+        lambda host, message: (
+            host is old
+            and isinstance(message.body, AppendRequest)
+            and any(entry.kind is EntryKind.VOTERS for entry in message.body.entries)
+        )
+    )
+    world.operator.remove_now(old, old.key)
+    yield 15.0 + 60.0 * rng.random()
+    if old.is_up:
+        world.crash_now(old, Loss.NONE, down_ms=20.0)
+    yield 100.0 + 300.0 * rng.random()
+
+
+def unwritten(world: World, rng: random.Random) -> Generator[float, None, None]:
+    """etcd 14370: a leader's disk is late; a follower has an entry, too few others have; the power fails."""
+    old = _leader(world)
+    if old is None or old.is_slow:
+        return
+    others = [node for node in old.voters() if node != old.node_id]
+    some = rng.sample(others, len(others) // 2)
+    old.is_slow = True
+    world.traps.append(
+        lambda host, message: (
+            host is old
+            and isinstance(message.body, AppendRequest)
+            and message.to.node_id not in some
+            and bool(message.body.entries)
+        )
+    )
+    yield 60.0 + 200.0 * rng.random()
+    if old.is_up:
+        world.crash_now(old, Loss.ALL, down_ms=5.0)
+    old.is_slow = False
+    world.traps.clear()
+    cut = _links(world, some)
+    world.net.cut(cut)
+    yield 900.0
+    world.mend(cut)
+
+
+def deaf_leader(world: World, rng: random.Random) -> Generator[float, None, None]:
+    """6.2 of the thesis: a leader that is heard and hears nobody has to make room for another."""
+    old = _leader(world)
+    if old is None or old.controller is None or len(old.voters()) < 2 or not old.has_a_true_clock:
+        return
+    life, term = old.life, old.controller.term
+    was_touched = False
+    for _ in range(26):
+        cut = [(node, old.node_id) for node in world.hosts if node != old.node_id]
+        world.net.cut(cut)
+        yield 100.0
+        was_touched = was_touched or old.is_paused or not old.has_a_true_clock
+    controller = old.controller
+    if old.life == life and not was_touched and controller is not None and len(old.voters()) > 1:
+        if old.leads and controller.term == term:
+            raise Violation("check quorum", f"{old} has heard nobody for 2.6 s, and leads on in term {term} (T 6.2)")
+        world.count("state", "deaf leader gave way")
+    world.mend(cut)
+
+
 STORIES: dict[str, Story] = {
     "figure_8": figure_8,
     "vote_then_crash": vote_then_crash,
     "deposed_unaware": deposed_unaware,
     "cut_voters": cut_voters,
     "transfer_lost": transfer_lost,
+    "removed_and_gone": removed_and_gone,
+    "unwritten": unwritten,
+    "deaf_leader": deaf_leader,
 }

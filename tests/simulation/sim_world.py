@@ -16,8 +16,9 @@ from typing import Any, NamedTuple
 
 from sim_brokers import SimulatedBroker
 from sim_checks import SafetyChecks, Violation
-from sim_clients import AdminClient, marks_of
+from sim_clients import AdminClient, Read, marks_of
 from sim_controllers import ControllerHost, disk_identity
+from sim_movers import Movers
 from sim_operators import Operator
 from sim_plan import Fault, Plan
 from sim_stories import StoryTeller
@@ -44,6 +45,8 @@ from headrace_core.testing.scheduler import Scheduler
 
 #: Addresses: controllers have their node ids, brokers and clients come behind these.
 BROKER_ADDRESS, CLIENT_ADDRESS = 100, 200
+#: A schedule has about 6,000; one that has so many runs in circles.
+EVENTS_MAX = 150_000
 
 
 class _Stumbles(logging.Handler):
@@ -111,6 +114,8 @@ class World:
         self.is_healing = False
         #: Since when nobody may stand for election.
         self.calm_since_ms: float | None = None
+        #: A connection was broken in a calm time: its end may ask around, and depose nobody.
+        self.has_flapped = False
         self.mend_all: list[Callable[[], None]] = []
         self.story_teller = StoryTeller(self)
         self.disk_ms_range = plan.disk_ms
@@ -131,8 +136,7 @@ class World:
         self.brokers = [SimulatedBroker(self, number) for number in range(plan.brokers)]
         self.clients = [AdminClient(self, number) for number in range(plan.clients)]
         self.operator = Operator(self)
-        for host in first:
-            host.start()
+        self.movers = Movers(self)
 
     # -- who there is -------------------------------------------------------------------------------------------------
 
@@ -242,11 +246,19 @@ class World:
             self.tell(host, f"follows {leader} in term {term}")
         if role is Role.LEADER and was is not Role.LEADER:
             self.operator.leader_came(host)
-        if self.is_quiet and self.calm_since_ms is not None and role is Role.PROSPECTIVE:
+            self.scheduler.after(0.0, self._ask_a_new_leader, host)
+        stands = Role.CANDIDATE if self.has_flapped else Role.PROSPECTIVE
+        if self.is_quiet and self.calm_since_ms is not None and role is stands:
             raise Violation(
                 "calm",
                 f"{host} stands for election, {self.now_ms - self.calm_since_ms:.0f} ms after all was calm",
             )
+
+    def _ask_a_new_leader(self, host: ControllerHost) -> None:
+        """Somebody always asks for a read in the moment in which a leader does not know yet what is committed."""
+        if host.leads and host.controller is not None and not host.is_paused:
+            Read(self, lambda result: None, CLIENT_ADDRESS).act(host, host.controller)
+            host.wake()
 
     def disk_says(self, host: ControllerHost, what: str, value: Any) -> None:
         if what == "appends":
@@ -398,10 +410,19 @@ class World:
                 self.scheduler.at(period.to_ms, recovery.end_quiet)
         for fault in self.plan.faults:
             self.scheduler.at(fault.at_ms, faults.strike, fault)
-        for actor in (*self.brokers, *self.clients, self.operator):
+        for host in list(self.hosts.values()):
+            host.start()
+        for actor in (*self.brokers, *self.clients, self.operator, self.movers):
             actor.begin()
-        self.scheduler.run(self.plan.length_ms)
+        self.pass_until(self.plan.length_ms)
         recovery.prove()
+
+    def pass_until(self, at_ms: float) -> None:
+        """Time passes. Nobody may be so busy that it does not."""
+        scheduler = self.scheduler
+        while scheduler.run_one(at_ms):
+            if scheduler.events > EVENTS_MAX:
+                raise Violation("liveness", f"{EVENTS_MAX} events, and only {scheduler.now_ms:.0f} ms have passed")
 
     def fault_happened(self, fault: Fault, what: str) -> None:
         """A fault found something to strike."""

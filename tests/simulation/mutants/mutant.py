@@ -26,6 +26,8 @@ class Mutant:
     breaks: str
     owner: int
     patches: tuple[Patch, ...]
+    #: Which part of a schedule is run with it: the world of controllers, or the histories of brokers (sim_histories).
+    part: str = "world"
 
     @contextlib.contextmanager
     def applied(self) -> Iterator[None]:

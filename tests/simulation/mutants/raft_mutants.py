@@ -202,46 +202,6 @@ class StaysImpatient(RaftNode):
         self._was_lost = True
 
 
-class MixesTheSnapshotsOfTwoLeaders(RaftNode):
-    """7: one id, one state, and not the same bytes."""
-
-    def _on_snapshot(self, leader: ReplicaKey, request: SnapshotRequest) -> None:
-        super()._on_snapshot(leader, dataclasses.replace(request, term=0))
-
-
-class DoublesChunksWithEveryHeartbeat(RaftNode):
-    """etcd, a follower that is paused while it takes a snapshot in: the line fills up with what it was sent before."""
-
-    def _on_answer_to_leader(self, sender: ReplicaKey, body: Body) -> None:
-        progress = self.progress_of(sender)
-        if isinstance(body, HeartbeatResponse) and progress is not None:
-            progress.is_waiting = False
-        super()._on_answer_to_leader(sender, body)
-
-
-class ForgetsWhoFollows(RaftNode):
-    """KIP-595: observers follow whoever leads."""
-
-    def _become_leader(self) -> None:
-        self._observers.clear()
-        super()._become_leader()
-
-
-class ChangesVotersWhileItHandsOver(RaftNode):
-    """T 3.10: the next leader would begin with a change that is not committed, or be gone."""
-
-    def _check_taking(self) -> None:
-        self._check_leading()
-
-
-class GoesWithoutAnHeir(RaftNode):
-    """T 4.2.2, 3.10: a leader that is removed leaves a cluster without one, for a time-out."""
-
-    def _retire(self) -> None:
-        self._send_all()
-        self._become_follower(self.term)
-
-
 class NeverTellsAStaleLeader(RaftNode):
     """etcd: a replica that came back with a higher term can neither follow nor win."""
 
@@ -330,11 +290,6 @@ CLASSES: tuple[type[RaftNode], ...] = (
     StandsOnlyWhileItVotes,
     RaisesItsTermWhenItLosesTheLeader,
     StaysImpatient,
-    MixesTheSnapshotsOfTwoLeaders,
-    DoublesChunksWithEveryHeartbeat,
-    ForgetsWhoFollows,
-    ChangesVotersWhileItHandsOver,
-    GoesWithoutAnHeir,
     NeverTellsAStaleLeader,
     NeverDoubtsItself,
     NeverGoesBackToASnapshot,

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import cluster_rooms
 import raft_mutants
+import shell_mutants
 from mutant import Mutant
 
-MUTANTS: dict[str, Mutant] = {each.name: each for room in (raft_mutants,) for each in room.MUTANTS}
+MUTANTS: dict[str, Mutant] = {
+    each.name: each for room in (raft_mutants, shell_mutants, cluster_rooms) for each in room.MUTANTS
+}

@@ -43,6 +43,11 @@ class NodeClock:
             raise ValueError(f"a monotonic clock does not go back, by {ms} ms")
         self._base_ms += ms
 
+    @property
+    def rate(self) -> float:
+        """How many of its milliseconds pass in each one that passes."""
+        return self._rate
+
     def due_in_ms(self, monotonic_ms: float) -> float:
         """How much virtual time passes until this clock reads ``monotonic_ms``; 0 when it does already."""
         return max((monotonic_ms - self.monotonic_ms()) / self._rate, 0.0)

@@ -1,0 +1,21 @@
+"""The cluster's rules with one guard removed: written beside the rules' own tests (tests/unit/controller)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import cluster_mutants
+import ledger_mutants
+from mutant import Mutant, Patch
+
+
+def _of(room: Any, part: str) -> tuple[Mutant, ...]:
+    found = []
+    for each in room.MUTANTS:
+        patches: list[Patch] = []
+        each.break_it(lambda where, name, value, patches=patches: patches.append(Patch(where, name, value)))
+        found.append(Mutant(each.name, f"{each.source}: {each.removed}", 5, tuple(patches), part))
+    return tuple(found)
+
+
+MUTANTS = (*_of(cluster_mutants, "brokers"), *_of(ledger_mutants, "ledger"))

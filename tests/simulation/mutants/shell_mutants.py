@@ -1,0 +1,137 @@
+"""The controller's shell and storage with one guard removed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mutant import Mutant, Patch
+
+from headrace_controller import quorum_state, snapshots
+from headrace_controller.applying import Applier
+from headrace_controller.cluster.core import ClusterCore
+from headrace_controller.quorum_controller import QuorumController
+from headrace_controller.raft import Role
+from headrace_controller.snapshots import SnapshotJob, SnapshotStore
+from headrace_controller.storage import MetadataStorage
+from headrace_controller.waiting import Decisions, Outcome
+from headrace_core.log.files import FileSystem
+from headrace_core.log.partition_log import PartitionLog
+
+
+def _write_carelessly(fs: FileSystem, path: str, data: bytes) -> None:
+    """In place of a new file that is forced, renamed and forced again."""
+    file = fs.open(path, write=True, create=True)
+    file.truncate(0)
+    file.pwritev([data], 0)
+    file.close()
+
+
+def _flush(self: PartitionLog) -> int:
+    return self.log_end_offset
+
+
+def _truncate(self: MetadataStorage, offset: int) -> None:
+    return
+
+
+def _write_snapshot(self: SnapshotJob) -> None:
+    """All but the forced write."""
+    file = self._fs.open(self.temporary_path, write=True, create=True)
+    voters = snapshots.snapshot_voters(self.snapshot.voters)
+    for piece in snapshots.encode_snapshot(self._image, voters=voters, timestamp_ms=self._timestamp_ms):
+        file.pwritev([piece], self.size)
+        self.size += len(piece)
+    file.close()
+
+
+def _keep_speculating(self: ClusterCore) -> None:
+    return
+
+
+def _answer_at_once(self: Decisions, applied: int, log: Any) -> list[Outcome]:
+    outcomes = [Outcome(each.done, each.result) for each in self._waiting]
+    self._waiting.clear()
+    return outcomes
+
+
+_resign = QuorumController._resign_if_deposed
+
+
+def _refuse_what_was_appended(self: QuorumController) -> None:
+    if self._active_term >= 0 and not self.is_active:
+        self._outcomes += self._decisions.drop(self.not_controller())
+    _resign(self)
+
+
+_replay = Applier.replay
+
+
+def _apply_all(self: Applier, offset: int, *, at_once: bool = False) -> None:
+    _replay(self, max(offset, self._storage.log_end_offset), at_once=at_once)
+
+
+_activate = QuorumController._become_active_if_ready
+
+
+def _lead_at_once(self: QuorumController) -> None:
+    raft = self._raft
+    if self.is_active or raft.role is not Role.LEADER:
+        return
+    self._active_term = raft.term
+    self._has_caught_up = True
+    self._decider.lead(self._clock.monotonic_ms())
+    self._is_due = True
+
+
+def _accept_anything(self: SnapshotStore, job: SnapshotJob) -> None:
+    """A name that nobody forces: and what it stands for is trimmed."""
+    self._fs.rename(job.temporary_path, self.path(job.snapshot.place))
+    self.snapshots = sorted([*self.snapshots, job.snapshot], key=lambda each: each.place)
+
+
+def _mutant(name: str, breaks: str, *patches: Patch) -> Mutant:
+    return Mutant(name, breaks, 5, patches)
+
+
+MUTANTS = (
+    _mutant(
+        "AnswersBeforeTheDisk",
+        "unflushed page cache: 10 bytes truncated on one node lose data cluster-wide",
+        Patch(PartitionLog, "flush", _flush),
+    ),
+    _mutant(
+        "VoteInThePageCache",
+        "KIP-595, etcd 14370: vote and term durable before the reply",
+        Patch(quorum_state, "write_file_atomically", _write_carelessly),
+    ),
+    _mutant("TruncationForgotten", "KIP-101; Raft 5.3", Patch(MetadataStorage, "truncate", _truncate)),
+    _mutant(
+        "SnapshotInThePageCache",
+        "torn checkpoint: write, fsync, rename, fsync the directory",
+        Patch(SnapshotJob, "_write", _write_snapshot),
+    ),
+    _mutant(
+        "SnapshotWithoutAName",
+        "torn checkpoint: ... fsync the directory",
+        Patch(SnapshotStore, "accept", _accept_anything),
+    ),
+    _mutant(
+        "SpeculationSurvives",
+        "design 5: on resignation the speculation is dropped",
+        Patch(ClusterCore, "resign", _keep_speculating),
+    ),
+    _mutant(
+        "LeadsBeforeItKnows",
+        "T 6.4, 5.4.2: active once all is applied",
+        Patch(QuorumController, "_become_active_if_ready", _lead_at_once),
+    ),
+    _mutant("AnswersBeforeTheCommit", "promise 1; Raft 5.3", Patch(Decisions, "settle", _answer_at_once)),
+    _mutant(
+        "RefusesWhatMayHappen",
+        "promise 2: NotController means that nothing was done",
+        Patch(QuorumController, "_resign_if_deposed", _refuse_what_was_appended),
+    ),
+    _mutant("AppliesWhatIsNotCommitted", "5.4.3: only what is committed", Patch(Applier, "replay", _apply_all)),
+)
+
+assert _activate is not _lead_at_once
