@@ -27,7 +27,15 @@ from headrace_controller.cluster.ledger_requests import (
     RegisterCoordinator,
     UnregisterBroker,
 )
-from headrace_controller.cluster.requests import AlteredPartition, AlterPartition, CreateTopics, NewTopic, Request
+from headrace_controller.cluster.requests import (
+    AlteredPartition,
+    AlterPartition,
+    CreateTopics,
+    ElectionType,
+    ElectLeaders,
+    NewTopic,
+    Request,
+)
 from headrace_controller.quorum_controller import Answer, QuorumController
 from headrace_core.errors import HeadraceError
 from headrace_core.metadata import (
@@ -84,7 +92,7 @@ class Movers:
         return self.world.checks.latest
 
     def ask(self, request: Request, given: Callable[[MetadataImage, Any], None] | None = None) -> None:
-        """``given``: what the controller answers, when it does, and the reference image of then."""
+        """``given``: the reference image that it was decided on, and what the controller answers."""
         host = self.world.leader() if self.rng.random() < 0.8 else None
         target = host.node_id if host is not None else self.rng.choice(list(self.world.hosts))
         self.world.calls.send(MOVERS_ADDRESS, target, _Question(self, request, given))
@@ -97,8 +105,16 @@ class Movers:
             self._alter_isr()
             return
         act = self.rng.choices(
-            (self._reassign, self._alter_isr, self._drain, self._want_ids, self._make_shards, self._stranger),
-            weights=(3, 6, 1, 3, 1, 1),
+            (
+                self._reassign,
+                self._alter_isr,
+                self._drain,
+                self._want_ids,
+                self._make_shards,
+                self._stranger,
+                self._elect,
+            ),
+            weights=(3, 6, 1, 3, 1, 1, 2),
         )[0]
         act()
 
@@ -178,6 +194,10 @@ class Movers:
         if missing:
             self.ask(CreateTopics((NewTopic(name=missing[0], partitions=5, replication_factor=1),)))
 
+    def _elect(self) -> None:
+        """The preferred leaders, wherever they may lead."""
+        self.ask(ElectLeaders(ElectionType.PREFERRED))
+
     def _stranger(self) -> None:
         """A controller of an older version."""
         old = (FeatureRange(METADATA_VERSION_FEATURE, 1, 1),)
@@ -211,6 +231,9 @@ class SimulatedCoordinator:
         if not self.movers.world.is_healing and rng.random() < 0.02:  # it dies, or stands still for too long
             self.life += 1
             scheduler.after(rng.choice((50.0, 600.0, 4_000.0)), self._start)
+            if self.identity is not None:
+                for delay_ms in (300.0, 1_500.0, 5_000.0):  # or it only stood still, and goes on
+                    scheduler.after(delay_ms, self._haunt, self.identity)
             return
         if self.identity is None:
             wanted = 7 + self.number if self.number else -1
@@ -228,8 +251,8 @@ class SimulatedCoordinator:
         asked = self.identity
 
         def given(image: MetadataImage, result: Any) -> None:
-            if asked is not None and isinstance(result, CoordinatorHeartbeatReply):
-                self.movers.world.count("state", "coordinator answered")
+            if asked is not None:
+                self._judge(asked, image, result)
             if life != self.life:
                 return
             if isinstance(result, CoordinatorRegistered):
@@ -240,6 +263,17 @@ class SimulatedCoordinator:
         self.movers.ask(request, given)
         delay_ms = HEARTBEAT_MS * (0.8 + 0.4 * rng.random())
         scheduler.after(delay_ms, lambda: self._beat(life, wants_shutdown=wants_shutdown))
+
+    def _haunt(self, who: CoordinatorRegistered) -> None:
+        """A former life speaks."""
+        request = CoordinatorHeartbeat(who.coordinator_id, who.coordinator_epoch)
+        self.movers.ask(request, lambda image, result: self._judge(who, image, result))
+
+    def _judge(self, who: CoordinatorRegistered, image: MetadataImage, result: Any) -> None:
+        if isinstance(result, CoordinatorHeartbeatReply):
+            self.movers.world.count("state", "coordinator answered")
+            if not result.should_shutdown:
+                _blame(self.movers.promises.answered(image, who.coordinator_id, who.coordinator_epoch))
 
 
 class _Question:
@@ -257,10 +291,14 @@ class _Question:
         def done(result: Any) -> None:
             if isinstance(result, HeadraceError) and result.code == "UNKNOWN_SERVER_ERROR":
                 raise Violation("answers", f"{self.request}: {result.message}")
-            reply = result.reply if isinstance(result, Answer) else result
-            if self.given is not None:
-                given = self.given
-                world.when_checked(lambda: given(world.checks.latest, reply))
+            given = self.given
+            if given is None:
+                return
+            if isinstance(result, Answer):  # judged by what it was decided on
+                reference, at = world.checks.reference, result.metadata_offset
+                world.when_checked(lambda: given(reference.get(at, world.checks.latest), result.reply))
+            else:
+                world.when_checked(lambda: given(world.checks.latest, result))
 
         host.guarded(lambda: controller.submit(self.request, done))
 
