@@ -489,6 +489,9 @@ def test_a_snapshot_that_was_overtaken_by_one_from_the_leader_is_dropped(rng: ra
     job.run()
     assert voter.storage.finish_snapshot(job) is None
     assert parts(voter.fs) == []
+    assert [path for path in voter.fs.files() if path.endswith(".checkpoint")] == [
+        path_of(leaders.snapshot_id(leaders.end))
+    ]
     assert voter.model.wrong(voter.storage, leaders.end) is None
 
 
