@@ -136,6 +136,11 @@ def timed(action: Callable[[], Any]) -> tuple[float, Any]:
     return time.perf_counter() - begun, found
 
 
+def cpu(name: str, begun: float) -> dict[str, float]:
+    """The processor time of this process since ``begun``: what a busy machine does not change."""
+    return {f"{name}_cpu_s": time.process_time() - begun}
+
+
 def rss() -> float:
     gc.collect()
     return rss_mib(os.getpid())
@@ -160,7 +165,9 @@ def create(root: Path, partitions: int, per_topic: int) -> dict[str, float]:
         )
         for first in range(0, topics, step)
     ]
+    begun = time.process_time()
     times = [timed(lambda request=request: bench.ask(request))[0] for request in requests]
+    used = cpu("create", begun)
     image = bench.core.committed
     if image.partition_count() != partitions:
         raise RuntimeError(f"{image.partition_count()} partitions instead of {partitions}")
@@ -170,6 +177,7 @@ def create(root: Path, partitions: int, per_topic: int) -> dict[str, float]:
         "log_mib": sum(path.stat().st_size for path in root.glob("*/*.log")) / 2**20,
         "image_rss_mib": rss() - before,
     }
+    found |= used
     found |= asyncio.run(snapshot(bench))
     found["decide_us"] = single_decisions(bench)
     found["fence_ms"], found["fence_records"] = fence_one(bench)
@@ -239,8 +247,10 @@ def load(root: Path) -> dict[str, float]:
             image = image.apply(batch.records, batch.next_offset, batch.epoch)
         return storage, image
 
+    begun = time.process_time()
     taken, (storage, image) = timed(start)
-    found = {"load_s": taken, "load_rss_mib": rss() - before, "load_peak_rss_mib": peak_rss_mib(os.getpid())}
+    used = cpu("load", begun)
+    found = {"load_s": taken, **used, "load_rss_mib": rss() - before, "load_peak_rss_mib": peak_rss_mib(os.getpid())}
     partitions = image.partition_count()
     storage.close()
     return found | {"partitions": float(partitions)}
@@ -256,8 +266,10 @@ def follow(root: Path) -> dict[str, float]:
             image, _ = image.apply_with_delta(batch.records, batch.next_offset, batch.epoch)
         return image
 
+    begun = time.process_time()
     taken, image = timed(apply_all)
-    found = {"follow_s": taken, "follow_rss_mib": rss() - before, "partitions": float(image.partition_count())}
+    used = cpu("follow", begun)
+    found = {"follow_s": taken, **used, "follow_rss_mib": rss() - before, "partitions": float(image.partition_count())}
     storage.close()
     return found
 
