@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from sim_brokers import SimulatedBroker
 from sim_checks import SafetyChecks, Violation
 from sim_clients import AdminClient, Read, marks_of
+from sim_cluster import ClusterWatch
 from sim_controllers import ControllerHost, disk_identity
 from sim_movers import Movers
 from sim_operators import Operator
@@ -137,6 +138,7 @@ class World:
         self.clients = [AdminClient(self, number) for number in range(plan.clients)]
         self.operator = Operator(self)
         self.movers = Movers(self)
+        self.watch = ClusterWatch(self)
 
     # -- who there is -------------------------------------------------------------------------------------------------
 
