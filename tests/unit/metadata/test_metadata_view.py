@@ -101,6 +101,22 @@ def test_a_fenced_broker_is_offline_and_a_leaderless_partition_says_so() -> None
     assert (partition.leader_id, partition.error.code) == (-1, common_pb2.ERROR_CODE_LEADER_NOT_AVAILABLE)
 
 
+def test_a_leaderless_partition_says_for_whom_it_waits() -> None:
+    view, image = MetadataView(), some_image()
+
+    def told(epoch: int, **fields: tuple[int, ...]) -> tuple[str, list[int], list[int]]:
+        nonlocal image
+        image = then(image, PartitionChangeRecord(A, 0, epoch, leader=-1, leader_epoch=3 + epoch, isr=(), **fields))
+        partition = answer(view, image, "t").topics[0].partitions[0]
+        return partition.error.message, list(partition.eligible_leader_replicas), list(partition.last_known_elr)
+
+    message, eligible, last_known = told(1, elr=(1, 2), last_known_elr=(1,))
+    assert "it waits for broker 1 or 2" in message
+    assert (eligible, last_known) == ([1, 2], [1])
+    assert "it waits for broker 1" in told(2, elr=())[0]
+    assert "an unclean election" in told(3, last_known_elr=())[0]
+
+
 def test_a_replica_in_an_offline_directory_is_offline_although_its_broker_serves() -> None:
     view, image = MetadataView(), some_image()
     image = then(image, PartitionChangeRecord(A, 0, 1, directories=(b"\1" * 16, b"\2" * 16)))

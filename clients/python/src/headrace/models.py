@@ -65,7 +65,9 @@ class CreatedTopic:
 
 @dataclass(frozen=True, slots=True)
 class PartitionDescription:
-    """One partition; ``leader`` is -1 while there is none."""
+    """One partition; ``leader`` is -1 while there is none. ``elr``: replicas that left the ISR with every committed
+    record (KIP-966), for which a partition without a leader waits; ``last_known_elr``: who led last, while nobody does.
+    """
 
     partition: int
     leader: int
@@ -73,6 +75,8 @@ class PartitionDescription:
     replicas: tuple[int, ...]
     isr: tuple[int, ...]
     offline_replicas: tuple[int, ...] = ()
+    elr: tuple[int, ...] = ()
+    last_known_elr: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -156,7 +156,7 @@ def _partition_message(
     """``image`` None: every replica works."""
     error = None
     if partition.leader == NO_LEADER:
-        error = LeaderNotAvailableError(f"partition {number} has no leader: no in-sync replica works")
+        error = LeaderNotAvailableError(f"partition {number} has no leader: it waits for {_awaited(partition)}")
     message = metadata_pb2.PartitionMetadata(
         error=error_to_proto(error),
         partition=number,
@@ -164,10 +164,18 @@ def _partition_message(
         leader_epoch=partition.leader_epoch,
         replicas=partition.replicas,
         isr=partition.isr,
+        eligible_leader_replicas=partition.elr,
+        last_known_elr=partition.last_known_elr,
     )
     if image is not None:
         message.offline_replicas.extend(each for each in partition.replicas if _is_offline(image, partition, each))
     return message
+
+
+def _awaited(partition: PartitionImage) -> str:
+    """For whom a partition without a leader waits."""
+    brokers = partition.elr or partition.isr or partition.last_known_elr
+    return f"broker {' or '.join(map(str, brokers))}" if brokers else "an unclean election: nobody has all its records"
 
 
 def _is_offline(image: MetadataImage, partition: PartitionImage, broker_id: int) -> bool:

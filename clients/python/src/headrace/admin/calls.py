@@ -139,6 +139,8 @@ class AdminCalls:
                         tuple(part.replicas),
                         tuple(part.isr),
                         tuple(part.offline_replicas),
+                        tuple(part.eligible_leader_replicas),
+                        tuple(part.last_known_elr),
                     )
                     for part in sorted(item.partitions, key=lambda part: part.partition)
                 ),

@@ -119,6 +119,8 @@ def describe(name: _Name, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, output: Outp
             "replicas": list(each.replicas),
             "isr": list(each.isr),
             "offline_replicas": list(each.offline_replicas),
+            "elr": list(each.elr),
+            "last_known_elr": list(each.last_known_elr),
         }
         for each in topic.partitions
     ]
@@ -127,7 +129,8 @@ def describe(name: _Name, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, output: Outp
         return
     settings = ", ".join(f"{key}={value}" for key, value in sorted(config.items())) or "nothing set"
     print(f"{name}  id {_id(topic.topic_id)}  {len(partitions)} partitions  config: {settings}\n", flush=True)
-    columns = ("partition", "leader", "leader_epoch", "replicas", "isr", "offline_replicas")
+    columns = ["partition", "leader", "leader_epoch", "replicas", "isr", "offline_replicas"]
+    columns += [each for each in ("elr", "last_known_elr") if any(row[each] for row in partitions)]
     print_table(
         [column.upper().replace("_", " ") for column in columns],
         [[_cell(row[column]) for column in columns] for row in partitions],
