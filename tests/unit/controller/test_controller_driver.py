@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 
 import pytest
 from controller_world import formatted, live_broker, running
 
 from headrace_controller.cluster.requests import CreateTopics, FenceSilentBrokers, NewTopic
+from headrace_controller.raft import HeartbeatResponse, Message, ReplicaKey
 from headrace_core.errors import (
+    CorruptLogError,
     DuplicateBrokerRegistrationError,
+    HeadraceError,
     RequestTimedOutError,
     ServerShuttingDownError,
     UnknownServerError,
@@ -186,3 +190,53 @@ def test_a_broker_that_restarted_together_with_the_controller_registers_at_once(
                 await live_broker(driver, life=2)
 
     asyncio.run(work())
+
+
+def test_rot_that_is_met_while_a_message_is_answered_ends_the_process_and_says_what_to_do() -> None:
+    """It is met in the middle of somebody else's stream, whose handler must not swallow it."""
+
+    def rotten(message: Message) -> None:
+        raise CorruptLogError("offset 7: CRC-32C is wrong")
+
+    async def work() -> None:
+        async with running(formatted()) as driver:
+            await live_broker(driver)
+            driver.controller.receive = rotten  # type: ignore[method-assign]
+            driver.receive(Message(ReplicaKey(2), driver.controller.key, HeartbeatResponse(1, 1)))
+            asked = asyncio.create_task(driver.ask(topic("t")))
+            with pytest.raises(HeadraceError, match="has stopped"):
+                await asked
+
+    with pytest.raises(CorruptLogError, match=r"offset 7.*must not go on.*headrace quorum"):
+        asyncio.run(work())
+
+
+def test_who_asks_while_the_disk_is_busy_shares_the_next_turn() -> None:
+    """The loop goes on while the log is flushed, so that requests gather."""
+    fs = formatted()
+    release, busy = threading.Event(), threading.Event()
+
+    async def work() -> int:
+        async with running(fs) as driver:
+            await live_broker(driver)
+            persist = driver.controller.persist
+
+            def slow() -> None:
+                busy.set()
+                assert release.wait(20)
+                persist()
+
+            driver.controller.persist = slow  # type: ignore[method-assign]
+            first = asyncio.create_task(driver.ask(topic("first")))
+            async with asyncio.timeout(20):
+                while not busy.is_set():  # noqa: ASYNC110
+                    await asyncio.sleep(0)
+            before = sum(entry.operation == "sync" for entry in fs.trace)
+            others = [asyncio.create_task(driver.ask(topic(f"t{number}"))) for number in range(50)]
+            for _ in range(5):
+                await asyncio.sleep(0)
+            release.set()
+            await asyncio.gather(first, *others)
+            return sum(entry.operation == "sync" for entry in fs.trace) - before
+
+    assert asyncio.run(work()) == 2
