@@ -204,6 +204,30 @@ def test_any_story(rng: random.Random) -> None:
     assert set(done) == {"append", "truncate", "snapshot", "install", "crash", "vote"}
 
 
+def test_entries_of_many_blocks_any_of_which_may_have_reached_the_disk(
+    rng: random.Random, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What an ordinary power loss leaves of a large append is cut, and never taken for damage."""
+    small_segments(monkeypatch, 60_000)
+    torn = 0
+    for _ in range(12):
+        voter = Voter.new()
+        voter.append(history(rng, 2))
+        at = voter.model.end
+        some = [setting(80, at + number, rng.choice((1, 50, 3_000, 9_000))) for number in range(9)]
+
+        def look(operation: TraceEntry, voter: Voter = voter) -> None:
+            nonlocal torn
+            if operation.operation == "sync" and operation.path.endswith(".log"):
+                for loss in (Loss.BLOCKS, Loss.PREFIX) * 15:
+                    check(voter.fs.crash_clone(rng, loss), voter, f"{voter.doing}, losing {loss.value}")
+                    torn += 1
+
+        voter.fs.on_operation = look
+        voter.append(some)
+    assert torn >= 12 * 30
+
+
 def test_two_voters_with_the_same_entries_have_the_same_bytes(rng: random.Random) -> None:
     """However the entries came: alone or together, over a log that was cut, with restarts between."""
     entries = history(rng, 20)
