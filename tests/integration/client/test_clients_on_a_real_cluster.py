@@ -104,6 +104,9 @@ def test_topics_are_created_described_grown_and_deleted(bootstrap: str) -> None:
         cluster = admin.describe_cluster()
         assert cluster.cluster_id
         assert cluster.brokers[0].address == bootstrap
+        assert cluster.controller_id in [each.controller_id for each in cluster.controllers]
+        assert cluster.metadata_lag_ms is not None
+        assert cluster.metadata_lag_ms < 30_000
 
 
 def test_failures_of_several_topics_are_all_named(bootstrap: str, topic: str) -> None:

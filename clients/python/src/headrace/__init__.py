@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from .models import ConfigEntry as ConfigEntry
     from .models import ConfigResource as ConfigResource
     from .models import ConfigSynonym as ConfigSynonym
+    from .models import ControllerInfo as ControllerInfo
     from .models import CreatedTopic as CreatedTopic
     from .models import LogDirDescription as LogDirDescription
     from .models import ManyMetadata as ManyMetadata
@@ -67,6 +68,7 @@ _HOMES = {
     "AsyncRecordFuture": ".producer",
     "BrokerInfo": ".models",
     "ClusterDescription": ".models",
+    "ControllerInfo": ".models",
     "ConfigEntry": ".models",
     "ConfigResource": ".models",
     "ConfigSynonym": ".models",
@@ -113,6 +115,7 @@ __all__ = [
     "ConfigSynonym",
     "Consumer",
     "ConsumerRecord",
+    "ControllerInfo",
     "CreatedTopic",
     "HeadraceError",
     "LocalCluster",

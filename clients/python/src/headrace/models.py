@@ -106,12 +106,24 @@ class BrokerInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class ControllerInfo:
+    """A controller that votes, and its internal listener (which clients do not use)."""
+
+    controller_id: int
+    host: str
+    port: int
+
+
+@dataclass(frozen=True, slots=True)
 class ClusterDescription:
-    """The cluster as the answering node knows it."""
+    """The cluster as the answering node knows it. ``metadata_lag_ms``: how old that may be at most, by that node's own
+    clock; None: it does not know."""
 
     cluster_id: str
     controller_id: int
     brokers: tuple[BrokerInfo, ...]
+    controllers: tuple[ControllerInfo, ...] = ()
+    metadata_lag_ms: int | None = None
 
 
 class ConfigResource(NamedTuple):

@@ -21,7 +21,9 @@ from ..engine.client import Engine
 from ..engine.connections import call
 from ..engine.io_thread import closed_error, forget, forked_error, register
 from ..models import (
+    BrokerInfo,
     ClusterDescription,
+    ControllerInfo,
     CreatedTopic,
     NewTopic,
     PartitionDescription,
@@ -150,10 +152,17 @@ class AdminCalls:
         ]
 
     async def describe_cluster(self, timeout: float | None) -> ClusterDescription:
-        await self._metadata(timeout)
-        snapshot = self.engine.metadata.snapshot
-        brokers = tuple(sorted(snapshot.brokers.values(), key=lambda broker: broker.broker_id))
-        return ClusterDescription(snapshot.cluster_id, snapshot.controller, brokers)
+        answer = await self._metadata(timeout)
+        return ClusterDescription(
+            cluster_id=answer.cluster_id,
+            controller_id=answer.controller_id,
+            brokers=tuple(
+                BrokerInfo(item.broker_id, item.host, item.port, item.rack, item.fenced)
+                for item in sorted(answer.brokers, key=lambda broker: broker.broker_id)
+            ),
+            controllers=tuple(ControllerInfo(item.controller_id, item.host, item.port) for item in answer.controllers),
+            metadata_lag_ms=answer.metadata_lag_ms if answer.HasField("metadata_lag_ms") else None,
+        )
 
     async def _metadata(self, timeout: float | None, **fields: Any) -> Any:
         request = metadata_pb2.MetadataRequest(min_metadata_offset=self.written_offset, **fields)

@@ -20,7 +20,7 @@ def _group() -> None:
 
 
 def describe(bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, output: Output = OutputFormat.TEXT) -> None:
-    """Show the cluster's id, its active controller and its brokers.
+    """Show the cluster's id, its controllers and brokers, and how old that may be on the node that answers.
 
     \b
     Examples:
@@ -34,9 +34,24 @@ def describe(bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, output: Output = OutputFo
         for each in cluster.brokers
     ]
     if output is OutputFormat.JSON:
-        print_json({"cluster_id": cluster.cluster_id, "controller_id": cluster.controller_id, "brokers": brokers})
+        print_json(
+            {
+                "cluster_id": cluster.cluster_id,
+                "controller_id": cluster.controller_id,
+                "controllers": [
+                    {"id": each.controller_id, "address": f"{each.host}:{each.port}"} for each in cluster.controllers
+                ],
+                "metadata_lag_ms": cluster.metadata_lag_ms,
+                "brokers": brokers,
+            }
+        )
         return
-    print(f"cluster {cluster.cluster_id}, active controller {cluster.controller_id}\n", flush=True)
+    voters = ", ".join(str(each.controller_id) for each in cluster.controllers) or "-"
+    age = "not known" if cluster.metadata_lag_ms is None else f"at most {cluster.metadata_lag_ms} ms old"
+    print(
+        f"cluster {cluster.cluster_id}, active controller {cluster.controller_id} of {voters}; this is {age}\n",
+        flush=True,
+    )
     print_table(
         ("BROKER", "ADDRESS", "RACK", "STATE"),
         [
