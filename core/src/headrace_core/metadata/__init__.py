@@ -4,16 +4,8 @@ Services only: this room needs msgspec, which the SDK does not install. ``codec`
 """
 
 from .delta import MetadataDelta
-from .image import (
-    EMPTY_IMAGE,
-    BrokerImage,
-    BrokerLoad,
-    ConfigResource,
-    ImageBuilder,
-    MetadataImage,
-    PartitionImage,
-    TopicImage,
-)
+from .entities import BrokerImage, BrokerLoad, ConfigResource, PartitionImage, TopicImage
+from .image import EMPTY_IMAGE, ImageBuilder, MetadataImage
 from .ledger import ControllerImage, CoordinatorImage, Ledger, QueuedReassignment, ShardImage, Throttle
 from .records import (
     LOST_DIRECTORY,

@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 
+from .entities import ConfigResource, TopicImage
 from .sorted_map import SortedMap
 
 if TYPE_CHECKING:
-    from .image import ConfigResource, MetadataImage, TopicImage
+    from .image import MetadataImage
 
 
 K = TypeVar("K")

@@ -22,18 +22,17 @@ import msgspec
 
 from ..errors import CorruptLogError, UnsupportedVersionError
 from .delta import MetadataDelta
+from .entities import BrokerImage, BrokerLoad, ConfigResource, PartitionImage, TopicImage
 from .ledger import EMPTY_LEDGER, LEDGER_RECORDS, Ledger, LedgerBuilder
 from .records import (
     METADATA_VERSION_FEATURE,
     UNASSIGNED_DIRECTORY,
     BrokerChangeRecord,
     BrokerDrainRecord,
-    BrokerEndpoint,
     ClusterRecord,
     ConfigRecord,
     ConfigResourceType,
     FeatureLevelRecord,
-    FeatureRange,
     MetadataRecord,
     PartitionChangeRecord,
     PartitionRecord,
@@ -44,97 +43,7 @@ from .records import (
 )
 from .sorted_map import SortedMap
 
-#: What a configuration entry belongs to: (type, name).
-ConfigResource = tuple[ConfigResourceType, str]
-
 _NO_CONFIG: Mapping[str, str] = {}
-
-
-class BrokerImage(msgspec.Struct, frozen=True):
-    """A registered broker. It is *active*, may lead and take new replicas, when neither fenced nor shutting down.
-
-    ``directory_ids``: what it registered with; ``offline_directories``: those of them, and of earlier lives, that have
-    failed or are gone. ``draining``: it is being emptied, so it gets no new replicas. ``default_log_flush`` and
-    ``unsettled`` are said at RegisterBrokerRecord."""
-
-    broker_id: int
-    broker_epoch: int
-    incarnation_id: bytes
-    directory_ids: tuple[bytes, ...]
-    endpoints: tuple[BrokerEndpoint, ...]
-    rack: str | None
-    fenced: bool
-    in_controlled_shutdown: bool
-    offline_directories: tuple[bytes, ...] = ()
-    draining: bool = False
-    features: tuple[FeatureRange, ...] = ()
-    default_log_flush: str = ""
-    unsettled: bool = False
-
-    @property
-    def active(self) -> bool:
-        return not (self.fenced or self.in_controlled_shutdown)
-
-    @property
-    def online_directories(self) -> tuple[bytes, ...]:
-        return tuple(each for each in self.directory_ids if each not in self.offline_directories)
-
-    def has_online(self, directory: bytes) -> bool:
-        """Can a replica in ``directory`` be used? One that is not assigned yet is believed to be well (KIP-858)."""
-        if directory == UNASSIGNED_DIRECTORY:
-            return True
-        return directory in self.directory_ids and directory not in self.offline_directories
-
-    def endpoint(self, listener: str) -> BrokerEndpoint | None:
-        """Where the broker listens under this name, or None."""
-        return next((endpoint for endpoint in self.endpoints if endpoint.listener == listener), None)
-
-
-class PartitionImage(msgspec.Struct, frozen=True, gc=False):
-    """A partition's state. ``replicas[0]`` is the preferred leader; ``leader`` is -1 while there is none.
-
-    ``directories`` is parallel to ``replicas``: each one's directory id, or UNASSIGNED_DIRECTORY. What the last five
-    fields mean is said at PartitionRecord."""
-
-    replicas: tuple[int, ...]
-    isr: tuple[int, ...]
-    leader: int
-    leader_epoch: int
-    partition_epoch: int
-    directories: tuple[bytes, ...]
-    elr: tuple[int, ...] = ()
-    last_known_elr: tuple[int, ...] = ()
-    adding: tuple[int, ...] = ()
-    removing: tuple[int, ...] = ()
-    recovering: bool = False
-
-    def directory_of(self, broker_id: int) -> bytes:
-        """The directory of a broker's replica; UNASSIGNED_DIRECTORY also when it has none of this partition."""
-        if broker_id not in self.replicas:
-            return UNASSIGNED_DIRECTORY
-        return self.directories[self.replicas.index(broker_id)]
-
-
-class TopicImage(msgspec.Struct, frozen=True, gc=False):
-    """A topic; ``partitions`` is indexed by partition number. ``flush_weakened``: its own log.flush was ever another
-    one than ``commit``, so what was acknowledged may not be on the disk (KIP-966)."""
-
-    name: str
-    topic_id: bytes
-    partitions: tuple[PartitionImage, ...]
-    flush_weakened: bool = False
-
-    @property
-    def replication_factor(self) -> int:
-        """Of its first partition, once a reassignment that is under way is done."""
-        return len(self.partitions[0].replicas) - len(self.partitions[0].removing) if self.partitions else 0
-
-
-class BrokerLoad(msgspec.Struct, frozen=True):
-    """How much a broker has been given: what placement balances."""
-
-    replicas: int = 0
-    preferred_leaders: int = 0
 
 
 @dataclass(frozen=True, slots=True)

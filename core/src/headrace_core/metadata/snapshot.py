@@ -40,7 +40,8 @@ from .control_records import (
     snapshot_footer,
     snapshot_header,
 )
-from .image import EMPTY_IMAGE, BrokerImage, ImageBuilder, MetadataImage, TopicImage
+from .entities import BrokerImage, TopicImage
+from .image import EMPTY_IMAGE, ImageBuilder, MetadataImage
 from .ledger import ledger_records
 from .records import (
     BrokerChangeRecord,
