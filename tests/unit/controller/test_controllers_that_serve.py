@@ -114,9 +114,9 @@ def test_a_leader_that_stops_hands_over_and_writes_go_on_without_an_election_tim
             await health_is(each, True)
         await leader.describe_once(lambda quorum: all(each.lag == 0 for each in quorum.voters))
         loop = asyncio.get_running_loop()
+        began = loop.time()
         stopping = asyncio.create_task(leader.stop())
         await others[0].describe_once(lambda quorum: quorum.leader_id not in (-1, leader.node_id))
-        began = loop.time()
         await set_to(others[0], 5_000)
         assert loop.time() - began < 1.0, "somebody waited for a time-out"
         await stopping
