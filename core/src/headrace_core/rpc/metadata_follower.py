@@ -66,6 +66,8 @@ _VOUCH_TIMEOUT_S = 2.5
 _SILENCE_S = 2.0
 #: A controller that gets neither a barrier nor records for so long may be cut off: perhaps another one is not.
 _UNVOUCHED_S = 3.0
+#: A connection that lasted so long was none in vain.
+_WORKED_MS = 1_000
 #: Kafka's metadata.log.max.record.bytes.between.snapshots and metadata.log.max.snapshot.interval.ms.
 SAVE_AFTER_BYTES = 20 * 1024 * 1024
 SAVE_AFTER_MS = 3_600_000
@@ -148,7 +150,7 @@ class MetadataFollower:
                 outage.failed(address, error)
             finally:
                 await channel.close()
-            if self._connected_ms:
+            if self._connected_ms and self._clock.monotonic_ms() - self._connected_ms > _WORKED_MS:
                 backoff.reset()
                 in_vain = 0
             in_vain += 1
