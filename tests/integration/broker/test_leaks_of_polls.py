@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from broker_world import Cluster, batch, fetch_partition, fetch_request, produce_partition, produce_request, until
 
-from headrace_protos.v1 import fetch_pb2_grpc, produce_pb2_grpc
+from headrace_protos.v1 import fetch_pb2_grpc, metadata_pb2, produce_pb2_grpc
 
 FULL = os.environ.get("HEADRACE_FULL") == "1"
 MIB = 1024 * 1024
@@ -129,4 +129,23 @@ def test_streams_dropped_in_the_midst_of_bulk_leave_nothing_behind(make_cluster,
         writing.drop()
         if number == max(rounds // 10, 200):  # buffers have reached their size by then
             before = Use(cluster)
+    check(cluster, before, growth_max_mib)
+
+
+@counts(1_500, 20_000)
+@pytest.mark.timeout(600)
+def test_watches_of_the_metadata_that_are_dropped_leave_nothing_behind(make_cluster, rounds, growth_max_mib):
+    """The call's own task does not write: gRPC would lose the memory of what it writes when it is cancelled."""
+    cluster = make_cluster()
+    cluster.topic("wide", 500)
+    request = metadata_pb2.MetadataRequest(all_topics=True)
+    before = None
+    for number in range(rounds):
+        if number == rounds // 10:
+            before = Use(cluster)
+        call = cluster.metadata.WatchMetadata(request, timeout=60)
+        if number % 2:
+            assert len(next(call).topics) == 1
+        call.cancel()
+    assert cluster.metadata.GetMetadata(request, timeout=60).metadata_offset
     check(cluster, before, growth_max_mib)
