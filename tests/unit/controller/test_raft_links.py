@@ -250,6 +250,25 @@ def test_a_voter_that_has_moved_tells_where_it_is() -> None:
     run(test)
 
 
+def test_a_voter_with_another_name_than_the_log_has_is_dialed_by_its_own_without_an_alarm() -> None:
+    """The log says 127.0.0.1, it says localhost of itself: from then on it is called that, and nobody was lost."""
+
+    async def test() -> None:
+        one, two = End(key(1), free_port()), End(key(2), free_port())
+        members = voters_of([one, two])
+        two.links.address = f"localhost:{two.port}"
+        for end in (one, two):
+            end.links.set_voters(members)
+            await end.start()
+        await until(lambda: one.links.address_of(two.key) == two.links.address, "it has said so")
+        await until(lambda: (peer := one.links.peer(two.key)) and peer.streams == 2, "both streams are there")
+        assert one.lost == two.lost == []
+        await one.stop()
+        await two.stop()
+
+    run(test)
+
+
 def test_heartbeats_pass_the_chunks_of_a_large_snapshot() -> None:
     async def test() -> None:
         async with quorum(2) as (one, two):

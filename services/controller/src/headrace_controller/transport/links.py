@@ -85,7 +85,8 @@ class PeerLinks:
         self._bootstrap: tuple[str, ...] = ()
         self._peers: dict[ReplicaKey, Peer] = {}
         self._said: dict[ReplicaKey, str] = {}
-        self._dialers: dict[str, _Dialer] = {}
+        #: By whom they are for; by an address while nobody knows who is there.
+        self._dialers: dict[ReplicaKey | str, _Dialer] = {}
         self._accepted: set[_Accepted] = set()
         self._strangers: set[str] = set()
         self._is_open = False
@@ -238,24 +239,23 @@ class PeerLinks:
         """Dial whom this controller should, and nobody else."""
         if not self._is_open:
             return
-        wanted: dict[str, ReplicaKey | None] = {}
+        wanted: dict[ReplicaKey | str, str] = {}
         for key in self._voters:
             address = self._said.get(key) or self._voters.address(key.node_id) or self._configured.get(key.node_id, "")
             if key != self.key and address:
-                wanted[address] = key
+                wanted[key] = address
         if self.key not in self._voters:
-            for address in self._bootstrap:
-                wanted.setdefault(address, None)
-        wanted.pop(self.address, None)
-        for address, dialer in list(self._dialers.items()):
-            if address not in wanted or (dialer.expected is not None and dialer.expected != wanted[address]):
-                del self._dialers[address]
-                dialer.end()
-            else:
-                dialer.expected = wanted[address]  # from the next attempt on, if it had been anybody
-        for address, expected in wanted.items():
-            if address not in self._dialers:
-                self._dialers[address] = _Dialer(self, address, expected)
+            wanted.update({address: address for address in self._bootstrap if address not in wanted.values()})
+        dialers = self._dialers
+        for who, address in wanted.items():
+            if address == self.address:
+                continue
+            if who not in dialers:
+                known = dialers.pop(address, None)  # by an address alone, until now
+                dialers[who] = known or _Dialer(self, address)
+            dialers[who].aim(address, who if isinstance(who, ReplicaKey) else None)
+        for who in [each for each in dialers if each not in wanted]:
+            dialers.pop(who).end()
 
 
 class _Accepted(StreamHandler[Envelope]):
@@ -304,15 +304,19 @@ class _Accepted(StreamHandler[Envelope]):
 
 
 class _Dialer:
-    """One address, tried again and again."""
+    """One replica, or one address, tried again and again."""
 
-    def __init__(self, links: PeerLinks, address: str, expected: ReplicaKey | None) -> None:
-        self.expected = expected
+    def __init__(self, links: PeerLinks, address: str) -> None:
         self._links = links
         self._address = address
+        self._expected: ReplicaKey | None = None
         self._call: Any = None
         self._ending = asyncio.Event()
         self._task = asyncio.create_task(self._run(), name=f"raft stream to {address}")
+
+    def aim(self, address: str, expected: ReplicaKey | None) -> None:
+        """From the next attempt on; a stream that is there stays."""
+        self._address, self._expected = address, expected
 
     def end(self) -> None:
         """Soon; nobody waits for it."""
@@ -348,20 +352,20 @@ class _Dialer:
 
     async def _converse(self, outage: Outage, backoff: Backoff) -> bool:
         """One stream, from its beginning to its end. False: this address is this controller's own."""
-        links = self._links
-        channel = open_channel(self._address, ChannelPurpose.RAFT)
+        links, address, expected = self._links, self._address, self._expected
+        channel = open_channel(address, ChannelPurpose.RAFT)
         call = self._call = raft_pb2_grpc.RaftStub(channel).Exchange()  # type: ignore[no-untyped-call]
         stream = _Dialed(links, call)
-        writer = asyncio.create_task(stream.write(links.hello(self.expected)))
+        writer = asyncio.create_task(stream.write(links.hello(expected)))
         try:
             answer = await call.read()
             if answer is grpc.aio.EOF:
-                raise NetworkError(f"{self._address}: the stream ended at once")
+                raise NetworkError(f"{address}: the stream ended at once")
             key = links.greeted(answer)
             if key == links.key:
                 return False
-            if self.expected is not None and key.node_id != self.expected.node_id:
-                raise InvalidVoterKeyError(f"{self.expected} was expected at {self._address}, and {key} is there")
+            if expected is not None and key.node_id != expected.node_id:
+                raise InvalidVoterKeyError(f"{expected} was expected at {address}, and {key} is there")
             outage.over()
             backoff.reset()
             await stream.read(key)
@@ -370,7 +374,7 @@ class _Dialer:
                 raise
         except grpc.aio.AioRpcError as failure:
             if not self._ending.is_set():
-                raise error_from_rpc(failure, self._address) from None
+                raise error_from_rpc(failure, address) from None
         finally:
             self._call = None
             call.cancel()
