@@ -40,8 +40,9 @@ bench-partitions: setup ## 5,000 partitions on one broker, and its start with lo
 bench-metadata: setup ## 100,000 partitions in the metadata: create, decide, snapshot, load, follow
 	@$(PYTHON) bench/metadata.py $(BENCH)
 
-sim: ## the simulator (not built yet)
-	@tools/not_built.sh sim "the deterministic simulator comes with replication"
+sim: setup ## the simulator: SCHEDULES=10000 SEED=1; one schedule is told (SCHEDULES=1 SEED=4711 MUTANT=name)
+	@$(PYTHON) tests/simulation/run.py --schedules $(or $(SCHEDULES),1000) --seed $(or $(SEED),1) \
+		$(if $(MUTANT),--mutant $(MUTANT)) $(SIM)
 
 verify: setup ## everything, in shards that resume (state in build/verify)
 	@$(PYTHON) tools/verify.py

@@ -56,6 +56,8 @@ SHARDS = (
         ),
         1200,
     ),
+    Shard("simulation", ("make", "--no-print-directory", "sim", "SCHEDULES=10000"), 3600),
+    Shard("simulation-tests", ("tools/test.sh", "tests/simulation"), 600),
     Shard("fuzz", (sys.executable, "tests/fuzz/run_fuzz.py", "--seconds", "600"), 1200),
     Shard("kafka", ("tools/test_kafka.sh",), 1200),
     Shard("bench-smoke", (sys.executable, "bench/run.py", "--smoke"), 900),

@@ -69,7 +69,7 @@ def test_setup_compiles_anew_what_changed_and_nothing_else(tmp_path: Path, monke
     assert install.declarations() != declared
 
 
-@pytest.mark.parametrize("target", ["sim", "compose-test"])
+@pytest.mark.parametrize("target", ["compose-test"])
 def test_what_is_not_built_says_so_and_fails(target: str) -> None:
     done = subprocess.run(
         ["make", "--no-print-directory", target], cwd=ROOT, capture_output=True, text=True, timeout=30

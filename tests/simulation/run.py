@@ -1,10 +1,10 @@
 """``make sim``: many schedules, and the mutants that they have to kill.
 
     tests/simulation/run.py --schedules 10000 --seed 1        seeds 1 to 10000, and the mutants
-    tests/simulation/run.py --schedules 1 --seed 4711         one again; --story tells it
+    tests/simulation/run.py --schedules 1 --seed 4711         one again, told like a story
     tests/simulation/run.py ... --mutants none | all | NAME,NAME
-    tests/simulation/run.py ... --keep 3,7 --until 2500       only some of its faults, ending early: a shrunk schedule
-    tests/simulation/run.py ... --mutant NAME                 with a guard removed
+    tests/simulation/run.py --schedules 1 ... --keep 3,7 --until 2500   only some of its faults: a shrunk schedule
+    tests/simulation/run.py --schedules 1 ... --mutant NAME             with a guard removed
 
 Progress goes to stderr, tables to stdout, and the last line is one JSON object (docs/simulation.md). Exit 1: a promise
 was broken, a mutant survived, or too little happened to prove anything.
@@ -97,7 +97,7 @@ def outcome_of(plan: Plan, parts: tuple[str, ...] = _ALL_PARTS) -> Outcome:
 def _told(error: BaseException) -> tuple[str, str]:
     """(What noticed it, what it says)."""
     what = getattr(error, "check", None) or getattr(error, "rule", None) or type(error).__name__
-    return str(what), str(error)
+    return str(what), str(error).removeprefix(f"{what}: ")
 
 
 # ---------------------------------------------------------------------------------------------- work for the processes
@@ -226,6 +226,11 @@ def explain(seed: int, failure: tuple[str, str], mutant: str = "") -> str:
     def fails(candidate: Plan) -> bool:
         return time.monotonic() < until_s and run_one(candidate)[1] is not None
 
+    if not fails(plan):
+        return (
+            f"seed {seed}: {failure[0]}: {failure[1]}\n"
+            f"  again: make sim SCHEDULES=1 SEED={seed} (in the history of brokers, sim_histories.py)"
+        )
     length_ms = shortest(lambda length: length > 0 and fails(plan.until(length)), plan.length_ms)
     if length_ms < plan.length_ms:
         plan = plan.until(length_ms)
@@ -238,7 +243,7 @@ def explain(seed: int, failure: tuple[str, str], mutant: str = "") -> str:
     lines = [
         f"seed {seed}: {found[0]}: {found[1]}",
         f"  again:  make sim SCHEDULES=1 SEED={seed}" + (f" MUTANT={mutant}" if mutant else ""),
-        f"  shrunk: .venv/bin/python tests/simulation/run.py --schedules 1 --seed {seed}{keep}{name} --story",
+        f"  shrunk: .venv/bin/python tests/simulation/run.py --schedules 1 --seed {seed}{keep}{name}",
         f"  {len(plan.faults)} of {len(make_plan(seed).faults)} faults are needed, in {length_ms / 1_000:.1f} s:",
     ]
     story = [f"    {line}" for line in world.story.lines()]
@@ -304,18 +309,28 @@ def summary(tally: Tally, seconds: float) -> dict[str, object]:
 
 def replay(arguments: argparse.Namespace) -> int:
     """One schedule, told."""
-    plan = make_plan(arguments.seed)
+    began, plan, tally = time.monotonic(), make_plan(arguments.seed), Tally()
+    is_shrunk = arguments.until is not None or arguments.keep is not None
     if arguments.until is not None:
         plan = plan.until(arguments.until)
     if arguments.keep is not None:
         plan = plan.keeping([int(each) for each in arguments.keep.split(",") if each != "none"])
     listen_to_the_log()
     with MUTANTS[arguments.mutant].applied() if arguments.mutant else contextlib.nullcontext():
-        world, error = run_one(plan, with_story=True)
-    for line in world.story.lines():
-        print(line)
-    print(f"{world.scheduler.events} events, digest {world.digest}: {_told(error) if error else 'all is well'}")
-    return 1 if error is not None else 0
+        outcome = outcome_of(plan)
+        world, _ = run_one(plan, with_story=True)
+        tally.add(outcome)
+        for line in world.story.lines():
+            print(line)
+        print(f"{world.scheduler.events} events, digest {world.digest}")
+        if outcome.failure is None:
+            print("all is well")
+        elif is_shrunk:
+            print(f"{outcome.failure[0]}: {outcome.failure[1]}")
+        else:
+            print(explain(plan.seed, outcome.failure, arguments.mutant))
+    print(json.dumps(summary(tally, time.monotonic() - began)), flush=True)
+    return 1 if tally.failures else 0
 
 
 def main(argv: list[str]) -> int:
@@ -330,10 +345,11 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--keep", help="numbers of the faults to keep")
     parser.add_argument("--until", type=float, help="end the schedule at this time, ms")
-    parser.add_argument("--story", action="store_true", help="tell a single schedule")
     arguments = parser.parse_args(argv)
-    if arguments.story or arguments.keep is not None or arguments.until is not None:
+    if arguments.schedules == 1:
         return replay(arguments)
+    if arguments.mutant or arguments.keep is not None or arguments.until is not None:
+        parser.error("--mutant, --keep and --until are for a single schedule: --schedules 1")
     names = list(MUTANTS)
     if arguments.mutants == "none" or (arguments.mutants == "auto" and arguments.schedules < 500):
         names = []

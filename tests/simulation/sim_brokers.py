@@ -221,7 +221,8 @@ class SimulatedBroker:
         if life != self.life:
             return
         self.world.calls.send(self.address, self.follows, Follow(self, life, self.image.next_offset))
-        self.world.scheduler.after(FOLLOW_MS * (0.8 + 0.4 * self.rng.random()), self._follow, life)
+        pause_ms = FOLLOW_MS * (0.8 + 0.4 * self.rng.random())
+        self.world.scheduler.after(pause_ms / 3 if self.world.is_healing else pause_ms, self._follow, life)
         if self.rng.random() < 0.03:
             self.follows = self.rng.choice(list(self.world.hosts))
 

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from sim_controllers import ControllerHost
     from sim_world import World
 
-EVERY_MS = 120.0
+EVERY_MS = 180.0
 HEARTBEAT_MS = 400.0
 MOVERS_ADDRESS = 95
 COORDINATORS = 3
@@ -101,8 +101,9 @@ class Movers:
 
     def _act(self) -> None:
         self.world.scheduler.after(EVERY_MS * (0.5 + self.rng.random()), self._act)
-        if self.world.is_healing:
-            self._alter_isr()
+        if self.world.is_healing:  # what has begun to move shall arrive
+            if self.image.ledger.reassigning:
+                self._alter_isr()
             return
         act = self.rng.choices(
             (

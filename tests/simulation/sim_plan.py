@@ -135,12 +135,12 @@ def make_plan(seed: int) -> Plan:
         voters=rng.choice([1, 2, 3, 3, 3, 3, 3, 3, 3, 3, 4, 4, 5, 5, 5]),
         brokers=rng.choice([3, 3, 3, 4]),
         clients=rng.choice([2, 3, 3, 4]),
-        rest_ms=rng.choice([120.0, 180.0, 250.0]),
+        rest_ms=rng.choice([200.0, 260.0, 320.0]),
         periods=periods,
         faults=_faults(rng, noisy),
         quality=rng.choice([GOOD, GOOD, Quality(0.5, 8.0), Quality(1.0, 30.0)]),
         disk_ms=rng.choice([(0.05, 0.3), (0.05, 0.3), (0.2, 3.0), (1.0, 20.0)]),
-        loop_ms=rng.choice([(0.02, 0.1), (0.2, 1.5), (0.5, 4.0)]),
+        loop_ms=rng.choice([(0.05, 0.3), (0.5, 3.0), (1.0, 8.0)]),
         snapshot_bytes=rng.choice([6_000, 12_000, 25_000, 80_000]),
         snapshot_chunk_bytes=rng.choice([300, 2_000, 1 << 20]),
         message_bytes_max=rng.choice([400, 2_000, 1 << 20]),
@@ -156,7 +156,7 @@ def _periods(rng: random.Random) -> tuple[Period, ...]:
     periods: list[Period] = []
     at_ms = 0.0
     for number in range(count):
-        length_ms = rng.uniform(1_400.0, 1_900.0) if number in quiet else rng.uniform(4_500.0, 7_000.0) / count
+        length_ms = rng.uniform(1_300.0, 1_700.0) if number in quiet else rng.uniform(3_800.0, 5_800.0) / count
         periods.append(Period(at_ms, at_ms + length_ms, number in quiet))
         at_ms += length_ms
     return tuple(periods)

@@ -137,7 +137,7 @@ class Recovery:
         world.tell("fault", "the faults are over: everything is mended, and has to be well soon")
         self.mend()
         self._replace_broken_disks()
-        for client in world.clients[1:]:
+        for client in world.clients:
             client.is_resting = True
         began_ms, wrong = world.now_ms, "nothing was looked at"
         while world.now_ms - began_ms < RECOVERY_MS_MAX:
@@ -148,7 +148,6 @@ class Recovery:
                 break
         else:
             raise Violation("liveness", f"{RECOVERY_MS_MAX / 1_000:.0f} s after the faults: {wrong}")
-        world.clients[0].is_resting = True
         acknowledged = world.checks.writes.acknowledged
         while world.checks.writes.acknowledged == acknowledged:
             if world.now_ms - began_ms > RECOVERY_MS_MAX:

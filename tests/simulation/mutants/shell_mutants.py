@@ -11,7 +11,7 @@ from headrace_controller.applying import Applier
 from headrace_controller.cluster.core import ClusterCore
 from headrace_controller.quorum_controller import QuorumController
 from headrace_controller.raft import Role
-from headrace_controller.snapshots import SnapshotJob, SnapshotStore
+from headrace_controller.snapshots import SnapshotJob
 from headrace_controller.storage import MetadataStorage
 from headrace_controller.waiting import Decisions, Outcome
 from headrace_core.log.files import FileSystem
@@ -70,9 +70,6 @@ def _apply_all(self: Applier, offset: int, *, at_once: bool = False) -> None:
     _replay(self, max(offset, self._storage.log_end_offset), at_once=at_once)
 
 
-_activate = QuorumController._become_active_if_ready
-
-
 def _lead_at_once(self: QuorumController) -> None:
     raft = self._raft
     if self.is_active or raft.role is not Role.LEADER:
@@ -81,12 +78,6 @@ def _lead_at_once(self: QuorumController) -> None:
     self._has_caught_up = True
     self._decider.lead(self._clock.monotonic_ms())
     self._is_due = True
-
-
-def _accept_anything(self: SnapshotStore, job: SnapshotJob) -> None:
-    """A name that nobody forces: and what it stands for is trimmed."""
-    self._fs.rename(job.temporary_path, self.path(job.snapshot.place))
-    self.snapshots = sorted([*self.snapshots, job.snapshot], key=lambda each: each.place)
 
 
 def _mutant(name: str, breaks: str, *patches: Patch) -> Mutant:
@@ -111,11 +102,6 @@ MUTANTS = (
         Patch(SnapshotJob, "_write", _write_snapshot),
     ),
     _mutant(
-        "SnapshotWithoutAName",
-        "torn checkpoint: ... fsync the directory",
-        Patch(SnapshotStore, "accept", _accept_anything),
-    ),
-    _mutant(
         "SpeculationSurvives",
         "design 5: on resignation the speculation is dropped",
         Patch(ClusterCore, "resign", _keep_speculating),
@@ -133,5 +119,3 @@ MUTANTS = (
     ),
     _mutant("AppliesWhatIsNotCommitted", "5.4.3: only what is committed", Patch(Applier, "replay", _apply_all)),
 )
-
-assert _activate is not _lead_at_once

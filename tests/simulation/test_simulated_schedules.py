@@ -1,0 +1,102 @@
+"""A few schedules of the simulator, so that every run of the suite has some; ``make sim`` has thousands.
+
+A failure names its seed: ``make sim SCHEDULES=1 SEED=...`` repeats it, with its story.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import zlib
+from pathlib import Path
+
+import pytest
+import run
+from mutant import Mutant
+from scoreboard import MUTANTS
+from seeds import FOUND
+from sim_plan import FAULTS_MAX, FAULTS_MIN, KINDS, make_plan
+from sim_world import listen_to_the_log
+
+HERE = Path(__file__).resolve().parent
+SCHEDULES = 24
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_no_schedule_breaks_a_promise(part: int) -> None:
+    listen_to_the_log()
+    first = zlib.crc32(os.environ["HEADRACE_TEST_SEED"].encode()) % 1_000_000_000
+    for seed in range(first + part, first + SCHEDULES, 4):
+        outcome = run.outcome_of(make_plan(seed))
+        assert outcome.failure is None, f"{outcome.failure}; again: make sim SCHEDULES=1 SEED={seed}"
+        assert outcome.events > 500
+
+
+@pytest.mark.parametrize("found", FOUND, ids=lambda found: str(found.seed))
+def test_what_was_found_stays_found(found: object) -> None:
+    listen_to_the_log()
+    outcome = run.outcome_of(make_plan(found.seed))  # type: ignore[attr-defined]
+    assert outcome.failure is None, f"{found}: {outcome.failure}"
+
+
+def test_a_seed_is_one_history_in_every_process_whatever_its_hashes_are() -> None:
+    """No set, dictionary or id that depends on the process has a say in what happens."""
+    script = (
+        "import sys, run; from sim_plan import make_plan; run.listen_to_the_log()\n"
+        "for seed in (3, 7, 24): world, error = run.run_one(make_plan(seed)); "
+        "print(world.digest, world.scheduler.events, error)"
+    )
+    told = set()
+    for hashes in ("0", "1", "4711"):
+        environment = {
+            **os.environ,
+            "PYTHONHASHSEED": hashes,
+            "PYTHONPATH": os.pathsep.join(
+                [str(HERE), str(HERE / "mutants"), str(HERE.parent / "unit" / "controller"), *_own_path()]
+            ),
+        }
+        told.add(
+            subprocess.run([sys.executable, "-c", script], env=environment, check=True, capture_output=True).stdout
+        )
+    assert len(told) == 1, told
+
+
+def _own_path() -> list[str]:
+    return [each for each in os.environ.get("PYTHONPATH", "").split(os.pathsep) if each]
+
+
+def test_plans_are_what_they_are_said_to_be() -> None:
+    quiet = noisy = 0
+    kinds = set()
+    for seed in range(300):
+        plan = make_plan(seed)
+        assert plan == make_plan(seed)
+        assert FAULTS_MIN <= len(plan.faults) <= FAULTS_MAX
+        quiet += sum(period.is_quiet for period in plan.periods)
+        noisy += sum(not period.is_quiet for period in plan.periods)
+        for fault in plan.faults:
+            kinds.add(fault.kind)
+            assert any(p.from_ms <= fault.at_ms <= p.to_ms and not p.is_quiet for p in plan.periods)
+    assert quiet * 3 == noisy
+    assert kinds == set(KINDS)
+
+
+@pytest.mark.parametrize("name", ["VotesTwice", "AnswersBeforeTheCommit", "any-replica-leads"])
+def test_a_removed_guard_is_missed_and_then_back(name: str) -> None:
+    mutant = MUTANTS[name]
+    before = [vars(patch.where)[patch.attribute] for patch in mutant.patches]
+    _, outcomes = run.do_work(run.Work(name, 1, 40))
+    assert outcomes[-1].failure is not None, f"{name} survived"
+    assert [vars(patch.where)[patch.attribute] for patch in mutant.patches] == before
+
+
+def test_every_mutant_says_what_it_breaks_and_there_are_enough() -> None:
+    assert len(MUTANTS) >= 15
+    for mutant in MUTANTS.values():
+        assert isinstance(mutant, Mutant)
+        assert mutant.breaks
+        assert mutant.owner == 5
+        assert mutant.patches
+        for patch in mutant.patches:
+            assert patch.attribute in vars(patch.where), f"{mutant.name}: {patch.attribute} is not there any more"
