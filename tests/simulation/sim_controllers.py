@@ -410,6 +410,8 @@ class ControllerHost:
         # (What is beyond the durable end may still be another leader's on this disk, about to be cut.)
         committed = min(raft.committed, raft.log.durable_offset)
         shadow = self.record.shadow
+        if raft.log.start.offset > shadow.checked:
+            committed = 0  # a snapshot was received, and is not in the old log's place on the disk yet
         if committed > shadow.checked and checks.committed_at(self.key, shadow, committed, self.known_sets):
             world.history_grew()
         if role is Role.LEADER and (term, raft.committed) != self._led:

@@ -14,7 +14,7 @@ from sim_checks import ShadowLog, Violation
 
 from headrace_controller.raft import Entry, HardState, ReplicaKey, SnapshotId, VoterSet
 from headrace_controller.storage import MetadataStorage
-from headrace_core.records import iterate_headers
+from headrace_core.records import HEADER_BYTES, iterate_headers
 from headrace_core.testing.crashing_fs import CrashingFileSystem
 
 if TYPE_CHECKING:
@@ -149,8 +149,8 @@ _TARGETS = {".log": 6, ".checkpoint": 3, "quorum-state": 1, "leader-epoch-checkp
 def flip_something(fs: CrashingFileSystem, rng: random.Random, record: DiskRecord) -> str:
     """Damages one byte that is on the disk: of the log, a snapshot, or a small file; returns which.
 
-    Not of the log's last batch: a batch that rotted there cannot be told from one that was being written when the power
-    failed, so recovery cuts it (design, section 4), and a replica that held it alone with others may have promised it.
+    Not of the header of the log's last batch: one that is not whole any more cannot be told from one that was being
+    written when the power failed, so recovery cuts it (design, section 4); and its replica may have promised it.
     """
     files = {path: data for path, data in fs.files().items() if data}
     kinds = [kind for kind in _TARGETS if any(path.endswith(kind) for path in files)]
@@ -160,11 +160,13 @@ def flip_something(fs: CrashingFileSystem, rng: random.Random, record: DiskRecor
     path = rng.choice(sorted(path for path in files if path.endswith(kind)))
     size = len(files[path])
     if kind == ".log":
-        starts = [position for position, _ in iterate_headers(files[path])]
-        size = starts[-1] if len(starts) > 1 else 0
-    if size == 0:
-        return ""
-    position = rng.randrange(size)
+        batches = list(iterate_headers(files[path]))
+        if not batches:
+            return ""
+        last, header = batches[-1]
+        position = rng.choice([*range(last), *range(last + HEADER_BYTES, last + header.size)])
+    else:
+        position = rng.randrange(size)
     fs.flip(path, position, 1 << rng.randrange(8))
     record.is_damaged = True
     return f"byte {position} of {path.rpartition('/')[2]}"
