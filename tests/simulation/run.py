@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import gc
 import json
 import multiprocessing
 import os
@@ -46,6 +47,7 @@ EVENTS_MEDIAN_MIN, ACKNOWLEDGED_MEDIAN_MIN = 2_000, 200
 #: Of 10,000 schedules each required kind of fault strikes at least 500 times.
 FAULTS_SHARE_MIN = 0.05
 _CHUNK = 20
+_COLLECT_EVERY = 5
 _MUTANT_CHUNK = 20
 _SHRINK_S_MAX = 60.0
 _STORIES_MAX = 3
@@ -113,11 +115,14 @@ class Work(NamedTuple):
 
 def do_work(work: Work) -> tuple[Work, list[Outcome]]:
     listen_to_the_log()
+    gc.disable()  # a schedule's garbage is collected at its end, all at once
     outcomes = []
     parts = (MUTANTS[work.mutant].part,) if work.mutant else _ALL_PARTS
     with MUTANTS[work.mutant].applied() if work.mutant else contextlib.nullcontext():
         for seed in range(work.first, work.end):
             outcomes.append(outcome_of(make_plan(seed), parts))
+            if seed % _COLLECT_EVERY == 0:
+                gc.collect()
             if work.mutant and outcomes[-1].failure is not None:
                 break
     return work, outcomes

@@ -19,7 +19,13 @@ from headrace_controller.cluster.requests import (
     Request,
 )
 from headrace_controller.quorum_controller import Answer, QuorumController
-from headrace_core.errors import CorruptLogError, HeadraceError, NotControllerError, StaleBrokerEpochError
+from headrace_core.errors import (
+    BrokerIdNotRegisteredError,
+    CorruptLogError,
+    HeadraceError,
+    NotControllerError,
+    StaleBrokerEpochError,
+)
 from headrace_core.metadata import (
     EMPTY_IMAGE,
     UNASSIGNED_DIRECTORY,
@@ -35,7 +41,7 @@ if TYPE_CHECKING:
     from sim_world import World
 
 HEARTBEAT_MS = 400.0
-FOLLOW_MS = 200.0
+FOLLOW_MS = 300.0
 CALL_MS = 1_000.0
 
 
@@ -203,8 +209,8 @@ class SimulatedBroker:
                     self.crash()
                     return
                 delay_ms = 60.0 if self.fenced or self.wants_shutdown else HEARTBEAT_MS
-            elif isinstance(result, StaleBrokerEpochError):
-                self.world.tell(self, "learns that another life of it has registered")
+            elif isinstance(result, StaleBrokerEpochError | BrokerIdNotRegisteredError):
+                self.world.tell(self, "learns that it is not registered, or another life of it is")
                 self.epoch = -1
                 self._register(life)
                 return

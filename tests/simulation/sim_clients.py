@@ -113,7 +113,7 @@ class AdminClient:
         if self.is_resting:
             return
         rng = self.rng
-        for _ in range(rng.choice((3, 8, 16, 24)) if self._knows_the_leader else 1):
+        for _ in range(rng.choice((4, 12, 24, 32)) if self._knows_the_leader else 1):
             if rng.random() < 0.1:
                 self._read()
             else:

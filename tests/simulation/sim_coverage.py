@@ -21,7 +21,6 @@ LISTED: tuple[tuple[str, str], ...] = (
     ("progress", "probe -> replicate"),
     ("progress", "replicate -> probe"),
     ("progress", "probe -> snapshot"),
-    ("progress", "snapshot -> probe"),
     ("progress", "snapshot -> replicate"),
     ("state", "asymmetric partition"),
     ("state", "connection lost"),

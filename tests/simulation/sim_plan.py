@@ -132,10 +132,10 @@ def make_plan(seed: int) -> Plan:
     noisy = [period for period in periods if not period.is_quiet]
     return Plan(
         seed=seed,
-        voters=rng.choice([1, 2, 3, 3, 3, 3, 3, 3, 3, 3, 4, 4, 5, 5, 5]),
-        brokers=rng.choice([3, 3, 3, 4]),
-        clients=rng.choice([2, 3, 3, 4]),
-        rest_ms=rng.choice([200.0, 260.0, 320.0]),
+        voters=rng.choice([1, 2, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 4, 5, 5]),
+        brokers=3,
+        clients=rng.choice([2, 3, 4]),
+        rest_ms=rng.choice([140.0, 180.0, 220.0]),
         periods=periods,
         faults=_faults(rng, noisy),
         quality=rng.choice([GOOD, GOOD, Quality(0.5, 8.0), Quality(1.0, 30.0)]),
@@ -156,7 +156,7 @@ def _periods(rng: random.Random) -> tuple[Period, ...]:
     periods: list[Period] = []
     at_ms = 0.0
     for number in range(count):
-        length_ms = rng.uniform(1_300.0, 1_700.0) if number in quiet else rng.uniform(3_800.0, 5_800.0) / count
+        length_ms = rng.uniform(1_100.0, 1_400.0) if number in quiet else rng.uniform(3_200.0, 5_000.0) / count
         periods.append(Period(at_ms, at_ms + length_ms, number in quiet))
         at_ms += length_ms
     return tuple(periods)

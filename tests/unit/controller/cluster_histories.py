@@ -581,7 +581,7 @@ class Histories:
             self.world.now_ms += 3_000
             self.upkeep()
         image = self.world.image
-        # (Before level 2 the last in-sync replica stays in the set while it stops: there are no eligible ones, KIP-966.)
+        # (Before level 2 the last in-sync replica stays in the set while it stops: nobody is eligible, KIP-966.)
         problems = check_image(image) if image.metadata_version >= 2 else []
         if problems:
             raise Broken(problems[0].partition(":")[0], f"{problems} after everybody has come back")
