@@ -30,7 +30,7 @@ class Decider:
         self._core = core
         self._storage = storage
         self._clock = clock
-        self._last_upkeep_ms = 0.0
+        self._last_tick_ms = 0.0
 
     @property
     def end(self) -> int:
@@ -39,7 +39,7 @@ class Decider:
 
     def lead(self, now_ms: float) -> None:
         """A term as active leader begins."""
-        self._last_upkeep_ms = now_ms
+        self._last_tick_ms = now_ms
         self._core.lead(now_ms)
 
     def decide(self, request: Request, now_ms: float) -> Decision:
@@ -78,13 +78,16 @@ class Decider:
         assert entry.base_offset == self._core.speculative.next_offset, "the log and the speculation have parted"
         self._core.skip(entry.next_offset, entry.term)
 
-    def upkeep(self, raft: RaftNode, now_ms: float) -> None:
-        """What time alone demands; first of all, to forgive what was missed while this process stood still: nobody
-        could be heard, so nobody is to blame."""
-        paused_ms, self._last_upkeep_ms = now_ms - self._last_upkeep_ms, now_ms
+    def forgive_pause(self, now_ms: float) -> None:
+        """With each tick, before anything is decided: what was missed while this process stood still is forgiven, for
+        nobody could be heard."""
+        paused_ms, self._last_tick_ms = now_ms - self._last_tick_ms, now_ms
         if paused_ms > self._core.settings.broker_session_timeout_ms / 2:
             logger.warning("this process stood still for %.0f ms; every broker's session begins anew", paused_ms)
             self._core.stood_still(now_ms)
+
+    def upkeep(self, raft: RaftNode, now_ms: float) -> None:
+        """What time alone demands."""
         for _ in range(UPKEEP_MAX):
             try:
                 decision = self._core.upkeep(now_ms)

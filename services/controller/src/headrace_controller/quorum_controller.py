@@ -311,10 +311,15 @@ class QuorumController(QuorumView):
         self._is_due = False
         self._now_ms = now_ms = self._clock.monotonic_ms()
         self._resign_if_deposed()
-        self._tick(now_ms)
+        has_ticked = self._tick(now_ms)
         if self.is_active:
+            if has_ticked:
+                self._decider.forgive_pause(now_ms)
             if not self._hand_over:
                 self._decide_inbox(now_ms)
+            # Last: a heartbeat that has arrived counts before the silence that it ends.
+            if has_ticked and self._raft.transferring_to is None:  # (one that hands over proposes nothing)
+                self._decider.upkeep(self._raft, now_ms)
         elif self._raft.role is not Role.LEADER and not self._is_sole_voter and self._inbox:
             self._fail_inbox(self.not_controller())
         ready = self._ready = self._raft.ready()
@@ -387,8 +392,8 @@ class QuorumController(QuorumView):
 
     # -- time ---------------------------------------------------------------------------------------------------------
 
-    def _tick(self, now_ms: float) -> None:
-        """After a pause of this process one tick, not many: nobody could be heard, so nobody is to blame."""
+    def _tick(self, now_ms: float) -> bool:
+        """Was a tick due? After a pause of this process one, not many: nobody could be heard, so nobody is to blame."""
         raft, since_ms = self._raft, now_ms - self._last_tick_ms
         if self._was_full and now_ms >= self._stands_back_until_ms:
             raft.may_lead = True
@@ -397,10 +402,10 @@ class QuorumController(QuorumView):
             self._last_tick_ms = now_ms if is_late else self._last_tick_ms + self.settings.tick_ms
             raft.tick()
             self._resign_if_deposed()
-            if self.is_active and raft.transferring_to is None:  # (one that hands over proposes nothing)
-                self._decider.upkeep(raft, now_ms)
-        elif self._is_sole_voter and raft.role is Role.FOLLOWER and (self._inbox or not self._was_full):
+            return True
+        if self._is_sole_voter and raft.role is Role.FOLLOWER and (self._inbox or not self._was_full):
             raft.tick()  # it waits for nobody
+        return False
 
     # -- deciding -----------------------------------------------------------------------------------------------------
 

@@ -200,9 +200,11 @@ class _Heartbeats(StreamHandler[cluster_pb2.BrokerHeartbeatRequest]):
         self._clock = clock
         self._tasks: set[asyncio.Task[None]] = set()
         self._broker: tuple[int, int] | None = None
+        self._is_closed = False
         self._number = next(self._numbers)
 
     def on_request(self, request: cluster_pb2.BrokerHeartbeatRequest) -> None:
+        self._broker = (request.broker_id, request.broker_epoch)  # now: the stream may break before the answer
         task = asyncio.ensure_future(self._beat(request))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -211,6 +213,7 @@ class _Heartbeats(StreamHandler[cluster_pb2.BrokerHeartbeatRequest]):
         return not self._tasks
 
     def on_closed(self) -> None:
+        self._is_closed = True
         if self._broker is not None:
             self._driver.tell(HeartbeatsEnded(*self._broker, stream=self._number))
 
@@ -218,6 +221,8 @@ class _Heartbeats(StreamHandler[cluster_pb2.BrokerHeartbeatRequest]):
         self._stream.finish(ServerShuttingDownError("the controller is shutting down"))
 
     async def _beat(self, request: cluster_pb2.BrokerHeartbeatRequest) -> None:
+        if self._is_closed:  # the end of the stream has been told, and is later than this
+            return
         heard = BrokerHeard(
             broker_id=request.broker_id,
             metadata_offset=request.metadata_offset,
@@ -240,7 +245,6 @@ class _Heartbeats(StreamHandler[cluster_pb2.BrokerHeartbeatRequest]):
         except HeadraceError as error:
             self._stream.finish(error)
             return
-        self._broker = (request.broker_id, request.broker_epoch)
         self.heard = heard
         self._stream.send(
             cluster_pb2.BrokerHeartbeatResponse(

@@ -1,0 +1,168 @@
+"""What the controller makes of a broker's streams: a sign of life that has arrived counts before its silence does, and
+the end of a stream is never forgotten."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from cluster_world import CLUSTER, id16
+from controller_world import formatted, new_driver, open_storage
+
+from headrace_controller.cluster.requests import Heartbeat, HeartbeatsEnded, RegisterBroker, Registered, Request
+from headrace_controller.handlers.cluster import _Heartbeats
+from headrace_controller.quorum_controller import QuorumController
+from headrace_controller.waiting import Answer
+from headrace_core.errors import DuplicateBrokerRegistrationError
+from headrace_core.metadata import BrokerEndpoint
+from headrace_core.testing.clock import ManualClock
+from headrace_protos.v1 import cluster_pb2
+
+SESSION_MS, GRACE_MS = 9_000, 500
+
+
+class Lone:
+    """One controller, moved turn by turn."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self.storage = open_storage(formatted(), self.clock)
+        self.controller: QuorumController = new_driver(self.storage, self.clock).controller
+        self.controller.start()
+        self.broker = self.register(life=0)
+        self.submit(self.beat(stream=1))
+        self.turn()
+        assert not self.is_fenced
+
+    @property
+    def is_fenced(self) -> bool:
+        return self.controller.image.brokers[1].fenced
+
+    def beat(self, stream: int) -> Heartbeat:
+        applied = self.controller.image.next_offset
+        return Heartbeat(
+            broker_id=1, broker_epoch=self.broker.broker_epoch, metadata_offset=applied, want_fence=False, stream=stream
+        )
+
+    def ended(self, stream: int) -> HeartbeatsEnded:
+        return HeartbeatsEnded(1, self.broker.broker_epoch, stream=stream)
+
+    def register(self, life: int) -> Registered:
+        request = RegisterBroker(
+            cluster_id=CLUSTER,
+            incarnation_id=id16(1_000 + life),
+            directory_ids=(id16(1),),
+            endpoints=(BrokerEndpoint("client", "h", 1),),
+        )
+        answers = self.submit(request)
+        self.turn()
+        (answer,) = answers
+        if not isinstance(answer, Answer):
+            raise answer
+        assert isinstance(answer.reply, Registered)
+        return answer.reply
+
+    def submit(self, request: Request) -> list[Any]:
+        answers: list[Any] = []
+        self.controller.submit(request, answers.append)
+        return answers
+
+    def turn(self) -> None:
+        """Turns, until nothing is due."""
+        for _ in range(20):
+            if self.controller.begin():
+                self.controller.persist()
+            self.controller.finish()
+            if self.controller.until_due_ms() > 0:
+                return
+        raise AssertionError("no end of turns")
+
+
+@pytest.fixture
+def lone() -> Iterator[Lone]:
+    made = Lone()
+    yield made
+    made.storage.close()
+
+
+def test_a_broker_that_is_back_when_a_slow_turn_ends_is_not_fenced(lone: Lone) -> None:
+    lone.submit(lone.ended(stream=1))
+    lone.turn()
+    written = lone.controller.image.next_offset
+    lone.submit(lone.beat(stream=2))  # milliseconds later; but the disk takes its time
+    lone.clock.advance(GRACE_MS + 100)
+    lone.turn()
+    lone.clock.advance(GRACE_MS + 100)
+    lone.turn()
+    assert lone.controller.image.next_offset == written, "fenced, and unfenced in the same turn: leaderships moved"
+
+
+def test_a_heartbeat_that_waits_for_its_turn_ends_the_silence(lone: Lone) -> None:
+    lone.clock.advance(SESSION_MS / 2 - 600)  # (longer, and the controller would know that it stood still itself)
+    lone.turn()
+    lone.clock.advance(SESSION_MS / 2 - 600)
+    lone.turn()
+    written = lone.controller.image.next_offset
+    lone.submit(lone.beat(stream=1))
+    lone.clock.advance(1_300)
+    lone.turn()
+    assert lone.controller.image.next_offset == written
+
+
+def test_who_does_not_come_back_is_fenced_in_the_turn_after_its_grace(lone: Lone) -> None:
+    lone.submit(lone.ended(stream=1))
+    lone.turn()
+    lone.clock.advance(GRACE_MS + 1)
+    lone.turn()
+    assert lone.is_fenced
+
+
+def test_a_controller_that_stood_still_takes_nobody_for_dead_before_it_has_listened(lone: Lone) -> None:
+    lone.clock.advance(SESSION_MS + 1_000)
+    written = lone.controller.image.next_offset
+    with pytest.raises(DuplicateBrokerRegistrationError):  # decided in the first turn after the pause
+        lone.register(life=1)
+    assert lone.controller.image.next_offset == written
+
+
+# -- streams ----------------------------------------------------------------------------------------------------------
+
+
+class _Driver:
+    """A controller that answers nothing."""
+
+    def __init__(self) -> None:
+        self.said: list[Request] = []
+        self.image = type("Image", (), {"next_offset": 10})()
+
+    async def ask(self, request: Request) -> Any:
+        self.said.append(request)
+        await asyncio.get_running_loop().create_future()
+
+    def tell(self, request: Request) -> None:
+        self.said.append(request)
+
+
+async def _said(turns_before_the_end: int) -> list[Request]:
+    """To the driver, by a stream with one heartbeat that ends so many turns of the loop after it."""
+    driver: Any = _Driver()
+    stream = _Heartbeats(driver, None, ManualClock())  # type: ignore[arg-type]
+    stream.on_request(cluster_pb2.BrokerHeartbeatRequest(broker_id=1, broker_epoch=7))
+    for _ in range(turns_before_the_end):
+        await asyncio.sleep(0)
+    stream.on_closed()
+    await asyncio.sleep(0)
+    said: list[Request] = driver.said
+    return said
+
+
+def test_a_stream_that_breaks_before_its_first_answer_has_broken() -> None:
+    beat, ended = asyncio.run(_said(turns_before_the_end=1))
+    assert isinstance(beat, Heartbeat)
+    assert ended == HeartbeatsEnded(1, 7, stream=beat.stream)
+
+
+def test_a_heartbeat_of_a_stream_that_is_gone_is_no_sign_of_life() -> None:
+    assert not [each for each in asyncio.run(_said(turns_before_the_end=0)) if isinstance(each, Heartbeat)]
