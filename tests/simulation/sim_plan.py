@@ -135,7 +135,7 @@ def make_plan(seed: int) -> Plan:
         voters=rng.choice([1, 2, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 4, 5, 5]),
         brokers=3,
         clients=rng.choice([2, 3, 4]),
-        rest_ms=rng.choice([140.0, 180.0, 220.0]),
+        rest_ms=rng.choice([200.0, 250.0, 300.0]),
         periods=periods,
         faults=_faults(rng, noisy),
         quality=rng.choice([GOOD, GOOD, Quality(0.5, 8.0), Quality(1.0, 30.0)]),
