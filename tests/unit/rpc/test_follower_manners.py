@@ -1,0 +1,73 @@
+"""A follower of the metadata lets its node's other work go on while it catches up, and stops before what it would
+misunderstand."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from follow_world import CLUSTER, Member, Quorum, running, serving
+
+from headrace_core.errors import UnsupportedVersionError
+from headrace_core.metadata import METADATA_VERSION, METADATA_VERSION_FEATURE, FeatureLevelRecord, PartitionRecord
+from headrace_core.metadata.codec import encode_decision
+from headrace_core.metadata.records import TopicRecord
+from headrace_core.rpc.metadata_follower import REPLAY_STEP_RECORDS, MetadataFollower
+
+TOPIC = b"t" * 16
+
+
+def partition(number: int) -> PartitionRecord:
+    return PartitionRecord(TOPIC, number, (1,), (1,), 1, 0, 0)
+
+
+@pytest.mark.parametrize("batch", [1, 1_000, 20_000], ids=["many small decisions", "some", "one large decision"])
+def test_others_have_their_turn_again_and_again_while_much_is_applied(batch: int) -> None:
+    count = 20_000
+    quorum = Quorum()
+    quorum.commit(TopicRecord("t", TOPIC))
+    records = b"".join(
+        encode_decision(
+            [partition(number) for number in range(first, first + batch)],
+            timestamp_ms=1,
+            base_offset=quorum.end + first,
+            epoch=1,
+        )
+        for first in range(0, count, batch)
+    )
+
+    async def work() -> None:
+        follower = MetadataFollower(["127.0.0.1:1"], CLUSTER, image=quorum.image)
+        turns = 0
+
+        async def others() -> None:
+            nonlocal turns
+            while True:
+                await asyncio.sleep(0)
+                turns += 1
+
+        async with running(others()):
+            before = turns
+            image, delta = await follower._replayed(records)
+            assert turns - before >= count // REPLAY_STEP_RECORDS - 1
+        assert len(image.topics[TOPIC].partitions) == len(delta.partitions[TOPIC]) == count
+        assert image.next_offset == quorum.end + count
+        assert follower.records_read == count
+        assert follower.image is quorum.image, "it is published as a whole"
+
+    asyncio.run(work())
+
+
+def test_a_level_that_this_version_does_not_know_ends_the_node_before_anything_is_misunderstood() -> None:
+    async def work() -> None:
+        quorum = Quorum()
+        async with serving([Member(quorum, 1)]) as (controller,):
+            follower = MetadataFollower([controller.member.address], CLUSTER)
+            with pytest.raises(UnsupportedVersionError, match=rf"level {METADATA_VERSION + 1}.*upgrade this node"):
+                async with running(follower.run()) as task:
+                    known = await follower.wait_applied(quorum.end)
+                    quorum.commit(FeatureLevelRecord(METADATA_VERSION_FEATURE, METADATA_VERSION + 1))
+                    await asyncio.wait({task}, timeout=10)
+            assert follower.image is known
+
+    asyncio.run(work())
