@@ -13,6 +13,7 @@ from headrace_controller.cluster.ledger_requests import (
     DrainBroker,
     FeatureUpdate,
     RegisterController,
+    UnregisterBroker,
     UpdateFeatures,
     UpgradeType,
 )
@@ -108,6 +109,35 @@ def test_the_level_is_not_raised_over_the_head_of_a_node_that_does_not_know_it()
         update(world, 2)
     world = old_cluster()
     register(world, 1, ())
+    with pytest.raises(InvalidUpdateVersionError, match="broker 1 does not understand"):
+        update(world, 2)
+
+
+def test_a_broker_that_is_gone_for_good_does_not_hold_an_old_cluster_at_its_level() -> None:
+    """Below level 2 there is no record that unregisters it, so nobody could ever raise the level."""
+    world = old_cluster()
+    register(world, 1, ())
+    world.now_ms += 10_000
+    register(world, 2, SUPPORTED_FEATURES)
+    with pytest.raises(UnsupportedVersionError, match=r"needs metadata.version 2"):
+        world.ask(UnregisterBroker(1))
+    update(world, 2)
+    assert set(world.image.brokers) == {2}
+    with pytest.raises(UnsupportedVersionError, match=r"broker understands metadata.version 1 to 1.*at level 2"):
+        register(world, 1, ())
+
+
+def test_an_old_broker_that_may_come_up_or_has_replicas_still_counts() -> None:
+    world = old_cluster()
+    broker = register(world, 1, ())
+    for _ in ("it starts just now", "it serves"):
+        with pytest.raises(InvalidUpdateVersionError, match="broker 1 does not understand"):
+            update(world, 2)
+        world.beat(broker)
+    world.create("t", partitions=1)
+    world.now_ms += 10_000
+    world.tick()
+    assert world.image.brokers[1].fenced
     with pytest.raises(InvalidUpdateVersionError, match="broker 1 does not understand"):
         update(world, 2)
 

@@ -63,11 +63,18 @@ def test_a_level_that_this_version_does_not_know_ends_the_node_before_anything_i
         quorum = Quorum()
         async with serving([Member(quorum, 1)]) as (controller,):
             follower = MetadataFollower([controller.member.address], CLUSTER)
-            with pytest.raises(UnsupportedVersionError, match=rf"level {METADATA_VERSION + 1}.*upgrade this node"):
-                async with running(follower.run()) as task:
-                    known = await follower.wait_applied(quorum.end)
-                    quorum.commit(FeatureLevelRecord(METADATA_VERSION_FEATURE, METADATA_VERSION + 1))
-                    await asyncio.wait({task}, timeout=10)
+            async with running(_outcome(follower)) as task:
+                known = await follower.wait_applied(quorum.end)
+                quorum.commit(FeatureLevelRecord(METADATA_VERSION_FEATURE, METADATA_VERSION + 1))
+                async with asyncio.timeout(10):
+                    end = await task
+            assert isinstance(end, UnsupportedVersionError)
+            assert f"level {METADATA_VERSION + 1}" in end.message
+            assert "upgrade this node" in end.message
             assert follower.image is known
 
     asyncio.run(work())
+
+
+async def _outcome(follower: MetadataFollower) -> BaseException | None:
+    return (await asyncio.gather(follower.run(), return_exceptions=True))[0]

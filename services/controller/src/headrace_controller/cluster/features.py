@@ -1,8 +1,9 @@
 """Feature levels, changed (KIP-584, KIP-778); what each level means is in headrace_core.metadata.features.
 
 The level is raised when every registered broker and controller understands the new one, fenced ones too, for they come
-back. It is lowered only as long as nothing in the image needs the higher one, as Kafka's safe downgrade; an unsafe one,
-which would lose that, is refused as in Kafka. A node that does not understand the level that holds is not registered.
+back; only those that are down and empty are unregistered instead. It is lowered only as long as nothing in the image
+needs the higher one, as Kafka's safe downgrade; an unsafe one, which would lose that, is refused as in Kafka. A node
+that does not understand the level that holds is not registered.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from headrace_core.metadata import (
     MetadataImage,
     MetadataRecord,
     RegisterControllerRecord,
+    UnregisterBrokerRecord,
 )
 from headrace_core.metadata.features import level_needed, range_of, understands, what_needs, without_newer_fields
 
@@ -45,18 +47,21 @@ def update(view: View, request: UpdateFeatures) -> Decision:
         try:
             if named[item.name] > 1:
                 raise InvalidRequestError(f"feature {item.name[:100]} is named more than once in the request")
-            check_update(view.image, item)
+            check_update(view, item)
         except HeadraceError as error:
             results.append(FeatureResult(item.name, error))
             continue
         results.append(FeatureResult(item.name))
         if item.level != view.image.metadata_version:
             records.append(FeatureLevelRecord(item.name, item.level))
+            if item.level > METADATA_VERSION_MIN:  # below, there is no such record; nor anybody who is too old
+                records += [UnregisterBrokerRecord(*each) for each in _gone_strangers(view, item.level)]
     return Decision(() if request.validate_only else tuple(records), tuple(results))
 
 
-def check_update(image: MetadataImage, item: FeatureUpdate) -> None:
+def check_update(view: View, item: FeatureUpdate) -> None:
     """InvalidUpdateVersionError unless the level may be changed so."""
+    image = view.image
     now = image.metadata_version
     refused = f"{item.name[:100]} cannot go from level {now} to {item.level}: "
     if item.name != METADATA_VERSION_FEATURE:
@@ -69,9 +74,13 @@ def check_update(image: MetadataImage, item: FeatureUpdate) -> None:
         raise InvalidUpdateVersionError(refused + "that is lower; ask for a safe downgrade")
     if item.level > now and item.upgrade_type is not UpgradeType.UPGRADE:
         raise InvalidUpdateVersionError(refused + "that is higher; ask for an upgrade")
-    strangers = strangers_to(image, item.level)
+    strangers = strangers_to(view, item.level)
     if strangers:
-        raise InvalidUpdateVersionError(refused + f"{', '.join(strangers)} does not understand it; upgrade it first")
+        raise InvalidUpdateVersionError(
+            refused
+            + f"{', '.join(strangers)} does not understand it; upgrade it first (a broker that is gone for good "
+            "does not count any more once it has no replicas)"
+        )
     if item.level < now:
         in_the_way = what_needs(image, now)
         if in_the_way and item.upgrade_type is UpgradeType.UNSAFE_DOWNGRADE:
@@ -80,15 +89,37 @@ def check_update(image: MetadataImage, item: FeatureUpdate) -> None:
             raise InvalidUpdateVersionError(refused + f"something would be lost: {'; '.join(in_the_way)}")
 
 
-def strangers_to(image: MetadataImage, level: int) -> list[str]:
-    """Guard: the nodes that could not read a log of this level."""
-    found = [f"broker {each.broker_id}" for each in image.brokers.values() if not understands(each.features, level)]
+def strangers_to(view: View, level: int) -> list[str]:
+    """Guard: the nodes that could not read a log of this level, but for those that are unregistered with it."""
+    image = view.image
+    gone = {broker_id for broker_id, _ in _gone_strangers(view, level)}
+    found = [
+        f"broker {each.broker_id}"
+        for each in image.brokers.values()
+        if not understands(each.features, level) and each.broker_id not in gone
+    ]
     found += [
         f"controller {each.controller_id}"
         for each in image.ledger.controllers.values()
         if not understands(each.features, level)
     ]
     return found
+
+
+def _gone_strangers(view: View, level: int) -> list[tuple[int, int]]:
+    """Brokers (id, epoch) too old for the level that are down, and that nobody would miss. They may be gone for good,
+    and could not be unregistered first: at level 1 there is no record for that. Nobody could ever raise the level."""
+    image = view.image
+    awaited = {target for queued in image.ledger.queued.values() for target in queued.targets}
+    return [
+        (each.broker_id, each.broker_epoch)
+        for each in image.brokers.values()
+        if not understands(each.features, level)
+        and each.fenced
+        and each.broker_id not in image.loads
+        and each.broker_id not in awaited
+        and not view.sessions.lives(each.broker_id, each.broker_epoch, view.now_ms)
+    ]
 
 
 def check_node(image: MetadataImage, features: Iterable[FeatureRange], who: str) -> None:
@@ -122,8 +153,9 @@ def at_level(image: MetadataImage, decision: Decision) -> Decision:
     level = image.metadata_version
     if level >= METADATA_VERSION or not decision.records:
         return decision
-    records = tuple(without_newer_fields(record) for record in decision.records)
-    for record in records:
+    records: list[MetadataRecord] = []
+    for each in decision.records:
+        record = each if level >= METADATA_VERSION else without_newer_fields(each)
         if level_needed(record) > max(level, METADATA_VERSION_MIN):
             return Decision(
                 failure=UnsupportedVersionError(
@@ -131,4 +163,7 @@ def at_level(image: MetadataImage, decision: Decision) -> Decision:
                     f"is at {level}: once all its nodes run this version, raise it (UpdateFeatures)"
                 )
             )
-    return dataclasses.replace(decision, records=records)
+        if isinstance(record, FeatureLevelRecord):  # from the next record on
+            level = record.level
+        records.append(record)
+    return dataclasses.replace(decision, records=tuple(records))
