@@ -79,9 +79,9 @@ def run_one(plan: Plan, *, with_story: bool = False) -> tuple[World, BaseExcepti
     return world, None
 
 
-def outcome_of(plan: Plan, parts: tuple[str, ...] = _ALL_PARTS) -> Outcome:
+def outcome_of(plan: Plan, parts: tuple[str, ...] = _ALL_PARTS, profile: int | None = None) -> Outcome:
     try:
-        coverage = run_histories(plan.seed, parts)
+        coverage = run_histories(plan.seed, parts, profile)
     except _FAILURES as error:
         return Outcome(plan.seed, 0, 0, Counter(), _told(error))
     if "world" not in parts:
@@ -118,9 +118,10 @@ def do_work(work: Work) -> tuple[Work, list[Outcome]]:
     gc.disable()  # a schedule's garbage is collected at its end, all at once
     outcomes = []
     parts = (MUTANTS[work.mutant].part,) if work.mutant else _ALL_PARTS
+    profile = MUTANTS[work.mutant].profile if work.mutant else None
     with MUTANTS[work.mutant].applied() if work.mutant else contextlib.nullcontext():
         for seed in range(work.first, work.end):
-            outcomes.append(outcome_of(make_plan(seed), parts))
+            outcomes.append(outcome_of(make_plan(seed), parts, profile))
             if seed % _COLLECT_EVERY == 0:
                 gc.collect()
             if work.mutant and outcomes[-1].failure is not None:

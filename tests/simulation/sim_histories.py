@@ -8,25 +8,60 @@ leader has every committed record (tests/unit/controller/cluster_histories.py, l
 from __future__ import annotations
 
 from collections import Counter
+from typing import Any
 
-from cluster_histories import PROFILES, Histories
+from cluster_histories import PROFILES, Broken, Histories
 from ledger_histories import LedgerHistories
+
+from headrace_controller.cluster.requests import AlteredPartition, AlterPartition, Request
+from headrace_core.metadata import MetadataImage
 
 STEPS = 400
 #: The history with moves, coordinators and levels takes three times as long: every so many-th schedule has one.
 LEDGER_EVERY = 4
 
 
-def run_histories(seed: int, parts: tuple[str, ...]) -> Counter[tuple[str, str]]:
-    """``parts``: of "brokers" and "ledger". Raises Broken, an assertion or a HeadraceError."""
+class _Asked(Histories):
+    """Looks at what was granted, too: what follows from a wrong in-sync set may take long to show."""
+
+    def ask(self, request: Request) -> Any:
+        before = self.world.image
+        reply = super().ask(request)
+        if isinstance(request, AlterPartition) and isinstance(reply, tuple):
+            for item in request.partitions:
+                self._granted(before, item)
+        return reply
+
+    def _granted(self, before: MetadataImage, item: AlteredPartition) -> None:
+        old = before.partition(item.topic_id, item.partition)
+        new = self.world.image.partition(item.topic_id, item.partition)
+        if old is None or new is None or new.partition_epoch == old.partition_epoch:
+            return
+        if item.partition_epoch != old.partition_epoch:
+            raise Broken("granted", f"{item} was of another partition epoch than {old} (KIP-497)")
+        for broker_id, broker_epoch in item.isr:
+            broker = before.brokers.get(broker_id)
+            if broker is None or broker.broker_epoch != broker_epoch:
+                raise Broken("granted", f"{item} takes a former life of {broker_id} in, which is {broker} (KIP-903)")
+
+
+class _AskedLedger(_Asked, LedgerHistories):
+    pass
+
+
+def run_histories(seed: int, parts: tuple[str, ...], profile: int | None = None) -> Counter[tuple[str, str]]:
+    """``parts``: of "brokers" and "ledger". ``profile``: only histories of this kind of cluster; None: seed by seed
+    another. Raises Broken, an assertion or a HeadraceError."""
     counts: Counter[tuple[str, str]] = Counter()
+    if profile is not None:
+        seed = seed * len(PROFILES) + profile
     found: list[Histories] = []
     if "brokers" in parts:
         small = {"metadata_max_records_per_request": 4} if seed // len(PROFILES) % 2 == 0 else {}
-        found.append(Histories(seed, **small))
+        found.append(_Asked(seed, **small))
     if "ledger" in parts and seed % LEDGER_EVERY == 0:
         number = seed // LEDGER_EVERY
-        found.append(LedgerHistories(number, level=1 if number % 4 == 0 else 2))
+        found.append(_AskedLedger(number, level=1 if number % 4 == 0 else 2))
     for history in found:
         history.run(STEPS)
         for what, times in history.counts.items():

@@ -14,7 +14,9 @@ def _of(room: Any, part: str) -> tuple[Mutant, ...]:
     for each in room.MUTANTS:
         patches: list[Patch] = []
         each.break_it(lambda where, name, value, patches=patches: patches.append(Patch(where, name, value)))
-        found.append(Mutant(each.name, f"{each.source}: {each.removed}", 5, tuple(patches), part))
+        found.append(
+            Mutant(each.name, f"{each.source}: {each.removed}", 5, tuple(patches), part, getattr(each, "profile", None))
+        )
     return tuple(found)
 
 

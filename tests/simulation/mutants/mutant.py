@@ -28,6 +28,8 @@ class Mutant:
     patches: tuple[Patch, ...]
     #: Which part of a schedule is run with it: the world of controllers, or the histories of brokers (sim_histories).
     part: str = "world"
+    #: Of the histories: the kind of cluster that is hardest on it.
+    profile: int | None = None
 
     @contextlib.contextmanager
     def applied(self) -> Iterator[None]:
