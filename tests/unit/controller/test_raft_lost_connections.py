@@ -35,7 +35,7 @@ def test_a_follower_that_loses_the_leader_stands_within_three_ticks(seed: int) -
 @pytest.mark.parametrize("seed", range(40))
 def test_when_the_leaders_process_dies_another_leads_within_three_ticks(seed: int) -> None:
     """All its connections break, so nobody hears it any more: one of the others is elected in 1 to 3 ticks. (They do
-    not tick at the same moment: if two stand at once, the vote is split, and they wait for the time-out.)"""
+    not tick at the same moment: the next test does that.)"""
     world = led_by_one(1, 2, 3, seed=seed)
     world.kill(world.replicas[key(1)])
     ticks = 0
@@ -46,6 +46,82 @@ def test_when_the_leaders_process_dies_another_leads_within_three_ticks(seed: in
         world.settle()
         ticks += 1
     assert ticks <= 3
+
+
+def test_two_that_stand_at_the_same_moment_split_the_vote_and_stand_again_soon() -> None:
+    """Each has voted for itself, and the third is dead: neither waits for a time-out of 10 to 20 ticks."""
+    waited = []
+    for seed in range(100):
+        world = led_by_one(1, 2, 3, seed=seed)
+        world.kill(world.replicas[key(1)])
+        ticks = 0
+        while Role.LEADER not in (world[2].role, world[3].role):
+            world.tick(2, 3)  # before anything is delivered: each asks before it hears of the other
+            world.settle()
+            ticks += 1
+        waited.append((ticks, world[2].term))
+    assert max(term for _, term in waited) > 2, "no vote was split: nothing was shown"
+    assert max(ticks for ticks, _ in waited) < 2 * SETTINGS.election_ticks, waited
+    assert sum(ticks for ticks, _ in waited) / len(waited) < 5, waited
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_controllers_that_start_together_elect_as_soon_as_a_majority_is_connected(seed: int) -> None:
+    world = World(voters(1, 2, 3), settings=SETTINGS, seed=seed)
+    world.tick(times=2)
+    world.settle()
+    assert {world[node_id].role for node_id in (1, 2, 3)} == {Role.FOLLOWER}, "nobody is there yet"
+    world[1].observe(key(2))
+    world[2].observe(key(1))
+    ticks = 0
+    while Role.LEADER not in (world[1].role, world[2].role):
+        for node_id in (1, 2):
+            world.tick(node_id)
+            world.settle()
+        ticks += 1
+    assert ticks <= 3
+
+
+def test_one_that_is_connected_to_no_majority_has_nobody_to_ask() -> None:
+    world = World(voters(1, 2, 3, 4, 5), settings=SETTINGS)
+    world[1].observe(key(2))
+    world[1].observe(key(7))  # it does not vote
+    world.tick(1, times=SETTINGS.election_ticks - 1)
+    assert world[1].role is Role.FOLLOWER
+
+
+def test_one_that_asked_in_vain_asks_again_when_somebody_is_there() -> None:
+    """All that it asked went into the void: it does not wait for another time-out."""
+    world = World(voters(1, 2, 3), settings=SETTINGS)
+    world.tick(1, times=2 * SETTINGS.election_ticks)
+    assert world[1].role is Role.PROSPECTIVE
+    world.network.clear()
+    world[1].observe(key(2))
+    for _ in range(3):
+        world.tick(1)
+        world.settle()
+    assert world[1].role is Role.LEADER
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_one_that_comes_back_to_a_leader_disturbs_nobody(seed: int) -> None:
+    """Also when it meets the other follower first, and the leader not at all for a while."""
+    world = led_by_one(1, 2, 3, seed=seed)
+    world.crash(world.replicas[key(3)])
+    world.restart(world.replicas[key(3)])
+    world.is_cut = lambda sender, to: {sender, to} == {key(1), key(3)}
+    world[3].observe(key(2))
+    for _ in range(3 * SETTINGS.election_ticks):
+        world.tick()
+        world.settle()
+    assert [world[node_id].term for node_id in (1, 2, 3)] == [1, 1, 1]
+    world.is_cut = lambda sender, to: False
+    world[1].observe(key(3))
+    world[3].observe(key(1))
+    world.work(world.replicas[key(1)])
+    world.settle()
+    world.tick(3, times=SETTINGS.election_ticks - 1)
+    assert (world[3].leader, world[3].role) == (1, Role.FOLLOWER), "what is heard at once ends the haste"
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -74,6 +74,30 @@ def test_an_entry_of_an_earlier_term_is_not_committed_by_counting() -> None:
     assert world[5].log.end == first.node.log.end, "(e): once its own entry is committed, so is all before it"
 
 
+def test_a_sole_voter_commits_nothing_that_its_own_disk_may_lose() -> None:
+    """etcd issue 14370: it needs nobody else, so it told others that an entry was committed before its disk had it."""
+    world = World(voters(1))
+    world.elect(1)
+    observer = world.add(key(2))
+    world[1].observe(key(2))
+    world.work(world.replicas[key(1)])
+    world.settle()
+    world.propose(1, b"kept")
+    world.settle()
+    known = observer.applied
+    assert known == world[1].committed
+    world[1].propose(b"lost", 1)
+    world.work(world.replicas[key(1)], crash_after=0)  # what promises nothing is on its way already
+    world.settle()
+    assert observer.applied == known
+    world.restart(world.replicas[key(1)])
+    world.elect(1)
+    world[1].observe(key(2))
+    entry = world.propose(1, b"another")
+    world.settle()
+    assert observer.applied == entry.next_offset
+
+
 def test_a_candidate_without_all_that_is_committed_gets_no_vote() -> None:
     """5.4.1."""
     world = world_of(1, 2, 3)

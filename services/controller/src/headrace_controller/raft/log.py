@@ -102,6 +102,12 @@ class RaftLog:
             return None
         return self._term_at(offset - 1)[0]
 
+    def place_at(self, offset: int) -> Place:
+        """Where an entry of this log ends."""
+        term = self.term_below(offset)
+        assert term is not None, f"nothing is known of offset {offset} of a log from {self.start} to {self.end}"
+        return Place(offset, term)
+
     def has(self, place: Place) -> bool:
         """Is the log equal to one with an entry of that term ending there, up to there?"""
         return self.term_below(place.offset) == place.term

@@ -6,6 +6,7 @@ from headrace_core.errors import (
     DuplicateVoterError,
     InvalidRequestError,
     ReplicaNotCaughtUpError,
+    VoterChangeInProgressError,
     VoterNotFoundError,
 )
 
@@ -44,3 +45,12 @@ def check_removal(voters: VoterSet, key: ReplicaKey) -> None:
     check_voter(voters, key)
     if len(voters) == 1:
         raise InvalidRequestError(f"{key} is the only voter: nobody would be left")
+
+
+def check_no_change(voters: VoterSet, *, is_settled: bool, has_committed_in_term: bool) -> None:
+    """VoterChangeInProgressError: the leader does not know yet that the ``voters`` are committed, or all before its own
+    term (the fix to 4.1)."""
+    if not has_committed_in_term:
+        raise VoterChangeInProgressError("the leader has not yet committed an entry of its own term; try again")
+    if not is_settled:
+        raise VoterChangeInProgressError(f"the voters are being changed to {voters}; try again")

@@ -39,13 +39,13 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from headrace_core.errors import NotControllerError, VoterChangeInProgressError
+from headrace_core.errors import NotControllerError
 
 from .log import LogView, RaftLog
-from .membership import check_addition, check_caught_up, check_removal, check_voter
+from .membership import check_addition, check_caught_up, check_no_change, check_removal, check_voter
 from .patience import Patience
 from .progress import Mode, Progress
-from .quorum import Outcome, agreed, tally
+from .quorum import Outcome, agreed, is_majority, tally
 from .reads import Reads
 from .receiving import SnapshotReceiver
 from .types import (
@@ -264,11 +264,15 @@ class RaftNode:
 
     def observe(self, key: ReplicaKey) -> None:
         """A replica has connected: who leads, now or later, copies the log to it, also if it does not vote. What was on
-        its way there is lost, and sent again at once."""
-        if key != self.key:
-            self._observers.add(key)
-            if self.role is Role.LEADER:
-                self._progress.setdefault(key, Progress(self.settings, self.log.end_offset)).lost()
+        its way there is lost, and sent again at once. Who knows of no leader, and is connected to a majority, asks for
+        votes within 1 to 3 ticks: controllers that start together wait for no time-out."""
+        if key == self.key:
+            return
+        self._observers.add(key)
+        if self.role is Role.LEADER:
+            self._progress.setdefault(key, Progress(self.settings, self.log.end_offset)).lost()
+        elif self._leader is None and is_majority(self.voters, {self.key, *self._observers}):
+            self._patience.lose()  # (a candidate has been asking already, but was not heard by everybody)
 
     def forget(self, key: ReplicaKey) -> None:
         """An observer has gone. Voters stay."""
@@ -440,8 +444,10 @@ class RaftNode:
 
     def _on_vote_response(self, sender: ReplicaKey, response: VoteResponse) -> None:
         asked = (Role.PROSPECTIVE, self.term + 1) if response.is_pre_vote else (Role.CANDIDATE, self.term)
-        if (self.role, response.asked_term) == asked:
-            self._votes.setdefault(sender, response.is_granted)
+        if (self.role, response.asked_term) == asked and sender not in self._votes:
+            self._votes[sender] = response.is_granted
+            if self.role is Role.CANDIDATE and not response.is_granted:
+                self._patience.split()
             self._count_votes()
 
     # -- following (5.3) ---------------------------------------------------------------------------------------------
@@ -456,22 +462,15 @@ class RaftNode:
     def _on_append(self, leader: ReplicaKey, request: AppendRequest) -> None:
         previous = request.previous
         if previous.offset < self.committed:  # an old message: what is committed here is equal there
-            self._reply(leader, AppendResponse(self.term, previous.offset, self._committed_place()))
+            self._reply(leader, AppendResponse(self.term, previous.offset, self.log.place_at(self.committed)))
         elif self.log.has(previous):
             self.log.adopt(request.entries, self.committed)
             end = request.entries[-1].next_offset if request.entries else previous.offset
             self._commit(min(request.committed, end))
-            term = self.log.term_below(end)
-            assert term is not None
-            self._reply(leader, AppendResponse(self.term, previous.offset, Place(end, term)))
+            self._reply(leader, AppendResponse(self.term, previous.offset, self.log.place_at(end)))
         else:
             hint = self.log.last_place_up_to(previous)
             self._reply(leader, AppendResponse(self.term, previous.offset, hint, is_rejected=True))
-
-    def _committed_place(self) -> Place:
-        term = self.log.term_below(self.committed)
-        assert term is not None
-        return Place(self.committed, term)
 
     def _commit(self, offset: int) -> None:
         self.committed = max(self.committed, offset)
@@ -688,10 +687,8 @@ class RaftNode:
 
     def _check_may_change(self) -> None:
         self._check_taking()
-        if not self.has_committed_in_term:
-            raise VoterChangeInProgressError("the leader has not yet committed an entry of its own term; try again")
-        if self.log.voters_offset > self.committed:
-            raise VoterChangeInProgressError(f"the voters are being changed to {self.voters}; try again")
+        is_settled = self.log.voters_offset <= self.committed
+        check_no_change(self.voters, is_settled=is_settled, has_committed_in_term=self.has_committed_in_term)
 
     def _send(self, to: ReplicaKey, body: Body) -> None:
         self._messages.append(Message(self.key, to, body))

@@ -37,10 +37,16 @@ class Patience:
         self._elapsed = 0
 
     def lose(self) -> None:
-        """The connection to the leader broke."""
+        """The connection to the leader broke; or there is none, and those who would elect one are there."""
         if not self._is_lost:
             self._is_lost = True
             self._timeout = min(self._timeout, self._elapsed + 1 + self._draw(LOST_LEADER_TICKS))
+
+    def split(self) -> None:
+        """Somebody else stands too, at the same time: both stand again soon, and this time not together (KIP-996's
+        back-off of candidates). Drawn from more ticks than ``lose``, which is how they came to meet."""
+        spread = max(LOST_LEADER_TICKS, self._election_ticks // 2)
+        self._timeout = min(self._timeout, self._elapsed + 1 + self._draw(spread))
 
     @property
     def is_over(self) -> bool:

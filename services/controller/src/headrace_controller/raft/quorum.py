@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 from .types import ReplicaKey, VoterSet
 
@@ -18,6 +18,11 @@ def agreed(voters: VoterSet, value_of: Callable[[ReplicaKey], int]) -> int:
     """The largest number that a majority of voters has reached."""
     values = sorted((value_of(key) for key in voters), reverse=True)
     return values[voters.majority - 1] if values else 0
+
+
+def is_majority(voters: VoterSet, present: Collection[ReplicaKey]) -> bool:
+    """Could those who are ``present`` elect somebody?"""
+    return sum(key in present for key in voters) >= voters.majority
 
 
 def tally(voters: VoterSet, votes: Mapping[ReplicaKey, bool]) -> Outcome:
