@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import functools
 import gc
 import json
 import os
@@ -166,7 +167,7 @@ def create(root: Path, partitions: int, per_topic: int) -> dict[str, float]:
         for first in range(0, topics, step)
     ]
     begun = time.process_time()
-    times = [timed(lambda request=request: bench.ask(request))[0] for request in requests]
+    times = [timed(functools.partial(bench.ask, request))[0] for request in requests]
     used = cpu("create", begun)
     image = bench.core.committed
     if image.partition_count() != partitions:
