@@ -22,6 +22,7 @@ from headrace_controller.quorum_controller import Answer, QuorumController
 from headrace_core.errors import (
     BrokerIdNotRegisteredError,
     CorruptLogError,
+    DuplicateBrokerRegistrationError,
     HeadraceError,
     NotControllerError,
     StaleBrokerEpochError,
@@ -182,9 +183,18 @@ class SimulatedBroker:
                 self.world.tell(self, f"is registered with epoch {self.epoch}")
                 self._heartbeat(life)
             else:
+                if isinstance(result, DuplicateBrokerRegistrationError) and self._has_lost_its_id():
+                    self.world.tell(self, "was unregistered, and its id is another's: it begins anew, with new disks")
+                    self.broker_id = -1
+                    self.new_disks()
                 self.world.scheduler.after(50.0 + 200.0 * self.rng.random(), self._register, life)
 
         self._ask(request, answered)
+
+    def _has_lost_its_id(self) -> bool:
+        """Ids of brokers that were unregistered may be given to others."""
+        others = (each for each in self.world.brokers if each is not self)
+        return any(each.broker_id == self.broker_id and each.epoch >= 0 for each in others)
 
     def _heartbeat(self, life: int) -> None:
         if life != self.life:

@@ -101,6 +101,7 @@ class AdminClient:
         self.is_resting = False
         self._knows_the_leader = True
         self._written = 0
+        self._creating = 0
         self._topics: dict[str, tuple[bytes, int]] = {}
 
     def __str__(self) -> str:
@@ -135,8 +136,11 @@ class AdminClient:
 
     def _write(self) -> None:
         draw, topics = self.rng.random(), self._topics
-        if len(topics) < 2 or (draw < 0.08 and len(topics) < _TOPICS_MAX):
+        may_create = self._creating < 3 and len(topics) < _TOPICS_MAX
+        if may_create and (len(topics) < 2 or draw < 0.08):
             self._create_topic()
+        elif not topics:
+            self._alter_config()
         elif draw < 0.14 and len(topics) > 3:
             self._delete_topic()
         elif draw < 0.18:
@@ -154,10 +158,17 @@ class AdminClient:
         factor = self.rng.choice((1, 2, 3, 3))
         new = NewTopic(name=name, partitions=partitions, replication_factor=factor)
 
+        self._creating += 1
+        self.world.scheduler.after(400.0, self._tried)
+
         def created(answer: Answer) -> None:
             self._topics[name] = (answer.reply[0].topic_id, partitions)
 
         self.ask(CreateTopics((new,)), ("topic", name), created)
+
+    def _tried(self) -> None:
+        """By now it is there, or will be asked for anew."""
+        self._creating -= 1
 
     def _delete_topic(self) -> None:
         name = self.rng.choice(list(self._topics))
@@ -181,7 +192,7 @@ class AdminClient:
 
     def _alter_config(self) -> None:
         value = str(self._unique())
-        if self.rng.random() < 0.8:
+        if self._topics and self.rng.random() < 0.8:
             resource = (ConfigResourceType.TOPIC, self.rng.choice(list(self._topics)))
             name = self.rng.choice(("retention.ms", "segment.ms", "max.compaction.lag.ms"))
         else:

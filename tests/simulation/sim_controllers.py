@@ -304,6 +304,7 @@ class ControllerHost:
                 raise Violation("recovery", f"{self} ends: {type(error).__name__}: {error}") from error
             world.tell(self, f"finds its disk damaged, and ends ({type(error).__name__})")
             world.count("state", "damaged disk noticed while running")
+            world.calm_since_ms = None  # somebody else may have to lead now
             self.is_broken = True
             self.stop_process()
             self.fs.crash(self.rng, Loss.NONE)

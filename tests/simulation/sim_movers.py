@@ -102,7 +102,10 @@ class Movers:
     def _act(self) -> None:
         self.world.scheduler.after(EVERY_MS * (0.5 + self.rng.random()), self._act)
         if self.world.is_healing:  # what has begun to move shall arrive
-            if self.image.ledger.reassigning:
+            if self._draining >= 0:
+                self.ask(DrainBroker(self._draining, draining=False))
+                self._draining = -1
+            for _ in range(4 if self.image.ledger.reassigning else 0):
                 self._alter_isr()
             return
         act = self.rng.choices(
