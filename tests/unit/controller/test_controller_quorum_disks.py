@@ -137,6 +137,25 @@ def test_a_laggard_gets_a_snapshot_and_its_subscribers_what_changed(rng: random.
     assert world[laggard].image.topic("after") is not None
 
 
+def test_a_received_snapshot_is_decoded_where_the_loop_is_not_held_up(rng: random.Random) -> None:
+    """100,000 partitions take a good part of a second: it is the disk's step that does it, in the disk's thread."""
+    world = world_of(3, rng, SNAPSHOT_AT_ONCE)
+    laggard = followers(world)[0].node_id
+    world.isolate(laggard)
+    for number in range(3):
+        world.create(f"t{number}")
+        world.pass_ms(200)
+        world.make_snapshots()
+    world.heal()
+    controller, storage = world[laggard], world.nodes[laggard].storage
+    assert storage is not None
+    loaded: list[bool] = []
+    load = storage.load_image
+    storage.load_image = lambda: loaded.append(controller.may_persist_aside) or load()  # type: ignore[method-assign, func-returns-value]
+    world.until(lambda: world.topics(laggard) == world.topics(world.leader.node_id))
+    assert loaded == [True]
+
+
 @pytest.mark.parametrize("loss", list(Loss))
 def test_a_crash_at_any_operation_of_an_install_heals(rng: random.Random, loss: Loss) -> None:
     tried = 0

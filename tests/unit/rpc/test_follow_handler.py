@@ -94,6 +94,42 @@ def test_a_snapshot_comes_in_parts_and_the_log_behind_it() -> None:
     asyncio.run(work())
 
 
+def test_while_a_received_snapshot_takes_the_logs_place_followers_wait_and_then_get_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The log begins beyond what is applied here, and neither it nor the snapshot can be read yet. Somebody who follows
+    hears that we live, and is not sent away."""
+    monkeypatch.setattr(follow, "KEEP_ALIVE_S", 0.02)
+
+    async def work() -> None:
+        quorum = Quorum()
+        for number in range(30):
+            quorum.commit(note("retries", str(number)))
+        member = Member(quorum, 1)
+        member.image = quorum.images[10]
+        real, member.snapshot_chunk = member.snapshot_chunk, lambda *_: None  # type: ignore[method-assign]
+        async with serving([member]) as (served,), stub_of(served) as stub:
+            known = [follow_from(stub, offset, 1) for offset in (3, member.image.next_offset, 15)]
+            for call in known[:2]:
+                await call.read()
+            member.log_start_offset = 20
+            others = [follow_from(stub, offset, 1) for offset in (3, member.image.next_offset)]
+            for call in (*known, *others):
+                for _ in range(3):
+                    message = await call.read()
+                    assert not message.HasField("snapshot")
+            member.snapshot_chunk = real  # type: ignore[method-assign]
+            member.image = next(image for image in quorum.images if image.next_offset == 20)
+            for call in (*known, *others):
+                while not message.HasField("snapshot"):
+                    message = await call.read()
+                assert message.snapshot.offset == 20
+                message.Clear()
+                call.cancel()
+
+    asyncio.run(work())
+
+
 def test_a_snapshot_that_is_removed_while_it_is_sent_gives_way_to_the_next() -> None:
     async def work() -> None:
         quorum = Quorum()

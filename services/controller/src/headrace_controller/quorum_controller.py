@@ -6,7 +6,8 @@ The driver moves it in a real process, the simulator in a simulated one. It move
     begin     ticks that are due; decides what was submitted, each on the speculation left by the one before; asks raft
               what is to be done, and sends what promises nothing about this disk (Ready, step 1). True: there is
               something for the disk
-    persist   steps 2: term and vote, a snapshot's chunk, entries; one write and one fdatasync for all of it
+    persist   step 2: term and vote, a snapshot's chunk, entries; one write and one fdatasync for all of it. A snapshot
+              that was received whole is decoded here too: that takes long, and may be done in another thread
     finish    sends what step 2 made true (3, 4), applies and publishes what is committed (5), answers
 
 Messages may arrive between the three; a crash may come between any two. What arrives during a turn is the next one:
@@ -45,6 +46,7 @@ from headrace_core.errors import (
     NotControllerError,
     RequestTimedOutError,
 )
+from headrace_core.metadata import MetadataImage
 from headrace_core.telemetry import Emitter
 
 from .applying import Applier
@@ -134,6 +136,7 @@ class QuorumController(QuorumView):
         # of this turn
         self._ready: Ready | None = None
         self._snapshot_is_sound = True
+        self._received: MetadataImage | None = None
         self._unwritten: DiskFullError | CorruptMessageError | None = None
         self._is_due = True
         # of this life
@@ -189,9 +192,10 @@ class QuorumController(QuorumView):
 
     def _load_newer_snapshot(self) -> None:
         """A snapshot on the disk holds more than the image: it was installed, or a life begins."""
+        received, self._received = self._received, None
         newest = self._storage.newest_snapshot()
         if newest is not None and newest.place.offset > self._applier.applied:
-            self._applier.replace(self._storage.load_image())
+            self._applier.replace(self._storage.load_image() if received is None else received)
         # What is applied was committed; raft itself would have to be told.
         raft = self._raft
         raft.committed = max(raft.committed, min(self._applier.applied, raft.log_end_offset))
@@ -339,6 +343,7 @@ class QuorumController(QuorumView):
                 self._snapshot_is_sound = storage.write_chunk(ready.chunk)
             if ready.install is not None:
                 storage.install(ready.install)
+                self._received = storage.load_image()
             if ready.truncate_to is not None:
                 storage.truncate(ready.truncate_to)
             if ready.entries:
@@ -348,10 +353,12 @@ class QuorumController(QuorumView):
 
     @property
     def may_persist_aside(self) -> bool:
-        """May ``persist`` run in another thread, while all but ``begin`` and ``finish`` is called in this one? When it
-        only appends: whoever reads the log meanwhile reads what lies before that."""
+        """May ``persist`` run in another thread, while all but ``begin`` and ``finish`` is called in this one? Not when
+        it cuts the log. When it appends, whoever reads the log meanwhile reads what lies before that. When it puts a
+        snapshot in the log's place nobody reads the log: this node has no followers, and observers wait
+        (handlers/follow.py), for the log begins beyond what is applied."""
         ready = self._ready
-        return ready is not None and not (ready.chunk or ready.install or ready.truncate_to is not None)
+        return ready is not None and ready.truncate_to is None
 
     def finish(self) -> None:
         """See the module. CorruptLogError and its like: this process must end."""

@@ -6,6 +6,8 @@ A follower's stream, on any controller, the leader or not:
         |               --- our own end reaches it ---> go on
     the epoch of what it has seen last is not ours ---> DIVERGING_METADATA
     it is behind the log's start ---> the newest snapshot, part by part; then the log
+        |               --- the log begins beyond what is applied here: a snapshot that was received is just taking
+        |                   its place, and nothing can be read ---> keep-alives until it has
     the log, as it is committed; and when there is nothing to send, a keep-alive after 500 ms at the latest
 
 Only what is committed is ever sent: a follower acts on it, and could not take it back.
@@ -158,9 +160,10 @@ class _Following(PushHandler[Response]):
         self._unsubscribe()
 
     def next(self, is_due: bool) -> tuple[Response, int] | None:
-        if not self._is_checked:
+        is_readable = self._log.log_start_offset <= self._log.image.next_offset
+        if is_readable and not self._is_checked:
             self._is_checked = self._check()
-        if self._is_checked:
+        if is_readable and self._is_checked:
             if self._offset < self._log.log_start_offset and self._snapshot is None:
                 self._begin_snapshot()
             if self._snapshot is not None:
