@@ -259,7 +259,7 @@ def explain(seed: int, failure: tuple[str, str], mutant: str = "") -> str:
     if len(story) > 60:
         story = [
             *story[:15],
-            f"    ... ({len(story) - 55} lines more in {path.relative_to(HERE.parents[1])})",
+            f"    ... ({len(story) - 55} lines more in {path})",
             *story[-40:],
         ]
     return "\n".join(lines + story)
