@@ -11,7 +11,16 @@ import pytest
 from cluster_world import CLUSTER, id16
 from controller_world import formatted, new_driver, open_storage
 
-from headrace_controller.cluster.requests import Heartbeat, HeartbeatsEnded, RegisterBroker, Registered, Request
+from headrace_controller.cluster.requests import (
+    CreateTopics,
+    Heartbeat,
+    HeartbeatsEnded,
+    NewTopic,
+    RegisterBroker,
+    Registered,
+    Request,
+)
+from headrace_controller.deciding import TURN_RECORDS_MAX
 from headrace_controller.handlers.cluster import _Heartbeats
 from headrace_controller.quorum_controller import QuorumController
 from headrace_controller.waiting import Answer
@@ -125,6 +134,77 @@ def test_a_controller_that_stood_still_takes_nobody_for_dead_before_it_has_liste
     with pytest.raises(DuplicateBrokerRegistrationError):  # decided in the first turn after the pause
         lone.register(life=1)
     assert lone.controller.image.next_offset == written
+
+
+# -- much at once -----------------------------------------------------------------------------------------------------
+
+
+def crowd(lone: Lone, brokers: int, partitions: int) -> list[Registered]:
+    """More brokers, each with so many partitions of its own."""
+    made = []
+    for number in range(2, 2 + brokers):
+        registering = lone.submit(
+            RegisterBroker(
+                cluster_id=CLUSTER,
+                incarnation_id=id16(5_000 + number),
+                directory_ids=(id16(number),),
+                endpoints=(BrokerEndpoint("client", "h", number),),
+            )
+        )
+        lone.turn()
+        broker: Registered = registering[0].reply
+        lone.submit(beat_of(lone, broker))
+        lone.turn()
+        topic = NewTopic(
+            name=f"of-{number}", partitions=-1, assignments={each: (broker.broker_id,) for each in range(partitions)}
+        )
+        creating = lone.submit(CreateTopics((topic,)))
+        lone.turn()
+        assert creating[0].reply[0].error is None
+        made.append(broker)
+    return made
+
+
+def beat_of(lone: Lone, broker: Registered, **wants: bool) -> Heartbeat:
+    applied = lone.controller.image.next_offset
+    return Heartbeat(
+        broker_id=broker.broker_id, broker_epoch=broker.broker_epoch, metadata_offset=applied, stream=1, **wants
+    )
+
+
+def one_turn(lone: Lone) -> int:
+    """How many records it wrote."""
+    before = lone.storage.log_end_offset
+    if lone.controller.begin():
+        lone.controller.persist()
+    lone.controller.finish()
+    return lone.storage.log_end_offset - before
+
+
+def test_many_brokers_that_are_lost_at_once_are_fenced_over_several_turns(lone: Lone) -> None:
+    """A thousand changed partitions take 7 ms; a leader that is busy for a second is taken for dead itself."""
+    brokers = crowd(lone, brokers=5, partitions=4_000)
+    for each in brokers:
+        lone.submit(HeartbeatsEnded(each.broker_id, each.broker_epoch, stream=1))
+    lone.turn()
+    wrote = []
+    for _ in range(10):
+        lone.clock.advance(GRACE_MS + 1)
+        lone.submit(lone.beat(stream=1))
+        wrote.append(one_turn(lone))
+    assert sum(wrote) == 5 * 4_001
+    assert max(wrote) <= TURN_RECORDS_MAX + 4_001
+
+
+def test_many_large_requests_are_decided_over_several_turns_and_none_is_forgotten(lone: Lone) -> None:
+    brokers = crowd(lone, brokers=5, partitions=4_000)
+    answers = [lone.submit(beat_of(lone, each, want_shutdown=True)) for each in brokers]
+    wrote = []
+    while not all(answers):
+        assert lone.controller.until_due_ms() <= 0, "somebody waits, and nothing is due"
+        wrote.append(one_turn(lone))
+    assert sum(wrote) == 5 * 4_001
+    assert max(wrote) <= TURN_RECORDS_MAX + 4_001
 
 
 # -- streams ----------------------------------------------------------------------------------------------------------

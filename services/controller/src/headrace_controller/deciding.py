@@ -19,6 +19,9 @@ logger = logging.getLogger("headrace.controller")
 
 #: What time demands is decided at most so often in one turn.
 UPKEEP_MAX = 16
+#: Once so many records were decided, the rest waits for the next turn: a thousand changed partitions take 7 ms, and a
+#: leader that is busy for a second is taken for dead by the others.
+TURN_RECORDS_MAX = 5_000
 #: What asks for more metadata to be kept; all else keeps the cluster alive, or makes room.
 _GROWTH = (CreateTopics, CreatePartitions, AlterConfigs, AlterPartitionReassignments)
 
@@ -31,11 +34,20 @@ class Decider:
         self._storage = storage
         self._clock = clock
         self._last_tick_ms = 0.0
+        self._turn_end = 0
 
     @property
     def end(self) -> int:
         """Where the speculation ends: what is decided next is decided on everything below."""
         return self._core.speculative.next_offset
+
+    def begin_turn(self) -> None:
+        self._turn_end = self.end + TURN_RECORDS_MAX
+
+    @property
+    def has_decided_much(self) -> bool:
+        """Should the rest wait for the next turn?"""
+        return self.end >= self._turn_end
 
     def lead(self, now_ms: float) -> None:
         """A term as active leader begins."""
@@ -87,8 +99,11 @@ class Decider:
             self._core.stood_still(now_ms)
 
     def upkeep(self, raft: RaftNode, now_ms: float) -> None:
-        """What time alone demands."""
-        for _ in range(UPKEEP_MAX):
+        """What time alone demands, as far as this turn goes; the next tick goes on. Something of it is decided in each
+        turn, however much was asked for."""
+        for count in range(UPKEEP_MAX):
+            if count and self.has_decided_much:
+                return
             try:
                 decision = self._core.upkeep(now_ms)
             except Exception:  # a rule stumbled; the cluster keeps its controller

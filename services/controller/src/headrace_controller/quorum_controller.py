@@ -317,6 +317,7 @@ class QuorumController(QuorumView):
         self._resign_if_deposed()
         has_ticked = self._tick(now_ms)
         if self.is_active:
+            self._decider.begin_turn()
             if has_ticked:
                 self._decider.forgive_pause(now_ms)
             if not self._hand_over:
@@ -419,6 +420,8 @@ class QuorumController(QuorumView):
     def _decide_inbox(self, now_ms: float) -> None:
         inbox = self._inbox
         for _ in range(min(len(inbox), TURN_REQUESTS_MAX)):
+            if self._decider.has_decided_much:
+                return
             asked = inbox.popleft()
             if isinstance(asked, _VoterChange):
                 self._change_voters(asked)

@@ -80,13 +80,18 @@ def elect_uncleanly(view: View) -> Decision:
     electorate = Electorate(view.image, view.settings)
     records: list[MetadataRecord] = []
     for topic, number, partition in _all(view.image):
-        if partition.leader == NO_LEADER:
+        if partition.leader == NO_LEADER and _has_hope(electorate, partition):
             record = settled(electorate, topic, number)
             if record is not None:
                 records.append(record)
                 if len(records) == view.settings.metadata_max_records_per_request:
                     break
     return Decision(tuple(records))
+
+
+def _has_hope(electorate: Electorate, partition: PartitionImage) -> bool:
+    """Quickly, for many may be without a leader: does any replica work?"""
+    return any(electorate.works(partition, each) for each in partition.replicas)
 
 
 def preferred_election(electorate: Electorate, topic: TopicImage, number: int) -> PartitionChangeRecord | None:
