@@ -156,7 +156,7 @@ def crowd(lone: Lone, brokers: int, partitions: int) -> list[Registered]:
         lone.submit(beat_of(lone, broker))
         lone.turn()
         topic = NewTopic(
-            name=f"of-{number}", partitions=-1, assignments={each: (broker.broker_id,) for each in range(partitions)}
+            name=f"of-{number}", partitions=-1, assignments=dict.fromkeys(range(partitions), (broker.broker_id,))
         )
         creating = lone.submit(CreateTopics((topic,)))
         lone.turn()
@@ -165,10 +165,14 @@ def crowd(lone: Lone, brokers: int, partitions: int) -> list[Registered]:
     return made
 
 
-def beat_of(lone: Lone, broker: Registered, **wants: bool) -> Heartbeat:
+def beat_of(lone: Lone, broker: Registered, *, want_shutdown: bool = False) -> Heartbeat:
     applied = lone.controller.image.next_offset
     return Heartbeat(
-        broker_id=broker.broker_id, broker_epoch=broker.broker_epoch, metadata_offset=applied, stream=1, **wants
+        broker_id=broker.broker_id,
+        broker_epoch=broker.broker_epoch,
+        metadata_offset=applied,
+        want_shutdown=want_shutdown,
+        stream=1,
     )
 
 
