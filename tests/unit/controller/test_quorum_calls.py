@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 from controllers_world import CLUSTER, Controller, ids, with_controllers
 
+from headrace_controller.quorum_view import QuorumView
+from headrace_controller.raft import ReplicaKey
 from headrace_core.errors import (
     DuplicateVoterError,
     HeadraceError,
@@ -83,6 +85,28 @@ def test_the_lead_goes_where_it_is_sent_and_every_controller_passes_the_call_on(
     with_controllers(tmp_path, 3, 0, test)
 
 
+def test_a_leader_that_nobody_follows_yet_hands_over_a_moment_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was elected just now: that is no reason to say that it is alone."""
+    looked: list[bool] = []
+    real = QuorumView.best_successor
+
+    def best_successor(controller: QuorumView) -> ReplicaKey | None:
+        looked.append(len(looked) >= 3)
+        return real(controller) if looked[-1] else None
+
+    monkeypatch.setattr(QuorumView, "best_successor", best_successor)
+
+    async def test(*all_three: Controller) -> None:
+        found = await all_three[0].describe_once(lambda quorum: quorum.leader_id > 0)
+        request = admin_pb2.TransferLeadershipRequest(voter_id=-1)
+        assert (await all_three[0].call("TransferLeadership", request)).leader_id != found.leader_id
+        assert looked[:4] == [False, False, False, True]
+
+    with_controllers(tmp_path, 3, 0, test)
+
+
 def test_a_leader_that_is_removed_answers_and_another_one_leads(tmp_path: Path) -> None:
     async def test(*all_three: Controller) -> None:
         leader = (await all_three[0].describe()).leader_id
@@ -106,6 +130,8 @@ def test_what_cannot_be_is_refused_by_name(tmp_path: Path) -> None:
             (add(voter_id=2, cluster_id="another"), InconsistentClusterIdError, "not another"),
             (add(voter_id=2, voter_directory_id=b"short"), InvalidRequestError, "5 bytes"),
             (add(voter_id=2, timeout_ms=-1), InvalidRequestError, "timeout_ms=-1"),
+            # (all who ask for the metadata are told the voters' addresses: one that is none would break every answer)
+            (add(voter_id=2, address="controller-2"), InvalidRequestError, "controller-2: write host:port"),
             (remove(voter_id=2), VoterNotFoundError, "2 is no voter"),
             (remove(voter_id=1, voter_directory_id=bytes(16)), VoterNotFoundError, "no voter"),
             (remove(voter_id=1, cluster_id="another"), InconsistentClusterIdError, "not another"),

@@ -21,6 +21,7 @@ from headrace_protos.v1 import admin_pb2
 
 from ..driver import ControllerDriver
 from ..raft import QuorumStatus, ReplicaKey, ReplicaStatus, quorum_status
+from ..transport.wire import check_address
 from .cluster import BrokerHeard
 
 _DIRECTORY_BYTES = 16
@@ -54,6 +55,8 @@ class QuorumCalls:
 
     async def AddRaftVoter(self, request: admin_pb2.AddRaftVoterRequest, context: Any) -> Any:
         self._check_cluster(request.cluster_id)
+        if request.address:
+            check_address(request.address)
 
         async def add() -> Any:
             key = self._newcomer(request.voter_id, request.voter_directory_id)
@@ -78,8 +81,11 @@ class QuorumCalls:
         async def transfer() -> Any:
             if request.voter_id < 0:
                 best = driver.controller.best_successor()
-                if best is None:
+                if best is None and len(driver.controller.voters) == 1:
                     raise VoterNotFoundError(f"controller {driver.node_id} is the only voter: nobody else can lead")
+                if best is None:  # it leads no more, or has only just been elected
+                    self._led_status()
+                    raise ReplicaNotCaughtUpError("none of the other voters follows the log at present; try again")
                 await driver.transfer(best)
             elif request.voter_id != driver.node_id:
                 await driver.transfer(self._voter(request.voter_id, b""))

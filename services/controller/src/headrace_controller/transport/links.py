@@ -195,7 +195,7 @@ class PeerLinks:
         if sender.node_id == self.key.node_id and sender != self.key:
             raise InvalidVoterKeyError(f"two controllers have node.id={sender.node_id}: {sender} and {self.key}")
         if hello.address and self._said.get(sender) != hello.address:
-            self._said[sender] = hello.address
+            self._said[sender] = wire.check_address(hello.address)
             if sender in self._voters:
                 self._dial()
         return sender

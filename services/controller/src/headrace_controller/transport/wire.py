@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from headrace_core.errors import HeadraceError, InvalidRequestError
+from headrace_core.errors import HeadraceError, InvalidConfigError, InvalidRequestError
+from headrace_core.node.listeners import parse_addresses
 from headrace_core.records import check_batch
 from headrace_protos.v1 import raft_pb2
 
@@ -165,6 +166,15 @@ def read_key(key: raft_pb2.RaftReplicaKey) -> ReplicaKey:
     directory: bytes = key.directory_id
     _check(len(directory) == _DIRECTORY_BYTES, f"directory_id: {len(directory)} bytes, must be {_DIRECTORY_BYTES}")
     return ReplicaKey(key.node_id, directory)
+
+
+def check_address(address: str) -> str:
+    """``address``, if it is "host:port". InvalidRequestError."""
+    try:
+        (checked,) = parse_addresses([address], key="address")
+    except InvalidConfigError as error:
+        raise InvalidRequestError(error.message) from None
+    return checked
 
 
 def read_envelope(envelope: raft_pb2.RaftEnvelope) -> list[Body]:
