@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import os
+import shutil
 import signal
 import time
 from collections.abc import Callable
@@ -401,8 +402,22 @@ def test_what_is_wrong_with_a_start_is_said_in_one_line(make_controller: Make) -
     assert "node.id" in refused("node.id=2")
     voters = "controller.quorum.voters=1@127.0.0.1:1,2@127.0.0.1:2"
     assert "was formatted for a sole voter, 1" in refused(voters)
+    others = "controller.quorum.bootstrap.servers=127.0.0.1:1,127.0.0.1:2"
+    assert "names no voters and holds no metadata" in refused(others)
     controller.start()
     assert "another process" in refused("listeners=internal://127.0.0.1:0")
+
+
+def test_a_controller_whose_metadata_log_was_removed_does_not_begin_anew(make_controller: Make) -> None:
+    controller = make_controller()
+    controller.start()
+    controller.stop()
+    shutil.rmtree(f"{controller.config['log.dirs']}/__cluster_metadata-0")
+    for _ in range(2):
+        done = controller.run("--config", str(controller.properties))
+        assert done.returncode == 1
+        assert "__cluster_metadata-0 is missing, and was there" in done.stderr
+        assert "Traceback" not in done.stderr
 
 
 def test_a_taken_port_is_named(make_controller: Make) -> None:

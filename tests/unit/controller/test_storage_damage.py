@@ -72,6 +72,24 @@ def reopened(fs: CrashingFileSystem) -> MetadataStorage:
 # ---------------------------------------------------------------------------------------------- the log
 
 
+@pytest.mark.parametrize("voters", [VOTERS, None], ids=["of three", "sole"])
+def test_a_log_that_is_gone_is_not_begun_anew(voters: VoterSet | None) -> None:
+    """The voter has forgotten what it promised; where the first voters are gone with it, it would lead alone."""
+    fs = formatted(voters)
+    open_storage(fs).close()
+    storage = open_storage(fs)
+    storage.append([topic(1, 0)])
+    storage.save_hard_state(HardState(1, KEYS[0]))
+    del storage
+    crashed = fs.crash_clone(loss=Loss.ALL)
+    for name in crashed.listdir(DIRECTORY):
+        crashed.unlink(f"{DIRECTORY}/{name}")
+    crashed.rmdir(DIRECTORY)
+    for _ in range(2):  # a refusal leaves no trace that the next start would take for a beginning
+        with pytest.raises(CorruptLogError, match=r"is missing, and was there: restore it, or let .* as a new one"):
+            open_storage(crashed)
+
+
 def test_a_flipped_bit_anywhere_in_the_log_is_never_believed_and_never_cut(rng: random.Random) -> None:
     """Not in its last batch either, which is beyond every recovery point: it was acknowledged."""
     voter = Voter.new()

@@ -11,6 +11,7 @@ from typing import Any
 from headrace_core.clock import SystemClock
 from headrace_core.errors import InvalidConfigError
 from headrace_core.log.files import RealFileSystem
+from headrace_core.node.arguments import own_address
 from headrace_core.node.config import NodeConfig
 from headrace_core.node.ids import random_id
 from headrace_core.node.listeners import CLIENT, INTERNAL, ListenerAddress, advertised
@@ -168,16 +169,25 @@ def _open_storage(config: NodeConfig, clock: SystemClock) -> MetadataStorage:
 
 def _check_voters(config: NodeConfig, storage: MetadataStorage) -> None:
     """A directory whose voters nobody wrote down is a sole voter's (it was formatted by a release that knew no others):
-    three of them that were told of each other would be three clusters."""
+    three of them that were told of each other would be three clusters, and one that has lost its log a second one."""
     unknown = VoterSet.of([])
-    named = [voter.node_id for voter in config.voters]
-    if storage.stored(unknown).start.voters is not unknown or named in ([], [config.node_id]):
+    if storage.stored(unknown).start.voters is not unknown:
         return
-    raise InvalidConfigError(
-        f"controller.quorum.voters names {', '.join(map(str, named))}, but {config.log_dirs[0]} was formatted for a "
-        f"sole voter, {config.node_id}: name only that one (others join by `headrace quorum add`), or format empty "
-        "directories with --initial-controllers"
-    )
+    named = [voter.node_id for voter in config.voters]
+    if named not in ([], [config.node_id]):
+        raise InvalidConfigError(
+            f"controller.quorum.voters names {', '.join(map(str, named))}, but {config.log_dirs[0]} was formatted for "
+            f"a sole voter, {config.node_id}: name only that one (others join by `headrace quorum add`), or format "
+            "empty directories with --initial-controllers"
+        )
+    others = [each for each in config.controller_addresses if each != own_address(config)]
+    if storage.log_end_offset == 0 and others and len(config.controller_addresses) > 1:
+        raise InvalidConfigError(
+            f"{config.log_dirs[0]} names no voters and holds no metadata, but controller.quorum.bootstrap.servers "
+            f"names other controllers ({', '.join(others)}): if this one has run before, its metadata log is lost; "
+            "remove the directory, and format it with --no-initial-controllers (it joins a living quorum by "
+            "`headrace quorum add`) or --initial-controllers (all of them begin together)"
+        )
 
 
 def _make_driver(

@@ -27,6 +27,8 @@ What the disk says together, at every moment of a crash, and what becomes of it 
     any                        the newest that fits is        the log reaches from the one before beyond it: that one;
                                damaged                        else CorruptLogError
     above 0                    none from there on             CorruptLogError: what came before the log is lost
+    nowhere                    any                            CorruptLogError where there was a log (its recovery point
+                                                              says so): begun anew, it would forget what it promised
 
 A disk that fills up is noticed before it is full: what makes the metadata larger is refused (``refusal``) while the
 reserve (``log.dir.reserve.bytes``) still has room for what the cluster lives by: terms, registrations, elections,
@@ -46,6 +48,7 @@ from headrace_core.clock import Clock
 from headrace_core.config import INT_MAX, LONG_MAX
 from headrace_core.errors import CorruptLogError, DiskFullError, HeadraceError, StorageError
 from headrace_core.log.appending import Append
+from headrace_core.log.checkpoints import RECOVERY_POINTS, read_offsets
 from headrace_core.log.config import LogConfig
 from headrace_core.log.directory import LogDirectory
 from headrace_core.log.files import FileSystem
@@ -75,6 +78,11 @@ METADATA_TOPIC_ID = uuid.UUID(int=1)
 
 logger = logging.getLogger("headrace.controller")
 
+#: What becomes of a voter whose log is lost.
+_AS_A_NEW_ONE = (
+    "let this controller join as a new one: remove the directory, then `headrace format --no-initial-controllers` "
+    "(docs/operations.md, A voter loses its disk)"
+)
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 _READ_BYTES = 1 << 20
 #: What a record takes in the log, with room to spare.
@@ -92,6 +100,20 @@ _LOG_CONFIG = LogConfig(
     file_delete_delay_ms=0,
     refuse_whole_tail=True,
 )
+
+
+def _refuse_lost_log(fs: FileSystem, root: str) -> None:
+    """A directory that had a metadata log, and has none, is no new one: its voter would begin with nothing of what it
+    promised; and where nobody is named as a voter any more, it would take itself for the only one."""
+    path = f"{root}/{METADATA_PARTITION}"
+    if METADATA_PARTITION in read_offsets(fs, f"{root}/{RECOVERY_POINTS}") and not fs.is_directory(path):
+        raise CorruptLogError(f"{path} is missing, and was there: restore it, or {_AS_A_NEW_ONE}")
+
+
+def _damaged(error: CorruptLogError) -> CorruptLogError:
+    """What a broker may do, go on without the records, a voter may not."""
+    what = error.message.partition(". The log is not served")[0]
+    return CorruptLogError(f"{what}. Put a sound copy of the file there, or {_AS_A_NEW_ONE}")
 
 
 class MetadataStorage:
@@ -131,12 +153,13 @@ class MetadataStorage:
     ) -> MetadataStorage:
         """Lock the directory, recover the log and check the snapshots. Raises InvalidConfigError (not formatted, or
         somebody else's), StorageError (another process has it), CorruptLogError, UnsupportedVersionError, OSError."""
+        _refuse_lost_log(fs, root.rstrip("/"))
         directory = LogDirectory.open(
             fs, root, clock=clock, config_of=lambda topic, topic_id: _LOG_CONFIG, cluster_id=cluster_id, node_id=node_id
         )
         try:
             if METADATA_PARTITION in directory.quarantined:
-                raise directory.quarantined[METADATA_PARTITION]
+                raise _damaged(directory.quarantined[METADATA_PARTITION])
             return cls(fs, directory, clock, reserve_bytes)
         except BaseException:
             directory.close(clean=False)
