@@ -13,6 +13,7 @@ COMMANDS = [
     "up", "ps", "down", "restart", "format", "random-uuid", "produce", "consume", "log dump", "log verify",
     "metadata dump", "metadata ls", "metadata cat",
     "quorum status", "quorum add", "quorum remove", "quorum transfer",
+    "features describe", "features upgrade", "features downgrade",
     "cluster describe",
     "topics create", "topics list", "topics describe", "topics alter", "topics delete",
     "configs describe", "configs alter", "records delete", "log-dirs describe", "log-dirs move",

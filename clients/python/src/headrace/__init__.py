@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from .models import ConfigSynonym as ConfigSynonym
     from .models import ControllerInfo as ControllerInfo
     from .models import CreatedTopic as CreatedTopic
+    from .models import FeatureInfo as FeatureInfo
     from .models import LogDirDescription as LogDirDescription
     from .models import ManyMetadata as ManyMetadata
     from .models import NewTopic as NewTopic
@@ -76,6 +77,7 @@ _HOMES = {
     "CreatedTopic": ".models",
     "HeadraceError": ".errors",
     "LocalCluster": ".local",
+    "FeatureInfo": ".models",
     "LogDirDescription": ".models",
     "ManyFuture": ".producer",
     "ManyMetadata": ".models",
@@ -117,6 +119,7 @@ __all__ = [
     "ConsumerRecord",
     "ControllerInfo",
     "CreatedTopic",
+    "FeatureInfo",
     "HeadraceError",
     "LocalCluster",
     "LogDirDescription",

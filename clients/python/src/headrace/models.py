@@ -225,6 +225,17 @@ class QuorumInfo:
     brokers: tuple[QuorumBroker, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class FeatureInfo:
+    """A feature (KIP-584): the level that the cluster is at, and which ones the controller that answered understands,
+    both ends included."""
+
+    name: str
+    finalized_level: int
+    min_level: int
+    max_level: int
+
+
 #: What list_offsets looks for: the log's start, its end, the record with the largest timestamp, or the first record at
 #: or after a time (ms since 1970).
 OffsetSpec = Literal["earliest", "latest", "max-timestamp"] | int

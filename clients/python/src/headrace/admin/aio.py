@@ -13,6 +13,7 @@ from ..models import (
     ConfigResource,
     ConfigValue,
     CreatedTopic,
+    FeatureInfo,
     LogDirDescription,
     NewTopic,
     OffsetAndTimestamp,
@@ -22,7 +23,7 @@ from ..models import (
     TopicPartitionReplica,
 )
 from ..settings import ADMIN, resolve
-from . import configs, log_dirs, offsets, quorum
+from . import configs, features, log_dirs, offsets, quorum
 from .calls import AdminCalls, new_topics
 
 T = TypeVar("T")
@@ -171,6 +172,26 @@ class AsyncAdmin:
         returns the new leader's id. Raises VoterNotFoundError, RequestTimedOutError (who led before leads on)."""
         node = None if node_id is None else quorum.wanted_node(node_id)
         return await self._run(lambda calls: quorum.transfer_leadership(calls, node, timeout))
+
+    async def describe_features(self, *, timeout: float | None = None) -> dict[str, FeatureInfo]:
+        """Feature levels (KIP-584), by name: which the cluster is at, and which its controller understands."""
+        return await self._run(lambda calls: features.describe_features(calls, timeout))
+
+    async def update_features(
+        self,
+        levels: Mapping[str, int],
+        *,
+        downgrade: bool = False,
+        validate_only: bool = False,
+        timeout: float | None = None,
+    ) -> None:
+        """Raise features to these levels, or lower them (``downgrade``: only if nothing is lost). ``metadata.version``
+        is the only one. Raise it once all nodes run a version that understands it.
+
+        Raises InvalidUpdateVersionError, which says what stands in the way.
+        """
+        wanted = features.wanted_levels(levels)
+        await self._run(lambda calls: features.update_features(calls, wanted, downgrade, validate_only, timeout))
 
     async def close(self) -> None:
         """Close the connections."""

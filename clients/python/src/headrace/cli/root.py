@@ -25,6 +25,7 @@ _HOMES = {
     "log": "log",
     "log-dirs": "log_dirs",
     "quorum": "quorum",
+    "features": "features",
     "metadata": "metadata",
     "bench": "bench",
     "groups": "later",

@@ -160,7 +160,8 @@ def at_level(image: MetadataImage, decision: Decision) -> Decision:
             return Decision(
                 failure=UnsupportedVersionError(
                     f"{type(record).__name__} needs {METADATA_VERSION_FEATURE} {level_needed(record)}, and the cluster "
-                    f"is at {level}: once all its nodes run this version, raise it (UpdateFeatures)"
+                    f"is at {level}: once all its nodes run this version, raise it (`headrace features "
+                    "upgrade`, UpdateFeatures)"
                 )
             )
         if isinstance(record, FeatureLevelRecord):  # from the next record on
