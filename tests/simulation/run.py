@@ -207,6 +207,8 @@ def simulate(arguments: argparse.Namespace, names: list[str]) -> Tally:
             else:
                 for outcome in outcomes:
                     tally.add(outcome)
+                    if outcome.failure is not None:
+                        print(f"sim: seed {outcome.seed} broke a promise: {outcome.failure}"[:300], file=sys.stderr)
             give()
             if time.monotonic() - last_said > 5.0 or not running:
                 last_said = time.monotonic()
