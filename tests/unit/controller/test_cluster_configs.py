@@ -7,16 +7,31 @@ import dataclasses
 import pytest
 from cluster_world import World
 
+from headrace_controller.cluster import configs
 from headrace_controller.cluster.decision import Decision
-from headrace_controller.cluster.requests import AlterConfigs, AlterResource, ConfigOp, OpKind
+from headrace_controller.cluster.requests import (
+    AlterConfigs,
+    AlterResource,
+    ConfigOp,
+    CreateTopics,
+    NewTopic,
+    OpKind,
+)
 from headrace_core.config import Scope
-from headrace_core.errors import HeadraceError, InvalidConfigError, InvalidRequestError, UnknownTopicOrPartitionError
+from headrace_core.errors import (
+    HeadraceError,
+    InvalidConfigError,
+    InvalidRequestError,
+    PolicyViolationError,
+    UnknownTopicOrPartitionError,
+)
 from headrace_core.metadata import ConfigRecord, ConfigResource, ConfigResourceType
 from headrace_core.node.keys import SERVER
 
 TOPIC: ConfigResource = (ConfigResourceType.TOPIC, "t")
 BROKER: ConfigResource = (ConfigResourceType.BROKER, "1")
 ALL: ConfigResource = (ConfigResourceType.BROKER, "")
+THROTTLED = "leader.replication.throttled.replicas"
 
 
 @pytest.fixture
@@ -34,6 +49,31 @@ def alter(world: World, resource: ConfigResource, *ops: ConfigOp, validate_only:
 
 def put(name: str, value: str) -> ConfigOp:
     return ConfigOp(OpKind.SET, name, value)
+
+
+def test_one_request_sets_no_more_than_an_entry_of_the_log_should_hold(world: World) -> None:
+    """What one request asks for is one entry, sent and flushed at a stroke: heartbeats wait for it."""
+    long = ",".join(f"{number}:1" for number in range(1_500))  # 9 KB, which one value may have
+    topics = tuple(NewTopic(name=f"n{number}", configs={THROTTLED: long}) for number in range(2_000))
+    results = world.ask(CreateTopics(topics))
+    refused = [each.error for each in results if each.error is not None]
+    assert all(isinstance(each, PolicyViolationError) and "split it" in each.message for each in refused)
+    made = len(topics) - len(refused)
+    assert made * len(long) <= configs.SETTINGS_BYTES_MAX < (made + 1) * (len(long) + 100)
+    assert len(world.image.topics) == 1 + made
+    other = THROTTLED.replace("leader", "follower")
+    results = world.ask(
+        AlterConfigs(
+            tuple(
+                AlterResource((ConfigResourceType.TOPIC, name), (put(other, long), put(THROTTLED, long[4:])))
+                for name in world.image.topic_ids
+            )
+        )
+    )
+    assert {type(each.error) for each in results} == {type(None), PolicyViolationError}
+    held = sum(other in world.image.config(ConfigResourceType.TOPIC, name) for name in world.image.topic_ids)
+    assert held == sum(each.error is None for each in results)
+    assert held * 2 * len(long) <= configs.SETTINGS_BYTES_MAX + 2 * len(long)
 
 
 def test_what_is_not_named_stays(world: World) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from headrace_core.config import ConfigDef, ConfigKey, Kind, Scope
 from headrace_core.errors import (
@@ -30,6 +30,8 @@ from .requests import AlterConfigs, AlterResource, ConfigOp, ConfigResult, OpKin
 
 #: A longer value is no setting but an attack, or a mistake; every node keeps every value in memory.
 VALUE_CHARACTERS_MAX = 10_000
+#: Of all settings that one request makes: they are one entry of the log, sent and flushed at a stroke (as in Kafka).
+SETTINGS_BYTES_MAX = 8 << 20
 
 
 def topic_entries(given: Mapping[str, str], image: MetadataImage) -> dict[str, str]:
@@ -47,6 +49,7 @@ def alter(view: View, request: AlterConfigs) -> Decision:
     records: list[MetadataRecord] = []
     results = []
     counts = Counter(item.resource for item in request.resources)
+    size = 0
     for item in request.resources:
         try:
             if counts[item.resource] > 1:
@@ -56,6 +59,7 @@ def alter(view: View, request: AlterConfigs) -> Decision:
             made = _alter_one(view.image, item)
             if len(records) + len(made) > view.settings.metadata_max_records_per_request:
                 raise PolicyViolationError("the request alters too much at once; split it into several requests")
+            size = add_size(size, made)
         except HeadraceError as error:
             results.append(ConfigResult(item.resource, error))
         else:
@@ -65,6 +69,21 @@ def alter(view: View, request: AlterConfigs) -> Decision:
     # the leader commits without it from there on. However many they are.
     records += elections.after_min_insync_changed(view, records)
     return Decision(() if request.validate_only else tuple(records), tuple(results))
+
+
+def add_size(before: int, made: Iterable[MetadataRecord]) -> int:
+    """Bytes of the settings in one request, with those of ``made``. PolicyViolationError: too many."""
+    size = before + sum(
+        len(each.resource_name) + len(each.key) + len(each.value or "")
+        for each in made
+        if isinstance(each, ConfigRecord)
+    )
+    if size > SETTINGS_BYTES_MAX:
+        raise PolicyViolationError(
+            f"the request sets more than {SETTINGS_BYTES_MAX >> 20} MiB of configuration; split it into several "
+            "requests"
+        )
+    return size
 
 
 def check_resource(image: MetadataImage, resource: ConfigResource) -> None:

@@ -47,6 +47,7 @@ def create(view: View, request: CreateTopics) -> Decision:
     counts = Counter(topic.name for topic in request.topics)
     records: list[MetadataRecord] = []
     results = []
+    size = 0
     for topic in request.topics:
         try:
             if counts[topic.name] > 1:
@@ -54,6 +55,7 @@ def create(view: View, request: CreateTopics) -> Decision:
                     f"topic {_shown(topic.name)} is named {counts[topic.name]} times in the request"
                 )
             made, result = _create_one(view, topic, placer, room=_room(view, records))
+            size = configs.add_size(size, made)
         except HeadraceError as error:
             results.append(TopicResult(name=topic.name, error=error))
         else:
