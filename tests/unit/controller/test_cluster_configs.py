@@ -54,7 +54,7 @@ def put(name: str, value: str) -> ConfigOp:
 def test_one_request_sets_no_more_than_an_entry_of_the_log_should_hold(world: World) -> None:
     """What one request asks for is one entry, sent and flushed at a stroke: heartbeats wait for it."""
     long = ",".join(f"{number}:1" for number in range(1_500))  # 9 KB, which one value may have
-    topics = tuple(NewTopic(name=f"n{number}", configs={THROTTLED: long}) for number in range(2_000))
+    topics = tuple(NewTopic(name=f"n{number}", configs={THROTTLED: long}) for number in range(1_000))
     results = world.ask(CreateTopics(topics))
     refused = [each.error for each in results if each.error is not None]
     assert all(isinstance(each, PolicyViolationError) and "split it" in each.message for each in refused)
