@@ -31,8 +31,8 @@ REGISTRATION = BrokerRegistration(
 
 
 class Controller(cluster_pb2_grpc.ClusterServicer, admin_pb2_grpc.AdminServicer):
-    """Answers calls as ``mood`` says: "leads", "follows" (names ``leader``), "stands still", "breaks" (the connection,
-    after it has carried out what it was asked for), "stops", "refuses"."""
+    """Answers calls as ``mood`` says: "leads", "follows" (names ``leader``), "stands still", "takes its time" (until
+    ``goes_on``), "breaks" (the connection, after it has carried out what it was asked for), "stops", "refuses"."""
 
     def __init__(self, node_id: int) -> None:
         self.node_id = node_id
@@ -42,6 +42,7 @@ class Controller(cluster_pb2_grpc.ClusterServicer, admin_pb2_grpc.AdminServicer)
         self.registrations = self.beats = self.streams = 0
         self.created: list[str] = []
         self.described = self.stuck = 0
+        self.goes_on = asyncio.Event()
         self._listener: Listener | None = None
         self._ending: asyncio.Task[None] | None = None
 
@@ -85,6 +86,9 @@ class Controller(cluster_pb2_grpc.ClusterServicer, admin_pb2_grpc.AdminServicer)
         if self.mood == "stands still":
             self.stuck += 1
             await asyncio.get_running_loop().create_future()
+        if self.mood == "takes its time":
+            self.stuck += 1
+            await self.goes_on.wait()
         if self.mood == "refuses":
             raise TopicAlreadyExistsError("it exists")
         self.created += [topic.name for topic in request.topics]

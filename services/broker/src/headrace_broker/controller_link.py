@@ -1,17 +1,13 @@
 """Calls of this broker to the active controller, whoever that is at the moment.
 
-**What is repeated, and what is not.** While nobody leads, a call waits for who will, within its time. It goes to
-another controller when the one that was asked has surely done nothing: it does not lead, it is shutting down, or there
-was no connection. But when the connection breaks after the request was sent, nobody knows whether it was carried out: a
-topic created a second time would be told to exist already, by its own creation. (Kafka's brokers send such a request
-again, and give that answer.) So a change is not repeated then: REQUEST_TIMED_OUT says that the outcome is not known,
-and the caller may look, and choose. What only reads, or says what was said before, is repeated. The same holds for a
-controller that stands still with the request: when another is known to lead, its answer is waited for a second.
+While nobody leads, a call waits for who will, within its time. It goes to another controller when the one that was
+asked has surely done nothing: it does not lead, it is shutting down, or there was no connection; and what only reads,
+or says what was said before, whenever the answer was lost. A change whose answer was lost is not repeated
+(core/rpc/leader_calls.py).
 """
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -25,19 +21,15 @@ from headrace_core.errors import (
     RequestTimedOutError,
     ServerShuttingDownError,
 )
-from headrace_core.rpc import ChannelPurpose, error_from_rpc, open_channel
+from headrace_core.rpc import ChannelPurpose, open_channel
 from headrace_core.rpc.controllers import Controllers
+from headrace_core.rpc.leader_calls import ask_while_it_leads, is_repeatable, outcome_unknown
 from headrace_core.rpc.pursuit import Pursuit
 from headrace_core.rpc.status import error_of
 from headrace_protos.v1 import admin_pb2_grpc, cluster_pb2, cluster_pb2_grpc
 
 #: A replica of this broker: its topic's id, and the partition's number.
 ReplicaKey = tuple[bytes, int]
-
-#: How long an answer is waited for once another controller than the one that was asked leads.
-_LEFT_BEHIND_S = 1.0
-#: Who asks again hears the same, or what has become of it since.
-_READS = ("Describe", "List")
 
 
 class ControllerLink:
@@ -53,7 +45,7 @@ class ControllerLink:
         """The active controller's answer to an Admin call. While none is active, or can be reached, it is looked for
         until ``timeout_ms`` are over; then the last failure is raised. RequestTimedOutError: the request was sent, and
         whether it was carried out is not known. The controller's own errors are raised at once."""
-        repeatable = method.startswith(_READS) or bool(getattr(request, "validate_only", False))
+        repeatable = is_repeatable(method, request)
         return await self._call(admin_pb2_grpc.AdminStub, method, request, timeout_ms, repeatable=repeatable)
 
     async def assign_directories(
@@ -94,44 +86,23 @@ class ControllerLink:
         while (left_ms := deadline - self._clock.monotonic_ms()) > 0:
             address = pursuit.address
             try:
-                return await self._ask(getattr(stub(self._channel(address)), method), request, address, left_ms / 1000)
+                return await ask_while_it_leads(
+                    getattr(stub(self._channel(address)), method),
+                    request,
+                    address,
+                    left_ms / 1000,
+                    leader_address=lambda: self._controllers.leader_address,
+                    subscribe=self._controllers.subscribe,
+                )
             except NetworkError as error:
                 failure = error
                 if error.was_sent and not repeatable:
-                    raise RequestTimedOutError(
-                        f"{method}: the controller was asked, and did not answer ({failure}); whether it was carried "
-                        "out is not known: look before you ask again"
-                    ) from None
+                    raise outcome_unknown(method, error) from None
             except (NotControllerError, ServerShuttingDownError) as error:  # it has done nothing of it
                 failure = error
             left_ms = deadline - self._clock.monotonic_ms()
             await pursuit.pause(min(pursuit.failed(failure), max(left_ms, 0) / 1_000))
         raise failure
-
-    async def _ask(self, method: Callable[..., Any], request: Any, address: str, timeout_s: float) -> Any:
-        """The answer, or the HeadraceError that it is. NetworkError also when another controller leads by now, and this
-        one does not answer."""
-        asked = asyncio.ensure_future(_answer(method, request, address, timeout_s))
-        changed = asyncio.Event()
-        unsubscribe = self._controllers.subscribe(changed.set)
-        watching: asyncio.Future[Any] | None = None
-        try:
-            while not asked.done():
-                if self._controllers.leader_address not in (None, address):
-                    await asyncio.wait({asked}, timeout=_LEFT_BEHIND_S)
-                    if not asked.done():
-                        raise NetworkError(f"{address} does not answer, and another controller leads")
-                else:
-                    changed.clear()
-                    watching = asyncio.ensure_future(changed.wait())
-                    await asyncio.wait({asked, watching}, return_when=asyncio.FIRST_COMPLETED)
-                    watching.cancel()
-            return asked.result()
-        finally:
-            unsubscribe()
-            if watching is not None:
-                watching.cancel()
-            asked.cancel()
 
     def _channel(self, address: str) -> grpc.aio.Channel:
         channel = self._channels.get(address)
@@ -143,10 +114,3 @@ class ControllerLink:
         channels, self._channels = self._channels, {}
         for channel in channels.values():
             await channel.close()
-
-
-async def _answer(method: Callable[..., Any], request: Any, address: str, timeout_s: float) -> Any:
-    try:
-        return await method(request, timeout=timeout_s)
-    except grpc.aio.AioRpcError as failure:
-        raise error_from_rpc(failure, address) from None

@@ -12,13 +12,20 @@ from typing import Any
 
 import grpc.aio
 
-from headrace_core.errors import HeadraceError, NotControllerError, ServerShuttingDownError, UnsupportedVersionError
-from headrace_core.rpc import ChannelPurpose, error_from_rpc, open_channel
+from headrace_core.errors import (
+    HeadraceError,
+    NetworkError,
+    NotControllerError,
+    ServerShuttingDownError,
+    UnsupportedVersionError,
+)
+from headrace_core.rpc import ChannelPurpose, open_channel
+from headrace_core.rpc.leader_calls import ask_while_it_leads, is_repeatable, outcome_unknown
 from headrace_core.rpc.server import Listener
-from headrace_core.rpc.status import was_never_sent
 from headrace_protos.v1 import admin_pb2, admin_pb2_grpc
 
 from ..driver import ControllerDriver
+from ..raft import NOBODY
 from .admin import AdminHandler
 
 #: What every controller answers itself.
@@ -29,36 +36,64 @@ _RETRY_S = 0.05
 
 
 class LeaderLink:
-    """A channel to whoever leads, opened when it is needed."""
+    """Channels to whoever leads, or led: what the one before was asked it may still answer."""
 
     def __init__(self, driver: ControllerDriver) -> None:
         self._driver = driver
-        self._channel: tuple[str, grpc.aio.Channel] | None = None
+        self._channels: dict[str, grpc.aio.Channel] = {}
+        self._waiting: set[Callable[[], None]] = set()
+        self._seen = NOBODY
+        driver.on_turn(self._look)
 
     async def call(self, method: str, request: Any, timeout_s: float) -> Any:
         """The leader's answer to an Admin call. NotControllerError: nobody is known to lead, or it could not be
-        reached; nothing was done. NetworkError: the answer was lost. Others are the leader's own."""
-        address = self._driver.controller.addresses.get(self._driver.leader_id)
+        reached, or did not answer what only reads; ask again. RequestTimedOutError: whether a change was carried out is
+        not known (core/rpc/leader_calls.py). Others are the leader's own."""
+        address = self._address()
         if address is None:
             raise self._driver.controller.not_controller()
-        stub = admin_pb2_grpc.AdminStub(await self._channel_to(address))  # type: ignore[no-untyped-call]
+        stub = admin_pb2_grpc.AdminStub(self._channel_to(address))  # type: ignore[no-untyped-call]
         try:
-            return await getattr(stub, method)(request, timeout=timeout_s)
-        except grpc.aio.AioRpcError as failure:
-            if was_never_sent(failure):
+            return await ask_while_it_leads(
+                getattr(stub, method),
+                request,
+                address,
+                timeout_s,
+                leader_address=self._address,
+                subscribe=self._subscribe,
+            )
+        except NetworkError as lost:
+            if not lost.was_sent:
                 raise NotControllerError(f"the leading controller, {address}, cannot be reached; try again") from None
-            raise error_from_rpc(failure, address) from None
+            if is_repeatable(method, request):
+                raise NotControllerError(f"the leading controller did not answer ({lost}); try again") from None
+            raise outcome_unknown(method, lost) from None
 
     async def close(self) -> None:
-        channel, self._channel = self._channel, None
-        if channel is not None:
-            await channel[1].close()
+        channels, self._channels = self._channels, {}
+        for channel in channels.values():
+            await channel.close()
 
-    async def _channel_to(self, address: str) -> grpc.aio.Channel:
-        if self._channel is None or self._channel[0] != address:
-            await self.close()
-            self._channel = (address, open_channel(address, ChannelPurpose.CONTROL))
-        return self._channel[1]
+    def _address(self) -> str | None:
+        driver = self._driver
+        return driver.controller.addresses.get(driver.leader_id)
+
+    def _channel_to(self, address: str) -> grpc.aio.Channel:
+        channel = self._channels.get(address)
+        if channel is None:
+            channel = self._channels[address] = open_channel(address, ChannelPurpose.CONTROL)
+        return channel
+
+    def _subscribe(self, changed: Callable[[], None]) -> Callable[[], None]:
+        self._waiting.add(changed)
+        return lambda: self._waiting.discard(changed)
+
+    def _look(self) -> None:
+        """After each turn."""
+        if self._driver.leader_id != self._seen:
+            self._seen = self._driver.leader_id
+            for changed in tuple(self._waiting):
+                changed()
 
 
 class AdminThroughAnyController(admin_pb2_grpc.AdminServicer):
@@ -91,7 +126,7 @@ class AdminThroughAnyController(admin_pb2_grpc.AdminServicer):
                 return await self._link.call(method, request, max(deadline - loop.time(), 0.001))
             except NotImplementedError:
                 raise UnsupportedVersionError(f"{method} is not built yet") from None
-            except (NotControllerError, ServerShuttingDownError) as error:  # nothing was done
+            except (NotControllerError, ServerShuttingDownError) as error:  # nothing was done, or only looked at
                 failure = error
             if loop.time() + _RETRY_S >= deadline:
                 raise failure
