@@ -59,6 +59,13 @@ class Controller:
         if self._task is not None:
             await self._task
 
+    async def cut_short(self) -> None:
+        """Whoever ran it has been cancelled."""
+        task, self._task = self._task, None
+        assert task is not None
+        task.cancel()
+        await asyncio.wait([task])
+
     async def ended(self) -> None:
         """Returns when it has ended by itself; raises what ended it."""
         task, self._task = self._task, None

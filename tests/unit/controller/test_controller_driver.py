@@ -14,6 +14,7 @@ from headrace_core.errors import (
     CorruptLogError,
     DuplicateBrokerRegistrationError,
     HeadraceError,
+    OffsetNotAvailableError,
     RequestTimedOutError,
     ServerShuttingDownError,
     UnknownServerError,
@@ -209,6 +210,23 @@ def test_rot_that_is_met_while_a_message_is_answered_ends_the_process_and_says_w
 
     with pytest.raises(CorruptLogError, match=r"offset 7.*must not go on.*headrace quorum"):
         asyncio.run(work())
+
+
+def test_a_message_that_meets_a_log_that_is_just_being_cut_is_lost_and_no_more() -> None:
+    """The disk's thread takes back what it had no room for, and the loop reads the log for a follower: an answer that
+    the follower brings about again with the next heartbeat."""
+
+    def cut(message: Message) -> None:
+        raise OffsetNotAvailableError("it is being truncated, and was read in the midst of it")
+
+    async def work() -> None:
+        async with running(formatted()) as driver:
+            await live_broker(driver)
+            driver.controller.receive = cut  # type: ignore[method-assign]
+            driver.receive(Message(ReplicaKey(2), driver.controller.key, HeartbeatResponse(1, 1)))
+            await driver.ask(topic("t"))
+
+    asyncio.run(work())
 
 
 def test_who_asks_while_the_disk_is_busy_shares_the_next_turn() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from controllers_world import Controller, with_controllers
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from headrace_controller.storage import MetadataStorage
 from headrace_core.errors import HeadraceError, NotControllerError
 from headrace_core.log.files import RealFile
 from headrace_core.rpc import ChannelPurpose, open_channel
@@ -148,3 +150,39 @@ def test_a_failed_disk_ends_that_controller_and_the_others_go_on(
         assert found.leader_id != leader.node_id
 
     with_controllers(tmp_path, 3, 0, test)
+
+
+def test_a_controller_that_is_cut_short_lets_go_of_its_directory_when_the_last_write_has_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not before: the next owner of the directory would find somebody else writing in its log."""
+    happened: list[str] = []
+    writing, release = threading.Event(), threading.Event()
+    append, close = MetadataStorage.append, MetadataStorage.close
+
+    def slow_append(self: MetadataStorage, entries: Any) -> int:
+        if threading.current_thread() is not threading.main_thread():
+            writing.set()
+            assert release.wait(20)
+            happened.append("written")
+        return append(self, entries)
+
+    def noted_close(self: MetadataStorage, *, clean: bool = True) -> None:
+        happened.append("closed")
+        close(self, clean=clean)
+
+    async def test(one: Controller) -> None:
+        await health_is(one, True)
+        monkeypatch.setattr(MetadataStorage, "append", slow_append)
+        monkeypatch.setattr(MetadataStorage, "close", noted_close)
+        asked = asyncio.create_task(set_to(one, 8_000))
+        async with asyncio.timeout(20):
+            while not writing.is_set():  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        asked.cancel()
+        await asyncio.wait([asked])
+        asyncio.get_running_loop().call_later(1.0, release.set)
+        await one.cut_short()
+        assert happened == ["written", "closed"]
+
+    with_controllers(tmp_path, 1, 0, test)

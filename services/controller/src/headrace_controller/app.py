@@ -122,6 +122,7 @@ async def serve(config: NodeConfig, stop: asyncio.Event) -> None:
             driver.stop()
             for task in tasks[1:]:
                 task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)  # a write that is under way ends before the lock goes
         await tasks[0]
         clean = True
     finally:

@@ -22,6 +22,7 @@ from headrace_core.errors import (
     DiskFullError,
     HeadraceError,
     NotControllerError,
+    OffsetNotAvailableError,
     RequestTimedOutError,
     ServerBusyError,
     ServerShuttingDownError,
@@ -175,11 +176,10 @@ class ControllerDriver:
         """A message of another replica has arrived."""
         try:
             self.controller.receive(message)
-        except (
-            HeadraceError,
-            OSError,
-            AssertionError,
-        ) as error:  # such as rot in what a follower is to be sent; no matter of the stream's
+        except OffsetNotAvailableError as error:  # what a full disk did not take is being cut; it comes again
+            logger.info("a message of %s was lost: %s", message.sender, error)
+        except (HeadraceError, OSError, AssertionError) as error:
+            # such as rot in what a follower is to be sent; no matter of the stream's
             self._failure = self._failure or error
         self._wake.set()
 
