@@ -28,6 +28,7 @@ from headrace_controller.transport import wire
 from headrace_controller.transport.outbox import BULK_BYTES_MAX
 from headrace_core.records import encode_batch
 from headrace_core.rpc import ChannelPurpose, open_channel
+from headrace_core.rpc.server import Listener
 from headrace_core.rpc.status import error_from_rpc
 from headrace_protos.v1 import raft_pb2, raft_pb2_grpc
 
@@ -105,11 +106,16 @@ def test_a_peer_whose_process_ends_is_lost_at_once_and_found_again() -> None:
     run(test)
 
 
+def streams(end: End, other: End) -> int:
+    peer = end.links.peer(other.key)
+    return 0 if peer is None else peer.streams
+
+
 def test_while_one_of_two_streams_lives_nobody_is_lost() -> None:
     async def test() -> None:
         async with quorum(2) as (one, two):
-            one.links.set_voters(VoterSet.of([one.key, two.key]))  # without an address it does not dial any more
-            await asyncio.sleep(0)
+            one.links.set_voters(VoterSet.of([one.key]))  # it does not dial any more
+            await until(lambda: streams(one, two) == streams(two, one) == 1, "one is left")
             one.send(two.key, beat(1))
             two.send(one.key, beat(2))
             await until(lambda: one.received and two.received, "the other one's stream carries both ways")
@@ -314,6 +320,58 @@ def test_what_waits_for_a_peer_that_stands_still_is_bounded() -> None:
             call.cancel()
         silent.close()
         await end.stop()
+
+    run(test)
+
+
+class _Broken(raft_pb2_grpc.RaftServicer):
+    """Its streams end as a connection does that breaks in the middle of something."""
+
+    def __init__(self) -> None:
+        self.streams = 0
+
+    async def Exchange(self, request: Any, context: Any) -> None:
+        self.streams += 1
+        await context.abort(grpc.StatusCode.INTERNAL, "Internal error from Core")
+
+
+def test_a_stream_that_breaks_inside_grpc_is_no_refusal_and_is_dialed_again_soon() -> None:
+    async def test() -> None:
+        broken, listener = _Broken(), Listener("internal")
+        listener.add(raft_pb2_grpc.add_RaftServicer_to_server, broken, "headrace.v1.Raft")
+        await listener.start()
+        end = End(key(1), free_port())
+        end.links.set_voters(VoterSet.of([key(1), key(2)], {2: listener.address}))
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        await end.start()
+        await until(lambda: broken.streams >= 3, "it is dialed again and again")
+        assert loop.time() - began < 5, "as one who is refused is"
+        await end.stop()
+        await listener.stop(0)
+
+    run(test)
+
+
+def test_a_stream_that_cannot_be_written_is_given_up_and_made_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else it would stand, and nothing that is sent would ever arrive."""
+
+    async def test() -> None:
+        async with quorum(2) as (one, two):
+            two.links.set_voters(VoterSet.of([two.key]))  # it dials nobody
+            await until(lambda: streams(one, two) == 1, "one is left")
+            real = wire.envelope_of
+
+            def stumbles(bodies: Any) -> raft_pb2.RaftEnvelope:
+                monkeypatch.setattr(wire, "envelope_of", real)
+                raise OverflowError("a number that fits nowhere")
+
+            monkeypatch.setattr(wire, "envelope_of", stumbles)
+            one.send(two.key, beat(1))
+            await until(lambda: one.lost == [two.key], "it is given up")
+            await until(lambda: one.links.connected, "it is made anew")
+            one.send(two.key, beat(2))
+            await until(lambda: two.bodies == [beat(2)], "and carries")
 
     run(test)
 

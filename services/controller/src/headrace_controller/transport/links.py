@@ -32,6 +32,7 @@ from headrace_core.errors import (
     InvalidVoterKeyError,
     NetworkError,
     ServerShuttingDownError,
+    UnknownServerError,
 )
 from headrace_core.rpc import ChannelPurpose, error_from_rpc, open_channel
 from headrace_core.rpc.backoff import Backoff
@@ -338,8 +339,9 @@ class _Dialer:
                     return
                 wait_s = backoff.next_s()
             except HeadraceError as error:
-                wait_s = backoff.next_s() if error.retriable else _REFUSED_MS / 1_000
-                if error.retriable:
+                is_there = not (error.retriable or isinstance(error, UnknownServerError))  # the latter: gRPC stumbled
+                wait_s = _REFUSED_MS / 1_000 if is_there else backoff.next_s()
+                if not is_there:
                     outage.failed(self._address, error)
                 else:
                     self._links.refused(f"this controller to {self._address}", error)
@@ -370,6 +372,8 @@ class _Dialer:
             backoff.reset()
             await stream.read(key)
         except asyncio.CancelledError:
+            if stream.has_stumbled:
+                raise NetworkError(f"{address}: the stream was given up") from None
             if not self._ending.is_set():
                 raise
         except grpc.aio.AioRpcError as failure:
@@ -396,6 +400,8 @@ class _Dialed:
         self._is_over = False
         self._wake: asyncio.Future[None] | None = None
         self.has_said_hello = False
+        #: Something that nobody expected ended the writing of it.
+        self.has_stumbled = False
 
     def wake(self) -> None:
         if self._wake is not None and not self._wake.done():
@@ -428,6 +434,10 @@ class _Dialed:
                 await self._call.write(envelope)
         except (grpc.aio.AioRpcError, asyncio.InvalidStateError, asyncio.CancelledError):
             return
+        except Exception:  # a stream on which nothing is said any more must not pass for one
+            logger.exception("writing to a raft stream")
+            self.has_stumbled = True
+            self._call.cancel()
 
     def end(self) -> None:
         self._is_over = True
