@@ -196,6 +196,10 @@ def test_a_voter_that_lost_its_disk_is_refused_as_itself_and_taken_back_as_a_new
         eventually(lambda: [each["id"] for each in cluster.quorum()["observers"]] == [2], "it follows as a stranger")
         assert cluster.key(2) == old
 
+        down = cluster.quorum()
+        assert down["max_follower_lag"] is None, "nobody knows how far the missing one is"
+        assert down["max_follower_lag_time_ms"] != 0
+
         early = cluster("quorum", "add", "--config", cluster.config(2), code=1).err
         assert "DUPLICATE_VOTER" in early
         assert f"headrace quorum remove {old}" in early
@@ -220,6 +224,9 @@ def test_without_a_majority_status_says_so_soon_and_controllers_come_back_one_by
     done = cluster("quorum", "status", "--timeout", "1", code=1)
     assert "no controller leads: a majority of the voters must run" in done.err
     assert "REQUEST_TIMED_OUT" in done.err
+    for change in (("transfer", "2"), ("add", "--node-id", "4")):
+        asked = cluster("quorum", *change, "--timeout", "0.5", code=1)
+        assert "no controller leads: a majority of the voters must run" in asked.err
     remembered = cluster("metadata", "cat", cluster.data / "controller-1", "/local/quorum", "-o", "json").json()
     assert [each["id"] for each in remembered["voters"]] == [1, 2, 3]
     cluster.restart("controller", 2)
@@ -240,6 +247,8 @@ def test_a_controller_is_added_by_hand(cluster: Cluster, tmp_path: Path) -> None
     assert "--node-id" in cluster("quorum", "add", code=2).err
     free = tmp_path / "free.properties"
     free.write_text(f"node.id=7\nlisteners=internal://127.0.0.1:0\nlog.dirs={tmp_path}/7\n")
+    twice = cluster("quorum", "add", "--node-id", "1", code=1).err
+    assert f"controller 1 votes already: {cluster.key(1)}" in twice
     assert "any free port" in cluster("quorum", "add", "--config", free, code=1).err
     free.write_text(f"node.id=7\nlisteners=internal://127.0.0.1:1\nlog.dirs={tmp_path}/7\n")
     assert "--no-initial-controllers" in cluster("quorum", "add", "--config", free, code=1).err

@@ -29,6 +29,7 @@ _WATCH_S = 1.0
 _TIMEOUT_S = 30.0
 #: An election takes a second or two; without a majority it never ends.
 _STATUS_S = 5.0
+_NO_LEADER = "no controller leads: a majority of the voters must run and reach each other"
 _VOTER = re.compile(r"(?P<id>\d{1,10})(?:@(?P<directory>[A-Za-z0-9_-]{22}))?\Z")
 
 _Timeout = Annotated[float, typer.Option(min=0.1, help="Seconds to wait until it is done.")]
@@ -141,6 +142,8 @@ def remove(
             client.remove_voter(int(match["id"]), match["directory"], timeout=timeout)
         except VoterNotFoundError as error:
             raise VoterNotFoundError(_no_voter(client, error, voter)) from None
+        except RequestTimedOutError as error:
+            raise RequestTimedOutError(_why_late(client, error)) from None
         _done(client, f"{voter} votes no more", output)
 
 
@@ -163,6 +166,8 @@ def transfer(
             leader = client.transfer_leadership(node_id, timeout=timeout)
         except VoterNotFoundError as error:
             raise VoterNotFoundError(_no_voter(client, error, str(node_id))) from None
+        except RequestTimedOutError as error:
+            raise RequestTimedOutError(_why_late(client, error)) from None
     if output is OutputFormat.JSON:
         print_json({"leader_id": leader})
     else:
@@ -198,15 +203,19 @@ def _replica(replica: QuorumReplica) -> dict[str, Any]:
 
 
 def _max_lag(quorum: QuorumInfo) -> int | None:
-    return max((each.lag for each in quorum.voters if each.lag is not None), default=None)
+    """None as long as it is not known of each voter: one that is down is not one that lags by nothing."""
+    lags = [each.lag for each in quorum.voters]
+    return None if None in lags else max((lag for lag in lags if lag is not None), default=None)
 
 
 def _max_lag_time_ms(quorum: QuorumInfo) -> int | None:
-    """How long ago the voter that is furthest behind had all of the leader's log (Kafka: MaxFollowerLagTimeMs)."""
+    """How long ago the voter that is furthest behind had all of the leader's log (Kafka: MaxFollowerLagTimeMs); None
+    when one of them never had since this leader leads."""
     times = {each.replica_id: each.last_caught_up_timestamp_ms for each in quorum.voters}
     now = times.get(quorum.leader_id)
-    behind = [now - each for each in times.values() if now is not None and each is not None]
-    return max(behind, default=None)
+    if now is None or None in times.values():
+        return None
+    return max(now - each for each in times.values() if each is not None)
 
 
 def _show(quorum: QuorumInfo, output: OutputFormat) -> None:
@@ -289,8 +298,8 @@ def _described(client: Any, timeout_s: float) -> QuorumInfo:
         quorum: QuorumInfo = client.describe_quorum(timeout=timeout_s)
     except RequestTimedOutError as error:
         raise RequestTimedOutError(
-            f"no controller leads: a majority of the voters must run and reach each other ({error.message}); what each "
-            "of them remembers: `headrace metadata cat DIRECTORY /local/quorum`"
+            f"{_NO_LEADER} ({error.message}); what each of them remembers: `headrace metadata cat DIRECTORY "
+            "/local/quorum`"
         ) from None
     return quorum
 
@@ -305,16 +314,31 @@ def _no_voter(client: Any, error: HeadraceError, voter: str) -> str:
 
 def _why_duplicate(client: Any, error: HeadraceError, node_id: int, directory_id: str | None) -> str:
     there = next((each for each in client.describe_quorum().voters if each.replica_id == node_id), None)
-    if there is None or directory_id in (None, there.directory_id_text):
+    if there is None:
         return error.message
+    if directory_id == there.directory_id_text:
+        return f"controller {node_id} votes already: {_key(there)}"
+    where = "" if directory_id is None else ", with another directory"
     return (
-        f"controller {node_id} votes already, with another directory: {_key(there)}; if that disk is lost, "
+        f"controller {node_id} votes already{where}: {_key(there)}; if that disk is lost, "
         f"`headrace quorum remove {_key(there)}` first"
     )
 
 
+def _why_late(client: Any, error: HeadraceError) -> str:
+    try:
+        client.describe_quorum(timeout=_STATUS_S)
+    except HeadraceError:
+        return f"{error.message}; {_NO_LEADER}"
+    return f"{error.message}; `headrace quorum status` shows what there is now"
+
+
 def _why_not_caught_up(client: Any, error: HeadraceError, node_id: int, directory_id: str | None) -> str:
-    for each in client.describe_quorum().observers:
+    try:
+        observers = client.describe_quorum(timeout=_STATUS_S).observers
+    except HeadraceError:
+        return f"{error.message}; {_NO_LEADER}"
+    for each in observers:
         if each.replica_id == node_id and directory_id in (None, each.directory_id_text):
             behind = "" if each.lag is None else f", {each.lag} offsets behind"
             return f"{error.message}; it follows the quorum{behind}: try again, or give it --timeout"
