@@ -22,7 +22,7 @@ EDGE = re.compile(
     | services/\w+/src/\w+/(handlers|transport)/.*
     | services/\w+/src/\w+/(app|\w+_link)\.py           # the composition root registers servicers; links are transports
     | clients/python/src/headrace/engine/.*
-    | clients/python/src/headrace/admin/(calls|configs|log_dirs|quorum|routing)\.py
+    | clients/python/src/headrace/admin/(calls|configs|features|log_dirs|quorum|routing)\.py
     | clients/python/src/headrace/producer/(sender|link)\.py
     | clients/python/src/headrace/(consumer|fetch)/(\w*fetch\w*|calls|offsets|\w*session\w*|stream\w*)\.py
     | clients/python/src/headrace/local/health\.py
