@@ -100,6 +100,11 @@ class ControllerHost:
         return self.controller is not None
 
     @property
+    def is_sound(self) -> bool:
+        """Is it up, and its disk whole, as far as the simulation knows?"""
+        return self.controller is not None and not self.record.is_damaged
+
+    @property
     def leads(self) -> bool:
         return self.controller is not None and self.controller.role is Role.LEADER
 
@@ -232,7 +237,7 @@ class ControllerHost:
 
     def wake(self) -> None:
         """Something has arrived."""
-        if self._stage == 0 and not self.is_paused:
+        if self.controller is not None and self._stage == 0 and not self.is_paused:
             self._plan(self.world.loop_ms(self.rng))
 
     def replan(self) -> None:

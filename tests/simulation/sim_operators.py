@@ -72,7 +72,7 @@ class Operator:
         if controller is None:
             return
         voters = controller.voters
-        spare = [each.key for each in hosts.values() if voters.find(each.node_id) is None and each.is_up]
+        spare = [each.key for each in hosts.values() if voters.find(each.node_id) is None and each.is_sound]
         if spare and (len(voters) <= 3 or rng.random() < 0.5):
             key = rng.choice(spare)
             self._ask(
@@ -140,7 +140,7 @@ class Operator:
                 return "remove", key
         for node_id in sorted(self.wanted):
             host = hosts[node_id]
-            if voters.find(node_id) is None and host.is_up:
+            if voters.find(node_id) is None and host.is_sound:
                 return "add", host.key
         return None
 

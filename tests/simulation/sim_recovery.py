@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from sim_checks import Violation
 
 from headrace_controller.raft import Role
+from headrace_core.testing.crashing_fs import Loss
 
 if TYPE_CHECKING:
     from sim_world import World
@@ -120,7 +121,12 @@ class Recovery:
 
     def _replace_broken_disks(self) -> None:
         world = self.world
+        leader = world.leader()
+        voters = () if leader is None or leader.controller is None else leader.controller.voters.keys
         for host in list(world.hosts.values()):
+            if host.record.is_damaged and leader is not None and host.key not in voters and host is not leader:
+                host.power_loss(Loss.ALL)  # nobody has noticed yet, and it shall vote
+                host.is_broken = True
             if host.is_broken and host.controller is None:
                 world.tell("operator", f"gives {host} a new disk")
                 host.format(None)
