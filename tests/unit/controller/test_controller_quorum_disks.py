@@ -9,7 +9,7 @@ from itertools import pairwise
 import pytest
 from quorum_world import ROOT, QuorumWorld, create, followers
 
-from headrace_controller.raft import AppendRequest, Role, SnapshotRequest
+from headrace_controller.raft import AppendRequest, ReplicaKey, Role, SnapshotRequest
 from headrace_controller.settings import QuorumSettings
 from headrace_controller.waiting import Answer
 from headrace_core.errors import (
@@ -390,3 +390,50 @@ def test_the_observers_of_a_leader_are_known_to_the_next_one(rng: random.Random)
     world.create("t")
     world.pass_ms(300)
     assert world.topics(4) == ["t"]
+
+
+def test_a_new_leader_does_not_begin_anew_with_those_that_follow_already(rng: random.Random) -> None:
+    """Its first entry is with a majority by the time it is active: what goes on goes on, without another probe."""
+    world = QuorumWorld(3, rng)
+    for each in world.alive():
+        for other in world.alive():
+            if other is not each:
+                each.observe(other.key)
+    has_successor: list[bool] = []
+    turn = world.turn
+
+    def noted(number: int) -> None:
+        turn(number)
+        if world[number].is_active:
+            has_successor.append(world[number].best_successor() is not None)
+
+    world.turn = noted  # type: ignore[method-assign]
+    world.elect()
+    assert has_successor[0]
+
+
+def test_who_follows_is_known_after_a_full_disk(rng: random.Random) -> None:
+    """Raft begins anew then, in the same life, and nobody connects again for its sake."""
+    world = world_of(1, rng)
+    observer = world.add_node(4)
+    world.leader.observe(observer.key)
+    world.pass_ms(300)
+    node = world.nodes[1]
+    fill(node.fs)
+    refused = world.ask(1, create("refused"))
+    world.pass_ms(300)
+    assert isinstance(refused.result, DiskFullError)
+    node.fs.unlink(FILLER)
+    world.until(lambda: world[1].is_active)
+    world.create("t")
+    world.pass_ms(500)
+    assert world.topics(4) == ["t"]
+
+
+def test_who_has_gone_is_remembered_only_if_it_votes(rng: random.Random) -> None:
+    world = world_of(3, rng)
+    for number in range(100):
+        world.leader.observe(stranger := ReplicaKey(9, number.to_bytes(16, "big")))
+        world.leader.peer_lost(stranger)
+        world.leader.forget(stranger)
+    assert len(world.leader._gone) <= 3

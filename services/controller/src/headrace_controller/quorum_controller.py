@@ -236,7 +236,8 @@ class QuorumController(QuorumView):
     def peer_lost(self, key: ReplicaKey) -> None:
         """The connection to another replica broke."""
         self._is_due = True
-        self._gone.add(key)
+        if key in self._raft.voters:
+            self._gone.add(key)
         self._raft.peer_lost(key)
 
     def observe(self, key: ReplicaKey) -> None:
@@ -481,8 +482,6 @@ class QuorumController(QuorumView):
         self._has_caught_up = True
         self._decider.lead(now_ms)
         self._outcomes += self._decisions.lead(raft.log_end_offset)
-        for key in sorted(self._observers):  # in the same order in every process
-            raft.observe(key)
         decision = self._core.decide(Bootstrap(self._cluster_id), now_ms)
         if decision.failure is not None:
             raise decision.failure
@@ -547,6 +546,8 @@ class QuorumController(QuorumView):
         self._active_term = -1
         self._core.resign()
         self._raft = self._new_raft()
+        for key in sorted(self._observers):  # in the same order in every process
+            self._raft.observe(key)
         self._last_tick_ms = self._now_ms
         if isinstance(why, CorruptMessageError):  # damaged on its way here; it is sent again
             logger.error("controller %d was sent something damaged, and did not take it: %s", self.node_id, why)
