@@ -22,6 +22,11 @@ FOUND: tuple[Found, ...] = (
         "tests/unit/controller/test_controller_found_by_simulation.py",
     ),
     Found(
+        30112,
+        "a move of a partition without a leader got one by being begun, and its brokers copied more than they may",
+        "this one: its history of brokers ends with it",
+    ),
+    Found(
         55,
         "a controller that came back with a long log began a snapshot of nothing, and ended",
         "tests/unit/controller/test_controller_found_by_simulation.py",

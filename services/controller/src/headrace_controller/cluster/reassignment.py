@@ -250,6 +250,8 @@ class _Steps:
         waits = image.ledger.queued.get(key)
         partition = image.topics[key[0]].partitions[key[1]]
         brokers = _copying_brokers(image, partition, moves.added_by(partition, wanted.targets))
+        if not brokers:
+            brokers = self._copying_once_begun(key, wanted)
         if not self._has_room(brokers) or not _can_begin(image, key, wanted.targets):
             if waits != wanted:
                 self.records.append(QueuedReassignmentRecord(*key, wanted.targets, wanted.automatic))
@@ -272,6 +274,15 @@ class _Steps:
             self.ended.add(key)
         else:
             self.begun[key] = Copying.of(after.topics[key[0]].partitions[key[1]])
+
+    def _copying_once_begun(self, key: Key, wanted: QueuedReassignment) -> set[int]:
+        """Of a partition without a leader, which may get one by the very step that begins the move."""
+        change = moves.begun(self._electorate, key, wanted.targets)
+        if change is None:
+            return set()
+        after = self.view.image.apply([change], self.view.image.next_offset + 1)
+        partition = after.topics[key[0]].partitions[key[1]]
+        return _copying_brokers(after, partition, partition.adding)
 
     def cancel(self, key: Key, name: str) -> None:
         """NoReassignmentInProgressError, InvalidReplicaAssignmentError."""
