@@ -187,7 +187,7 @@ def test_whoever_is_not_the_one_who_was_meant_says_so() -> None:
         nowhere = hello(CLUSTER, key(2))
         nowhere.hello.address = "controller-2"
         for envelopes, code, says in (
-            ([hello(CLUSTER, key(2), key(1))], "INVALID_VOTER_KEY", "1@010101 was expected here, and this is 1@020202"),
+            ([hello(CLUSTER, key(2), key(1))], "INVALID_VOTER_KEY", "1@AQEBAQ was expected here, and this is 1@AgICAg"),
             ([hello(CLUSTER, key(1))], "INVALID_VOTER_KEY", "two controllers have node.id=1"),
             ([raft_pb2.RaftEnvelope()], "INVALID_REQUEST", "begins with a hello"),
             ([wire.envelope_of([beat(1)])], "INVALID_REQUEST", "begins with a hello"),

@@ -41,6 +41,11 @@ class Health:
             for listener in self._listeners:
                 await listener.serving(said)
             if said:
+                if self._serves.is_set():
+                    found = self._controller
+                    logger.info(
+                        "controller %d serves again: %d leads in term %d", found.node_id, found.leader_id, found.term
+                    )
                 self._serves.set()
             else:
                 logger.warning("controller %d knows no leader: not serving", self._controller.node_id)

@@ -7,6 +7,7 @@ equal up to there (log matching; Raft, 5.3), so a place in a log is named by an 
 
 from __future__ import annotations
 
+import base64
 import enum
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -27,8 +28,10 @@ class ReplicaKey(NamedTuple):
     directory_id: bytes = NO_DIRECTORY
 
     def __str__(self) -> str:
-        suffix = "" if self.directory_id == NO_DIRECTORY else f"@{self.directory_id.hex()[:6]}"
-        return f"{self.node_id}{suffix}"
+        """As `headrace quorum status` writes it, but for the directory's last letters."""
+        if self.directory_id == NO_DIRECTORY:
+            return str(self.node_id)
+        return f"{self.node_id}@{base64.urlsafe_b64encode(self.directory_id)[:6].decode()}"
 
 
 class Role(enum.Enum):
