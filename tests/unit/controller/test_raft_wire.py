@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
 import string
 
@@ -10,6 +11,7 @@ from google.protobuf.message import DecodeError
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headrace_controller.control_records import encode_control
 from headrace_controller.raft import (
     AppendRequest,
     AppendResponse,
@@ -33,6 +35,8 @@ from headrace_core.errors import HeadraceError, InvalidRequestError
 from headrace_core.records import encode_batch
 from headrace_protos.v1 import raft_pb2
 
+VOTERS = VoterSet.of([ReplicaKey(1, bytes(16))])
+
 terms = st.integers(1, 2**31 - 1)
 offsets = st.integers(0, 2**62)
 places = st.builds(Place, offsets, st.integers(0, 2**31 - 1))
@@ -42,13 +46,17 @@ keys = st.builds(ReplicaKey, st.integers(0, 2**31 - 1), st.binary(min_size=16, m
 @st.composite
 def voter_sets(draw: st.DrawFn) -> VoterSet:
     found = draw(st.lists(keys, min_size=1, max_size=5, unique_by=lambda key: key.node_id))
-    addresses = {key.node_id: draw(st.text(string.ascii_letters + ":.0123456789", max_size=12)) for key in found}
+    hosts = st.text(string.ascii_letters + ".0123456789", min_size=1, max_size=12)
+    somewhere = st.just("") | st.builds("{}:{}".format, hosts, st.integers(1, 65_535))
+    addresses = {key.node_id: draw(somewhere) for key in found}
     return VoterSet.of(found, addresses)
 
 
 def entry(kind: EntryKind, term: int, base: int, count: int, voters: VoterSet | None = None) -> Entry:
-    records = [(1, b"key", b"value %d" % number, ()) for number in range(count)]
-    data = encode_batch(records, base_offset=base, leader_epoch=term, control=kind is not EntryKind.DATA)
+    if kind is EntryKind.DATA:
+        records = [(1, b"key", b"value %d" % number, ()) for number in range(count)]
+        return Entry(kind, term, base, count, encode_batch(records, base_offset=base, leader_epoch=term))
+    data = encode_control(kind, term, base, 1, voters or VOTERS, 1)
     return Entry(kind, term, base, count, data, voters)
 
 
@@ -141,7 +149,6 @@ def test_a_flipped_bit_in_an_entrys_batch_does_not_reach_the_disk() -> None:
             wire.read_envelope(damaged)
 
 
-VOTERS = VoterSet.of([ReplicaKey(1, bytes(16))])
 FIRST = entry(EntryKind.DATA, 2, 5, 1)
 
 
@@ -195,4 +202,26 @@ def test_a_hello_in_the_midst_of_a_stream() -> None:
     envelope = wire.envelope_of([TimeoutNow(1)])
     envelope.hello.cluster_id = "c"
     with pytest.raises(InvalidRequestError, match="hello"):
+        wire.read_envelope(envelope)
+
+
+def test_voters_are_those_that_the_entrys_own_bytes_name() -> None:
+    """Beside the batch they are under no checksum, and they decide who elects: a restart would read others."""
+    true = entry(
+        EntryKind.VOTERS, 3, 7, 1, VoterSet.of([ReplicaKey(1, bytes(16)), ReplicaKey(2, bytes(16))], {2: "b:1"})
+    )
+    note = entry(EntryKind.LEADER_CHANGE, 3, 7, 1)
+    moved = VoterSet.of(true.voters or (), {2: "b:2"})
+    for said, why in (
+        (dataclasses.replace(true, voters=VOTERS), "voters"),
+        (dataclasses.replace(true, voters=moved), "voters"),
+        (dataclasses.replace(true, kind=EntryKind.LEADER_CHANGE, voters=None), "leader change"),
+        (dataclasses.replace(note, kind=EntryKind.VOTERS, voters=VOTERS), "voters"),
+    ):
+        envelope = wire.envelope_of([AppendRequest(3, Place(7, 2), (said,), 0)])
+        with pytest.raises(InvalidRequestError, match=why):
+            wire.read_envelope(envelope)
+    nonsense = encode_batch([(1, b"key", b"value", ())], base_offset=7, leader_epoch=3, control=True)
+    envelope = wire.envelope_of([AppendRequest(3, Place(7, 2), (dataclasses.replace(note, data=nonsense),), 0)])
+    with pytest.raises(InvalidRequestError, match="control"):
         wire.read_envelope(envelope)

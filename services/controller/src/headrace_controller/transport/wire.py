@@ -11,11 +11,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from headrace_core.errors import HeadraceError, InvalidConfigError, InvalidRequestError
+from headrace_core.errors import (
+    CorruptLogError,
+    CorruptMessageError,
+    HeadraceError,
+    InvalidConfigError,
+    InvalidRequestError,
+)
 from headrace_core.node.listeners import parse_addresses
-from headrace_core.records import check_batch
+from headrace_core.records import BatchHeader, check_batch
 from headrace_protos.v1 import raft_pb2
 
+from ..control_records import decode_entry
 from ..raft import (
     AppendRequest,
     AppendResponse,
@@ -249,8 +256,24 @@ def _read_entry(item: raft_pb2.RaftEntry) -> Entry:
     said = (item.base_offset, item.count, item.term, kind is not EntryKind.DATA, len(data))
     found = (header.base_offset, header.last_offset_delta + 1, header.leader_epoch, header.is_control, header.size)
     _check(said == found, f"offset, count, term, control and size of an entry are {said}, and its batch has {found}")
+    if kind is EntryKind.DATA:
+        return Entry(kind, item.term, item.base_offset, item.count, data)
     voters = _read_voters(item.voters) if kind is EntryKind.VOTERS else None
-    return Entry(kind, item.term, item.base_offset, item.count, data, voters)
+    return _checked_control(Entry(kind, item.term, item.base_offset, item.count, data, voters), header)
+
+
+def _checked_control(entry: Entry, header: BatchHeader) -> Entry:
+    """``entry``, which must say of itself what its own bytes do: a checksum covers them, and a restart reads them."""
+    try:
+        found = decode_entry(header, entry.data)
+    except (CorruptLogError, CorruptMessageError) as error:
+        raise InvalidRequestError(f"an entry of kind {entry.kind.value}, a control record: {error.message}") from None
+    said, own = entry.voters, found.voters
+    _check(
+        found.kind is entry.kind and said == own and (said is None or own is None or said.addresses == own.addresses),
+        f"an entry of kind {entry.kind.value} with voters {said}, whose batch is of kind {found.kind.value} with {own}",
+    )
+    return found
 
 
 def _read_append_response(term: int, item: raft_pb2.RaftAppendResponse) -> AppendResponse:
