@@ -145,18 +145,29 @@ class Quorum:
             await asyncio.sleep(0.02)
 
     async def check(self) -> int:
-        """Every controller shows every acknowledged value; how many there are."""
+        """Every controller shows every acknowledged value, once it has applied what the leader has; how many there
+        are."""
+        await self.whole()
+        deadline = time.monotonic() + 30
+        for node_id, stub in self.stubs.items():
+            while lost := await self._lost(stub):
+                if time.monotonic() > deadline:  # it has the log, and does not show what is in it
+                    raise RuntimeError(f"controller {node_id} {lost}")
+                await asyncio.sleep(0.02)
+        return len(self.written)
+
+    async def _lost(self, stub: Any) -> str:
+        """What was acknowledged and is not shown by a controller, the first of it; "": nothing."""
         resources = [
             admin_pb2.ConfigResource(type=admin_pb2.CONFIG_RESOURCE_TYPE_TOPIC, name=topic) for topic in self.written
         ]
-        for node_id, stub in self.stubs.items():
-            answer = await stub.DescribeConfigs(admin_pb2.DescribeConfigsRequest(resources=resources), timeout=30)
-            for result in answer.results:
-                value = next(entry.value for entry in result.entries if entry.name == KEY)
-                expected = self.written[result.resource.name]
-                if int(value) < int(expected):
-                    raise RuntimeError(f"controller {node_id} has {value} for {result.resource.name}, not {expected}")
-        return len(resources)
+        answer = await stub.DescribeConfigs(admin_pb2.DescribeConfigsRequest(resources=resources), timeout=30)
+        for result in answer.results:
+            expected = self.written[result.resource.name]
+            value = next((entry.value for entry in result.entries if entry.name == KEY), "")
+            if not value or int(value) < int(expected):
+                return f"has {value or 'nothing'} for {result.resource.name}, not {expected}"
+        return ""
 
 
 async def first_write(quorum: Quorum, topic: str, *, but: int = -1) -> float:
