@@ -211,17 +211,34 @@ def test_voters_are_those_that_the_entrys_own_bytes_name() -> None:
         EntryKind.VOTERS, 3, 7, 1, VoterSet.of([ReplicaKey(1, bytes(16)), ReplicaKey(2, bytes(16))], {2: "b:1"})
     )
     note = entry(EntryKind.LEADER_CHANGE, 3, 7, 1)
-    moved = VoterSet.of(true.voters or (), {2: "b:2"})
     for said, why in (
         (dataclasses.replace(true, voters=VOTERS), "voters"),
-        (dataclasses.replace(true, voters=moved), "voters"),
         (dataclasses.replace(true, kind=EntryKind.LEADER_CHANGE, voters=None), "leader change"),
         (dataclasses.replace(note, kind=EntryKind.VOTERS, voters=VOTERS), "voters"),
     ):
         envelope = wire.envelope_of([AppendRequest(3, Place(7, 2), (said,), 0)])
         with pytest.raises(InvalidRequestError, match=why):
             wire.read_envelope(envelope)
+    moved = dataclasses.replace(true, voters=VoterSet.of(true.voters or (), {2: "b:2"}))
+    (body,) = wire.read_envelope(wire.envelope_of([AppendRequest(3, Place(7, 2), (moved,), 0)]))
+    assert [voters.addresses for voters in voters_in(body)] == [((2, "b:1"),)]
     nonsense = encode_batch([(1, b"key", b"value", ())], base_offset=7, leader_epoch=3, control=True)
     envelope = wire.envelope_of([AppendRequest(3, Place(7, 2), (dataclasses.replace(note, data=nonsense),), 0)])
     with pytest.raises(InvalidRequestError, match="control"):
         wire.read_envelope(envelope)
+
+
+@pytest.mark.parametrize(
+    ("address", "kept"), [("host:0080", "host:80"), ("[::1]:9", "[::1]:9"), ("h:0", None), ("h", None), (":1", None)]
+)
+def test_an_address_is_kept_as_the_log_gives_it_back(address: str, kept: str | None) -> None:
+    if kept is None:
+        with pytest.raises(InvalidRequestError):
+            wire.check_address(address)
+        return
+    assert wire.check_address(address) == kept
+    voters = VoterSet.of([ReplicaKey(1, bytes(16))], {1: kept})
+    (body,) = wire.read_envelope(
+        wire.envelope_of([AppendRequest(3, Place(7, 2), (entry(EntryKind.VOTERS, 3, 7, 1, voters),), 0)])
+    )
+    assert [found.addresses for found in voters_in(body)] == [voters.addresses]

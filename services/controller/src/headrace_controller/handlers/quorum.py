@@ -55,12 +55,11 @@ class QuorumCalls:
 
     async def AddRaftVoter(self, request: admin_pb2.AddRaftVoterRequest, context: Any) -> Any:
         self._check_cluster(request.cluster_id)
-        if request.address:
-            check_address(request.address)
+        address = check_address(request.address) if request.address else ""
 
         async def add() -> Any:
             key = self._newcomer(request.voter_id, request.voter_directory_id)
-            answer = await self._driver.add_voter(key, request.address or self._address_of(key))
+            answer = await self._driver.add_voter(key, address or self._address_of(key))
             return admin_pb2.AddRaftVoterResponse(metadata_offset=answer.metadata_offset)
 
         return await _again_until(add, _deadline_s(request.timeout_ms), f"adding controller {request.voter_id}")

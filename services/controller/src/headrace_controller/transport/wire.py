@@ -18,6 +18,7 @@ from headrace_core.errors import (
     InvalidConfigError,
     InvalidRequestError,
 )
+from headrace_core.metadata.control_records import join_address, split_address
 from headrace_core.node.listeners import parse_addresses
 from headrace_core.records import BatchHeader, check_batch
 from headrace_protos.v1 import raft_pb2
@@ -176,12 +177,12 @@ def read_key(key: raft_pb2.RaftReplicaKey) -> ReplicaKey:
 
 
 def check_address(address: str) -> str:
-    """``address``, if it is "host:port". InvalidRequestError."""
+    """``address``, if it is "host:port", as a VOTERS entry gives it back. InvalidRequestError."""
     try:
         (checked,) = parse_addresses([address], key="address")
-    except InvalidConfigError as error:
-        raise InvalidRequestError(error.message) from None
-    return checked
+        return join_address(*split_address(checked))
+    except (InvalidConfigError, ValueError) as error:
+        raise InvalidRequestError(str(error)) from None
 
 
 def read_envelope(envelope: raft_pb2.RaftEnvelope) -> list[Body]:
@@ -268,10 +269,10 @@ def _checked_control(entry: Entry, header: BatchHeader) -> Entry:
         found = decode_entry(header, entry.data)
     except (CorruptLogError, CorruptMessageError) as error:
         raise InvalidRequestError(f"an entry of kind {entry.kind.value}, a control record: {error.message}") from None
-    said, own = entry.voters, found.voters
     _check(
-        found.kind is entry.kind and said == own and (said is None or own is None or said.addresses == own.addresses),
-        f"an entry of kind {entry.kind.value} with voters {said}, whose batch is of kind {found.kind.value} with {own}",
+        found.kind is entry.kind and found.voters == entry.voters,
+        f"an entry of kind {entry.kind.value} with voters {entry.voters}, whose batch is of kind {found.kind.value} "
+        f"with {found.voters}",
     )
     return found
 
