@@ -229,7 +229,15 @@ def test_voters_are_those_that_the_entrys_own_bytes_name() -> None:
 
 
 @pytest.mark.parametrize(
-    ("address", "kept"), [("host:0080", "host:80"), ("[::1]:9", "[::1]:9"), ("h:0", None), ("h", None), (":1", None)]
+    ("address", "kept"),
+    [
+        ("host:0080", "host:80"),
+        ("[::1]:9", "[::1]:9"),
+        ("h:0", None),
+        ("h", None),
+        (":1", None),
+        (f"{'h' * 262}:1", None),
+    ],
 )
 def test_an_address_is_kept_as_the_log_gives_it_back(address: str, kept: str | None) -> None:
     if kept is None:

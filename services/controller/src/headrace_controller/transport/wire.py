@@ -44,6 +44,8 @@ from ..raft import (
 from ..raft.types import Body
 
 _DIRECTORY_BYTES = 16
+#: A host name has 253 characters at most. Voters' addresses are told to everybody, again and again.
+_ADDRESS_MAX = 261
 #: What a message without records takes, about.
 _SMALL_BYTES = 64
 
@@ -178,6 +180,9 @@ def read_key(key: raft_pb2.RaftReplicaKey) -> ReplicaKey:
 
 def check_address(address: str) -> str:
     """``address``, if it is "host:port", as a VOTERS entry gives it back. InvalidRequestError."""
+    _check(
+        len(address) <= _ADDRESS_MAX, f"address={address[:40]}...: {len(address)} characters, at most {_ADDRESS_MAX}"
+    )
     try:
         (checked,) = parse_addresses([address], key="address")
         return join_address(*split_address(checked))
