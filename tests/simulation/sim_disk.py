@@ -136,7 +136,7 @@ class ObservedStorage(MetadataStorage):
             if record.hard_state is not None and state not in allowed:
                 raise Violation("durability", f"{self.own} comes back with {state}, and had saved {record.hard_state}")
         record.shadow = kept
-        self.checks.durable(self.own, kept.entries[-8:] if kept.entries else ())
+        self.checks.durable(self.own, kept.entries[-max(len(record.pending_entries), 8) :])
         record.start, record.start_term = stored.start.place
         record.hard_state = stored.hard_state
         record.pending_entries, record.pending_cut, record.pending_hard_state = (), None, None
