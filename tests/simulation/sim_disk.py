@@ -6,6 +6,7 @@ to hold without asking it, and find out after a crash whether it still does.
 
 from __future__ import annotations
 
+import contextlib
 import random
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -14,7 +15,8 @@ from sim_checks import ShadowLog, Violation
 
 from headrace_controller.raft import Entry, HardState, ReplicaKey, SnapshotId, VoterSet
 from headrace_controller.storage import MetadataStorage
-from headrace_core.records import HEADER_BYTES, iterate_headers
+from headrace_core.errors import CorruptMessageError
+from headrace_core.records import HEADER_BYTES, BatchHeader, iterate_headers
 from headrace_core.testing.crashing_fs import CrashingFileSystem
 
 if TYPE_CHECKING:
@@ -146,6 +148,15 @@ class ObservedStorage(MetadataStorage):
 _TARGETS = {".log": 6, ".checkpoint": 3, "quorum-state": 1, "leader-epoch-checkpoint": 1, "meta.properties": 1}
 
 
+def _whole_batches(data: bytes) -> list[tuple[int, BatchHeader]]:
+    """Those before the end, or before what a power cut left of one that was being written."""
+    found = []
+    with contextlib.suppress(CorruptMessageError):
+        for each in iterate_headers(data):
+            found.append(each)  # noqa: PERF402  (what came before the torn one counts)
+    return found
+
+
 def flip_something(fs: CrashingFileSystem, rng: random.Random, record: DiskRecord) -> str:
     """Damages one byte that is on the disk: of the log, a snapshot, or a small file; returns which.
 
@@ -160,7 +171,7 @@ def flip_something(fs: CrashingFileSystem, rng: random.Random, record: DiskRecor
     path = rng.choice(sorted(path for path in files if path.endswith(kind)))
     size = len(files[path])
     if kind == ".log":
-        batches = list(iterate_headers(files[path]))
+        batches = _whole_batches(files[path])
         if not batches:
             return ""
         last, header = batches[-1]

@@ -340,7 +340,8 @@ def deaf_leader(world: World, rng: random.Random) -> Generator[float, None, None
         cut = [(node, old.node_id) for node in world.hosts if node != old.node_id]
         world.net.cut(cut)
         yield 100.0
-        was_touched = was_touched or old.is_paused or not old.has_a_true_clock
+        # (a turn that waits for a slow disk does not tick)
+        was_touched = was_touched or old.is_paused or old.is_slow or not old.has_a_true_clock
     controller = old.controller
     if old.life == life and not was_touched and controller is not None and len(old.voters()) > 1:
         if old.leads and controller.term == term:
