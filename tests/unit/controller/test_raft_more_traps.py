@@ -21,7 +21,7 @@ from headrace_controller.raft import (
     TimeoutNow,
     quorum_status,
 )
-from headrace_core.errors import NotControllerError
+from headrace_core.errors import CorruptLogError, NotControllerError
 
 CHUNKS = RaftSettings(election_ticks=5, snapshot_chunk_bytes=3)
 
@@ -509,6 +509,25 @@ def test_a_follower_that_lost_messages_in_the_midst_of_many_is_back_within_a_hea
     world.tick(1)
     world.settle()
     assert world[2].log_end_offset == world[1].log_end_offset
+
+
+def test_a_disk_that_lost_what_it_acknowledged_is_told_so_by_the_leader() -> None:
+    """Such as a log that was emptied by hand. Neither side would ever move: the leader does not go back below what was
+    acknowledged to it, and the replica lacks what the leader goes on from."""
+    world = world_of(1, 2, 3)
+    world.elect(1)
+    for number in range(3):
+        world.propose(1, b"%d" % number)
+    world.settle()
+    world.tick(1)
+    world.settle()
+    third = world.replicas[key(3)]
+    world.crash(third)
+    del third.disk.entries_[2:]
+    world.restart(third)
+    world.tick(1)
+    with pytest.raises(CorruptLogError, match=r"acknowledged to controller 1@\w+ up to 4, and ends at 2"):
+        world.settle()
 
 
 # -- how it stands

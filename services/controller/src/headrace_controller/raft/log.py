@@ -14,7 +14,9 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from typing import Protocol
 
-from .types import Entry, Place, SnapshotId, Stored, VoterSet
+from headrace_core.errors import CorruptLogError
+
+from .types import Entry, Place, ReplicaKey, SnapshotId, Stored, VoterSet
 
 
 class LogView(Protocol):
@@ -132,6 +134,16 @@ class RaftLog:
         """(term, where it begins) of the entry that holds ``offset``. The term that the log starts behind may go on."""
         found = bisect_right(self._terms, offset, key=lambda item: item[1])
         return self._terms[found - 1] if found else (self._start.place.term, self._start.place.offset)
+
+    def check_kept(self, offset: int, leader: ReplicaKey) -> None:
+        """A leader calls nothing committed to a follower that this has not acknowledged to it in the same term. So if
+        the log ends below ``offset``, the disk has lost something since: CorruptLogError. Without this the two would
+        wait for each other for ever: nothing that this replica says of what it has acknowledged is believed."""
+        if offset > self.end_offset:
+            raise CorruptLogError(
+                f"the metadata log of this disk was acknowledged to controller {leader} up to {offset}, and ends at "
+                f"{self.end_offset}: acknowledged entries are lost"
+            )
 
     # ---------------------------------------------------------------- reading
 

@@ -223,7 +223,8 @@ class RaftNode:
                 self._on_append(sender, body)
             case HeartbeatRequest():
                 self._follow(sender)
-                self._commit(min(body.committed, self.log.end_offset))
+                self.log.check_kept(body.committed, sender)
+                self._commit(body.committed)
                 self._reply(sender, HeartbeatResponse(self.term, body.round))
             case SnapshotRequest():
                 self._follow(sender)
