@@ -24,6 +24,7 @@ from headrace_core.errors import (
     CorruptLogError,
     DuplicateBrokerRegistrationError,
     HeadraceError,
+    InvalidRequestError,
     NotControllerError,
     StaleBrokerEpochError,
 )
@@ -183,8 +184,9 @@ class SimulatedBroker:
                 self.world.tell(self, f"is registered with epoch {self.epoch}")
                 self._heartbeat(life)
             else:
-                if isinstance(result, DuplicateBrokerRegistrationError) and self._has_lost_its_id():
-                    self.world.tell(self, "was unregistered, and its id is another's: it begins anew, with new disks")
+                is_refused = isinstance(result, DuplicateBrokerRegistrationError | InvalidRequestError)
+                if is_refused and self._has_lost_its_id():
+                    self.world.tell(self, "was unregistered, and its id, or its disks, are another's: it begins anew")
                     self.broker_id = -1
                     self.new_disks()
                 self.world.scheduler.after(50.0 + 200.0 * self.rng.random(), self._register, life)
@@ -192,9 +194,15 @@ class SimulatedBroker:
         self._ask(request, answered)
 
     def _has_lost_its_id(self) -> bool:
-        """Ids of brokers that were unregistered may be given to others."""
+        """Ids of brokers that were unregistered may be given to others. And when a former request of theirs to be
+        registered, one from before they had an id, arrives after that, their disks belong to another id."""
         others = (each for each in self.world.brokers if each is not self)
-        return any(each.broker_id == self.broker_id and each.epoch >= 0 for each in others)
+        if any(each.broker_id == self.broker_id and each.epoch >= 0 for each in others):
+            return True
+        registered = self.world.checks.latest.brokers
+        return self.broker_id not in registered and any(
+            set(self.directories) & set(each.directory_ids) for each in registered.values()
+        )
 
     def _heartbeat(self, life: int) -> None:
         if life != self.life:
