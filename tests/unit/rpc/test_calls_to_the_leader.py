@@ -217,6 +217,49 @@ def test_a_leader_that_dies_is_replaced_without_a_burst() -> None:
     _run(work)
 
 
+@contextlib.asynccontextmanager
+async def _silence() -> AsyncIterator[tuple[str, list[Any]]]:
+    """An address that accepts connections and says nothing on them, like a machine that vanished; and what it took."""
+    taken: list[Any] = []
+
+    def took(_: Any, writer: Any) -> None:
+        taken.append(writer)
+
+    server = await asyncio.start_server(took, "127.0.0.1", 0)
+    try:
+        host, port = server.sockets[0].getsockname()
+        yield f"{host}:{port}", taken
+    finally:
+        server.close()
+        for writer in taken:
+            writer.close()
+        await server.wait_closed()
+
+
+@pytest.mark.parametrize("elected", [True, False], ids=["another one is elected", "it does not answer in time"])
+def test_heartbeats_that_wait_for_a_connection_are_left_when(elected: bool) -> None:
+    """A call that is cancelled before it has a connection does not tell who waits to write on it (grpc.aio 1.85): a
+    broker stopped to heartbeat for ever."""
+
+    async def work(found: list[Controller], known: Controllers) -> None:
+        second = found[1]
+        session = BrokerSession(
+            known, REGISTRATION, heartbeat_interval_ms=60_000, answer_timeout_ms=600_000 if elected else 100
+        )
+        await session.register()
+        lead(found, None, 2, 2)
+        async with _silence() as (address, taken):
+            known.named({1: address, 2: second.address})
+            async with running(session.run()):
+                await until(lambda: taken, "a connection")
+                if elected:
+                    known.led_by(2, 2)
+                await until(lambda: second.beats, "a heartbeat at the next one")
+                await session.wait_unfenced()
+
+    _run(work)
+
+
 def test_heartbeats_say_how_old_the_brokers_metadata_may_be() -> None:
     async def work(found: list[Controller], known: Controllers) -> None:
         seen: list[Any] = []

@@ -80,3 +80,26 @@ def test_a_pause_ends_when_a_leader_is_heard_of() -> None:
         assert pursuit.address == "c:1"
 
     asyncio.run(work())
+
+
+def test_a_leader_that_was_heard_of_during_an_attempt_is_asked_next_and_once() -> None:
+    controllers = _three()
+    pursuit = Pursuit(controllers)
+    pursuit.failed(_LOST)
+    pursuit.failed(_LOST)
+    controllers.led_by(2, 4)  # while the third one is asked
+    assert (pursuit.failed(_LOST), pursuit.address) == (0.0, "b:1")
+    assert pursuit.failed(_LOST) > 0, "all were asked in vain"
+    assert pursuit.address == "c:1"
+
+
+def test_a_dead_leader_that_all_still_name_does_not_keep_anybody_from_being_asked() -> None:
+    controllers = _three()
+    controllers.led_by(1, 3)
+    pursuit = Pursuit(controllers)
+    asked = []
+    for _ in range(9):
+        asked.append(pursuit.address)
+        dead = pursuit.address == "a:1"
+        pursuit.failed(_LOST if dead else NotControllerError("no", leader=(1, 3, "a:1")))
+    assert {*asked[:3]} == {*asked[3:6]} == {*asked[6:]} == {"a:1", "b:1", "c:1"}

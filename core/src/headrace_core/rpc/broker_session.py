@@ -159,7 +159,7 @@ class BrokerSession:
             except (StaleBrokerEpochError, BrokerIdNotRegisteredError):
                 raise
             except _LeadMovedError:
-                pursuit.address = self._controllers.leader_address or pursuit.address
+                pursuit.follow()
                 continue
             except HeadraceError as failed:
                 error = failed
@@ -238,24 +238,24 @@ class BrokerSession:
         """Heartbeats over one stream. Returns when the broker may stop; raises a HeadraceError when the stream ends, or
         _LeadMovedError when another controller is known to lead."""
         stub = cluster_pb2_grpc.ClusterStub(channel)  # type: ignore[no-untyped-call]
-        call = stub.BrokerHeartbeat()
+        stream = _Stream(stub.BrokerHeartbeat())
         at = _At(self._controllers, pursuit.address)
 
         def changed() -> None:
             if at.has_been_left():
                 self._nudge.set()
-                call.cancel()  # a heartbeat under way may wait for a process that stands still
+                stream.leave()  # a heartbeat under way may wait for a process that stands still
 
         unsubscribe = self._controllers.subscribe(changed)
         try:
             while True:
                 self._nudge.clear()
-                self._answered(await self._beat(call))
+                self._answered(await self._beat(stream))
                 at.answered()
                 pursuit.worked()
                 outage.over()
                 if self._may_stop.is_set():
-                    await call.done_writing()
+                    await stream.done_writing()
                     return
                 interval_s = _SHUTDOWN_INTERVAL_S if self._want_shutdown else self._interval_s
                 if not (self._want_shutdown and self._nudge.is_set()):
@@ -272,9 +272,9 @@ class BrokerSession:
             raise
         finally:
             unsubscribe()
-            call.cancel()
+            stream.leave()
 
-    async def _beat(self, call: Any) -> cluster_pb2.BrokerHeartbeatResponse:
+    async def _beat(self, stream: _Stream) -> cluster_pb2.BrokerHeartbeatResponse:
         registered = self.registered
         request = cluster_pb2.BrokerHeartbeatRequest(
             correlation_id=next(self._correlation),
@@ -288,12 +288,10 @@ class BrokerSession:
         lag_ms = self._lag_ms()
         if lag_ms is not None:
             request.metadata_lag_ms = int(lag_ms) + 1
-        # Neither is cancelled by itself: on a time-out, or when another controller leads, the call is, and both end.
-        exchange: asyncio.Future[Any] = asyncio.ensure_future(_exchange(call, request))
-        exchange.add_done_callback(lambda done: done.cancelled() or done.exception())
+        exchange = stream.exchange(request)
         done, _ = await asyncio.wait({exchange}, timeout=self._answer_timeout_s)
         if not done:
-            call.cancel()
+            stream.leave()
             await asyncio.wait({exchange})
             raise NetworkError(f"a heartbeat was not answered within {self._answer_timeout_s:.1f} s")
         if exchange.cancelled():
@@ -317,13 +315,43 @@ class BrokerSession:
             self._may_stop.set()
 
 
-async def _exchange(call: Any, request: cluster_pb2.BrokerHeartbeatRequest) -> Any:
-    """Write one heartbeat and read its answer."""
-    try:
-        await call.write(request)
-    except asyncio.InvalidStateError:  # what grpc.aio says of a stream that ended between two heartbeats
-        raise NetworkError("the stream of heartbeats has ended") from None
-    return await call.read()
+class _Stream:
+    """This side of one stream of heartbeats, one heartbeat after the other. ``leave`` ends it at any time.
+
+    Writes and reads that are under way are never cancelled by themselves (grpc.aio leaks what they hold): the call is,
+    and they end with it. But a call that is cancelled before it has a connection leaves whoever waits to write waiting
+    for ever (grpc.aio 1.85), so that wait, which holds nothing, is cancelled.
+    """
+
+    def __init__(self, call: Any) -> None:
+        self._call = call
+        self._is_connected = False
+        self._exchange: asyncio.Task[Any] | None = None
+
+    def exchange(self, request: cluster_pb2.BrokerHeartbeatRequest) -> asyncio.Task[Any]:
+        """Write one heartbeat and read its answer. Cancelled: the stream was left."""
+        self._exchange = asyncio.create_task(self._write_and_read(request))
+        self._exchange.add_done_callback(lambda done: done.cancelled() or done.exception())
+        return self._exchange
+
+    def leave(self) -> None:
+        """An exchange that is under way ends soon."""
+        self._call.cancel()
+        if self._exchange is not None and not self._is_connected:
+            self._exchange.cancel()
+
+    async def done_writing(self) -> None:
+        await self._call.done_writing()
+
+    async def _write_and_read(self, request: cluster_pb2.BrokerHeartbeatRequest) -> Any:
+        if not self._is_connected:
+            await self._call.wait_for_connection()
+            self._is_connected = True
+        try:
+            await self._call.write(request)
+        except asyncio.InvalidStateError:  # what grpc.aio says of a stream that ended between two heartbeats
+            raise NetworkError("the stream of heartbeats has ended") from None
+        return await self._call.read()
 
 
 class _LeadMovedError(Exception):
@@ -331,12 +359,14 @@ class _LeadMovedError(Exception):
 
 
 class _At:
-    """Where the heartbeats go. Whoever answered one led then: only a leader of a later epoch is a reason to leave, for
-    a connection that is broken needlessly looks like a broker that died."""
+    """Where the heartbeats go. Only news is a reason to leave: at first a leader that was not known of when the stream
+    began (who is asked since the one that is known does not answer, is heard out), and when one was answered, and so
+    led then, a leader of a later epoch; a connection that is broken needlessly looks like a broker that died."""
 
     def __init__(self, controllers: Controllers, address: str) -> None:
         self._controllers = controllers
         self._address = address
+        self._known = controllers.leader_epoch, controllers.leader_id
         self._epoch: int | None = None
 
     def answered(self) -> None:
@@ -345,7 +375,9 @@ class _At:
 
     def has_been_left(self) -> bool:
         leader, epoch = self._controllers.leader_address, self._controllers.leader_epoch
-        return leader not in (None, self._address) and (self._epoch is None or epoch > self._epoch)
+        if leader in (None, self._address):
+            return False
+        return (epoch, self._controllers.leader_id) != self._known if self._epoch is None else epoch > self._epoch
 
 
 async def _wait_for_event(event: asyncio.Event, timeout_s: float) -> None:

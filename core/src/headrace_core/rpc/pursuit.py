@@ -15,8 +15,10 @@ _HOPS_MAX = 2
 class Pursuit:
     """One caller's. ``address`` is whom to ask; ``failed`` after each attempt in vain, ``worked`` after each other.
 
-    A refusal that names the leader is followed at once; so is the next address when somebody cannot be reached. When
-    all were asked in vain there is a pause, growing to ``pause_ms_max``, which ends early when a leader is heard of.
+    A refusal that names the leader is followed at once, unless that one was asked in vain just now; so is the next
+    address when somebody cannot be reached. When all were asked in vain there is a pause, growing to ``pause_ms_max``,
+    which ends early when a leader is heard of. One that was heard of during an attempt is asked next, for that news
+    ends no pause that begins after it.
     """
 
     def __init__(self, controllers: Controllers, *, pause_ms_max: float = 500) -> None:
@@ -24,19 +26,43 @@ class Pursuit:
         self._backoff = Backoff(most_ms=pause_ms_max)
         self._in_vain = 0
         self._hops = 0
+        self._asked: set[str] = set()
+        self._known = self._leader()
         self.address = controllers.leader_address or random.choice(controllers.candidates())
 
     def worked(self) -> None:
         self._backoff.reset()
         self._in_vain = self._hops = 0
+        self._asked.clear()
+        self._known = self._leader()
+
+    def follow(self) -> None:
+        """Who leads, if that is known, is asked next."""
+        self.address = self._controllers.leader_address or self.address
+        self._known = self._leader()
+        self._hops = 0
 
     def failed(self, error: HeadraceError) -> float:
         """Chooses the next address; seconds to pause before it is asked (``pause`` does), 0: none."""
         controllers = self._controllers
+        if self._leader() != self._known and controllers.leader_address is not None:
+            self.follow()
+            return 0.0
+        pause_s = self._next(error)
+        self._known = self._leader()
+        return pause_s
+
+    def _leader(self) -> tuple[int, int]:
+        return self._controllers.leader_epoch, self._controllers.leader_id
+
+    def _next(self, error: HeadraceError) -> float:
+        controllers = self._controllers
         self._in_vain += 1
+        self._asked.add(self.address)
         if isinstance(error, NotControllerError) and controllers.refused(error):
             leader = controllers.leader_address
-            if leader is not None and leader != self.address and self._hops < _HOPS_MAX:
+            is_new = self._leader() != self._known or leader not in self._asked
+            if leader is not None and leader != self.address and is_new and self._hops < _HOPS_MAX:
                 self._hops += 1
                 self.address = leader
                 return 0.0
@@ -44,10 +70,10 @@ class Pursuit:
         if self._in_vain < len(controllers.candidates()):
             return 0.0
         self._in_vain = self._hops = 0
+        self._asked.clear()
         return self._backoff.next_s()
 
     async def pause(self, seconds: float) -> None:
         """Wait so long, or until a leader is heard of, who is then asked."""
         if seconds > 0 and await self._controllers.wait_changed(seconds):
-            self.address = self._controllers.leader_address or self.address
-            self._hops = 0
+            self.follow()
