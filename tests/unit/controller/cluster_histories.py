@@ -36,7 +36,7 @@ from headrace_controller.cluster.requests import (
     RegisterBroker,
     Request,
 )
-from headrace_core.errors import HeadraceError
+from headrace_core.errors import HeadraceError, PolicyViolationError
 from headrace_core.metadata import (
     EMPTY_IMAGE,
     BrokerEndpoint,
@@ -250,17 +250,21 @@ class Histories:
         machine.stream = self.streams
 
     def _follow(self, machine: Machine) -> None:
-        """It applies what is committed: makes the logs that are new, and forgets what it asked for and was decided."""
+        """It applies what is committed, and forgets what it asked for and was decided.
+
+        A log is made where the metadata has it. If that is on a disk that is gone, the controllers are told first that
+        the replica begins anew, and only when they know is it made: whatever crashes, is refused or is lost before, no
+        empty log is ever found that could be taken for one that was always there."""
         if not machine.is_up:
             return
         view = machine.view = self.world.image
         placements = []
         for topic, number, partition in view.partitions_on(machine.broker_id):
             key = (topic.topic_id, number)
-            is_new = key not in machine.disk
-            machine.disk.setdefault(key, [])
-            if partition.directory_of(machine.broker_id) != machine.directory:
-                placements.append(Placement(*key, machine.directory, is_new))
+            if partition.directory_of(machine.broker_id) == machine.directory:
+                machine.disk.setdefault(key, [])
+            else:
+                placements.append(Placement(*key, machine.directory, fresh=key not in machine.disk))
         gone = [key for key in machine.disk if not self._is_on(view, key, machine.broker_id)]
         for key in gone:
             del machine.disk[key]
@@ -269,9 +273,16 @@ class Histories:
             if now is None or now.partition_epoch > epoch or now.leader != machine.broker_id:
                 del machine.pending[key]
         if placements:
-            self.ask(
-                AssignDirectories(broker_id=machine.broker_id, broker_epoch=machine.epoch, placements=tuple(placements))
-            )
+            self._tell(machine, tuple(placements))
+
+    def _tell(self, machine: Machine, placements: tuple[Placement, ...]) -> None:
+        """What is too much for one call goes in smaller ones, as a broker has it (assignments.py)."""
+        request = AssignDirectories(broker_id=machine.broker_id, broker_epoch=machine.epoch, placements=placements)
+        if isinstance(self.ask(request), PolicyViolationError) and len(placements) > 1:
+            half = len(placements) // 2
+            self._count("directories told in parts")
+            self._tell(machine, placements[:half])
+            self._tell(machine, placements[half:])
 
     @staticmethod
     def _is_on(view: MetadataImage, key: Key, broker_id: int) -> bool:
