@@ -17,7 +17,7 @@ from headrace_controller.cluster.ledger_requests import (
     UpdateFeatures,
     UpgradeType,
 )
-from headrace_controller.cluster.requests import RegisterBroker
+from headrace_controller.cluster.requests import AssignDirectories, Placement, RegisterBroker, Registered
 from headrace_core.errors import (
     HeadraceError,
     InvalidRequestError,
@@ -99,6 +99,44 @@ def test_at_level_1_a_partition_has_no_eligible_leader_replicas_and_its_log_no_s
     changes = [record for record in world.log if isinstance(record, PartitionChangeRecord)]
     assert changes
     assert not any(record.elr or record.last_known_elr for record in changes)
+
+
+def test_a_disk_that_is_replaced_after_the_upgrade_does_not_lead_what_was_led_from_it_at_level_1() -> None:
+    """At level 1 the last in-sync replica stays in the ISR when it goes. Made anew, it is not the last known leader
+    either: it would lead with nothing, and the others would throw away what they have."""
+    world = old_cluster(replication_factor_built=2)
+    brokers = {number: _commits(world, number) for number in (1, 2)}
+    topic = world.create("t", partitions=-1, assignments={0: (1, 2)})
+    for number in (2, 1):
+        world.beat(brokers[number], want_fence=True)
+    assert (world.partition("t").leader, world.partition("t").isr) == (-1, (1,))
+    update(world, 2)
+    world.now_ms += 10_000
+    again = _commits(world, 1, life=1, disk=101, unfence=False)
+    placement = Placement(topic.topic_id, 0, id16(101), fresh=True)
+    world.ask(AssignDirectories(broker_id=1, broker_epoch=again.broker_epoch, placements=(placement,)))
+    world.beat(again)
+    partition = world.partition("t")
+    assert not world.image.brokers[1].fenced
+    assert (partition.leader, partition.isr, partition.elr, partition.last_known_elr) == (-1, (), (), ())
+
+
+def _commits(world: World, number: int, *, life: int = 0, disk: int = 0, unfence: bool = True) -> Registered:
+    """A broker that flushes what it acknowledges."""
+    reply = world.ask(
+        RegisterBroker(
+            cluster_id=CLUSTER,
+            incarnation_id=id16(1_000 * number + life),
+            directory_ids=(id16(disk or number),),
+            endpoints=(BrokerEndpoint("client", "h", number),),
+            wanted_broker_id=number,
+            default_log_flush="commit",
+        )
+    )
+    assert isinstance(reply, Registered)
+    if unfence:
+        assert not world.beat(reply).fenced
+    return reply
 
 
 def test_the_level_is_not_raised_over_the_head_of_a_node_that_does_not_know_it() -> None:

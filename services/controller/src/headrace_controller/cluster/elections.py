@@ -116,7 +116,8 @@ class Electorate:
         """Who led last, if nobody does; of a partition that lost its leader at level 1, who stayed in the ISR."""
         if leader != NO_LEADER or not self.has_elr:
             return ()
-        known = wanted.last_known_elr or before.isr if before.leader == NO_LEADER else (before.leader,)
+        # (Of ``wanted``, not of ``before``: who has come back with an empty disk is in neither any more.)
+        known = wanted.last_known_elr or wanted.isr if before.leader == NO_LEADER else (before.leader,)
         return tuple(each for each in known if each in wanted.replicas)
 
     def clean_leader(
