@@ -5,13 +5,14 @@ from __future__ import annotations
 import random
 
 import pytest
-from cluster_world import World, id16
+from cluster_world import CLUSTER, World, id16
 
 from headrace_controller.cluster.requests import (
     AssignDirectories,
     CreatePartitions,
     MorePartitions,
     Placement,
+    RegisterBroker,
     Registered,
 )
 from headrace_core.errors import (
@@ -25,7 +26,7 @@ from headrace_core.errors import (
     UnknownTopicIdError,
     UnknownTopicOrPartitionError,
 )
-from headrace_core.metadata import EMPTY_IMAGE, LOST_DIRECTORY, UNASSIGNED_DIRECTORY
+from headrace_core.metadata import EMPTY_IMAGE, LOST_DIRECTORY, UNASSIGNED_DIRECTORY, BrokerEndpoint
 from headrace_core.metadata.codec import decode_batches, encode_decision
 from headrace_core.types import NO_LEADER
 
@@ -174,6 +175,79 @@ def test_a_lost_replica_does_not_lead_until_it_is_found() -> None:
     assert world.partition("t").leader == NO_LEADER, "nor when its broker comes back"
     world.assign(broker, topic, TWO, 0)
     assert world.partition("t").leader == 1
+
+
+@pytest.mark.parametrize(
+    ("minimum", "expected"),
+    [
+        pytest.param(1, (1, (1,), (), True), id="it leads as the last known leader, if nobody else is eligible"),
+        pytest.param(2, (NO_LEADER, (), (2,), False), id="whoever else is eligible is waited for"),
+    ],
+)
+def test_a_lost_replica_may_be_an_empty_one_while_a_directory_is_gone(
+    minimum: int, expected: tuple[int, tuple[int, ...], tuple[int, ...], bool]
+) -> None:
+    """A disk fails, and its broker cannot say whether a replica was on it: LOST. Then the disk is taken out of
+    log.dirs, and the broker, which misses nothing now, makes the log anew: it has no record, and is no clean leader."""
+    world, stopped = lost_replica(minimum)
+    broker = restarted(world, stopped, ONE)
+    topic = world.image.topic("t")
+    assert topic is not None
+    world.assign(broker, topic, ONE, 0)
+    after = world.partition("t")
+    assert (after.leader, after.isr, after.elr, after.recovering) == expected
+
+
+@pytest.mark.parametrize("minimum", [1, 2])
+def test_a_lost_replica_that_is_found_when_all_directories_are_back_has_everything(minimum: int) -> None:
+    world, stopped = lost_replica(minimum)
+    broker = restarted(world, stopped, ONE, TWO)
+    topic = world.image.topic("t")
+    assert topic is not None
+    world.assign(broker, topic, TWO, 0)
+    after = world.partition("t")
+    assert (after.leader, after.isr, after.recovering) == (1, (1,), False)
+
+
+def lost_replica(minimum: int) -> tuple[World, Registered]:
+    """Of two brokers the first was the last in sync, with a log that it has not said the place of; it stopped cleanly,
+    came back without TWO, said that the log is lost, and has stopped cleanly again. The other one is away."""
+    world = World(replication_factor_built=3)
+    broker = restarted(world, None, ONE, TWO)
+    world.live_broker(8)
+    configs = {"min.insync.replicas": str(minimum)}
+    topic = world.create("t", partitions=-1, assignments={0: (1, 2)}, configs=configs)
+    world.now_ms += 60_000
+    world.beat(broker)
+    world.tick()
+    stop(world, broker)
+    broker = restarted(world, broker, ONE)
+    world.assign(broker, topic, LOST_DIRECTORY, 0)
+    assert (world.partition("t").leader, world.partition("t").last_known_elr) == (NO_LEADER, (1,))
+    stop(world, broker)
+    return world, broker
+
+
+def stop(world: World, broker: Registered) -> None:
+    while not world.beat(broker, want_shutdown=True).should_shutdown:
+        pass
+
+
+def restarted(world: World, before: Registered | None, *directories: bytes) -> Registered:
+    """After a clean stop, with log.flush=commit: so it has everything that its directories had."""
+    broker = world.ask(
+        RegisterBroker(
+            cluster_id=CLUSTER,
+            incarnation_id=id16(5_000 + world.image.next_offset),
+            directory_ids=directories,
+            endpoints=(BrokerEndpoint("client", "127.0.0.1", 9_001),),
+            previous_broker_epoch=-1 if before is None else before.broker_epoch,
+            default_log_flush="commit",
+        )
+    )
+    assert isinstance(broker, Registered)
+    assert not world.beat(broker).fenced
+    return broker
 
 
 def test_a_directory_cannot_have_a_reserved_id() -> None:

@@ -41,6 +41,7 @@ from typing import TypeGuard
 import msgspec
 
 from headrace_core.metadata import (
+    LOST_DIRECTORY,
     UNASSIGNED_DIRECTORY,
     BrokerImage,
     ConfigRecord,
@@ -156,6 +157,14 @@ class Electorate:
         # Nobody knows where an unassigned one was: perhaps in a directory that is gone.
         some_are_gone = bool(self.image.brokers[former.broker_id].offline_directories)
         return not (some_are_gone and partition.directory_of(former.broker_id) == UNASSIGNED_DIRECTORY)
+
+    def may_be_made_anew(self, partition: PartitionImage, broker_id: int, directory: bytes) -> bool:
+        """A replica that was lost is said to be in ``directory``. Was it found there? While one of the broker's
+        directories is gone it may be in that one, and what is here now an empty one: a broker whose properties name
+        the failed directory no more looks no further."""
+        broker = self.image.brokers[broker_id]
+        was_lost = partition.directory_of(broker_id) == LOST_DIRECTORY
+        return was_lost and bool(broker.offline_directories) and broker.has_online(directory)
 
 
 def settled(
@@ -299,7 +308,8 @@ def assigned(
     )
     wanted = msgspec.structs.replace(partition, directories=directories)
     if not fresh:
-        return settled(electorate, topic, number, wanted)
+        lost = (broker_id,) if electorate.may_be_made_anew(partition, broker_id, directory) else ()
+        return settled(electorate, topic, number, wanted, lost=lost)
     wanted = msgspec.structs.replace(
         wanted,
         isr=tuple(each for each in partition.isr if each != broker_id),
