@@ -86,7 +86,8 @@ class FenceSilentBrokers:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """A replica of the broker that says so is in ``directory``; ``fresh``: it was made anew there and is empty."""
+    """A replica of the broker that says so is in ``directory``; ``fresh``: it begins anew there, without records. That
+    is said before the log is made: what was made first, and is found by a later life, looks like one that has them."""
 
     topic_id: bytes
     partition: int
