@@ -336,6 +336,12 @@ class Histories:
             self._gone(machine)
             self._count("clean stop")
 
+    def _finish_stop(self, machine: Machine) -> None:
+        """Who was told to wait before it stops asks again, as a broker does that has begun to (broker_session.py)."""
+        known = self.world.image.brokers.get(machine.broker_id)
+        if known is not None and known.broker_epoch == machine.epoch and known.in_controlled_shutdown:
+            self._stop(machine)
+
     def _lose_disk(self, machine: Machine) -> None:
         if machine.is_up:
             return
@@ -587,19 +593,20 @@ class Histories:
         """Everybody comes back; then each partition that waits for somebody who is there has a leader (liveness)."""
         for _ in range(6):
             for machine in self.machines:
+                self._finish_stop(machine)
                 self._start(machine)
                 self._follow(machine)
                 self._beat(machine)
             self.world.now_ms += 3_000
             self.upkeep()
         image = self.world.image
-        # (Before level 2 the last in-sync replica stays in the set while it stops: nobody is eligible, KIP-966.)
-        problems = check_image(image) if image.metadata_version >= 2 else []
+        problems = check_image(image)  # at level 1 too: who stays in the ISR when it goes is back
         if problems:
             raise Broken(problems[0].partition(":")[0], f"{problems} after everybody has come back")
         for machine in self.machines:
-            if self.world.image.brokers[machine.broker_id].fenced:
-                raise Broken("liveness", f"broker {machine.broker_id} is fenced though it is back")
+            broker = self.world.image.brokers[machine.broker_id]
+            if not broker.active:
+                raise Broken("liveness", f"broker {machine.broker_id} is back, and fenced or still stopping: {broker}")
             for key in self._led_by(machine):
                 self._write(machine, key)
         (batch,) = decode_batches(encode_decision(self.world.log, timestamp_ms=1, base_offset=0, epoch=1))

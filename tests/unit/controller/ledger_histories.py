@@ -28,7 +28,7 @@ from headrace_controller.cluster.ledger_requests import (
     UpdateFeatures,
     UpgradeType,
 )
-from headrace_controller.cluster.requests import CreateTopics, HeartbeatsEnded, NewTopic, RegisterBroker, Request
+from headrace_controller.cluster.requests import CreateTopics, NewTopic, RegisterBroker, Request
 from headrace_core.errors import HeadraceError
 from headrace_core.metadata import (
     METADATA_VERSION_FEATURE,
@@ -280,10 +280,6 @@ class LedgerHistories(Histories):
 
     def _live(self, machine: Machine) -> None:
         """It heartbeats, copies to its followers, and takes those that have everything into the ISR."""
-        known = self.world.image.brokers.get(machine.broker_id)
-        if machine.is_up and known is not None and known.in_controlled_shutdown:  # it goes through with it
-            self._gone(machine)
-            self.ask(HeartbeatsEnded(machine.broker_id, machine.epoch, machine.stream))
         self._start(machine)
         self._follow(machine)
         self._beat(machine)

@@ -12,9 +12,17 @@ from ledger_histories import LedgerHistories
 from ledger_mutants import MUTANTS, Mutant
 
 from headrace_controller.cluster import moves
-from headrace_controller.cluster.ledger_requests import AlterPartitionReassignments, Reassignment
+from headrace_controller.cluster.ledger_requests import (
+    AlterPartitionReassignments,
+    FeatureUpdate,
+    Reassignment,
+    UpdateFeatures,
+    UpgradeType,
+)
 from headrace_controller.cluster.requests import CreateTopics, NewTopic
+from headrace_controller.cluster.sessions import BrokerSessions
 from headrace_core.errors import CorruptLogError
+from headrace_core.metadata import METADATA_VERSION_FEATURE
 
 STEPS = 400
 #: Each of them takes 0.07 s.
@@ -69,6 +77,50 @@ def test_moves_that_nobody_completes_are_noticed_at_the_end(monkeypatch: pytest.
     history = _LongQueue(1)
     history.ask_for_moves()
     with pytest.raises(Broken, match=r"end: .* still moves or waits"):
+        history.run(0)
+
+
+class _OneStops(LedgerHistories):
+    """Nothing but its end, before which one broker was told to wait with its stop until another leads in its place."""
+
+    def begin_to_stop(self, *, then_level: int) -> None:
+        first, second = self.machines[:2]
+        only, both = (first.broker_id,), (first.broker_id, second.broker_id)
+        self.ask(
+            CreateTopics((NewTopic(name="only", assignments={0: only}), NewTopic(name="both", assignments={0: both})))
+        )
+        self._stop(first)
+        assert first.is_up
+        assert self.state_of("only") == (-1, only), "at level 1 the last of the ISR stays in it"
+        assert self.state_of("both") == (second.broker_id, (second.broker_id,))
+        if then_level > 1:
+            update = FeatureUpdate(METADATA_VERSION_FEATURE, then_level, UpgradeType.UPGRADE)
+            self.ask(UpdateFeatures((update,)))
+        assert self.world.image.metadata_version == then_level
+
+    def state_of(self, name: str) -> tuple[int, tuple[int, ...]]:
+        partition = self.world.partition(name)
+        return partition.leader, partition.isr
+
+
+@pytest.mark.parametrize("level", [1, 2])
+def test_at_its_end_a_history_has_stopped_and_started_again_who_was_still_stopping(level: int) -> None:
+    """Found by make sim, seed 2848: it asked once, was told to wait, and heartbeated for ever after as if it had not
+    asked. It led nothing, and what only it could lead had no leader though everybody had come back."""
+    history = _OneStops(0, level=1)
+    history.begin_to_stop(then_level=level)
+    history.run(0)
+    first = history.machines[0]
+    assert history.world.image.brokers[first.broker_id].active
+    assert history.counts["clean stop"] == 1
+    assert history.state_of("only") == (first.broker_id, (first.broker_id,))
+
+
+def test_a_broker_that_may_never_stop_is_noticed_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(BrokerSessions, "metadata_offset", lambda self, broker_id: 0)
+    history = _OneStops(0, level=1)
+    history.begin_to_stop(then_level=1)
+    with pytest.raises(Broken, match=r"works: .* does not work \(only-0\)"):
         history.run(0)
 
 
