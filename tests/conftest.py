@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import random
+import signal
 import zlib
 
 import pytest
@@ -18,6 +19,11 @@ settings.register_profile("headrace", deadline=None, print_blob=True, suppress_h
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "headrace"))
 
 _SEED = "HEADRACE_TEST_SEED"
+
+# A shell starts what runs in the background (`make test &`, nohup) with SIGINT ignored, and processes hand that on to
+# their children: without this no Ctrl-C of a test would ever reach anybody.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_configure(config: pytest.Config) -> None:
