@@ -159,8 +159,9 @@ class QuorumController(QuorumView):
 
     @property
     def is_serving(self) -> bool:
-        """It leads, or follows a leader and has applied what was committed when it came up."""
-        return self._has_caught_up and self._raft.leader != NOBODY
+        """It leads, or follows a leader and has applied what was committed when it came up; of a new cluster at least
+        the first record, which says whose it is."""
+        return self._has_caught_up and self._raft.leader != NOBODY and bool(self.image.cluster_id)
 
     @property
     def queued(self) -> int:
