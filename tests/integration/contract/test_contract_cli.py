@@ -28,6 +28,8 @@ class Terminal:
     def __init__(self, *command: str) -> None:
         self.pid, self.fd = pty.fork()
         if self.pid == 0:
+            for number in (signal.SIGINT, signal.SIGHUP):  # ignored where the tests run in the background, or by nohup
+                signal.signal(number, signal.SIG_DFL)
             # Buffered, as for most people: what a dead terminal does not take is tried again at the end.
             environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
             os.execve(command[0], list(command), environment)
