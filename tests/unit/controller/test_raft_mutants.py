@@ -1,11 +1,8 @@
-"""Raft with one guard removed, again and again: the schedules must notice each of them, or they prove nothing.
-
-Each mutant names what it breaks: a section of the Raft paper (or of the thesis, T), a KIP, or somebody's bug.
-"""
+"""Raft with one guard removed, again and again (raft_without_guards.py): the schedules and the stories must notice each
+of them, or they prove nothing."""
 
 from __future__ import annotations
 
-import dataclasses
 import os
 from collections.abc import Callable
 
@@ -15,338 +12,43 @@ import test_raft_lost_connections as connections
 import test_raft_more_traps as more
 import test_raft_traps as stories
 from raft_schedule import Schedule
-
-from headrace_controller.raft import (
-    AppendRequest,
-    Entry,
-    HardState,
-    HeartbeatRequest,
-    HeartbeatResponse,
-    Message,
-    Place,
-    RaftLog,
-    RaftNode,
-    Ready,
-    ReplicaKey,
-    Role,
-    SnapshotChunk,
-    SnapshotRequest,
-    VoteRequest,
+from raft_without_guards import (
+    AnswersBeforeItsDisk,
+    ChangesVotersWhileItHandsOver,
+    ChangesVotersWhileTheyChange,
+    CommitsWhatItHasNotCompared,
+    CommitsWhatOthersProposed,
+    CountsOldRounds,
+    CountsWhatItHasNotWritten,
+    DoesNotCompareLogs,
+    DoublesChunksWithEveryHeartbeat,
+    ForgetsItsTerm,
+    ForgetsItsVote,
+    ForgetsWhoFollows,
+    GoesWithoutAnHeir,
+    HandsOverForEver,
+    InstallsWhatItHas,
+    KeepsTermsToItself,
+    KeepsVotersThatWereCut,
+    MixesTheSnapshotsOfTwoLeaders,
+    NeverDoubtsItself,
+    NeverGoesBackToASnapshot,
+    NeverTellsAStaleLeader,
+    RaisesItsTermWhenItLosesTheLeader,
+    ReadsBeforeItsTerm,
+    ReadsWithoutAsking,
+    StandsOnlyWhileItVotes,
+    StaysImpatient,
+    TakesMailOfAnotherDisk,
+    VotesForAnybody,
+    VotesOnlyWhenItKnowsThatItMay,
+    VotesTwice,
 )
-from headrace_controller.raft.log import LogView
-from headrace_controller.raft.types import Body, Stored
+
+from headrace_controller.raft import RaftNode
 from headrace_core.errors import CorruptLogError
 
 SCHEDULES_MAX = int(os.environ.get("HEADRACE_RAFT_SCHEDULES", "400"))
-
-
-class ForgetsItsVote(RaftNode):
-    """5.2: a voter that forgets its vote votes twice in a term."""
-
-    def ready(self) -> Ready:
-        ready = super().ready()
-        if ready.hard_state is not None and self.role is not Role.CANDIDATE:
-            ready = self._in_hand = ready._replace(hard_state=HardState(ready.hard_state.term))
-        return ready
-
-    def persisted(self, ready: Ready, *, snapshot_is_sound: bool = True) -> None:
-        state = self._state
-        super().persisted(ready, snapshot_is_sound=snapshot_is_sound)
-        if ready.hard_state is not None and ready.hard_state.vote is None:
-            self._saved = state
-
-
-class ForgetsItsTerm(RaftNode):
-    """5.1: a term that is not durable may be used twice."""
-
-    def ready(self) -> Ready:
-        ready = super().ready()
-        if ready.hard_state is not None:
-            ready = self._in_hand = ready._replace(hard_state=None)
-            self._saved = self._state
-            if self.role is Role.CANDIDATE:
-                self._votes[self.key] = True
-                self._count_votes()
-        return ready
-
-
-class VotesForAnybody(RaftNode):
-    """5.4.1: a leader without all that is committed."""
-
-    def _on_vote_request(self, sender: ReplicaKey, request: VoteRequest) -> None:
-        super()._on_vote_request(sender, dataclasses.replace(request, end=Place(1 << 40, 1 << 40)))
-
-
-class VotesTwice(RaftNode):
-    """5.2: one vote in each term."""
-
-    def _on_vote_request(self, sender: ReplicaKey, request: VoteRequest) -> None:
-        if request.term == self.term and not request.is_pre_vote:
-            self._state = HardState(self.term)
-            self._leader = None
-        super()._on_vote_request(sender, request)
-
-
-class CommitsWhatOthersProposed(RaftNode):
-    """5.4.2, figure 8: an entry of an earlier term is not committed by counting."""
-
-    def _advance_commit(self) -> None:
-        from headrace_controller.raft.quorum import agreed
-
-        offset = agreed(self.voters, self._durable_at)
-        if offset > self.committed and self.log.term_below(offset) is not None:
-            self._commit(offset)
-
-
-class CountsWhatItHasNotWritten(RaftNode):
-    """etcd 14370: the leader's own log counts before it is durable."""
-
-    def _durable_at(self, key: ReplicaKey) -> int:
-        return self.log.end_offset if key == self.key else super()._durable_at(key)
-
-    def propose(self, data: bytes, count: int) -> Entry:
-        entry = super().propose(data, count)
-        self._advance_commit()
-        return entry
-
-
-class AnswersBeforeItsDisk(RaftNode):
-    """A follower that acknowledges what it may lose (10 bytes truncated on one node lose data cluster-wide)."""
-
-    def ready(self) -> Ready:
-        ready = super().ready()
-        self._in_hand = ready._replace(messages=ready.messages + ready.replies, replies=())
-        return self._in_hand
-
-
-class DoesNotCompareLogs(RaftNode):
-    """5.3: entries that follow something else than the leader's log."""
-
-    def _on_append(self, leader: ReplicaKey, request: AppendRequest) -> None:
-        if request.previous.offset <= self.log.end_offset and request.previous.offset >= self.committed:
-            term = self.log.term_below(request.previous.offset)
-            assert term is not None
-            request = dataclasses.replace(request, previous=Place(request.previous.offset, term))
-        super()._on_append(leader, request)
-
-
-class CommitsWhatItHasNotCompared(RaftNode):
-    """5.3: a heartbeat that commits beyond what the follower is known to have."""
-
-    def _send_heartbeats(self) -> None:
-        super()._send_heartbeats()
-        for number, message in enumerate(self._messages):
-            if isinstance(message.body, HeartbeatRequest):
-                told = dataclasses.replace(message.body, committed=self.committed)
-                self._messages[number] = message._replace(body=told)
-
-
-class ChangesVotersWhileTheyChange(RaftNode):
-    """T 4.1: two changes at a time, two majorities that share nobody."""
-
-    def _check_may_change(self) -> None:
-        self._check_leading()
-
-
-class TakesMailOfAnotherDisk(RaftNode):
-    """KIP-853: a voter whose disk was wiped answers for the one that it was."""
-
-    def step(self, message: Message) -> None:
-        super().step(message._replace(to=self.key))
-
-    def _reply(self, to: ReplicaKey, body: Body) -> None:
-        old = next((key for key in self.voters if key.node_id == self.key.node_id), self.key)
-        self._replies.append(Message(old, to, body))
-
-
-class ReadsWithoutAsking(RaftNode):
-    """T 6.4: a deposed leader that does not know it serves a stale read."""
-
-    def _ask_round(self) -> None:
-        if self._reads.are_asked and self.has_committed_in_term:
-            self._served += self._reads.confirmed(self._reads.begin_round(self.committed))
-
-
-class ReadsBeforeItsTerm(RaftNode):
-    """T 6.4, 5.4.2: a new leader does not yet know what is committed."""
-
-    @property
-    def has_committed_in_term(self) -> bool:
-        return self.role is Role.LEADER
-
-
-class CountsOldRounds(RaftNode):
-    """T 6.4: an answer to a heartbeat from before the read proves nothing about now."""
-
-    def _on_answer_to_leader(self, sender: ReplicaKey, body: Body) -> None:
-        if isinstance(body, HeartbeatResponse):
-            body = dataclasses.replace(body, round=self._reads.round)
-        super()._on_answer_to_leader(sender, body)
-
-
-class StandsOnlyWhileItVotes(RaftNode):
-    """T 4.2.2: the one whose removal is not committed may be the only one with a log that is long enough."""
-
-    @property
-    def _may_stand(self) -> bool:
-        return self.is_voter
-
-
-class RaisesItsTermWhenItLosesTheLeader(RaftNode):
-    """9.6: a connection that flaps would depose a leader that all others hear."""
-
-    def peer_lost(self, key: ReplicaKey) -> None:
-        if self.role is Role.FOLLOWER and key == self._leader:
-            self._become_candidate()
-
-
-class StaysImpatient(RaftNode):
-    """A leader that is heard again after its connection broke is given one tick of silence, and no more."""
-
-    def _follow(self, leader: ReplicaKey) -> None:
-        super()._follow(leader)
-        if self._was_lost:
-            self._patience.lose()
-
-    _was_lost = False
-
-    def peer_lost(self, key: ReplicaKey) -> None:
-        super().peer_lost(key)
-        self._was_lost = True
-
-
-class MixesTheSnapshotsOfTwoLeaders(RaftNode):
-    """7: one id, one state, and not the same bytes."""
-
-    def _on_snapshot(self, leader: ReplicaKey, request: SnapshotRequest) -> None:
-        super()._on_snapshot(leader, dataclasses.replace(request, term=0))
-
-
-class DoublesChunksWithEveryHeartbeat(RaftNode):
-    """etcd, a follower that is paused while it takes a snapshot in: the line fills up with what it was sent before."""
-
-    def _on_answer_to_leader(self, sender: ReplicaKey, body: Body) -> None:
-        progress = self.progress_of(sender)
-        if isinstance(body, HeartbeatResponse) and progress is not None:
-            progress.is_waiting = False
-        super()._on_answer_to_leader(sender, body)
-
-
-class ForgetsWhoFollows(RaftNode):
-    """KIP-595: observers follow whoever leads."""
-
-    def _become_leader(self) -> None:
-        self._observers.clear()
-        super()._become_leader()
-
-
-class ChangesVotersWhileItHandsOver(RaftNode):
-    """T 3.10: the next leader would begin with a change that is not committed, or be gone."""
-
-    def _check_taking(self) -> None:
-        self._check_leading()
-
-
-class GoesWithoutAnHeir(RaftNode):
-    """T 4.2.2, 3.10: a leader that is removed leaves a cluster without one, for a time-out."""
-
-    def _retire(self) -> None:
-        self._send_all()
-        self._become_follower(self.term)
-
-
-class VotesOnlyWhenItKnowsThatItMay(RaftNode):
-    """T 4.1, etcd's learners: a new voter whose vote is needed before it has the entry that made it one."""
-
-    def _on_vote_request(self, sender: ReplicaKey, request: VoteRequest) -> None:
-        if self.is_voter:
-            super()._on_vote_request(sender, request)
-
-
-class HandsOverForEver(RaftNode):
-    """hashicorp/raft 696: what a deposed leader had begun to hand over it still hands over when it leads again."""
-
-    def _become_follower(self, term: int, leader: ReplicaKey | None = None) -> None:
-        handing_over_to = self._transfer_to
-        super()._become_follower(term, leader)
-        self._transfer_to, self._transfer_until = handing_over_to, 1 << 60
-
-
-class KeepsTermsToItself(RaftNode):
-    """openraft 1796: those with the longer log never learn of the term that those with the shorter one are in."""
-
-    def _on_vote_request(self, sender: ReplicaKey, request: VoteRequest) -> None:
-        if not (request.is_pre_vote and request.term <= self.term):
-            super()._on_vote_request(sender, request)
-
-
-class NeverTellsAStaleLeader(RaftNode):
-    """etcd: a replica that came back with a higher term can neither follow nor win."""
-
-    def _answer_stale(self, sender: ReplicaKey, body: Body) -> None:
-        return
-
-
-class NeverDoubtsItself(RaftNode):
-    """6.2, KIP-996: a leader that hears nobody leads on, and keeps its followers from electing another."""
-
-    def _tick_as_leader(self) -> None:
-        self._since_heartbeat += 1
-        self._send_heartbeats()
-
-
-class NeverGoesBackToASnapshot(RaftNode):
-    """7: a follower that lacks what the log does not have any more."""
-
-    def _send_chunk(self, key: ReplicaKey, progress: object) -> None:
-        return
-
-
-class InstallsWhatItHas(RaftNode):
-    """7: a late snapshot throws away what was committed after it."""
-
-    _in_hand_chunk: SnapshotChunk | None = None
-
-    def _on_snapshot(self, leader: ReplicaKey, request: SnapshotRequest) -> None:
-        if request.position == 0 and request.is_last:
-            self._receiver.offer(request)
-        else:
-            super()._on_snapshot(leader, request)
-
-    def _chunk_written(self, *, is_sound: bool) -> None:
-        assert self._in_hand_chunk is not None
-        chunk = self._in_hand_chunk
-        if chunk.is_last and chunk.position == 0:
-            self._receiver.written(is_sound=is_sound)
-            self._receiver.drop()
-            self._install = chunk.snapshot
-            self.log.restart_behind(chunk.snapshot)
-            self.committed = chunk.snapshot.place.offset
-        else:
-            super()._chunk_written(is_sound=is_sound)
-
-    def persisted(self, ready: Ready, *, snapshot_is_sound: bool = True) -> None:
-        self._in_hand_chunk = ready.chunk
-        super().persisted(ready, snapshot_is_sound=snapshot_is_sound)
-
-
-class _NeverCutsVoters(RaftLog):
-    def __init__(self, view: LogView, stored: Stored) -> None:
-        super().__init__(view, stored)
-
-    def _truncate(self, offset: int) -> None:
-        voters = list(self._voters)
-        super()._truncate(offset)
-        self._voters = voters
-
-
-class KeepsVotersThatWereCut(RaftNode):
-    """T 4.1: a set of voters that was cut off again does not count; the one before it does."""
-
-    def __init__(self, key: ReplicaKey, stored: Stored, view: LogView, **options: object) -> None:
-        super().__init__(key, stored, view, **options)  # type: ignore[arg-type]
-        self.log = _NeverCutsVoters(view, stored)
-
 
 #: Killed by schedules, within SCHEDULES_MAX of them.
 BY_SCHEDULES: tuple[type[RaftNode], ...] = (
