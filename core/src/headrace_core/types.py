@@ -67,3 +67,16 @@ def check_topic_name(name: str) -> str:
             f"topic name {shown!r} is not legal: 1 to 249 characters of [a-zA-Z0-9._-], neither '.' nor '..'"
         )
     return name
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """("host", port) of "host:port", an IPv6 address in brackets. ValueError."""
+    host, colon, port = address.rpartition(":")
+    if not (colon and host and port.isdecimal() and int(port) < 1 << 16):
+        raise ValueError(f"{address!r} is not host:port")
+    return (host[1:-1] if host.startswith("[") and host.endswith("]") else host), int(port)
+
+
+def join_address(host: str, port: int) -> str:
+    """The inverse of ``split_address``."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -13,7 +13,6 @@ from headrace_core.metadata.control_records import (
     SnapshotVoter,
     decode_control_batch,
     encode_control_batch,
-    join_address,
     kraft_version,
     kraft_voters,
     leader_change,
@@ -23,9 +22,9 @@ from headrace_core.metadata.control_records import (
     parse_snapshot_header,
     snapshot_footer,
     snapshot_header,
-    split_address,
 )
 from headrace_core.records import encode_batch
+from headrace_core.types import join_address, split_address
 
 A, B = b"a" * 16, b"b" * 16
 node_ids = st.integers(0, 2**31 - 1)

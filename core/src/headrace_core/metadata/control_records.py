@@ -24,6 +24,7 @@ from typing import NamedTuple, TypeVar
 
 from ..errors import CorruptLogError, UnsupportedVersionError
 from ..records import decode_batch, encode_batch
+from ..types import join_address, split_address
 
 T = TypeVar("T")
 
@@ -237,19 +238,6 @@ def _read_endpoint(reader: _Reader) -> tuple[str, int]:
     host, port = reader.text(), reader.integer(2) & 0xFFFF
     reader.tagged()
     return host, port
-
-
-def split_address(address: str) -> tuple[str, int]:
-    """("host", port) of "host:port", an IPv6 address in brackets. ValueError."""
-    host, colon, port = address.rpartition(":")
-    if not (colon and host and port.isdecimal() and int(port) < 1 << 16):
-        raise ValueError(f"{address!r} is not host:port")
-    return (host[1:-1] if host.startswith("[") and host.endswith("]") else host), int(port)
-
-
-def join_address(host: str, port: int) -> str:
-    """The inverse of ``split_address``."""
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 # ---------------------------------------------------------------------------------------------- Kafka's encoding

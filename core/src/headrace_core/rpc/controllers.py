@@ -16,18 +16,6 @@ from ..errors import NotControllerError
 NOBODY = -1
 
 
-def split_address(address: str) -> tuple[str, int]:
-    """``host:port``; an IPv6 host is in brackets there, and bare here. ValueError when it is no address."""
-    host, colon, port = address.rpartition(":")
-    if not colon:
-        raise ValueError(f"{address!r} is not host:port")
-    return host.removeprefix("[").removesuffix("]"), int(port)
-
-
-def join_address(host: str, port: int) -> str:
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
 class Controllers:
     """Owned by one event loop. Addresses are ``host:port`` of controllers' internal listeners."""
 

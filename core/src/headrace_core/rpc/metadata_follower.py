@@ -47,9 +47,10 @@ from ..metadata.codec import decode_batches
 from ..metadata.freshness import Freshness, MetadataLag
 from ..metadata.snapshot import decode_snapshot
 from ..telemetry import Emitter, MetadataImageLoaded, MetadataImageSaved, Metrics
+from ..types import join_address
 from .backoff import Backoff
 from .channel import ChannelPurpose, open_channel
-from .controllers import Controllers, join_address
+from .controllers import Controllers
 from .image_store import ImageStore, LoadedImage
 from .outage import Outage
 from .status import error_from_rpc

@@ -16,8 +16,7 @@ from ..errors import HeadraceError, InvalidTopicError, LeaderNotAvailableError, 
 from ..metadata import MetadataDelta, MetadataImage, PartitionImage, TopicImage
 from ..metadata.configs import topic_value
 from ..metadata.records import ConfigResourceType
-from ..types import NO_LEADER, check_topic_name
-from .controllers import split_address
+from ..types import NO_LEADER, check_topic_name, split_address
 from .status import error_to_proto
 
 #: Topics that belong to Headrace itself: clients that list or match topics leave them out unless asked.

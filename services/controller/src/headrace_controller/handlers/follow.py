@@ -26,8 +26,8 @@ from headrace_core.errors import (
     ServerShuttingDownError,
 )
 from headrace_core.metadata.freshness import MetadataLag
-from headrace_core.rpc.controllers import split_address
 from headrace_core.rpc.streams import PushHandler, ServerPush
+from headrace_core.types import split_address
 from headrace_protos.v1 import cluster_pb2
 
 from ..raft import SnapshotId

@@ -18,9 +18,9 @@ from headrace_core.errors import (
     InvalidConfigError,
     InvalidRequestError,
 )
-from headrace_core.metadata.control_records import join_address, split_address
 from headrace_core.node.listeners import parse_addresses
 from headrace_core.records import BatchHeader, check_batch
+from headrace_core.types import join_address, split_address
 from headrace_protos.v1 import raft_pb2
 
 from ..control_records import decode_entry
