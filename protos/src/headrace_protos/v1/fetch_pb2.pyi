@@ -64,7 +64,7 @@ class FetchResponse(_message.Message):
     def __init__(self, correlation_id: _Optional[int] = ..., results: _Optional[_Iterable[_Union[FetchPartitionResult, _Mapping]]] = ..., throttle_time_ms: _Optional[int] = ...) -> None: ...
 
 class FetchPartitionResult(_message.Message):
-    __slots__ = ("topic", "partition", "error", "fetch_offset", "next_offset", "high_watermark", "last_stable_offset", "log_start_offset", "current_leader", "records")
+    __slots__ = ("topic", "partition", "error", "fetch_offset", "next_offset", "high_watermark", "last_stable_offset", "log_start_offset", "current_leader", "records", "preferred_read_replica")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
@@ -75,6 +75,7 @@ class FetchPartitionResult(_message.Message):
     LOG_START_OFFSET_FIELD_NUMBER: _ClassVar[int]
     CURRENT_LEADER_FIELD_NUMBER: _ClassVar[int]
     RECORDS_FIELD_NUMBER: _ClassVar[int]
+    PREFERRED_READ_REPLICA_FIELD_NUMBER: _ClassVar[int]
     topic: str
     partition: int
     error: _common_pb2.Error
@@ -85,4 +86,5 @@ class FetchPartitionResult(_message.Message):
     log_start_offset: int
     current_leader: _common_pb2.LeaderHint
     records: bytes
-    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., error: _Optional[_Union[_common_pb2.Error, _Mapping]] = ..., fetch_offset: _Optional[int] = ..., next_offset: _Optional[int] = ..., high_watermark: _Optional[int] = ..., last_stable_offset: _Optional[int] = ..., log_start_offset: _Optional[int] = ..., current_leader: _Optional[_Union[_common_pb2.LeaderHint, _Mapping]] = ..., records: _Optional[bytes] = ...) -> None: ...
+    preferred_read_replica: int
+    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., error: _Optional[_Union[_common_pb2.Error, _Mapping]] = ..., fetch_offset: _Optional[int] = ..., next_offset: _Optional[int] = ..., high_watermark: _Optional[int] = ..., last_stable_offset: _Optional[int] = ..., log_start_offset: _Optional[int] = ..., current_leader: _Optional[_Union[_common_pb2.LeaderHint, _Mapping]] = ..., records: _Optional[bytes] = ..., preferred_read_replica: _Optional[int] = ...) -> None: ...

@@ -30,6 +30,22 @@ DURABILITY_OS: Durability
 DURABILITY_INTERVAL: Durability
 DURABILITY_COMMIT: Durability
 
+class InitProducerIdRequest(_message.Message):
+    __slots__ = ("producer_id", "producer_epoch")
+    PRODUCER_ID_FIELD_NUMBER: _ClassVar[int]
+    PRODUCER_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    producer_id: int
+    producer_epoch: int
+    def __init__(self, producer_id: _Optional[int] = ..., producer_epoch: _Optional[int] = ...) -> None: ...
+
+class InitProducerIdResponse(_message.Message):
+    __slots__ = ("producer_id", "producer_epoch")
+    PRODUCER_ID_FIELD_NUMBER: _ClassVar[int]
+    PRODUCER_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    producer_id: int
+    producer_epoch: int
+    def __init__(self, producer_id: _Optional[int] = ..., producer_epoch: _Optional[int] = ...) -> None: ...
+
 class ProduceRequest(_message.Message):
     __slots__ = ("correlation_id", "acks", "timeout_ms", "partitions")
     CORRELATION_ID_FIELD_NUMBER: _ClassVar[int]

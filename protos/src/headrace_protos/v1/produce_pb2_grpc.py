@@ -40,6 +40,11 @@ class ProduceStub:
                 request_serializer=headrace__protos_dot_v1_dot_produce__pb2.ProduceRequest.SerializeToString,
                 response_deserializer=headrace__protos_dot_v1_dot_produce__pb2.ProduceResponse.FromString,
                 _registered_method=True)
+        self.InitProducerId = channel.unary_unary(
+                '/headrace.v1.Produce/InitProducerId',
+                request_serializer=headrace__protos_dot_v1_dot_produce__pb2.InitProducerIdRequest.SerializeToString,
+                response_deserializer=headrace__protos_dot_v1_dot_produce__pb2.InitProducerIdResponse.FromString,
+                _registered_method=True)
 
 
 class ProduceServicer:
@@ -57,6 +62,14 @@ class ProduceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def InitProducerId(self, request, context):
+        """A producer id that nobody has had, with epoch 0 (KIP-98); or, for an idempotent producer that names its present id
+        and epoch, the same id with the next epoch, or a new one (KIP-360). Any broker answers.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_ProduceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -64,6 +77,11 @@ def add_ProduceServicer_to_server(servicer, server):
                     servicer.Produce,
                     request_deserializer=headrace__protos_dot_v1_dot_produce__pb2.ProduceRequest.FromString,
                     response_serializer=headrace__protos_dot_v1_dot_produce__pb2.ProduceResponse.SerializeToString,
+            ),
+            'InitProducerId': grpc.unary_unary_rpc_method_handler(
+                    servicer.InitProducerId,
+                    request_deserializer=headrace__protos_dot_v1_dot_produce__pb2.InitProducerIdRequest.FromString,
+                    response_serializer=headrace__protos_dot_v1_dot_produce__pb2.InitProducerIdResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -94,6 +112,33 @@ class Produce:
             '/headrace.v1.Produce/Produce',
             headrace__protos_dot_v1_dot_produce__pb2.ProduceRequest.SerializeToString,
             headrace__protos_dot_v1_dot_produce__pb2.ProduceResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def InitProducerId(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/headrace.v1.Produce/InitProducerId',
+            headrace__protos_dot_v1_dot_produce__pb2.InitProducerIdRequest.SerializeToString,
+            headrace__protos_dot_v1_dot_produce__pb2.InitProducerIdResponse.FromString,
             options,
             channel_credentials,
             insecure,
