@@ -49,7 +49,10 @@ class ReplicationServicer:
     """
 
     def Follow(self, request_iterator, context):
-        """Missing associated documentation comment in .proto file."""
+        """The first request says hello; each later one joins, lets go or acknowledges; answers come whenever there is something
+        to push or to tell. The stream ends with STALE_BROKER_EPOCH, NOT_LEADER_OR_FOLLOWER (this is another broker) or when
+        the leader stops.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
