@@ -8,8 +8,8 @@ or says what was said before, whenever the answer was lost. A change whose answe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import grpc.aio
 
@@ -32,6 +32,36 @@ from headrace_protos.v1 import admin_pb2_grpc, cluster_pb2, cluster_pb2_grpc
 ReplicaKey = tuple[bytes, int]
 
 
+class IsrRequest(NamedTuple):
+    """What the leader of a partition asks AlterPartition for; see cluster.proto."""
+
+    topic_id: bytes
+    partition: int
+    leader_epoch: int
+    #: The partition epoch that the leader knows.
+    partition_epoch: int
+    #: (broker id, broker epoch) of each member, the leader among them.
+    isr: tuple[tuple[int, int], ...]
+    recovering: bool = False
+
+
+class IsrAnswer(NamedTuple):
+    """The partition's state after AlterPartition, as the controllers have it."""
+
+    leader_id: int
+    leader_epoch: int
+    partition_epoch: int
+    isr: tuple[int, ...]
+    recovering: bool
+
+
+class ProducerIdBlock(NamedTuple):
+    """The producer ids ``first``, ``first + 1``, ..., ``first + length - 1``: given out to nobody else, ever."""
+
+    first: int
+    length: int
+
+
 class ControllerLink:
     """A channel to each controller's internal listener, opened on first use."""
 
@@ -49,26 +79,78 @@ class ControllerLink:
         return await self._call(admin_pb2_grpc.AdminStub, method, request, timeout_ms, repeatable=repeatable)
 
     async def assign_directories(
-        self, broker_id: int, broker_epoch: int, where: Mapping[ReplicaKey, bytes], timeout_ms: int
+        self,
+        broker_id: int,
+        broker_epoch: int,
+        where: Mapping[ReplicaKey, bytes],
+        timeout_ms: int,
+        *,
+        fresh: Collection[ReplicaKey] = (),
     ) -> dict[ReplicaKey, HeadraceError]:
-        """Tell the controllers in which directory replicas of this broker are (KIP-858); what they refused. Raises as
-        ``call`` does, and StaleBrokerEpochError."""
+        """Tell the controllers in which directory replicas of this broker are (KIP-858); what they refused. Those of
+        ``fresh`` are about to be made anew, empty: when this returns, they are eligible for nothing any more (KIP-903).
+        Raises as ``call`` does, and StaleBrokerEpochError."""
         request = cluster_pb2.AssignReplicasToDirsRequest(broker_id=broker_id, broker_epoch=broker_epoch)
-        topics: dict[tuple[bytes, bytes], Any] = {}
+        topics: dict[tuple[bytes, bytes, bool], Any] = {}
         directories: dict[bytes, Any] = {}
-        for (topic_id, partition), directory in where.items():
-            topic = topics.get((directory, topic_id))
+        for key, directory in where.items():
+            topic_id, partition = key
+            group = (directory, topic_id, key in fresh)
+            topic = topics.get(group)
             if topic is None:
                 item = directories.get(directory)
                 if item is None:
                     item = directories[directory] = request.directories.add(directory_id=directory)
-                topic = topics[directory, topic_id] = item.topics.add(topic_id=topic_id)
+                topic = topics[group] = item.topics.add(topic_id=topic_id, fresh=group[2])
             topic.partitions.append(partition)
         answer = await self._call(
             cluster_pb2_grpc.ClusterStub, "AssignReplicasToDirs", request, timeout_ms, repeatable=True
         )
         refused = {(item.topic_id, item.partition): error_of(item.error) for item in answer.refused}
         return {key: error for key, error in refused.items() if error is not None}
+
+    async def alter_partitions(
+        self,
+        broker_id: int,
+        broker_epoch: int,
+        changes: Iterable[IsrRequest],
+        metadata_offset: int,
+        timeout_ms: int,
+    ) -> dict[ReplicaKey, IsrAnswer | HeadraceError]:
+        """Ask for new in-sync sets of partitions that this broker leads (KIP-497); each one's state afterwards, or why
+        it was refused (cluster.proto names the errors). ``metadata_offset``: up to where this broker has applied the
+        metadata log. Whoever has no answer for a partition asks again: what is so already is answered like what is new.
+        Raises as ``call`` does, and StaleBrokerEpochError."""
+        request = cluster_pb2.AlterPartitionRequest(
+            broker_id=broker_id, broker_epoch=broker_epoch, metadata_offset=metadata_offset
+        )
+        topics: dict[bytes, Any] = {}
+        for change in changes:
+            topic = topics.get(change.topic_id)
+            if topic is None:
+                topic = topics[change.topic_id] = request.topics.add(topic_id=change.topic_id)
+            topic.partitions.add(
+                partition=change.partition,
+                leader_epoch=change.leader_epoch,
+                partition_epoch=change.partition_epoch,
+                isr=[cluster_pb2.IsrMember(broker_id=member, broker_epoch=epoch) for member, epoch in change.isr],
+                recovering=change.recovering,
+            )
+        answer = await self._call(cluster_pb2_grpc.ClusterStub, "AlterPartition", request, timeout_ms, repeatable=True)
+        return {
+            (item.topic_id, item.partition): error_of(item.error)
+            or IsrAnswer(item.leader_id, item.leader_epoch, item.partition_epoch, tuple(item.isr), item.recovering)
+            for item in answer.results
+        }
+
+    async def allocate_producer_ids(self, broker_id: int, broker_epoch: int, timeout_ms: int) -> ProducerIdBlock:
+        """A block of producer ids that nobody else has, or will have (KIP-730). A block whose answer was lost is gone,
+        and another one is asked for. Raises as ``call`` does, and StaleBrokerEpochError."""
+        request = cluster_pb2.AllocateProducerIdsRequest(broker_id=broker_id, broker_epoch=broker_epoch)
+        answer = await self._call(
+            cluster_pb2_grpc.ClusterStub, "AllocateProducerIds", request, timeout_ms, repeatable=True
+        )
+        return ProducerIdBlock(answer.first, answer.length)
 
     async def _call(
         self,
