@@ -79,7 +79,7 @@ class Bench:
     def __init__(self, root: Path) -> None:
         self.storage = open_storage(root)
         self.rng = random.Random(7)
-        settings = ClusterSettings(replication_factor_built=FACTOR, broker_session_timeout_ms=SESSION_MS)
+        settings = ClusterSettings(broker_session_timeout_ms=SESSION_MS)
         self.core = ClusterCore(settings, new_id=lambda: self.rng.randbytes(16))
         self.now_ms = 1_000.0
 

@@ -438,5 +438,4 @@ def cluster_settings() -> ClusterSettings:
         num_partitions=2,
         default_replication_factor=2,
         broker_session_timeout_ms=2_000,
-        replication_factor_built=5,
     )

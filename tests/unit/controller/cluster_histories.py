@@ -124,7 +124,7 @@ class Histories:
     def __init__(self, seed: int, *, machines: int = 4, **settings: Any) -> None:
         self.rng = random.Random(seed)
         self.profile = PROFILES[seed % len(PROFILES)]
-        self.world = World(seed, replication_factor_built=3, **settings)
+        self.world = World(seed, **settings)
         flush = self.rng.choice(self.profile.flush)
         self.machines = [Machine(number, id16(number), flush) for number in range(machines)]
         self.committed: dict[Key, set[int]] = {}

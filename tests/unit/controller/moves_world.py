@@ -15,10 +15,10 @@ from headrace_core.metadata import ConfigResourceType, MetadataRecord, Partition
 
 
 class MovesWorld(World):
-    """``brokers``: broker 1 to ``count``, all live, in ``racks`` if given. Replication is built here."""
+    """``brokers``: broker 1 to ``count``, all live, in ``racks`` if given."""
 
     def __init__(self, count: int, *, racks: Iterable[str | None] = (), seed: int = 0, **settings: Any) -> None:
-        super().__init__(seed, replication_factor_built=3, **settings)
+        super().__init__(seed, **settings)
         given = list(racks) or [None] * count
         self.brokers: dict[int, Registered] = {}
         for number in range(1, count + 1):

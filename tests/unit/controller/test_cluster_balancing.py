@@ -138,13 +138,8 @@ def test_rebalancing_can_be_switched_off_also_in_the_middle() -> None:
     assert len(world.image.ledger.reassigning) == 3
 
 
-def test_it_is_off_in_the_properties_file_and_where_nothing_can_be_copied() -> None:
+def test_it_is_off_in_the_properties_file() -> None:
     world = with_replicas(3, *ring(3, 60), auto_rebalance_enable=False)
-    world.add_broker(4)
-    world.pass_time(3 * DELAY_MS)
-    assert not world.image.ledger.queued
-    world = with_replicas(3, *ring(3, 60))
-    object.__setattr__(world.core.settings, "replication_factor_built", 1)
     world.add_broker(4)
     world.pass_time(3 * DELAY_MS)
     assert not world.image.ledger.queued

@@ -239,7 +239,7 @@ def test_a_fenced_broker_may_stop_at_any_time() -> None:
 
 
 def test_leaderships_move_before_a_broker_may_stop() -> None:
-    world = World(replication_factor_built=3)
+    world = World()
     leaving, staying = world.live_broker(7), world.live_broker(8)
     world.create("t", 2, replication_factor=2)
     reply = world.beat(leaving, want_shutdown=True)
@@ -255,7 +255,7 @@ def test_leaderships_move_before_a_broker_may_stop() -> None:
 
 
 def test_a_broker_that_shuts_down_gets_no_new_replicas() -> None:
-    world = World(replication_factor_built=3)
+    world = World()
     leaving = world.live_broker(7)
     world.live_broker(8)
     world.create("t", 2, replication_factor=2)
@@ -264,7 +264,7 @@ def test_a_broker_that_shuts_down_gets_no_new_replicas() -> None:
 
 
 def test_a_leader_is_elected_from_the_in_sync_replicas_only() -> None:
-    world = World(replication_factor_built=3)
+    world = World()
     brokers = [world.live_broker(number) for number in range(3)]
     world.create("t", partitions=-1, assignments={0: (1, 2, 3)})
 

@@ -212,7 +212,7 @@ def test_a_lost_replica_that_is_found_when_all_directories_are_back_has_everythi
 def lost_replica(minimum: int) -> tuple[World, Registered]:
     """Of two brokers the first was the last in sync, with a log that it has not said the place of; it stopped cleanly,
     came back without TWO, said that the log is lost, and has stopped cleanly again. The other one is away."""
-    world = World(replication_factor_built=3)
+    world = World()
     broker = restarted(world, None, ONE, TWO)
     world.live_broker(8)
     configs = {"min.insync.replicas": str(minimum)}
@@ -318,7 +318,7 @@ def test_a_broker_without_any_directory_is_fenced_although_it_lives() -> None:
 
 
 def test_a_directory_fails_while_the_broker_shuts_down() -> None:
-    world = World(replication_factor_built=2)
+    world = World()
     first, second = world.live_broker(7, directories=(ONE, TWO)), world.live_broker(8)
     topic = world.create("t", assignments={0: (1, 2), 1: (1, 2)}, partitions=-1)
     world.assign(first, topic, ONE, 0)
@@ -331,7 +331,7 @@ def test_a_directory_fails_while_the_broker_shuts_down() -> None:
 
 
 def test_leadership_moves_to_a_replica_whose_directory_works() -> None:
-    world = World(replication_factor_built=3)
+    world = World()
     brokers = [world.live_broker(number, directories=(id16(number), id16(100 + number))) for number in (7, 8, 9)]
     topic = world.create("t", assignments={0: (1, 2, 3)}, partitions=-1)
     for number, broker in zip((7, 8, 9), brokers, strict=True):
@@ -350,7 +350,7 @@ def test_whatever_happens_nobody_leads_from_an_offline_directory(seed: int) -> N
     nobody in sync, and waits for an eligible replica or the last known leader, which do not work; and the log replays
     to the same image."""
     rng = random.Random(seed)
-    world = World(seed, replication_factor_built=3)
+    world = World(seed)
     disks = {number: (id16(number), id16(100 + number), id16(200 + number)) for number in (7, 8, 9)}
     lives = {number: world.live_broker(number, directories=disks[number]) for number in disks}
     offline: dict[int, set[bytes]] = {number: set() for number in disks}

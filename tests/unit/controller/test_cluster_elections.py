@@ -43,7 +43,7 @@ from headrace_core.metadata import (
 
 class Cluster:
     def __init__(self, count: int = 3, *, flush: str = "commit", **settings: Any) -> None:
-        self.world = World(replication_factor_built=3, **settings)
+        self.world = World(**settings)
         self.flush = flush
         self.lives = 0
         self.brokers: dict[int, Registered] = {}
@@ -423,7 +423,6 @@ def test_balancing_can_be_switched_off() -> None:
 def test_balancing_takes_several_decisions_with_time_between_them() -> None:
     cluster = unbalanced(metadata_max_records_per_request=30, leader_imbalance_check_interval_seconds=100)
     cluster.world.core.settings = cluster.world.core.settings.__class__(
-        replication_factor_built=3,
         metadata_max_records_per_request=4,
         leader_imbalance_check_interval_seconds=100,
     )

@@ -76,6 +76,7 @@ def test_a_fresh_cluster_is_at_the_newest_level() -> None:
 def test_an_old_log_opens_and_goes_on_at_its_level_until_it_is_raised() -> None:
     world = old_cluster()
     broker = world.live_broker(1)
+    world.live_broker(2)  # it could take over
     world.create("t", partitions=3)
     with pytest.raises(UnsupportedVersionError, match=r"needs metadata.version 2.*is at 1.*UpdateFeatures"):
         world.ask(AllocateProducerIds(broker.broker_id, broker.broker_epoch))
@@ -91,7 +92,7 @@ def test_an_old_log_opens_and_goes_on_at_its_level_until_it_is_raised() -> None:
 
 
 def test_at_level_1_a_partition_has_no_eligible_leader_replicas_and_its_log_no_such_field() -> None:
-    world = old_cluster(replication_factor_built=3)
+    world = old_cluster()
     brokers = [world.live_broker(number) for number in (1, 2)]
     world.create("t", partitions=4, replication_factor=2, configs={"min.insync.replicas": "2"})
     for broker in brokers:
@@ -104,7 +105,7 @@ def test_at_level_1_a_partition_has_no_eligible_leader_replicas_and_its_log_no_s
 def test_a_disk_that_is_replaced_after_the_upgrade_does_not_lead_what_was_led_from_it_at_level_1() -> None:
     """At level 1 the last in-sync replica stays in the ISR when it goes. Made anew, it is not the last known leader
     either: it would lead with nothing, and the others would throw away what they have."""
-    world = old_cluster(replication_factor_built=2)
+    world = old_cluster()
     brokers = {number: _commits(world, number) for number in (1, 2)}
     topic = world.create("t", partitions=-1, assignments={0: (1, 2)})
     for number in (2, 1):

@@ -9,7 +9,7 @@ from headrace_controller.cluster.requests import HeartbeatsEnded, Registered
 
 
 def world_of(count: int = 3, **settings: int) -> tuple[World, list[Registered]]:
-    world = World(replication_factor_built=3, **settings)
+    world = World(**settings)
     brokers = [world.live_broker(number) for number in range(7, 7 + count)]
     world.create("t", partitions=-1, assignments={0: tuple(range(1, count + 1))})
     return world, brokers

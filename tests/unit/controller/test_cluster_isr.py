@@ -41,7 +41,7 @@ class Three:
     """Three brokers (ids 1, 2, 3), and topic t with a replica on each; 1 leads."""
 
     def __init__(self, *, minimum: int = 1, **settings: Any) -> None:
-        self.world = World(replication_factor_built=3, **settings)
+        self.world = World(**settings)
         self.brokers = [self.world.live_broker(number) for number in (7, 8, 9)]
         configs = {"min.insync.replicas": str(minimum)}
         self.topic = self.world.create("t", partitions=-1, assignments={0: (1, 2, 3)}, configs=configs)
@@ -206,7 +206,7 @@ def test_what_does_not_exist_is_named_and_the_rest_is_done() -> None:
 
 
 def test_more_than_one_decision_may_change_is_left_for_another() -> None:
-    world = World(replication_factor_built=3, metadata_max_records_per_request=4)
+    world = World(metadata_max_records_per_request=4)
     brokers = [world.live_broker(number) for number in (7, 8)]
     topics = [world.create(f"t{each}", partitions=-1, assignments={0: (1, 2), 1: (1, 2)}) for each in range(3)]
     items = tuple(

@@ -15,7 +15,6 @@ from headrace_core.errors import (
     NoReassignmentInProgressError,
     PolicyViolationError,
     UnknownTopicOrPartitionError,
-    UnsupportedVersionError,
 )
 
 RATE = "leader.replication.throttled.rate"
@@ -188,18 +187,6 @@ def test_each_item_is_taken_or_refused_by_itself() -> None:
     object.__setattr__(small.core.settings, "metadata_max_records_per_request", 1)
     with pytest.raises(PolicyViolationError, match="split it"):
         small.reassign({("t", 0): (1, 3), ("t", 1): (1, 3)})
-
-
-def test_nothing_is_copied_as_long_as_replication_is_not_built() -> None:
-    world = with_replicas(3, (1, 2), (1, 2))
-    object.__setattr__(world.core.settings, "replication_factor_built", 1)
-    with pytest.raises(UnsupportedVersionError, match="replication is not built"):
-        world.move("t", 0, (1, 3))
-    world.move("t", 0, (2, 1))
-    world.move("t", 1, (1,))
-    assert world.state("t", 1)[0] == (1,)
-    with pytest.raises(UnsupportedVersionError, match="replication is not built"):
-        world.ask(DrainBroker(1, draining=True))
 
 
 def test_a_deleted_topic_takes_its_reassignments_with_it() -> None:

@@ -113,7 +113,7 @@ def test_replaying_the_log_gives_the_image_of_its_writer(seed: int) -> None:
 
 def _run_schedule(rng: random.Random) -> Iterator[type]:
     """One schedule, checked after each step; the kinds of records that it committed."""
-    core = ClusterCore(ClusterSettings(replication_factor_built=3, num_partitions=2), new_id=lambda: rng.randbytes(16))
+    core = ClusterCore(ClusterSettings(num_partitions=2), new_id=lambda: rng.randbytes(16))
     log: list[bytes] = []  # one batch for each decision
     ends = [0]
     now_ms, committed = 0.0, 0

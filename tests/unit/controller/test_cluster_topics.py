@@ -26,7 +26,6 @@ from headrace_core.errors import (
     TopicAlreadyExistsError,
     TopicDeletionDisabledError,
     UnknownTopicOrPartitionError,
-    UnsupportedVersionError,
 )
 from headrace_core.metadata import ConfigResourceType
 
@@ -68,6 +67,17 @@ def test_one_request_is_one_decision_and_its_sound_topics_are_created() -> None:
     assert len(decision.records) == 2 + 1 + 1 + 1
 
 
+def test_the_replicas_of_a_topic_are_on_different_brokers_and_all_in_sync() -> None:
+    world = live(3, default_replication_factor=3)
+    partitions = world.create("t", 6, replication_factor=2).partitions
+    for each in partitions:
+        assert len(set(each.replicas)) == 2
+        assert sorted(each.isr) == sorted(each.replicas), "a log that is new has all that the others have"
+        assert each.leader == each.replicas[0]
+    assert {each.leader for each in partitions} == {1, 2, 3}
+    assert world.create("u", 1).replication_factor == 3, "the cluster's default"
+
+
 def test_a_topic_that_is_still_in_flight_exists_already() -> None:
     world = live()
     world.ask(CreateTopics((NewTopic(name="t"),)), in_flight=True)
@@ -100,7 +110,6 @@ def test_validate_only_answers_and_does_nothing() -> None:
         ({"partitions": 2**31 - 1}, PolicyViolationError, "split it"),
         ({"replication_factor": -2}, InvalidReplicationFactorError, "at least 1"),
         ({"replication_factor": 3}, InvalidReplicationFactorError, "3 is larger than the number of live brokers, 2"),
-        ({"replication_factor": 2}, UnsupportedVersionError, "not built yet"),
         ({"configs": {"retention.mss": "1"}}, InvalidConfigError, "did you mean 'retention.ms'"),
         ({"configs": {"segment.bytes": "1"}}, InvalidConfigError, "segment.bytes"),
         ({"configs": {"leader.replication.throttled.replicas": "x" * 10_001}}, InvalidConfigError, "at most 10000"),
@@ -111,7 +120,7 @@ def test_validate_only_answers_and_does_nothing() -> None:
         ({"assignments": {0: (9,)}}, InvalidReplicaAssignmentError, "no broker 9 is registered"),
         ({"assignments": {0: (3,)}}, InvalidReplicaAssignmentError, "alive"),
         ({"assignments": {0: (1,), 1: (1, 2)}}, InvalidReplicaAssignmentError, "replication factor is 1"),
-        ({"assignments": {0: (1, 2)}}, UnsupportedVersionError, "not built yet"),
+        ({"assignments": {0: (1, 2), 1: (2, 9)}, "partitions": -1}, InvalidReplicaAssignmentError, "no broker 9"),
     ],
 )
 def test_an_impossible_topic_is_refused_and_leaves_nothing(

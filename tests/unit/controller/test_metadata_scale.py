@@ -49,7 +49,7 @@ def image() -> MetadataImage:
 @pytest.fixture
 def core(image: MetadataImage) -> ClusterCore:
     ids = iter(range(5_000_000, 6_000_000))
-    settings = ClusterSettings(broker_session_timeout_ms=SESSION_MS, replication_factor_built=3)
+    settings = ClusterSettings(broker_session_timeout_ms=SESSION_MS)
     core = ClusterCore(settings, new_id=lambda: id16(next(ids)))
     core.replay(image)
     core.lead(0)

@@ -55,6 +55,7 @@ def settings_of(config: NodeConfig) -> ClusterSettings:
         broker_session_timeout_ms=values["broker.session.timeout.ms"],
         broker_session_disconnect_grace_ms=values["broker.session.disconnect.grace.ms"],
         metadata_max_records_per_request=values["metadata.max.records.per.request"],
+        min_insync_replicas=values["min.insync.replicas"],
         unclean_leader_election_enable=values["unclean.leader.election.enable"],
         unclean_leader_election_interval_ms=values["unclean.leader.election.interval.ms"],
         auto_leader_rebalance_enable=values["auto.leader.rebalance.enable"],

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from headrace_core.errors import (
     BrokerIdNotRegisteredError,
     InvalidRequestError,
-    UnsupportedVersionError,
 )
 from headrace_core.metadata import (
     BrokerDrainRecord,
@@ -63,16 +62,10 @@ class PlanningClock:
 
 
 def drain(view: View, request: DrainBroker) -> Decision:
-    """Drained: how much there is left. BrokerIdNotRegisteredError; InvalidRequestError: nobody else could take over;
-    UnsupportedVersionError: nothing can be copied yet."""
+    """Drained: how much there is left. BrokerIdNotRegisteredError; InvalidRequestError: nobody else could take over."""
     broker = _registered(view.image, request.broker_id)
     load = view.image.loads.get(broker.broker_id, _NO_LOAD)
     if request.draining and load.replicas:
-        if view.settings.replication_factor_built < 2:
-            raise UnsupportedVersionError(
-                f"broker {broker.broker_id} has {load.replicas} replica(s), which cannot move: replication is not "
-                "built yet; delete their topics, or keep the broker"
-            )
         others = [each for each in view.image.placeable_brokers() if each.broker_id != broker.broker_id]
         if not others:
             raise InvalidRequestError(
@@ -126,7 +119,7 @@ def balance(view: View, clock: PlanningClock) -> Decision:
     image = view.image
     members = frozenset(each.broker_id for each in image.placeable_brokers())
     steady_ms = clock.steady_ms(members, view.now_ms)
-    if image.metadata_version < MOVES_LEVEL or view.settings.replication_factor_built < 2:
+    if image.metadata_version < MOVES_LEVEL:
         return Decision()
     if view.now_ms < clock.not_before_ms:
         return Decision()

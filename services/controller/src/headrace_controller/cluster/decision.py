@@ -34,8 +34,6 @@ class ClusterSettings:
     auto_rebalance_delay_ms: int = 30_000
     auto_rebalance_threshold_percentage: int = 10
     reassignment_partitions_per_broker: int = 10
-    #: Followers do not fetch yet, so a second replica would stay empty for ever and acks=all would wait for it.
-    replication_factor_built: int = 1
 
 
 @dataclass(slots=True)

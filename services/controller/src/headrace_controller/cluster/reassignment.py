@@ -25,7 +25,6 @@ from headrace_core.errors import (
     NoReassignmentInProgressError,
     PolicyViolationError,
     UnknownTopicOrPartitionError,
-    UnsupportedVersionError,
 )
 from headrace_core.metadata import (
     MetadataImage,
@@ -131,11 +130,6 @@ def _alter_one(steps: _Steps, item: Reassignment, request: AlterPartitionReassig
         raise InvalidReplicationFactorError(
             f"{item.topic}-{item.partition} has {factor} replica(s), {len(item.targets)} are wanted; the request does "
             "not allow the replication factor to change"
-        )
-    if moves.added_by(partition, item.targets) and steps.view.settings.replication_factor_built < 2:
-        raise UnsupportedVersionError(
-            f"{item.topic}-{item.partition} would need another replica: replication is not built yet, so nothing can "
-            "be copied to it"
         )
     steps.move(key, QueuedReassignment(item.targets, automatic=False))
 

@@ -17,7 +17,6 @@ from headrace_core.errors import (
     TopicAlreadyExistsError,
     TopicDeletionDisabledError,
     UnknownTopicOrPartitionError,
-    UnsupportedVersionError,
 )
 from headrace_core.metadata import (
     ConfigRecord,
@@ -243,10 +242,6 @@ def _check_factor(view: View, factor: int) -> None:
         raise InvalidReplicationFactorError(
             f"replication factor {factor} is larger than the number of live brokers, {len(live)}"
             + (f" (broker {_listed(live)})" if live else ": none has come up, or all are fenced")
-        )
-    if factor > view.settings.replication_factor_built:
-        raise UnsupportedVersionError(
-            f"replication factor {factor}: replication is not built yet; create the topic with replication factor 1"
         )
 
 
