@@ -225,6 +225,18 @@ class OutOfOrderSequenceNumberError(HeadraceError):
     code, number = "OUT_OF_ORDER_SEQUENCE_NUMBER", 45
 
 
+class DuplicateSequenceNumberError(HeadraceError):
+    """The batch is in the log already, so long ago that its offset is not known any more."""
+
+    code, number = "DUPLICATE_SEQUENCE_NUMBER", 46
+
+
+class InvalidProducerEpochError(HeadraceError):
+    """The producer's epoch is older than the one that the partition knows: it was fenced, or its request came late."""
+
+    code, number = "INVALID_PRODUCER_EPOCH", 47
+
+
 class OperationNotAttemptedError(RetriableError):
     """The item was not looked at: the request held more than one decision may change; send the rest again."""
 
@@ -490,6 +502,29 @@ class NoOffsetForPartitionError(ClientError):
     """There is no position for the partition, and auto.offset.reset is none."""
 
     code = "NO_OFFSET_FOR_PARTITION"
+
+
+class LogTruncationError(ClientError):
+    """Records that this consumer has read are no longer in the log: it was truncated after an unclean election.
+
+    ``partition``: (topic, number); ``position``: the offset that would have been read next; ``divergent_offset``: where
+    the log went another way, the place to seek to (None: not known). Source: KIP-320.
+    """
+
+    code = "LOG_TRUNCATED"
+
+    def __init__(
+        self,
+        message: str = "",
+        *,
+        partition: tuple[str, int] = ("", -1),
+        position: int = -1,
+        divergent_offset: int | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.partition = partition
+        self.position = position
+        self.divergent_offset = divergent_offset
 
 
 class IllegalStateError(ClientError, RuntimeError):
