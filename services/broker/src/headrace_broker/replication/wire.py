@@ -1,0 +1,162 @@
+"""What a stream between brokers carries, between protobuf and ``partition/messages.py``: both ways, for both ends.
+
+    request = hello_to_proto(Hello(...)) ; hello_of(request)          a stream's first request
+    request = request_to_proto(Request(...)) ; request_of(request)    every later one
+    response = response_to_proto(Response(...)) ; response_of(response)
+
+What comes in is checked for its shape only (InvalidRequestError); what it means is the lanes' and machines' business.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from headrace_core.errors import InvalidRequestError
+from headrace_core.rpc.status import error_of, error_to_proto
+from headrace_protos.v1 import replication_pb2
+
+from ..partition.messages import Ack, Divergence, Ended, Hello, Join, Joined, Lane, News, Push, Request, Response
+
+#: More in one request is no follower's: it would hold the event loop for seconds.
+ITEMS_MAX = 200_000
+
+_LANES = {
+    Lane.LIVE: replication_pb2.REPLICATION_LANE_LIVE,
+    Lane.CATCH_UP: replication_pb2.REPLICATION_LANE_CATCH_UP,
+}
+_LANES_OF = {number: lane for lane, number in _LANES.items()}
+
+
+# -- what a follower says ----------------------------------------------------------------------------------------------
+
+
+def hello_to_proto(hello: Hello) -> Any:
+    """The first request of a stream."""
+    return replication_pb2.FollowRequest(
+        hello=replication_pb2.FollowHello(
+            cluster_id=hello.cluster_id,
+            broker_id=hello.broker_id,
+            broker_epoch=hello.broker_epoch,
+            leader_id=hello.leader_id,
+            lane=_LANES[hello.lane],
+            window_bytes=hello.window_bytes,
+        )
+    )
+
+
+def hello_of(request: Any) -> Hello:
+    """Of a stream's first request. InvalidRequestError when it says no hello, or one that means nothing."""
+    if not request.HasField("hello"):
+        raise InvalidRequestError("a Follow stream begins with a hello")
+    hello = request.hello
+    lane = _LANES_OF.get(hello.lane)
+    if lane is None:
+        raise InvalidRequestError(f"the hello of broker {hello.broker_id} names no lane ({hello.lane})")
+    if request.joins or request.leaves or request.acks:
+        raise InvalidRequestError(f"the hello of broker {hello.broker_id} says more than hello")
+    return Hello(hello.cluster_id, hello.broker_id, hello.broker_epoch, hello.leader_id, lane, hello.window_bytes)
+
+
+def request_to_proto(request: Request) -> Any:
+    """A request after the first."""
+    message = replication_pb2.FollowRequest()
+    for join in request.joins:
+        message.joins.add(
+            handle=join.handle,
+            topic_id=join.topic_id,
+            partition=join.partition,
+            leader_epoch=join.leader_epoch,
+            log_start=join.log_start,
+            log_end=join.log_end,
+            last_epoch=join.last_epoch,
+            settled_end=join.settled_end,
+            window_bytes=join.window_bytes,
+        )
+    message.leaves.extend(request.leaves)
+    add = message.acks.add
+    for handle, settled_end, log_end, log_start in request.acks:
+        add(handle=handle, settled_end=settled_end, log_end=log_end, log_start=log_start)
+    return message
+
+
+def request_of(message: Any) -> Request:
+    """InvalidRequestError for one with a hello, or with more items than any follower has partitions."""
+    if message.HasField("hello"):
+        raise InvalidRequestError("a hello in the midst of a Follow stream")
+    count = len(message.joins) + len(message.leaves) + len(message.acks)
+    if count > ITEMS_MAX:
+        raise InvalidRequestError(f"{count} joins, leaves and acknowledgements in one request, at most {ITEMS_MAX}")
+    joins = tuple(
+        Join(
+            handle=join.handle,
+            topic_id=join.topic_id,
+            partition=join.partition,
+            leader_epoch=join.leader_epoch,
+            log_start=join.log_start,
+            log_end=join.log_end,
+            last_epoch=join.last_epoch,
+            settled_end=join.settled_end,
+            window_bytes=join.window_bytes,
+        )
+        for join in message.joins
+    )
+    acks = tuple([Ack(ack.handle, ack.settled_end, ack.log_end, ack.log_start) for ack in message.acks])
+    return Request(None, joins, tuple(message.leaves), acks)
+
+
+# -- what a leader says ------------------------------------------------------------------------------------------------
+
+
+def response_to_proto(response: Response) -> Any:
+    """A response. Records are filled in where they stay: a message made first and put in would be copied."""
+    message = replication_pb2.FollowResponse()
+    for joined in response.joined:
+        message.joined.add(
+            handle=joined.handle,
+            error=error_to_proto(joined.error),
+            high_watermark=joined.high_watermark,
+            log_start=joined.log_start,
+            log_end=joined.log_end,
+            diverging=_divergence_to_proto(joined.diverging),
+            out_of_range=joined.out_of_range,
+            other_lane=joined.other_lane,
+        )
+    push = message.pushes.add
+    for handle, records, high_watermark, log_start in response.pushes:
+        push(handle=handle, records=records, high_watermark=high_watermark, log_start=log_start)
+    tell = message.news.add
+    for handle, high_watermark, log_start in response.news:
+        tell(handle=handle, high_watermark=high_watermark, log_start=log_start)
+    for ended in response.ended:
+        message.ended.add(handle=ended.handle, error=error_to_proto(ended.error), other_lane=ended.other_lane)
+    return message
+
+
+def response_of(message: Any) -> Response:
+    """What a leader says. A push's records are bytes of their own, and keep nothing of the message."""
+    return Response(
+        tuple([_joined_of(joined) for joined in message.joined]),
+        tuple([Push(push.handle, push.records, push.high_watermark, push.log_start) for push in message.pushes]),
+        tuple([News(news.handle, news.high_watermark, news.log_start) for news in message.news]),
+        tuple([Ended(ended.handle, error_of(ended.error), ended.other_lane) for ended in message.ended]),
+    )
+
+
+def _joined_of(joined: Any) -> Joined:
+    parts = joined.diverging if joined.HasField("diverging") else None
+    return Joined(
+        handle=joined.handle,
+        error=error_of(joined.error),
+        high_watermark=joined.high_watermark,
+        log_start=joined.log_start,
+        log_end=joined.log_end,
+        diverging=None if parts is None else Divergence(parts.epoch, parts.end_offset),
+        out_of_range=joined.out_of_range,
+        other_lane=joined.other_lane,
+    )
+
+
+def _divergence_to_proto(diverging: Divergence | None) -> Any:
+    if diverging is None:
+        return None
+    return replication_pb2.FollowDivergence(epoch=diverging.epoch, end_offset=diverging.end_offset)
