@@ -1,7 +1,24 @@
-"""The pure part of the broker: what a partition's leader and a fetch session know and decide. No I/O, no clock."""
+"""The pure part of the broker: what a partition's leader, its followers and a fetch session know and decide. No I/O, no
+clock."""
 
 from .acceptance import accept, needs_thread
-from .leader import PartitionLeader, PartitionWatcher
+from .follower import FollowerState, PartitionFollower
+from .isr import IsrChange
+from .leader import LogWatcher, PartitionLeader, PartitionWatcher, ReplicaProgress
+from .matching import match
 from .session import FetchSession, SessionPartition
 
-__all__ = ["FetchSession", "PartitionLeader", "PartitionWatcher", "SessionPartition", "accept", "needs_thread"]
+__all__ = [
+    "FetchSession",
+    "FollowerState",
+    "IsrChange",
+    "LogWatcher",
+    "PartitionFollower",
+    "PartitionLeader",
+    "PartitionWatcher",
+    "ReplicaProgress",
+    "SessionPartition",
+    "accept",
+    "match",
+    "needs_thread",
+]

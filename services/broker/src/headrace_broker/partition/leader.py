@@ -9,28 +9,43 @@ Offsets of one partition, from left to right::
          readable by consumers: [log start, high watermark)
 
 *Local promise.* What this broker itself vouches for: the flushed end under ``log.flush=commit``, the log end under
-``interval`` and ``os`` (the produce response says which promise it was). *High watermark.* The smallest local promise
-of the in-sync replicas, the leader among them like any other (design, section 6). With one replica it is the leader's
-own promise; replication adds the followers' acknowledged ends to ``_recompute``, and nothing else changes here.
+``interval`` and ``os`` (the produce response says which promise it was). A follower's word for its own is its *settled
+end*. *High watermark.* The smallest promise of the maximal ISR (isr.py), the leader's among them like any other
+(design, section 6). Three rules guard it:
 
-Waiters come in two kinds. A producer with acks waits for an end offset: producers' ends grow with their position in the
-queue, so a deque suffices. A fetch session waits for *anything*: it stays subscribed while the partition is in it, and
-is told how many bytes became readable, so that an idle partition costs nothing at all.
+    it never goes back under one leader epoch
+    it waits for every replica that the controllers may hold for in sync, confirmed or not            KIP-497
+    it stands still while fewer than min.insync.replicas are in sync, so that whoever left the
+    ISR last still has every committed record, and may be elected (eligible leader replicas)          KIP-966
+
+A new leader begins with the high watermark that it knew as a follower, and learns the true one from the followers'
+first acknowledgements: until it has reached ``epoch_start``, nobody is told what the latest offset is (KIP-207).
+
+Waiters come in three kinds. A producer with acks waits for an end offset: producers' ends grow with their position in
+the queue, so a deque suffices. A fetch session waits for *anything*: it stays subscribed while the partition is in it,
+and is told how many bytes became readable, so that an idle partition costs nothing at all. A follower's lane
+(LogWatcher) hears of a log that grew, flushed or not: the followers' flushes run beside the leader's.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from headrace_core.errors import (
     FencedLeaderEpochError,
     HeadraceError,
     InconsistentTopicIdError,
+    NotEnoughReplicasAfterAppendError,
+    NotEnoughReplicasError,
+    OffsetNotAvailableError,
+    RequestTimedOutError,
     UnknownLeaderEpochError,
 )
 from headrace_core.types import NO_EPOCH, FlushPolicy, TopicPartition
+
+from .isr import Alive, FollowerProgress, InSyncSet, IsrChange
 
 #: Called once: with None when the offset waited for is committed, else with what prevents it.
 Waiter = Callable[[HeadraceError | None], None]
@@ -46,14 +61,54 @@ class PartitionWatcher(Protocol):
         """The log start moved, or this broker stopped leading the partition."""
 
 
+class LogWatcher(Protocol):
+    """A lane that followers of this partition are served by. Calls must not block, and must not watch or unwatch."""
+
+    def log_grew(self, partition: TopicPartition) -> None:
+        """There is something to push: the log end has moved."""
+
+    def high_watermark_moved(self, partition: TopicPartition) -> None:
+        """There is something to tell: the high watermark or the log start has moved."""
+
+    def leadership_ended(self, partition: TopicPartition) -> None:
+        """This broker leads the partition no more, or not in this epoch."""
+
+
+class ReplicaProgress(NamedTuple):
+    """What the leader knows of a replica. Offsets of a follower that has not acknowledged yet are -1; ``caught_up_ms``
+    is -1 for the leader, and for who was not seen to be caught up."""
+
+    broker_id: int
+    log_end: int
+    settled_end: int
+    log_start: int
+    is_in_sync: bool
+    is_joined: bool
+    caught_up_ms: int
+
+
+#: Kafka's replica.lag.time.max.ms.
+LAG_TIME_MAX_MS = 30_000
+
+
 class PartitionLeader:
-    """The leader's state under one leader epoch. Single-threaded; the shell feeds it and calls back."""
+    """The leader's state under one leader epoch. Single-threaded; the shell feeds it and calls back.
+
+    ``replicas`` and ``isr`` are broker ids, the leader's among them (empty: it is the only one). ``high_watermark``:
+    what this broker knew before, as a follower or by its checkpoint. ``on_isr_due`` is called when ``next_due_ms`` and
+    ``isr_change`` are worth asking: a follower fell behind, came up, left; never for an idle partition.
+    """
 
     __slots__ = (
         "_bytes_unread",
+        "_in_sync",
+        "_is_stirred",
+        "_log_watchers",
+        "_on_isr_due",
         "_resigned",
         "_waiters",
         "_watchers",
+        "epoch_start",
         "flush_policy",
         "flushed_end",
         "high_watermark",
@@ -61,6 +116,7 @@ class PartitionLeader:
         "leader_id",
         "log_end",
         "log_start",
+        "min_insync",
         "partition",
         "topic_id",
     )
@@ -76,6 +132,14 @@ class PartitionLeader:
         log_end: int,
         flushed_end: int,
         flush_policy: FlushPolicy = FlushPolicy.COMMIT,
+        replicas: tuple[int, ...] = (),
+        isr: tuple[int, ...] = (),
+        partition_epoch: int = 0,
+        min_insync: int = 1,
+        high_watermark: int = 0,
+        lag_time_max_ms: int = LAG_TIME_MAX_MS,
+        recovering: bool = False,
+        on_isr_due: Callable[[], None] | None = None,
     ) -> None:
         assert 0 <= log_start <= log_end, f"{partition}: log start {log_start} beyond log end {log_end}"
         assert flushed_end <= log_end, f"{partition}: flushed end {flushed_end} beyond log end {log_end}"
@@ -87,7 +151,23 @@ class PartitionLeader:
         self.log_start = log_start
         self.log_end = log_end
         self.flushed_end = flushed_end
-        self.high_watermark = log_start
+        self.min_insync = min_insync
+        #: Where the log ended when this epoch began: an in-sync replica has at least so much.
+        self.epoch_start = log_end
+        self.high_watermark = min(max(high_watermark, log_start), log_end)
+        self._on_isr_due = on_isr_due
+        self._is_stirred = False
+        self._in_sync = InSyncSet(
+            partition,
+            leader_id,
+            replicas=replicas or (leader_id,),
+            isr=isr or (leader_id,),
+            partition_epoch=partition_epoch,
+            recovering=recovering,
+            epoch_start=log_end,
+            lag_time_max_ms=lag_time_max_ms,
+        )
+        self._log_watchers: dict[LogWatcher, None] = {}
         self._resigned: HeadraceError | None = None
         self._bytes_unread = 0
         self._waiters: deque[tuple[int, Waiter]] = deque()
@@ -104,7 +184,102 @@ class PartitionLeader:
         """Everything below this offset has met the topic's flush policy on this broker."""
         return self.flushed_end if self.flush_policy is FlushPolicy.COMMIT else self.log_end
 
+    @property
+    def isr(self) -> tuple[int, ...]:
+        """Who is in sync, as the controllers have decided."""
+        return self._in_sync.committed
+
+    @property
+    def maximal_isr(self) -> frozenset[int]:
+        """Who is in sync, or may be: an answer about it is not here yet."""
+        return self._in_sync.maximal
+
+    @property
+    def replicas(self) -> tuple[int, ...]:
+        return self._in_sync.replicas
+
+    @property
+    def partition_epoch(self) -> int:
+        return self._in_sync.partition_epoch
+
+    @property
+    def recovering(self) -> bool:
+        """Elected uncleanly, and the controllers have not recorded yet that it has recovered (KIP-704)."""
+        return self._in_sync.recovering
+
+    @property
+    def is_below_min_insync(self) -> bool:
+        """Fewer are in sync than min.insync.replicas asks for (or than there are replicas): nothing is committed."""
+        in_sync = self._in_sync
+        return len(in_sync.committed) < min(self.min_insync, len(in_sync.replicas))
+
+    @property
+    def progress(self) -> tuple[ReplicaProgress, ...]:
+        """Every replica, the leader first."""
+        in_sync = self._in_sync
+        own = ReplicaProgress(
+            self.leader_id,
+            self.log_end,
+            self.local_promise,
+            self.log_start,
+            is_in_sync=self.leader_id in in_sync.committed,
+            is_joined=True,
+            caught_up_ms=-1,
+        )
+        others = [
+            ReplicaProgress(
+                follower.broker_id,
+                follower.log_end,
+                follower.settled_end,
+                follower.log_start,
+                is_in_sync=follower.broker_id in in_sync.committed,
+                is_joined=follower.joined,
+                caught_up_ms=follower.caught_up_ms,
+            )
+            for follower in in_sync.followers
+        ]
+        return (own, *others)
+
+    @property
+    def low_watermark(self) -> int:
+        """The smallest log start of the replicas that are there: records below it are deleted everywhere."""
+        starts = [follower.log_start for follower in self._in_sync.followers if follower.joined]
+        return min((self.log_start, *starts))
+
+    def is_behind(self, broker_id: int) -> bool:
+        """Is it a replica that is not in sync? Replication to such a one may be throttled."""
+        return broker_id not in self._in_sync.committed
+
     # -- checks ------------------------------------------------------------------------------------------------------
+
+    def check_enough_in_sync(self) -> None:
+        """Before an append with acks=all. Raises NotEnoughReplicasError."""
+        if self.is_below_min_insync:
+            raise NotEnoughReplicasError(f"{self.partition}: nothing was written, {self._too_few()}")
+
+    def check_latest_known(self) -> None:
+        """KIP-207: after an election the high watermark may lie below what was committed before. Raises
+        OffsetNotAvailableError until it has reached the beginning of this epoch."""
+        if self.high_watermark < self.epoch_start:
+            raise OffsetNotAvailableError(
+                f"{self.partition}: the high watermark {self.high_watermark} has not reached {self.epoch_start}, where "
+                f"leader epoch {self.leader_epoch} began: the latest offset is not known yet; retry"
+            )
+
+    def late_error(self) -> HeadraceError:
+        """What a producer hears whose append was not committed in time. It is in the log, and may be committed yet."""
+        if self.is_below_min_insync:
+            return NotEnoughReplicasAfterAppendError(f"{self.partition}: the records are written, {self._too_few()}")
+        return RequestTimedOutError(
+            f"{self.partition}: the records are written, but the replicas {sorted(self.maximal_isr)} have not all "
+            "acknowledged them in time; whether they will be is not known"
+        )
+
+    def _too_few(self) -> str:
+        return (
+            f"only {len(self.isr)} of the replicas {list(self.replicas)} are in sync, {list(self.isr)}, and "
+            f"min.insync.replicas={self.min_insync}; retry when more have caught up"
+        )
 
     def check_serving(self) -> None:
         """Raises the error given to ``resign``."""
@@ -138,7 +313,13 @@ class PartitionLeader:
     def appended(self, log_end: int, flushed_end: int, size: int) -> None:
         """The log now ends at ``log_end`` (``size`` more bytes), forced to the disk up to ``flushed_end``."""
         assert log_end >= self.log_end, f"{self.partition}: the log end went back from {self.log_end} to {log_end}"
-        self.log_end = log_end
+        if log_end > self.log_end:
+            somebody_is_behind = self._in_sync.grew(self.log_end)
+            self.log_end = log_end
+            for watcher in self._log_watchers:
+                watcher.log_grew(self.partition)
+            if somebody_is_behind:
+                self._stir()
         self._bytes_unread += size
         self.flushed(flushed_end)
 
@@ -162,6 +343,8 @@ class PartitionLeader:
         self.log_start = offset
         for watcher in self._watchers:
             watcher.partition_changed(self.partition)
+        for lane in self._log_watchers:
+            lane.high_watermark_moved(self.partition)
 
     def resign(self, reason: HeadraceError) -> None:
         """This broker leads the partition no more: every waiter learns ``reason``, and every later check raises it."""
@@ -173,9 +356,14 @@ class PartitionLeader:
             waiter(reason)
         for watcher in self._watchers:
             watcher.partition_changed(self.partition)
+        for lane in self._log_watchers:
+            lane.leadership_ended(self.partition)
 
     def _recompute(self) -> None:
         promise = self.local_promise
+        if promise <= self.high_watermark or self._resigned is not None or self.is_below_min_insync:
+            return
+        promise = self._in_sync.settled_by_all(promise)
         if promise <= self.high_watermark:
             return
         self.high_watermark = promise
@@ -185,6 +373,143 @@ class PartitionLeader:
         readable, self._bytes_unread = self._bytes_unread, 0
         for watcher in self._watchers:
             watcher.partition_advanced(self.partition, readable)
+        for lane in self._log_watchers:
+            lane.high_watermark_moved(self.partition)
+
+    # -- followers ---------------------------------------------------------------------------------------------------
+
+    def follower_joined(
+        self,
+        broker_id: int,
+        broker_epoch: int,
+        *,
+        log_end: int,
+        settled_end: int,
+        log_start: int,
+        now_ms: int,
+        joining: object = None,
+    ) -> bool:
+        """A follower's log was found to match ours up to ``log_end`` (matching.py). ``joining`` tells this join from
+        any other (the stream and the handle): acks and leaves that name another one do not count. False: it is no
+        replica, or speaks for a former life of its broker."""
+        follower = self._in_sync.get(broker_id)
+        if follower is None or broker_epoch < follower.broker_epoch:
+            return False
+        follower.broker_epoch = broker_epoch
+        follower.joined = True
+        follower.joining = joining
+        follower.acked(settled_end, log_end, log_start, self.log_end, now_ms)
+        self._recompute()
+        self._stir()
+        return True
+
+    def follower_acked(
+        self,
+        broker_id: int,
+        broker_epoch: int,
+        *,
+        settled_end: int,
+        log_end: int,
+        log_start: int,
+        now_ms: int,
+        joining: object = None,
+    ) -> bool:
+        """What a follower has now. False, and nothing counts: it has not joined, or joined anew since, or it speaks for
+        a former life of its broker, whose disk may be gone (KIP-903)."""
+        follower = self._speaker(broker_id, broker_epoch, joining)
+        if follower is None:
+            return False
+        follower.acked(settled_end, log_end, log_start, self.log_end, now_ms)
+        self._recompute()
+        if broker_id not in self._in_sync.maximal:
+            self._stir()
+        return True
+
+    def follower_left(self, broker_id: int, now_ms: int, *, joining: object = None) -> None:
+        """Its stream broke, or it let go: it makes no progress. What it has settled still counts for as long as it is
+        in sync, and it is so until the controllers agree that it is not."""
+        follower = self._in_sync.get(broker_id)
+        if follower is not None and follower.joined and follower.joining == joining:
+            follower.seen(self.log_end, now_ms)
+            follower.joined = follower.is_eligible = False
+            self._recompute()
+            self._stir()
+
+    def _speaker(self, broker_id: int, broker_epoch: int, joining: object) -> FollowerProgress | None:
+        """The follower, if this is what it says now."""
+        follower = self._in_sync.get(broker_id)
+        if follower is None or not follower.joined or follower.joining != joining:
+            return None
+        return follower if broker_epoch == follower.broker_epoch else None
+
+    def watch_log(self, watcher: LogWatcher) -> None:
+        self._log_watchers[watcher] = None
+
+    def unwatch_log(self, watcher: LogWatcher) -> None:
+        self._log_watchers.pop(watcher, None)
+
+    # -- the in-sync set ---------------------------------------------------------------------------------------------
+
+    def isr_change(self, now_ms: int, alive: Alive) -> IsrChange | None:
+        """What to ask AlterPartition for now; say ``proposed`` before it is sent. None while an answer is out."""
+        if self._resigned is not None:
+            return None
+        self._is_stirred = False
+        change = self._in_sync.change(now_ms, alive, leader_end=self.log_end, high_watermark=self.high_watermark)
+        self._recompute()  # who has stopped to come nearer is waited for no more
+        return change
+
+    def next_due_ms(self, now_ms: int) -> int | None:
+        """When ``isr_change`` is worth asking again, if nothing happens before. None: there is nothing to watch; an
+        idle partition whose replicas are in sync costs nothing."""
+        if self._resigned is not None:
+            return None
+        if self._is_stirred:
+            return now_ms
+        return self._in_sync.next_due_ms(now_ms, self.log_end)
+
+    def proposed(self, change: IsrChange) -> None:
+        """``change`` is about to be sent: from here on the high watermark waits for those whom it adds."""
+        self._in_sync.proposed(change)
+
+    def altered(self, isr: tuple[int, ...], partition_epoch: int, leader_epoch: int, recovering: bool = False) -> bool:
+        """AlterPartition's answer: the partition as it is now. False when it says nothing new, or is of another leader
+        epoch."""
+        if leader_epoch != self.leader_epoch or not self._in_sync.altered(isr, partition_epoch, recovering):
+            return False
+        self._recompute()
+        self._stir()
+        return True
+
+    def alter_refused(self, error_code: str, *, retriable: bool, now_ms: int) -> None:
+        """AlterPartition failed for this partition. ``retriable``: it is not known whether it was done (no answer, or
+        one of a controller that is none), so it is asked again, unchanged."""
+        self._in_sync.refused(error_code, retriable=retriable, now_ms=now_ms)
+        self._recompute()
+        self._stir()
+
+    def metadata_changed(
+        self,
+        *,
+        isr: tuple[int, ...],
+        partition_epoch: int,
+        replicas: tuple[int, ...],
+        min_insync: int,
+        recovering: bool = False,
+    ) -> bool:
+        """The metadata log says so, of this leader epoch. What is older than what is known changes nothing, but for
+        ``min_insync``, which is the topic's. Newer: an open question is overtaken by it. False when it was older."""
+        self.min_insync = min_insync
+        is_new = self._in_sync.metadata(isr, partition_epoch, replicas, recovering)
+        self._recompute()
+        self._stir()
+        return is_new
+
+    def _stir(self) -> None:
+        if not self._is_stirred and self._resigned is None:
+            self._is_stirred = True
+            if self._on_isr_due is not None:
+                self._on_isr_due()
 
     # -- who waits ---------------------------------------------------------------------------------------------------
 

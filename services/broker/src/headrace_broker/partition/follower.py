@@ -1,0 +1,337 @@
+"""A partition's follower: joins its leader, cuts what the leader never had, takes what is pushed.
+
+::
+
+    state         what is so                                    goes on
+    JOINING       no leader's answer yet, or none that counts   join -> joined
+    FOLLOWING     the logs match, pushes come                   pushed, news; disconnected -> JOINING
+    TRUNCATING    the log is cut, or begun anew                 truncated -> JOINING
+    OUT           something has to happen elsewhere first       retry -> JOINING: the other lane, newer metadata
+
+One machine is one leader epoch: when another leader or epoch is announced, the shell makes a new one, from the log as
+it is. What an old machine was sent does not concern the new one, for handles are never used twice.
+
+Rules, and what happened to those who had other ones:
+
+    cut by leader epochs, never by the high watermark                          KIP-101, KIP-279
+    join only when nothing is under way to the log: what the leader is told    (our own: appends run beside the stream)
+    must be what is there
+    take only what goes on where the log ends, in epochs that never fall       KIP-320: fencing, diverging tails
+    and are not above the leader's
+    the high watermark is the leader's, as far as the log goes; it never       KIP-101
+    goes back, unless the log is cut below it
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable
+from typing import NamedTuple, Protocol
+
+from headrace_core.errors import CorruptMessageError, HeadraceError, UnknownServerError
+from headrace_core.types import TopicPartition
+
+from .matching import EndOf, cut_for
+from .messages import Ack, Ended, Join, Joined, News, Push
+
+
+class FollowerState(enum.Enum):
+    """See the module."""
+
+    JOINING = "joining"
+    FOLLOWING = "following"
+    TRUNCATING = "truncating"
+    OUT = "out"
+
+
+class Follow(NamedTuple):
+    """The logs match: pushes come."""
+
+
+class Truncate(NamedTuple):
+    """Cut the log at ``offset`` (a batch that straddles it goes whole), then say ``truncated``."""
+
+    offset: int
+
+
+class Restart(NamedTuple):
+    """Empty the log; its next record gets ``at_offset``. Then say ``truncated``."""
+
+    at_offset: int
+
+
+class OtherLane(NamedTuple):
+    """Join again on the other lane; say ``retry`` before."""
+
+
+class Wait(NamedTuple):
+    """Nothing can be done before something changes elsewhere; say ``retry`` then."""
+
+    error: HeadraceError
+
+
+class Stale(NamedTuple):
+    """An answer to a former join: nothing to do."""
+
+
+JoinOutcome = Follow | Truncate | Restart | OtherLane | Wait | Stale
+
+
+class Take(NamedTuple):
+    """Append these batches as they are. ``end_offset``: where the log ends then."""
+
+    records: bytes
+    end_offset: int
+
+
+class Drop(NamedTuple):
+    """It is not for this join: forget it."""
+
+
+class Refuse(NamedTuple):
+    """It cannot be what the leader has: let go of the handle, and join anew."""
+
+    error: HeadraceError
+
+
+PushOutcome = Take | Drop | Refuse
+
+
+class PushedBatch(Protocol):
+    """What is read of a batch's header, its CRC checked before (``headrace_core.records.BatchHeader``)."""
+
+    @property
+    def base_offset(self) -> int: ...
+    @property
+    def next_offset(self) -> int: ...
+    @property
+    def leader_epoch(self) -> int: ...
+
+
+class PartitionFollower:
+    """The follower's state under one leader epoch. Single-threaded; the shell feeds it, and does what it says."""
+
+    __slots__ = (
+        "_acked",
+        "_leader_high_watermark",
+        "_leader_log_start",
+        "_taken_end",
+        "_taken_epoch",
+        "error",
+        "handle",
+        "high_watermark",
+        "last_epoch",
+        "leader_epoch",
+        "leader_id",
+        "log_end",
+        "log_start",
+        "partition",
+        "settled_end",
+        "state",
+        "topic_id",
+    )
+
+    def __init__(
+        self,
+        partition: TopicPartition,
+        *,
+        topic_id: bytes,
+        leader_id: int,
+        leader_epoch: int,
+        log_start: int,
+        log_end: int,
+        settled_end: int,
+        last_epoch: int,
+        high_watermark: int,
+    ) -> None:
+        assert 0 <= log_start <= log_end, f"{partition}: log start {log_start} beyond log end {log_end}"
+        assert settled_end <= log_end, f"{partition}: settled end {settled_end} beyond log end {log_end}"
+        self.partition = partition
+        self.topic_id = topic_id
+        self.leader_id = leader_id
+        self.leader_epoch = leader_epoch
+        self.log_start = log_start
+        self.log_end = log_end
+        self.settled_end = settled_end
+        #: Of the last record; -1: there is none.
+        self.last_epoch = last_epoch
+        self.high_watermark = min(max(high_watermark, log_start), log_end)
+        self.state = FollowerState.JOINING
+        #: Why it is OUT.
+        self.error: HeadraceError | None = None
+        #: Of the join that counts; -1: none.
+        self.handle = -1
+        self._leader_high_watermark = 0
+        self._leader_log_start = 0
+        #: Up to here records were taken, and handed to the log: it may not have them yet.
+        self._taken_end = log_end
+        self._taken_epoch = last_epoch
+        self._acked: Ack | None = None
+
+    # -- joining -----------------------------------------------------------------------------------------------------
+
+    @property
+    def can_join(self) -> bool:
+        """It wants to, and nothing is on its way to the log."""
+        return self.state is FollowerState.JOINING and self.handle < 0 and self._taken_end == self.log_end
+
+    def join(self, handle: int, window_bytes: int) -> Join:
+        """What to ask the leader."""
+        assert self.can_join, f"{self.partition}: cannot join, {self.state.value}, {self._taken_end} of {self.log_end}"
+        self.handle = handle
+        self._acked = None
+        return Join(
+            handle=handle,
+            topic_id=self.topic_id,
+            partition=self.partition.partition,
+            leader_epoch=self.leader_epoch,
+            log_start=self.log_start,
+            log_end=self.log_end,
+            last_epoch=self.last_epoch,
+            settled_end=self.settled_end,
+            window_bytes=window_bytes,
+        )
+
+    def joined(self, answer: Joined, end_of: EndOf) -> JoinOutcome:
+        """The leader's answer. ``end_of``: of this log, where the largest epoch not above one ended."""
+        if answer.handle != self.handle or self.state is not FollowerState.JOINING:
+            return Stale()
+        if answer.error is not None:
+            return self._out(answer.error)
+        if answer.other_lane:
+            self._end(FollowerState.OUT)
+            return OtherLane()
+        if answer.out_of_range:
+            self._end(FollowerState.TRUNCATING)
+            return Restart(answer.log_start)
+        if answer.diverging is not None:
+            cut = cut_for(answer.diverging, end_of, self.log_end)
+            if cut >= self.log_end:  # the leader says that the logs part, and not where: cutting cannot help
+                return self._out(
+                    UnknownServerError(
+                        f"{self.partition}: broker {self.leader_id} says that its epoch {answer.diverging.epoch} ended "
+                        f"at {answer.diverging.end_offset}, which is no reason to cut a log that ends at "
+                        f"{self.log_end} with epoch {self.last_epoch}"
+                    )
+                )
+            self._end(FollowerState.TRUNCATING)
+            return Truncate(max(cut, 0))
+        self.state = FollowerState.FOLLOWING
+        self._heard(answer.high_watermark, answer.log_start)
+        return Follow()
+
+    def truncated(self, log_end: int, last_epoch: int, *, log_start: int | None = None) -> None:
+        """The log was cut, or begun anew, durably; it ends at ``log_end`` with a record of ``last_epoch``."""
+        assert self.state is FollowerState.TRUNCATING, f"{self.partition}: cut while {self.state.value}"
+        self.log_end = self.settled_end = self._taken_end = log_end
+        self.last_epoch = self._taken_epoch = last_epoch
+        self.log_start = min(self.log_start, log_end) if log_start is None else log_start
+        self.high_watermark = min(max(self.high_watermark, self.log_start), log_end)
+        self.state = FollowerState.JOINING
+
+    def ended(self, message: Ended) -> OtherLane | Wait | Stale:
+        """The leader follows the handle no more."""
+        if message.handle != self.handle:
+            return Stale()
+        if message.error is not None:
+            return self._out(message.error)
+        self._end(FollowerState.OUT)
+        return OtherLane()
+
+    def disconnected(self) -> None:
+        """The stream broke, or the handle was let go of: join anew, once the log has what was taken."""
+        if self.state is not FollowerState.TRUNCATING:
+            self._end(FollowerState.JOINING)
+
+    def retry(self) -> None:
+        """What kept it out may be over."""
+        if self.state is FollowerState.OUT:
+            self._end(FollowerState.JOINING)
+
+    def _out(self, error: HeadraceError) -> Wait:
+        self._end(FollowerState.OUT)
+        self.error = error
+        return Wait(error)
+
+    def _end(self, state: FollowerState) -> None:
+        self.handle = -1
+        self.error = None
+        self.state = state
+
+    # -- following ---------------------------------------------------------------------------------------------------
+
+    def pushed(self, push: Push, batches: Iterable[PushedBatch]) -> PushOutcome:
+        """Records have come; ``batches`` are their headers, in order, their CRCs checked."""
+        if push.handle != self.handle or self.state is not FollowerState.FOLLOWING:
+            return Drop()
+        end, epoch = self._taken_end, self._taken_epoch
+        for batch in batches:
+            wrong = self._what_is_wrong(batch, end, epoch)
+            if wrong:
+                error = CorruptMessageError(f"{self.partition}: broker {self.leader_id} pushed {wrong}")
+                self._out(error)
+                return Refuse(error)
+            end, epoch = batch.next_offset, batch.leader_epoch
+        self._taken_end, self._taken_epoch = end, epoch
+        self._heard(push.high_watermark, push.log_start)
+        return Take(push.records, end)
+
+    def _what_is_wrong(self, batch: PushedBatch, end: int, epoch: int) -> str:
+        """Gaps are compaction's; but nothing may come twice, and no epoch out of its order."""
+        if batch.base_offset < end:
+            return f"a batch from offset {batch.base_offset}, and the log goes on at {end}"
+        if batch.leader_epoch < epoch:
+            return f"a batch of leader epoch {batch.leader_epoch} behind one of epoch {epoch}"
+        if batch.leader_epoch > self.leader_epoch:
+            return f"a batch of leader epoch {batch.leader_epoch}, and leads in epoch {self.leader_epoch}"
+        return ""
+
+    def appended(self, log_end: int, settled_end: int, last_epoch: int) -> None:
+        """The log has what was taken up to ``log_end``, and has met its flush policy up to ``settled_end``."""
+        assert self.log_end <= log_end <= self._taken_end, f"{self.partition}: {log_end}, {self._taken_end} were taken"
+        self.log_end, self.last_epoch = log_end, last_epoch
+        self.flushed(settled_end)
+        self._advance()
+
+    def flushed(self, settled_end: int) -> None:
+        """The log has met its flush policy up to ``settled_end``."""
+        assert settled_end <= self.log_end, f"{self.partition}: settled {settled_end} beyond the end {self.log_end}"
+        self.settled_end = max(self.settled_end, settled_end)
+
+    def append_failed(self, error: HeadraceError) -> None:
+        """What was taken is not in the log, and will not be (a full disk, a batch that was no good)."""
+        self._taken_end, self._taken_epoch = self.log_end, self.last_epoch
+        if self.state is not FollowerState.TRUNCATING:
+            self._out(error)
+
+    def news(self, news: News) -> None:
+        """The leader's offsets have moved."""
+        if news.handle == self.handle and self.state is FollowerState.FOLLOWING:
+            self._heard(news.high_watermark, news.log_start)
+
+    def log_start_moved(self, log_start: int) -> None:
+        """Records below ``log_start`` are gone here."""
+        self.log_start = max(self.log_start, log_start)
+
+    @property
+    def wanted_log_start(self) -> int:
+        """Where the leader's log starts, as far as it concerns this one: records below it are to be deleted."""
+        return max(self.log_start, min(self._leader_log_start, self.high_watermark))
+
+    def next_ack(self) -> Ack | None:
+        """What the leader has not been told yet; None: it knows all, or nobody listens. Counts as told."""
+        if self.state is not FollowerState.FOLLOWING:
+            return None
+        ack = Ack(self.handle, self.settled_end, self.log_end, self.log_start)
+        if ack == self._acked:
+            return None
+        self._acked = ack
+        return ack
+
+    def _heard(self, high_watermark: int, log_start: int) -> None:
+        self._leader_high_watermark = max(self._leader_high_watermark, high_watermark)
+        self._leader_log_start = max(self._leader_log_start, log_start)
+        self._advance()
+
+    def _advance(self) -> None:
+        self.high_watermark = max(self.high_watermark, min(self._leader_high_watermark, self.log_end))

@@ -1,0 +1,335 @@
+"""The in-sync set of a partition as its leader sees it: who follows how far, who counts, and what to ask for.
+
+Three sets, after KIP-497::
+
+    committed     what the controllers have decided, as far as this leader has heard
+    asked for     what an AlterPartition without a definite answer asks for; None: nothing is asked
+    maximal       both together: whoever the controllers MAY hold for in sync. The high watermark waits for all of them.
+
+A shrink therefore counts when it is confirmed, an expansion as soon as it is asked for. A proposal ends in one of three
+ways: with an answer that carries a newer partition epoch (or confirms it), with newer metadata, or with a refusal that
+says that it was not done and will not be. Until then it is asked again, and nothing else is.
+
+    follower          joins the ISR when its settled end has reached the high watermark and the end of the log at the
+                      beginning of this leader's epoch, in a life that the controllers know (KIP-841, KIP-903)
+                      leaves it when it has not reached the leader's log end for replica.lag.time.max.ms, or is fenced
+
+Falling behind is judged by settled ends: what a follower holds in its page cache is no progress.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+from headrace_core.types import TopicPartition
+
+#: The broker epoch of a broker that is registered and not fenced; None for any other.
+Alive = Callable[[int], int | None]
+
+#: After a refusal, the next AlterPartition waits so long, unless newer metadata comes before.
+RETRY_BACKOFF_MS = 100
+
+#: It was caught up until the log grew, or this epoch began, and nobody has looked at a clock since.
+_UNSEEN = -1
+#: It was not caught up in this epoch.
+_NEVER = -(1 << 62)
+
+#: Says: this was not done, nor was a former attempt of it, or its partition epoch would be over by now. Any other error
+#: leaves it open.
+_NOT_DONE = ("INELIGIBLE_REPLICA",)
+#: Says so of this attempt only: a former one, whose answer was lost, may have been done.
+_NOT_ATTEMPTED = ("OPERATION_NOT_ATTEMPTED",)
+
+
+class IsrChange(NamedTuple):
+    """What to ask AlterPartition for: every member in the life in which it is in sync, the leader among them."""
+
+    isr: tuple[tuple[int, int], ...]
+    partition_epoch: int
+    recovering: bool = False
+
+    @property
+    def members(self) -> tuple[int, ...]:
+        return tuple(broker_id for broker_id, _ in self.isr)
+
+
+class FollowerProgress:
+    """One follower, as far as its acknowledgements tell. ``joined``: its stream stands."""
+
+    __slots__ = (
+        "ack_leader_end",
+        "ack_ms",
+        "broker_epoch",
+        "broker_id",
+        "caught_up_ms",
+        "is_eligible",
+        "joined",
+        "joining",
+        "log_end",
+        "log_start",
+        "settled_end",
+    )
+
+    def __init__(self, broker_id: int) -> None:
+        self.broker_id = broker_id
+        self.broker_epoch = -1
+        self.joined = False
+        #: Which of its streams, and which join on it: what others say does not count any more.
+        self.joining: object = None
+        self.settled_end = -1
+        self.log_end = -1
+        self.log_start = -1
+        #: Kafka's lastCaughtUpTimeMs: it had all that the log held at this time.
+        self.caught_up_ms = _NEVER
+        #: When it last acknowledged, and where the leader's log ended then.
+        self.ack_ms = _UNSEEN
+        self.ack_leader_end = -1
+        #: Out of the ISR, and by the last look free to join it: the high watermark waits for it while it keeps up, or
+        #: under load it could never reach it.
+        self.is_eligible = False
+
+    def acked(self, settled_end: int, log_end: int, log_start: int, leader_end: int, now_ms: int) -> None:
+        self.settled_end, self.log_end, self.log_start = settled_end, log_end, log_start
+        if settled_end >= leader_end or self.caught_up_ms == _UNSEEN:
+            self.caught_up_ms = max(self.caught_up_ms, now_ms)
+        elif settled_end >= self.ack_leader_end >= 0:
+            self.caught_up_ms = max(self.caught_up_ms, self.ack_ms)
+        self.ack_ms, self.ack_leader_end = now_ms, leader_end
+
+    def seen(self, leader_end: int, now_ms: int) -> None:
+        """The clock says ``now_ms``, and nobody has acknowledged."""
+        if self.settled_end >= leader_end or self.caught_up_ms == _UNSEEN:
+            self.caught_up_ms = max(self.caught_up_ms, now_ms)
+
+    def keeps_up(self, leader_end: int, now_ms: int, lag_ms_max: int) -> bool:
+        return self.settled_end >= leader_end or now_ms - self.caught_up_ms <= lag_ms_max
+
+
+class InSyncSet:
+    """Who is in sync, who may be, and the one question to the controllers that is open."""
+
+    __slots__ = (
+        "_asked",
+        "_followers",
+        "_is_uncertain",
+        "_next_ms",
+        "_repeat",
+        "committed",
+        "epoch_start",
+        "lag_time_max_ms",
+        "leader_id",
+        "maximal",
+        "partition",
+        "partition_epoch",
+        "recovering",
+        "replicas",
+    )
+
+    def __init__(
+        self,
+        partition: TopicPartition,
+        leader_id: int,
+        *,
+        replicas: Iterable[int],
+        isr: Iterable[int],
+        partition_epoch: int,
+        recovering: bool,
+        epoch_start: int,
+        lag_time_max_ms: int,
+    ) -> None:
+        self.partition = partition
+        self.leader_id = leader_id
+        self.replicas = tuple(replicas)
+        self.committed = tuple(isr)
+        self.partition_epoch = partition_epoch
+        self.recovering = recovering
+        self.epoch_start = epoch_start
+        self.lag_time_max_ms = lag_time_max_ms
+        self.maximal = frozenset(self.committed)
+        self._followers: dict[int, FollowerProgress] = {}
+        self._asked: IsrChange | None = None
+        #: An attempt of what is asked for may have been done.
+        self._is_uncertain = False
+        #: The question is to be put again.
+        self._repeat = False
+        #: Nothing is asked before.
+        self._next_ms = _UNSEEN
+        self._know_replicas()
+        for follower in self._followers.values():  # its time begins now, as if it had just been seen
+            if follower.broker_id in self.maximal:
+                follower.caught_up_ms = _UNSEEN
+
+    # -- what is so --------------------------------------------------------------------------------------------------
+
+    @property
+    def followers(self) -> Iterable[FollowerProgress]:
+        """Of every replica but the leader."""
+        return self._followers.values()
+
+    @property
+    def asked(self) -> IsrChange | None:
+        return self._asked
+
+    def get(self, broker_id: int) -> FollowerProgress | None:
+        return self._followers.get(broker_id)
+
+    def settled_by_all(self, local_promise: int) -> int:
+        """What every replica that counts has settled: the maximal ISR, and those that are about to join it."""
+        least = local_promise
+        for follower in self._followers.values():
+            if follower.settled_end < least and (follower.broker_id in self.maximal or self._is_waited_for(follower)):
+                least = follower.settled_end
+        return least
+
+    def _is_waited_for(self, follower: FollowerProgress) -> bool:
+        """Kafka's shouldWaitForReplicaToJoinIsr. By the time of its last ack: a leader that hears nothing more lets go
+        of it at the next look."""
+        return follower.joined and follower.is_eligible
+
+    def grew(self, old_end: int) -> bool:
+        """The leader's log grew: who held all of it until now is behind from the next look at a clock on. True if
+        anybody is."""
+        anybody = False
+        for follower in self._followers.values():
+            if follower.settled_end >= old_end and follower.caught_up_ms != _UNSEEN:
+                follower.caught_up_ms = _UNSEEN
+                anybody = True
+        return anybody
+
+    def _know_replicas(self) -> None:
+        known = self._followers
+        members = dict.fromkeys((*self.replicas, *sorted(self.maximal)))
+        self._followers = {
+            broker_id: known.get(broker_id) or FollowerProgress(broker_id)
+            for broker_id in members
+            if broker_id != self.leader_id
+        }
+
+    def _set_maximal(self) -> None:
+        asked = self._asked
+        self.maximal = frozenset(self.committed if asked is None else (*self.committed, *asked.members))
+        for follower in self._followers.values():
+            if follower.broker_id in self.maximal:
+                follower.is_eligible = False
+
+    # -- what to ask for ---------------------------------------------------------------------------------------------
+
+    def change(self, now_ms: int, alive: Alive, *, leader_end: int, high_watermark: int) -> IsrChange | None:
+        """What to ask for now. None: nothing, or not yet, or a question is open."""
+        for follower in self._followers.values():
+            follower.seen(leader_end, now_ms)
+        if now_ms < self._next_ms:
+            return None
+        if self._asked is not None:
+            return self._asked if self._repeat else None
+        leader_life = alive(self.leader_id)
+        if leader_life is None:
+            return None  # fenced: whatever it asked would be refused
+        if self.recovering:  # alone, until it is recorded that it has recovered (KIP-704)
+            return IsrChange(((self.leader_id, leader_life),), self.partition_epoch)
+        lives: dict[int, int] = {self.leader_id: leader_life}
+        for follower in self._followers.values():
+            life = self._in_sync_life(follower, now_ms, alive, leader_end, high_watermark)
+            if life is not None:
+                lives[follower.broker_id] = life
+        if len(lives) == len(self.committed) and all(broker_id in lives for broker_id in self.committed):
+            return None
+        order = dict.fromkeys((*self.committed, *self.replicas))
+        isr = tuple((broker_id, lives[broker_id]) for broker_id in order if broker_id in lives)
+        return IsrChange(isr, self.partition_epoch)
+
+    def _in_sync_life(
+        self, follower: FollowerProgress, now_ms: int, alive: Alive, leader_end: int, high_watermark: int
+    ) -> int | None:
+        """The life in which a follower is in sync; None: it is not."""
+        life = alive(follower.broker_id)
+        if follower.broker_id in self.committed:
+            follower.is_eligible = False
+            keeps_up = follower.keeps_up(leader_end, now_ms, self.lag_time_max_ms)
+            return life if keeps_up else None
+        could_join = (
+            follower.joined
+            and follower.broker_id in self.replicas
+            and life is not None
+            and life == follower.broker_epoch
+            and follower.settled_end >= self.epoch_start
+        )
+        follower.is_eligible = could_join and now_ms - follower.caught_up_ms <= self.lag_time_max_ms
+        return life if could_join and follower.settled_end >= high_watermark else None
+
+    def proposed(self, change: IsrChange) -> None:
+        """``change`` is on its way."""
+        self._asked = change
+        self._repeat = False
+        self._set_maximal()
+
+    def next_due_ms(self, now_ms: int, leader_end: int) -> int | None:
+        """When ``change`` is worth asking again; None: not before something happens."""
+        if self._asked is not None:
+            return max(self._next_ms, now_ms) if self._repeat else None
+        if self.recovering:
+            return max(self._next_ms, now_ms)
+        due: int | None = None
+        for follower in self._followers.values():
+            follower.seen(leader_end, now_ms)
+            if follower.broker_id in self.committed:
+                if follower.settled_end >= leader_end:
+                    continue
+                at = follower.caught_up_ms + self.lag_time_max_ms + 1
+            elif follower.joined:
+                # It may join; or it was refused, or waits for its broker to be unfenced, which metadata would tell.
+                at = now_ms + self.lag_time_max_ms if not follower.is_eligible else now_ms + RETRY_BACKOFF_MS
+            else:
+                continue
+            due = at if due is None else min(due, at)
+        return None if due is None else max(due, self._next_ms, now_ms)
+
+    # -- answers -----------------------------------------------------------------------------------------------------
+
+    def altered(self, isr: Iterable[int], partition_epoch: int, recovering: bool) -> bool:
+        """The controllers' answer. False when it is older than what is known, or answers what is not asked any more."""
+        members = tuple(isr)
+        if partition_epoch < self.partition_epoch:
+            return False
+        asked = self._asked
+        if asked is not None and partition_epoch == self.partition_epoch:
+            wanted = set(asked.members), asked.recovering
+            if wanted != (set(members), recovering):
+                return False  # a late answer to a former question: this one is still open
+        self._decided(members, partition_epoch, recovering)
+        return True
+
+    def refused(self, code: str, *, retriable: bool, now_ms: int) -> None:
+        """An attempt ended with an error, or (``retriable``) nobody knows how."""
+        if self._asked is None:
+            return
+        self._next_ms = now_ms + RETRY_BACKOFF_MS
+        if code in _NOT_DONE or (code in _NOT_ATTEMPTED and not self._is_uncertain):
+            self._asked = None
+            self._is_uncertain = self._repeat = False
+            self._set_maximal()
+        elif code in _NOT_ATTEMPTED:
+            self._repeat = True
+        elif retriable:
+            self._repeat = self._is_uncertain = True
+        # Else this leader's epoch or its partition epoch is over: the metadata will say what holds instead.
+
+    def metadata(self, isr: Iterable[int], partition_epoch: int, replicas: Iterable[int], recovering: bool) -> bool:
+        """What the metadata log says. False when it is older than what is known."""
+        if partition_epoch < self.partition_epoch:
+            return False
+        self.replicas = tuple(replicas)
+        if partition_epoch > self.partition_epoch:
+            self._decided(tuple(isr), partition_epoch, recovering)
+        else:
+            self._know_replicas()
+        return True
+
+    def _decided(self, isr: tuple[int, ...], partition_epoch: int, recovering: bool) -> None:
+        self.committed, self.partition_epoch, self.recovering = isr, partition_epoch, recovering
+        self._asked = None
+        self._is_uncertain = self._repeat = False
+        self._next_ms = _UNSEEN
+        self._set_maximal()
+        self._know_replicas()
