@@ -203,7 +203,7 @@ def test_a_node_that_cannot_start_is_explained_by_its_own_log(bare_cli: Cli, dat
         (("up", "-c", "novalue"), 2, "KEY=VALUE"),
         (("frobnicate",), 2, "No such command"),
         (("groups", "list"), 1, "UNSUPPORTED_VERSION"),
-        (("partitions", "reassign", "--any", "thing"), 1, "UNSUPPORTED_VERSION"),
+        (("partitions", "reassign", "--cancel", "orders"), 2, "orders-0"),
         (("topics", "list", "-b", "127.0.0.1:1"), 1, "127.0.0.1:1"),
     ],
 )

@@ -7,6 +7,7 @@ import pytest
 from headrace_core.metadata import (
     EMPTY_IMAGE,
     BrokerChangeRecord,
+    BrokerDrainRecord,
     BrokerEndpoint,
     ClusterRecord,
     ConfigRecord,
@@ -66,6 +67,18 @@ def test_brokers_are_told_with_the_address_of_the_listener_and_topics_by_name() 
     assert response.topics[1].max_message_bytes == 1_048_588
     internal = answer(MetadataView(listener="internal"), image)
     assert [broker.port for broker in internal.brokers] == [19095, 19095]
+
+
+def test_brokers_that_do_not_live_are_told_of_to_those_who_ask_for_them() -> None:
+    image = some_image()
+    gone = BrokerChangeRecord(1, image.brokers[1].broker_epoch, fenced=True)
+    image = then(image, gone, BrokerDrainRecord(2, True))
+    view = MetadataView()
+    assert [each.broker_id for each in answer(view, image).brokers] == [2]
+    request = metadata_pb2.MetadataRequest(include_fenced_brokers=True)
+    told = view.response(image, request, controller_id=7).brokers
+    assert [(each.broker_id, each.fenced, each.draining) for each in told] == [(1, True, False), (2, False, True)]
+    assert [each.broker_id for each in answer(view, image).brokers] == [2], "who does not ask is not told later either"
 
 
 def test_the_largest_batch_of_a_topic_is_one_that_fits_into_its_segments() -> None:

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from .models import NewTopic as NewTopic
     from .models import OffsetAndTimestamp as OffsetAndTimestamp
     from .models import PartitionDescription as PartitionDescription
+    from .models import PartitionReassignment as PartitionReassignment
     from .models import QuorumBroker as QuorumBroker
     from .models import QuorumInfo as QuorumInfo
     from .models import QuorumReplica as QuorumReplica
@@ -85,6 +86,7 @@ _HOMES = {
     "OffsetAndTimestamp": ".models",
     "OffsetRange": ".fetch",
     "PartitionDescription": ".models",
+    "PartitionReassignment": ".models",
     "PriorityPartitioner": ".partitioners",
     "Producer": ".producer",
     "QuorumBroker": ".models",
@@ -129,6 +131,7 @@ __all__ = [
     "OffsetAndTimestamp",
     "OffsetRange",
     "PartitionDescription",
+    "PartitionReassignment",
     "PriorityPartitioner",
     "Producer",
     "QuorumBroker",

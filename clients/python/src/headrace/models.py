@@ -92,13 +92,15 @@ class TopicDescription:
 
 @dataclass(frozen=True, slots=True)
 class BrokerInfo:
-    """A broker and the address at which clients reach it."""
+    """A broker and the address at which clients reach it. ``fenced``: it is registered, and does not live;
+    ``draining``: it is being emptied, and gets no new replicas."""
 
     broker_id: int
     host: str
     port: int
     rack: str = ""
     fenced: bool = False
+    draining: bool = False
 
     @property
     def address(self) -> str:
@@ -234,6 +236,22 @@ class FeatureInfo:
     finalized_level: int
     min_level: int
     max_level: int
+
+
+#: "preferred": each partition's first replica leads again, if it is in sync; "unclean": a partition without a leader
+#: gets one that is not in sync, and loses records (KIP-460).
+ElectionType = Literal["preferred", "unclean"]
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionReassignment:
+    """A partition on its way to other brokers (KIP-455). ``replicas``: all at present, those that will leave too;
+    ``waits``: its turn has not come, nothing is copied yet."""
+
+    replicas: tuple[int, ...]
+    adding_replicas: tuple[int, ...]
+    removing_replicas: tuple[int, ...]
+    waits: bool = False
 
 
 #: What list_offsets looks for: the log's start, its end, the record with the largest timestamp, or the first record at

@@ -57,7 +57,7 @@ class MetadataView:
         answer = metadata_pb2.MetadataResponse(
             cluster_id=image.cluster_id,
             controller_id=controller_id,
-            brokers=self._brokers,
+            brokers=self._broker_messages(image, fenced=True) if request.include_fenced_brokers else self._brokers,
             topics=[self._topic(image, name) for name in names],
             metadata_offset=image.next_offset,
         )
@@ -88,16 +88,21 @@ class MetadataView:
         if len(self._topics) > len(image.topics):
             self._topics = {topic_id: kept for topic_id, kept in self._topics.items() if topic_id in image.topics}
 
-    def _broker_messages(self, image: MetadataImage) -> list[metadata_pb2.BrokerMetadata]:
+    def _broker_messages(self, image: MetadataImage, *, fenced: bool = False) -> list[metadata_pb2.BrokerMetadata]:
         messages = []
         for broker_id in sorted(image.brokers):
             broker = image.brokers[broker_id]
             endpoint = broker.endpoint(self._listener)
-            if endpoint is None or broker.fenced:
+            if endpoint is None or (broker.fenced and not fenced):
                 continue
             messages.append(
                 metadata_pb2.BrokerMetadata(
-                    broker_id=broker_id, host=endpoint.host, port=endpoint.port, rack=broker.rack or "", fenced=False
+                    broker_id=broker_id,
+                    host=endpoint.host,
+                    port=endpoint.port,
+                    rack=broker.rack or "",
+                    fenced=broker.fenced,
+                    draining=broker.draining,
                 )
             )
         return messages

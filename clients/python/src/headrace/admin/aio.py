@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, Self, TypeVar
 
+from headrace_core.errors import HeadraceError
 from headrace_core.types import TopicPartition
 
 from ..models import (
@@ -13,17 +14,19 @@ from ..models import (
     ConfigResource,
     ConfigValue,
     CreatedTopic,
+    ElectionType,
     FeatureInfo,
     LogDirDescription,
     NewTopic,
     OffsetAndTimestamp,
     OffsetSpec,
+    PartitionReassignment,
     QuorumInfo,
     TopicDescription,
     TopicPartitionReplica,
 )
 from ..settings import ADMIN, resolve
-from . import configs, features, log_dirs, offsets, quorum
+from . import configs, features, log_dirs, offsets, quorum, replicas
 from .calls import AdminCalls, new_topics
 
 T = TypeVar("T")
@@ -114,9 +117,12 @@ class AsyncAdmin:
         times, isolation = offsets.wanted_offsets(wanted), offsets.wanted_isolation(isolation_level)
         return await self._run(lambda calls: offsets.list_offsets(calls, times, isolation, timeout))
 
-    async def describe_cluster(self, *, timeout: float | None = None) -> ClusterDescription:
-        """Cluster id, active controller, brokers."""
-        return await self._run(lambda calls: calls.describe_cluster(timeout))
+    async def describe_cluster(
+        self, *, include_fenced_brokers: bool = False, timeout: float | None = None
+    ) -> ClusterDescription:
+        """Cluster id, active controller, brokers: the live ones, or with ``include_fenced_brokers`` all that are
+        registered (KIP-1073)."""
+        return await self._run(lambda calls: calls.describe_cluster(include_fenced_brokers, timeout))
 
     async def describe_log_dirs(
         self,
@@ -192,6 +198,68 @@ class AsyncAdmin:
         """
         wanted = features.wanted_levels(levels)
         await self._run(lambda calls: features.update_features(calls, wanted, downgrade, validate_only, timeout))
+
+    async def elect_leaders(
+        self,
+        election_type: ElectionType = "preferred",
+        partitions: Iterable[TopicPartition] | None = None,
+        *,
+        timeout: float | None = None,
+    ) -> dict[TopicPartition, HeadraceError | None]:
+        """Have partitions (None: all that need it) led by their first replica again, or, with "unclean", those that
+        nobody leads by a replica that is not in sync: the records that only others have are lost (KIP-460).
+
+        Returns what became of each: None, or ElectionNotNeededError, PreferredLeaderNotAvailableError,
+        EligibleLeadersNotAvailableError, UnknownTopicOrPartitionError.
+        """
+        kind, wanted = replicas.wanted_election(election_type), replicas.wanted_partitions(partitions)
+        return await self._run(lambda calls: replicas.elect_leaders(calls, kind, wanted, timeout))
+
+    async def alter_partition_reassignments(
+        self,
+        reassignments: Mapping[TopicPartition, Sequence[int] | None],
+        *,
+        throttle_bytes_per_s: int | None = None,
+        allow_replication_factor_change: bool = True,
+        timeout: float | None = None,
+    ) -> None:
+        """Move partitions to these brokers, preferred leader first; None cancels what is under way (KIP-455). Returns
+        when the moves have begun, or wait for their turn; ``list_partition_reassignments`` shows how far they are.
+
+        ``throttle_bytes_per_s``: what copying may cost each broker until all reassignments are done (0: no throttle,
+        None: as it is). Raises InvalidReplicaAssignmentError, InvalidReplicationFactorError (when the factor may not
+        change, KIP-860), NoReassignmentInProgressError, UnknownTopicOrPartitionError; the message names every partition
+        that was refused, the others are on their way.
+        """
+        wanted = replicas.wanted_reassignments(reassignments)
+        throttle = replicas.wanted_throttle(throttle_bytes_per_s)
+        await self._run(
+            lambda calls: replicas.alter_partition_reassignments(
+                calls, wanted, throttle, allow_replication_factor_change, timeout
+            )
+        )
+
+    async def list_partition_reassignments(
+        self, partitions: Iterable[TopicPartition] | None = None, *, timeout: float | None = None
+    ) -> dict[TopicPartition, PartitionReassignment]:
+        """Those of ``partitions`` (None: of all) that are on their way to other brokers, or wait for their turn."""
+        wanted = replicas.wanted_partitions(partitions)
+        return await self._run(lambda calls: replicas.list_partition_reassignments(calls, wanted, timeout))
+
+    async def drain_broker(self, broker_id: int, *, cancel: bool = False, timeout: float | None = None) -> int:
+        """Have all replicas of a broker moved to others, a few at a time; it gets no new ones until ``cancel``. Returns
+        how many it has still: ask again to see them go. Then it can be stopped and unregistered.
+
+        Raises BrokerIdNotRegisteredError, InvalidRequestError (nobody else could take them).
+        """
+        broker = replicas.wanted_broker(broker_id)
+        return await self._run(lambda calls: replicas.drain_broker(calls, broker, cancel, timeout))
+
+    async def unregister_broker(self, broker_id: int, *, timeout: float | None = None) -> None:
+        """Forget a broker that will not come back. Raises BrokerIdNotRegisteredError, InvalidRequestError (it is alive,
+        or has replicas: drain it first)."""
+        broker = replicas.wanted_broker(broker_id)
+        await self._run(lambda calls: replicas.unregister_broker(calls, broker, timeout))
 
     async def close(self) -> None:
         """Close the connections."""

@@ -151,13 +151,13 @@ class AdminCalls:
             for item in answer.topics
         ]
 
-    async def describe_cluster(self, timeout: float | None) -> ClusterDescription:
-        answer = await self._metadata(timeout)
+    async def describe_cluster(self, include_fenced_brokers: bool, timeout: float | None) -> ClusterDescription:
+        answer = await self._metadata(timeout, include_fenced_brokers=include_fenced_brokers)
         return ClusterDescription(
             cluster_id=answer.cluster_id,
             controller_id=answer.controller_id,
             brokers=tuple(
-                BrokerInfo(item.broker_id, item.host, item.port, item.rack, item.fenced)
+                BrokerInfo(item.broker_id, item.host, item.port, item.rack, item.fenced, item.draining)
                 for item in sorted(answer.brokers, key=lambda broker: broker.broker_id)
             ),
             controllers=tuple(ControllerInfo(item.controller_id, item.host, item.port) for item in answer.controllers),

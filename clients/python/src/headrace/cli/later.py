@@ -14,10 +14,6 @@ _LATER = {
         ("list", "describe", "members", "reset-offsets", "delete", "explain"),
         "consumer groups come with the coordinator, which is not built yet",
     ),
-    "partitions": (
-        ("reassign", "elect"),
-        "moving partitions and electing leaders come with replication, which is not built yet",
-    ),
 }
 
 

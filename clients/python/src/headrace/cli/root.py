@@ -21,6 +21,8 @@ _HOMES = {
     "records": "records",
     "produce": "produce",
     "consume": "consume",
+    "partitions": "partitions",
+    "brokers": "brokers",
     "cluster": "describe",
     "log": "log",
     "log-dirs": "log_dirs",
@@ -29,7 +31,6 @@ _HOMES = {
     "metadata": "metadata",
     "bench": "bench",
     "groups": "later",
-    "partitions": "later",
 }
 
 

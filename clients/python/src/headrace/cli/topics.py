@@ -96,45 +96,132 @@ def list_topics(
     )
 
 
-def describe(name: _Name, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, output: Output = OutputFormat.TEXT) -> None:
-    """Show a topic's partitions, leaders, replicas, and the configuration that was set for it.
+def describe(
+    name: Annotated[
+        str | None, typer.Argument(metavar="[NAME]", help="The topic; with one of the flags below: default all.")
+    ] = None,
+    under_replicated: Annotated[
+        bool, typer.Option("--under-replicated-partitions", help="Only partitions with a replica that is not in sync.")
+    ] = False,
+    under_min_isr: Annotated[
+        bool,
+        typer.Option(
+            "--under-min-isr-partitions", help="Only partitions that refuse acks=all: fewer than min.insync.replicas."
+        ),
+    ] = False,
+    unavailable: Annotated[
+        bool, typer.Option("--unavailable-partitions", help="Only partitions without a leader.")
+    ] = False,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    output: Output = OutputFormat.TEXT,
+) -> None:
+    """Show a topic's partitions, leaders, replicas, who is in sync, and the configuration that was set for it.
 
     \b
     Examples:
       headrace topics describe orders
       headrace topics describe orders -o json
+      headrace topics describe --under-replicated-partitions
     """
-    from .. import ConfigResource
-
-    resource = ConfigResource("topic", name)
+    flags = {"under_replicated": under_replicated, "under_min_isr": under_min_isr, "unavailable": unavailable}
+    asked = [flag for flag, given in flags.items() if given]
+    if name is None and not asked:
+        raise typer.BadParameter(
+            "name a topic, or ask with a flag for the partitions of all topics that are in trouble"
+        )
     with admin(bootstrap) as client:
-        (topic,) = client.describe_topics([name])
-        entries = client.describe_configs([resource])[resource].values()
-    config = {entry.name: entry.value for entry in entries if entry.source == "dynamic_topic"}
-    partitions = [
-        {
-            "partition": each.partition,
-            "leader": each.leader,
-            "leader_epoch": each.leader_epoch,
-            "replicas": list(each.replicas),
-            "isr": list(each.isr),
-            "offline_replicas": list(each.offline_replicas),
-            "elr": list(each.elr),
-            "last_known_elr": list(each.last_known_elr),
-        }
-        for each in topic.partitions
-    ]
-    if output is OutputFormat.JSON:
-        print_json({**_summary(topic), "config": config, "partitions": partitions})
+        described = describe_partitions(client, None if name is None else [name])
+    for each in described:
+        each["partitions"] = [row for row in each["partitions"] if not asked or any(row[flag] for flag in asked)]
+    if name is None:
+        _show_troubled(described, output)
         return
+    (topic,) = described
+    if output is OutputFormat.JSON:
+        print_json(topic)
+        return
+    config, partitions = topic["config"], topic["partitions"]
     settings = ", ".join(f"{key}={value}" for key, value in sorted(config.items())) or "nothing set"
-    print(f"{name}  id {_id(topic.topic_id)}  {len(partitions)} partitions  config: {settings}\n", flush=True)
-    columns = ["partition", "leader", "leader_epoch", "replicas", "isr", "offline_replicas"]
-    columns += [each for each in ("elr", "last_known_elr") if any(row[each] for row in partitions)]
-    print_table(
-        [column.upper().replace("_", " ") for column in columns],
-        [[_cell(row[column]) for column in columns] for row in partitions],
+    print(
+        f"{name}  id {topic['topic_id']}  {topic['partition_count']} partitions  "
+        f"min.insync.replicas {topic['min_insync_replicas']}  config: {settings}\n",
+        flush=True,
     )
+    _print_partitions(partitions, [])
+
+
+def describe_partitions(client: Any, names: list[str] | None) -> list[dict[str, Any]]:
+    """Of each topic what ``topics describe -o json`` prints (None: of all topics)."""
+    from .. import ConfigResource, TopicPartition
+
+    topics = client.describe_topics(names)
+    resources = [ConfigResource("topic", topic.name) for topic in topics]
+    configs = client.describe_configs(resources) if resources else {}
+    short = [
+        TopicPartition(topic.name, each.partition)
+        for topic in topics
+        for each in topic.partitions
+        if len(each.isr) < len(each.replicas)
+    ]
+    moving = client.list_partition_reassignments(short) if short else {}
+    found = []
+    for topic, resource in zip(topics, resources, strict=True):
+        entries = configs[resource]
+        minimum = int(entries["min.insync.replicas"].value)
+        rows = []
+        for each in topic.partitions:
+            move = moving.get(TopicPartition(topic.name, each.partition))
+            added = set() if move is None else set(move.adding_replicas)  # they are not in sync yet, as they should be
+            settled = [replica for replica in each.replicas if replica not in added]
+            rows.append(
+                {
+                    "partition": each.partition,
+                    "leader": each.leader,
+                    "leader_epoch": each.leader_epoch,
+                    "replicas": list(each.replicas),
+                    "isr": list(each.isr),
+                    "offline_replicas": list(each.offline_replicas),
+                    "elr": list(each.elr),
+                    "last_known_elr": list(each.last_known_elr),
+                    "under_replicated": len(each.isr) < len(settled),
+                    "under_min_isr": len(each.isr) < min(minimum, len(each.replicas)),
+                    "unavailable": each.leader < 0,
+                }
+            )
+        found.append(
+            {
+                **_summary(topic),
+                "partition_count": len(topic.partitions),
+                "min_insync_replicas": minimum,
+                "config": {entry.name: entry.value for entry in entries.values() if entry.source == "dynamic_topic"},
+                "partitions": rows,
+            }
+        )
+    return found
+
+
+def _show_troubled(topics: list[dict[str, Any]], output: OutputFormat) -> None:
+    rows = [{"topic": topic["name"], **row} for topic in topics for row in topic["partitions"]]
+    if output is OutputFormat.JSON:
+        print_json(rows)
+    elif rows:
+        _print_partitions(rows, ["topic"])
+    else:
+        print("no such partition", flush=True)
+
+
+def _print_partitions(rows: list[dict[str, Any]], first: list[str]) -> None:
+    columns = [*first, "partition", "leader", "leader_epoch", "replicas", "isr", "offline_replicas"]
+    columns += [each for each in ("elr", "last_known_elr") if any(row[each] for row in rows)]
+    print_table(
+        [*(column.upper().replace("_", " ") for column in columns), "STATE"],
+        [[*(_cell(row[column]) for column in columns), _state(row)] for row in rows],
+    )
+
+
+def _state(row: dict[str, Any]) -> str:
+    told = {"unavailable": "no leader", "under_min_isr": "under min isr", "under_replicated": "under replicated"}
+    return ", ".join(words for flag, words in told.items() if row[flag]) or "ok"
 
 
 def alter(

@@ -1,0 +1,169 @@
+"""Where replicas are and who leads: elections (KIP-460), reassignments (KIP-455), drains. Runs on the I/O thread."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+
+from headrace_core.errors import (
+    HeadraceError,
+    InvalidArgumentError,
+    OperationNotAttemptedError,
+    from_number,
+)
+from headrace_core.types import TopicPartition
+from headrace_protos.v1 import admin_pb2
+
+from ..models import ElectionType, PartitionReassignment
+from .calls import AdminCalls, raise_failures
+
+_TYPES: dict[str, admin_pb2.ElectionType] = {
+    "preferred": admin_pb2.ELECTION_TYPE_PREFERRED,
+    "unclean": admin_pb2.ELECTION_TYPE_UNCLEAN,
+}
+_THROTTLE_MAX = 2**63 - 1
+
+Elections = dict[TopicPartition, HeadraceError | None]
+
+
+# -- read in the caller's thread
+
+
+def wanted_election(election_type: ElectionType) -> admin_pb2.ElectionType:
+    """InvalidArgumentError."""
+    if election_type not in _TYPES:
+        raise InvalidArgumentError(f"election_type={election_type!r}: must be one of {', '.join(map(repr, _TYPES))}")
+    return _TYPES[election_type]
+
+
+def wanted_partitions(partitions: Iterable[TopicPartition] | None) -> list[TopicPartition] | None:
+    """In order, each once; None for all. InvalidArgumentError."""
+    if partitions is None:
+        return None
+    if isinstance(partitions, str | TopicPartition):
+        raise InvalidArgumentError(f"{partitions!r}: must be a list of TopicPartition(topic, partition)")
+    return list(dict.fromkeys(_partition(each) for each in partitions))
+
+
+def wanted_reassignments(
+    reassignments: Mapping[TopicPartition, Sequence[int] | None],
+) -> dict[TopicPartition, list[int] | None]:
+    """The replicas wanted of each partition, None: cancel. InvalidArgumentError."""
+    return {
+        _partition(partition): None if replicas is None else [_broker(each) for each in replicas]
+        for partition, replicas in reassignments.items()
+    }
+
+
+def wanted_throttle(throttle_bytes_per_s: int | None) -> int | None:
+    """InvalidArgumentError."""
+    value = throttle_bytes_per_s
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= _THROTTLE_MAX):
+        raise InvalidArgumentError(f"throttle_bytes_per_s={value!r}: must be 0 (no throttle) or more")
+    return value
+
+
+def wanted_broker(broker_id: int) -> int:
+    """InvalidArgumentError."""
+    return _broker(broker_id)
+
+
+def _partition(item: TopicPartition) -> TopicPartition:
+    try:
+        topic, number = item
+    except (TypeError, ValueError):
+        raise InvalidArgumentError(f"{item!r}: must be TopicPartition(topic, partition)") from None
+    if not isinstance(topic, str) or isinstance(number, bool) or not isinstance(number, int) or not 0 <= number < 2**31:
+        raise InvalidArgumentError(f"{item!r}: must be TopicPartition(topic, partition)")
+    return TopicPartition(topic, number)
+
+
+def _broker(broker_id: int) -> int:
+    if isinstance(broker_id, bool) or not isinstance(broker_id, int) or not 0 <= broker_id < 2**31:
+        raise InvalidArgumentError(f"{broker_id!r}: must be the id of a broker, 0 or more")
+    return broker_id
+
+
+# -- calls
+
+
+async def elect_leaders(
+    calls: AdminCalls,
+    election_type: admin_pb2.ElectionType,
+    partitions: list[TopicPartition] | None,
+    timeout: float | None,
+) -> Elections:
+    """What is too much for one decision of the controller is asked for again, until all is done."""
+    deadline = calls.engine.deadline(timeout)
+    outcome: Elections = {}
+    asked = partitions
+    if asked == []:
+        return outcome
+    while True:
+        request = admin_pb2.ElectLeadersRequest(election_type=election_type, all_partitions=asked is None)
+        for topic, numbers in _by_topic(asked or []).items():
+            request.partitions.add(topic=topic, partitions=numbers)
+        answer = await calls.change("ElectLeaders", request, max(deadline - time.monotonic(), 0.01))
+        later = []
+        for item in answer.results:
+            partition = TopicPartition(item.topic, item.partition)
+            error = from_number(item.error.code, item.error.message) if item.error.code else None
+            outcome[partition] = error
+            if isinstance(error, OperationNotAttemptedError):
+                later.append(partition)
+        if not later or len(later) == len(answer.results) or time.monotonic() >= deadline:
+            return outcome
+        asked = later
+
+
+async def alter_partition_reassignments(
+    calls: AdminCalls,
+    wanted: Mapping[TopicPartition, list[int] | None],
+    throttle_bytes_per_s: int | None,
+    allow_replication_factor_change: bool,
+    timeout: float | None,
+) -> None:
+    request = admin_pb2.AlterPartitionReassignmentsRequest(
+        keep_replication_factor=not allow_replication_factor_change, throttle_bytes_per_s=throttle_bytes_per_s
+    )
+    for (topic, number), replicas in wanted.items():
+        request.reassignments.add(topic=topic, partition=number, replicas=replicas or (), cancel=replicas is None)
+    answer = await calls.change("AlterPartitionReassignments", request, timeout)
+    raise_failures((f"{item.topic}-{item.partition}", item.error) for item in answer.results)
+
+
+async def list_partition_reassignments(
+    calls: AdminCalls, partitions: list[TopicPartition] | None, timeout: float | None
+) -> dict[TopicPartition, PartitionReassignment]:
+    if partitions == []:
+        return {}
+    request = admin_pb2.ListPartitionReassignmentsRequest()
+    for topic, numbers in _by_topic(partitions or []).items():
+        request.partitions.add(topic=topic, partitions=numbers)
+    answer = await calls.call("ListPartitionReassignments", request, timeout)
+    return {
+        TopicPartition(item.topic, item.partition): PartitionReassignment(
+            replicas=tuple(item.replicas),
+            adding_replicas=tuple(item.adding_replicas),
+            removing_replicas=tuple(item.removing_replicas),
+            waits=item.waits,
+        )
+        for item in answer.reassignments
+    }
+
+
+async def drain_broker(calls: AdminCalls, broker_id: int, cancel: bool, timeout: float | None) -> int:
+    request = admin_pb2.DrainBrokerRequest(broker_id=broker_id, cancel=cancel)
+    left: int = (await calls.change("DrainBroker", request, timeout)).replicas_left
+    return left
+
+
+async def unregister_broker(calls: AdminCalls, broker_id: int, timeout: float | None) -> None:
+    await calls.change("UnregisterBroker", admin_pb2.UnregisterBrokerRequest(broker_id=broker_id), timeout)
+
+
+def _by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
+    found: dict[str, list[int]] = {}
+    for topic, number in partitions:
+        found.setdefault(topic, []).append(number)
+    return found
