@@ -1,0 +1,525 @@
+"""The leader's side of one stream to one follower (pure): what is pushed next, and what was acknowledged.
+
+A follower joins partitions on the stream, each under a handle. From then on the leader owes it what lies behind its
+end::
+
+                      acknowledged          position                 leader's log end
+        ------------------|---------------------|---------------------------|
+                          |<---- in flight ---->|<------- owed ------------>|
+                           at most the window
+
+A handle is in one of six states::
+
+    CALM      nothing is owed                                        -> the log grows
+    READY     something is owed, and there is room: in ``_ready``    -> its turn comes in ``next``
+    FULL      its window is full                                     -> an acknowledgement
+    READING   what it is owed is not in the page cache: on a thread  -> ``was_read``
+    PACED     the throttle says not now (catch-up lane)              -> time
+    ENDED     left, ended, or taken over by a later join: queues that still hold it pass over it
+
+``next`` makes one message: it goes round ``_ready``, takes from each partition a share, and what still has more goes to
+the end of the queue. So a partition costs nothing while it is calm, no partition starves another, and what many small
+partitions have is packed together. Nothing is read before there is room to send it, so a follower that is slow, or
+silent, costs what the window says and no more.
+
+Records go out as soon as they are in the leader's log, before they are forced to its disk: the flushes of all replicas
+run side by side, and acks=all costs one trip beyond acks=1 (design, section 6). What counts in the high watermark is
+what followers acknowledge as settled.
+
+Joining finds out whether the follower's log is a prefix of the leader's (``partition/matching.py``). A replica that is
+far behind is sent to the catch-up lane, whose reads may wait for the disk and are paced by the throttle of moves
+(KIP-73); near the end it is sent back.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import deque
+from collections.abc import Callable
+from typing import NamedTuple, TypeVar
+
+from headrace_core.errors import (
+    HeadraceError,
+    InvalidRequestError,
+    NotLeaderOrFollowerError,
+    StaleBrokerEpochError,
+)
+from headrace_core.types import NO_EPOCH
+
+from ..partition.matching import match
+from ..partition.messages import Ack, Ended, Hello, Join, Joined, Lane, News, Push, Response
+from .follows import WINDOW_BYTES_MAX, ColdRead, Follow, Followers, LaneHost, LedPartition, Slice, State
+from .pacing import Pacer
+
+T = TypeVar("T")
+
+#: Of records in one message; more gains nothing, and delays what comes behind it.
+MESSAGE_BYTES = 1024 * 1024
+#: What a partition may take of a message that others wait for.
+SHARE_BYTES_MIN = 64 * 1024
+#: A replica that is farther behind than this is brought up on the catch-up lane.
+CATCH_UP_BYTES = 8 * 1024 * 1024
+#: One that is nearer than this goes back to the live lane.
+HAND_OVER_BYTES = 1024 * 1024
+#: Offsets that moved are told alone after so long; most travel with the next push.
+NEWS_DELAY_MS = 20
+#: Who waits for the throttle looks again after so long at the latest.
+PACED_LOOK_MS = 500
+#: Reads from the disk that a lane has under way.
+COLD_READS_MAX = 2
+#: What an item in a message counts beside its records.
+ITEM_BYTES = 32
+#: So many items go into one message, however small they are.
+ITEMS_MAX = 2_000
+
+
+class Outgoing(NamedTuple):
+    """One message to the follower, and its size, about, for the stream's queue."""
+
+    response: Response
+    size: int
+
+
+class LeaderLane:
+    """One stream, from its hello to its end. All methods are called in the same event loop; times are of a monotonic
+    clock, in milliseconds."""
+
+    __slots__ = (
+        "_cold",
+        "_ended",
+        "_follows",
+        "_host",
+        "_in_flight_bytes",
+        "_joined",
+        "_news",
+        "_news_due_ms",
+        "_now_ms",
+        "_paced",
+        "_pacer",
+        "_reading",
+        "_ready",
+        "_registry",
+        "_resigned",
+        "_wake",
+        "_wants_cold",
+        "_window_bytes",
+        "broker_epoch",
+        "broker_id",
+        "is_catch_up",
+        "is_closed",
+    )
+
+    def __init__(
+        self,
+        hello: Hello,
+        *,
+        host: LaneHost,
+        registry: Followers,
+        pacer: Pacer,
+        now_ms: Callable[[], int],
+        wake: Callable[[], None],
+    ) -> None:
+        """``hello`` has been checked against the metadata by the shell. ``registry`` and ``pacer`` are those of all
+        lanes; ``wake`` is called when ``next`` may have something that it had not before, and may be called often.
+        InvalidRequestError for a window that lets nothing through."""
+        if hello.window_bytes <= 0:
+            raise InvalidRequestError(
+                f"broker {hello.broker_id}: a window of {hello.window_bytes} bytes lets nothing through"
+            )
+        self.broker_id = hello.broker_id
+        self.broker_epoch = hello.broker_epoch
+        self.is_catch_up = hello.lane is Lane.CATCH_UP
+        self.is_closed = False
+        self._window_bytes = min(hello.window_bytes, WINDOW_BYTES_MAX)
+        self._in_flight_bytes = 0
+        self._host = host
+        self._registry = registry
+        self._pacer = pacer
+        self._now_ms = now_ms
+        self._wake = wake
+        self._follows: dict[int, Follow] = {}
+        self._ready: deque[Follow] = deque()
+        self._paced: deque[Follow] = deque()
+        self._cold: deque[Follow] = deque()
+        self._wants_cold: list[ColdRead] = []
+        self._resigned: list[Follow] = []
+        #: Of handles that hold a read: under way, or its result unsent.
+        self._reading = 0
+        self._joined: deque[Joined] = deque()
+        self._ended: deque[Ended] = deque()
+        self._news: dict[Follow, None] = {}
+        self._news_due_ms = 0
+
+    # -- what the follower says --------------------------------------------------------------------------------------
+
+    def join(self, join: Join) -> None:
+        """The answer comes with ``next``. InvalidRequestError, which ends the stream, for what no follower says."""
+        if join.handle in self._follows:
+            raise InvalidRequestError(f"broker {self.broker_id}: handle {join.handle} is in use on this stream")
+        _check(join)
+        try:
+            answer = self._join(join)
+        except HeadraceError as error:
+            answer = Joined(join.handle, error)
+        self._joined.append(answer)
+        self._wake()
+
+    def _join(self, join: Join) -> Joined:
+        source = self._host.find(join.topic_id, join.partition)
+        leader = source.leader
+        if join.leader_epoch == NO_EPOCH:
+            raise InvalidRequestError(f"{leader.partition}: broker {self.broker_id} joined without a leader epoch")
+        leader.check_epoch(join.leader_epoch)
+        before = self._registry.find((join.topic_id, join.partition, self.broker_id))
+        if before is not None and before.lane.broker_epoch > self.broker_epoch:
+            raise StaleBrokerEpochError(
+                f"{leader.partition}: broker {self.broker_id} joined with broker epoch {self.broker_epoch}, but it "
+                f"follows with {before.lane.broker_epoch} by now: this is a former life of it"
+            )
+        found = match(
+            log_start=leader.log_start,
+            log_end=leader.log_end,
+            latest_epoch=source.latest_epoch,
+            end_of=source.known_epoch_end,
+            follower_end=join.log_end,
+            follower_epoch=join.last_epoch,
+        )
+        here = leader.high_watermark, leader.log_start, leader.log_end
+        if not found.matches:
+            return Joined(join.handle, None, *here, found.diverging, out_of_range=found.diverging is None)
+        if self._belongs_elsewhere(source, join.log_end):
+            return Joined(join.handle, None, *here, other_lane=True)
+        if before is not None:
+            before.lane.forget(before)
+        if not leader.follower_joined(
+            self.broker_id,
+            self.broker_epoch,
+            log_end=join.log_end,
+            settled_end=join.settled_end,
+            log_start=join.log_start,
+            now_ms=self._now_ms(),
+        ):
+            raise NotLeaderOrFollowerError(
+                f"{leader.partition}: broker {self.broker_id}, in its life of broker epoch {self.broker_epoch}, is not "
+                f"among the followers that broker {leader.leader_id} knows: {list(leader.replicas)}; retry"
+            )
+        follow = Follow(self, join, source)
+        self._follows[join.handle] = follow
+        self._registry.put(follow)
+        leader.watch_log(follow)
+        follow.told_high_watermark, follow.told_log_start = leader.high_watermark, leader.log_start
+        if follow.position < leader.log_end:
+            self.make_ready(follow)
+        return Joined(join.handle, None, leader.high_watermark, leader.log_start, leader.log_end)
+
+    def ack(self, ack: Ack) -> None:
+        """Acknowledgements of handles that are gone are late, and mean nothing. InvalidRequestError for more than was
+        pushed: it would count in the high watermark, and exist nowhere."""
+        follow = self._follows.get(ack.handle)
+        if follow is None:
+            return
+        if not 0 <= ack.log_start <= ack.log_end <= follow.position or not 0 <= ack.settled_end <= ack.log_end:
+            raise InvalidRequestError(
+                f"{follow.partition}: broker {self.broker_id} acknowledged offsets {ack.log_start} to {ack.log_end}, "
+                f"settled to {ack.settled_end}, but was sent what lies below {follow.position}"
+            )
+        in_flight = follow.in_flight
+        while in_flight and in_flight[0][0] <= ack.log_end:
+            size = in_flight.popleft()[1]
+            follow.in_flight_bytes -= size
+            self._in_flight_bytes -= size
+        follow.leader.follower_acked(
+            self.broker_id,
+            self.broker_epoch,
+            settled_end=ack.settled_end,
+            log_end=ack.log_end,
+            log_start=ack.log_start,
+            now_ms=self._now_ms(),
+        )
+        if follow.state is State.FULL:
+            if follow.in_flight_bytes < follow.window_bytes:
+                self.make_ready(follow)
+        elif self._ready:
+            self._wake()  # the stream's own window may have been what was full
+
+    def leave(self, handle: int) -> None:
+        """The follower lets go of a handle; one that is not known was ended here meanwhile."""
+        follow = self._follows.get(handle)
+        if follow is not None:
+            self.forget(follow)
+
+    def close(self) -> None:
+        """The stream is over. Idempotent."""
+        self.is_closed = True
+        for follow in list(self._follows.values()):
+            self.forget(follow)
+        for queue in (self._ready, self._paced, self._cold):
+            queue.clear()
+
+    # -- what the partitions say -------------------------------------------------------------------------------------
+
+    def make_ready(self, follow: Follow) -> None:
+        follow.state = State.READY
+        self._ready.append(follow)
+        self._wake()
+
+    def resigned(self, follow: Follow) -> None:
+        """Its leader's watchers are being called, and may not change: it is ended when the next message is made."""
+        self._resigned.append(follow)
+        self._wake()
+
+    def has_news(self, follow: Follow) -> None:
+        if not self._news:
+            self._news_due_ms = self._now_ms() + NEWS_DELAY_MS
+            self._news[follow] = None
+            self._wake()  # there is a moment now that is to be waited for
+        else:
+            self._news[follow] = None
+
+    def end(self, follow: Follow, error: HeadraceError | None, *, other_lane: bool = False) -> None:
+        """The leader follows this handle no more."""
+        if self.forget(follow):
+            self._ended.append(Ended(follow.handle, error, other_lane))
+            self._wake()
+
+    def forget(self, follow: Follow) -> bool:
+        """Without a word to the follower; True when it was there."""
+        if self._follows.get(follow.handle) is not follow:
+            return False
+        del self._follows[follow.handle]
+        was_reading = follow.state is State.READING
+        follow.state = State.ENDED
+        self._in_flight_bytes -= follow.in_flight_bytes
+        follow.in_flight.clear()
+        follow.in_flight_bytes = 0
+        follow.stash = None
+        self._news.pop(follow, None)
+        if follow.holds_read and not was_reading:
+            self._read_done(follow)  # else the read is under way, and ends by itself
+        leader = follow.leader
+        leader.unwatch_log(follow)
+        if self._registry.remove(follow):
+            leader.follower_left(self.broker_id, self._now_ms())
+        if self._ready:
+            self._wake()  # what was in flight for it is room for the others
+        return True
+
+    # -- what goes out -----------------------------------------------------------------------------------------------
+
+    def next(self) -> Outgoing | None:
+        """The next message; None: nothing now (ask again after ``wake``, or when ``due_ms`` is over)."""
+        now_ms = self._now_ms()
+        if self._resigned:
+            self._end_resigned()
+        if self._paced:
+            self._unpace(now_ms)
+        pushes: list[Push] = []
+        size = self._collect(pushes, now_ms)
+        joined, news, ended = _take(self._joined), self._due_news(now_ms), _take(self._ended)
+        items = len(joined) + len(pushes) + len(news) + len(ended)
+        if not items:
+            return None
+        return Outgoing(Response(joined, tuple(pushes), news, ended), size + ITEM_BYTES * (items + 1))
+
+    def _collect(self, pushes: list[Push], now_ms: int) -> int:
+        """Fill ``pushes`` from the ready partitions, a round of them at most; the bytes of their records."""
+        ready, size = self._ready, 0
+        for _ in range(min(len(ready), ITEMS_MAX)):
+            room = min(MESSAGE_BYTES - size, self._window_bytes - self._in_flight_bytes)
+            if room <= 0 or not ready:
+                break
+            follow = ready.popleft()
+            if follow.state is not State.READY:
+                continue  # it has ended meanwhile
+            if self.is_catch_up and not self._may_go(follow, now_ms):
+                continue
+            space = follow.window_bytes - follow.in_flight_bytes
+            if space <= 0:
+                follow.state = State.FULL
+                continue
+            if ready:
+                room = min(room, max(room // (len(ready) + 1), SHARE_BYTES_MIN))
+            found = self._read(follow, min(room, space))
+            if found is None:
+                continue
+            records = found.records
+            if size and size + len(records) > MESSAGE_BYTES + SHARE_BYTES_MIN:
+                follow.stash = found  # only a message's first batch may be larger than a message
+                ready.appendleft(follow)
+                break
+            size += len(records)
+            pushes.append(self._push(follow, found, now_ms))
+        return size
+
+    def _may_go(self, follow: Follow, now_ms: int) -> bool:
+        """Does the throttle let it? Else it waits for it."""
+        if not self._host.is_throttled(follow.leader, self.broker_id) or self._pacer.ready_in_ms(now_ms) == 0.0:
+            return True
+        follow.state = State.PACED
+        self._paced.append(follow)
+        return False
+
+    def _read(self, follow: Follow, max_bytes: int) -> Slice | None:
+        """What goes out next for it; None: it had nothing, or it has to wait, and is in another state now."""
+        found, follow.stash = follow.stash, None
+        if found is not None:
+            if follow.holds_read:
+                self._read_done(follow)
+            return found
+        try:
+            found = follow.source.read_appended(follow.position, max_bytes)
+        except HeadraceError as error:
+            self.end(follow, error)
+            return None
+        if found is None:
+            self._read_cold(follow)
+        elif found.next_offset <= follow.position:
+            follow.state = State.CALM
+            return None
+        return found
+
+    def _push(self, follow: Follow, found: Slice, now_ms: int) -> Push:
+        leader, size = follow.leader, len(found.records)
+        follow.position = found.next_offset
+        follow.in_flight.append((found.next_offset, size))
+        follow.in_flight_bytes += size
+        self._in_flight_bytes += size
+        if self.is_catch_up and self._host.is_throttled(leader, self.broker_id):
+            self._pacer.take(size, now_ms)
+        high_watermark, log_start = leader.high_watermark, leader.log_start
+        follow.told_high_watermark, follow.told_log_start = high_watermark, log_start
+        self._news.pop(follow, None)
+        push = Push(follow.handle, found.records, high_watermark, log_start)
+        if self.is_catch_up and follow.source.bytes_from(follow.position) < HAND_OVER_BYTES:
+            self.end(follow, None, other_lane=True)
+        elif follow.position >= leader.log_end:
+            follow.state = State.CALM
+        elif follow.in_flight_bytes >= follow.window_bytes:
+            follow.state = State.FULL
+        else:
+            follow.state = State.READY
+            self._ready.append(follow)
+        return push
+
+    def _due_news(self, now_ms: int) -> tuple[News, ...]:
+        if not self._news or now_ms < self._news_due_ms:
+            return ()
+        told: list[News] = []
+        for follow in list(itertools.islice(self._news, ITEMS_MAX)):
+            del self._news[follow]
+            high_watermark, log_start = follow.leader.high_watermark, follow.leader.log_start
+            if (high_watermark, log_start) != (follow.told_high_watermark, follow.told_log_start):
+                follow.told_high_watermark, follow.told_log_start = high_watermark, log_start
+                told.append(News(follow.handle, high_watermark, log_start))
+        return tuple(told)
+
+    def due_ms(self) -> int | None:
+        """When ``next`` may have something without a ``wake``; None: never."""
+        due_ms = self._news_due_ms if self._news else None
+        if self._paced:
+            now_ms = self._now_ms()
+            wait_ms = self._pacer.ready_in_ms(now_ms)
+            if wait_ms is None or wait_ms > PACED_LOOK_MS:
+                wait_ms = PACED_LOOK_MS  # the rate may be raised, or the throttle lifted, meanwhile
+            paced_ms = now_ms + math.ceil(wait_ms)
+            due_ms = paced_ms if due_ms is None else min(due_ms, paced_ms)
+        return due_ms
+
+    @property
+    def unsent(self) -> int:
+        """Answers that wait to be sent: above some number, no more should be asked for."""
+        return len(self._joined) + len(self._ended)
+
+    @property
+    def in_flight_bytes(self) -> int:
+        """Records that were pushed and not acknowledged."""
+        return self._in_flight_bytes
+
+    def follows(self) -> list[Follow]:
+        return list(self._follows.values())
+
+    # -- reads from the disk -----------------------------------------------------------------------------------------
+
+    def take_cold_reads(self) -> list[ColdRead]:
+        """What the shell is to read on threads now; each ends with ``was_read``."""
+        wanted, self._wants_cold = self._wants_cold, []
+        return wanted
+
+    def was_read(self, read: ColdRead, outcome: Slice | HeadraceError) -> None:
+        """Its outcome. A handle that has ended meanwhile hears nothing of it."""
+        follow = read.follow
+        if follow.state is not State.READING:
+            self._read_done(follow)
+        elif isinstance(outcome, HeadraceError):
+            self._read_done(follow)
+            self.end(follow, outcome)
+        else:
+            if outcome.next_offset > follow.position:
+                follow.stash = outcome
+            else:
+                self._read_done(follow)
+            follow.state = State.READY
+            self._ready.appendleft(follow)
+            self._wake()
+
+    def _read_cold(self, follow: Follow) -> None:
+        if not self.is_catch_up and follow.source.bytes_from(follow.position) > CATCH_UP_BYTES:
+            self.end(follow, None, other_lane=True)  # it has fallen behind what is in memory
+            return
+        follow.state = State.READING
+        if self._reading < COLD_READS_MAX:
+            self._ask_cold(follow)
+        else:
+            self._cold.append(follow)
+
+    def _ask_cold(self, follow: Follow) -> None:
+        follow.holds_read = True
+        self._reading += 1
+        max_bytes = min(MESSAGE_BYTES, follow.window_bytes)
+        self._wants_cold.append(ColdRead(follow, follow.source, follow.position, max_bytes))
+        self._wake()
+
+    def _read_done(self, follow: Follow) -> None:
+        """What it held of the reads that may be under way, another one may have."""
+        follow.holds_read = False
+        self._reading -= 1
+        while self._cold and self._reading < COLD_READS_MAX:
+            waiting = self._cold.popleft()
+            if waiting.state is State.READING:
+                self._ask_cold(waiting)
+
+    # -- the rest ----------------------------------------------------------------------------------------------------
+
+    def _belongs_elsewhere(self, source: LedPartition, log_end: int) -> bool:
+        behind = source.bytes_from(log_end)
+        return behind < HAND_OVER_BYTES if self.is_catch_up else behind > CATCH_UP_BYTES
+
+    def _end_resigned(self) -> None:
+        resigned, self._resigned = self._resigned, []
+        for follow in resigned:
+            try:
+                follow.leader.check_serving()
+            except HeadraceError as error:
+                self.end(follow, error)
+
+    def _unpace(self, now_ms: int) -> None:
+        """All of them look again: the throttle may have been lifted for some."""
+        for _ in range(len(self._paced)):
+            follow = self._paced.popleft()
+            if follow.state is State.PACED and self._may_go(follow, now_ms):
+                follow.state = State.READY
+                self._ready.append(follow)
+
+
+def _take(queue: deque[T]) -> tuple[T, ...]:
+    return tuple([queue.popleft() for _ in range(min(len(queue), ITEMS_MAX))])
+
+
+def _check(join: Join) -> None:
+    if not 0 <= join.log_start <= join.log_end or not 0 <= join.settled_end <= join.log_end or join.window_bytes <= 0:
+        raise InvalidRequestError(
+            f"a join of partition {join.partition} of topic {join.topic_id.hex()[:32]} with log start "
+            f"{join.log_start}, log end {join.log_end}, settled end {join.settled_end} and window {join.window_bytes} "
+            "means nothing"
+        )
