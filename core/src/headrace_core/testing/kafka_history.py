@@ -1,0 +1,310 @@
+"""What producers were told and consumers saw of a log, judged: the anomalies of Jepsen's Kafka workload.
+
+Every record has a mark of its own, ``Mark(producer, sequence)``. While a test runs it tells the history what was sent,
+what came of it, and what was polled; at the end, what the log holds. ``anomalies`` then finds
+
+    lost                  acknowledged, or read by somebody, and the log (or who read beyond it) does not have it
+    unseen                acknowledged, and nobody has read that far
+    duplicate             at two offsets
+    phantom               seen, and nobody sent it, or it was refused for certain
+    misplaced             seen in a partition that it was not sent to
+    inconsistent-offset   two records at one offset, or a record elsewhere than its acknowledgement said
+    skip                  a consumer went past a record that is there
+    nonmonotonic-poll     a consumer went back (without a seek)
+    nonmonotonic-send     a producer's later record was acknowledged below an earlier one
+    reorder               a producer's records stand in the log in another order than it sent them (see below)
+    gap                   an offset without a record in the log
+
+A time-out is no refusal: of what is *unknown* nobody knows whether it happened; it is in the log once, or not at all.
+It takes part in no judgement but duplicate, phantom, misplaced, skip and reorder; and once it was read, it must stay.
+
+Order: an idempotent producer's records stand in the order of their sequences. One without idempotence may be reordered
+by a retry, and repeated; ``History(idempotent=False)`` judges neither.
+
+A log from which a leader that was elected uncleanly has cut, or one with acks below "all", loses by design:
+``may_lose`` says which marks, and everything else is still judged.
+
+Pure: no threads, no clock. Whoever feeds it from several threads locks.
+"""
+
+from __future__ import annotations
+
+import enum
+import itertools
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+
+class Mark(NamedTuple):
+    """Of one record. A producer that starts anew has another name."""
+
+    producer: str
+    sequence: int
+
+    def __str__(self) -> str:
+        return f"{self.producer}:{self.sequence}"
+
+
+class Kind(enum.Enum):
+    """What is wrong."""
+
+    LOST = "lost"
+    UNSEEN = "unseen"
+    DUPLICATE = "duplicate"
+    PHANTOM = "phantom"
+    MISPLACED = "misplaced"
+    INCONSISTENT_OFFSET = "inconsistent-offset"
+    SKIP = "skip"
+    NONMONOTONIC_POLL = "nonmonotonic-poll"
+    NONMONOTONIC_SEND = "nonmonotonic-send"
+    REORDER = "reorder"
+    GAP = "gap"
+
+
+class Anomaly(NamedTuple):
+    """One finding; ``text`` has everything that is known of it."""
+
+    kind: Kind
+    partition: int
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.kind.value} in partition {self.partition}: {self.text}"
+
+
+class Seen(NamedTuple):
+    """A record as a consumer, or the end of the test, found it."""
+
+    offset: int
+    mark: Mark
+
+
+class _Fate(enum.Enum):
+    UNKNOWN = "unknown"
+    ACKNOWLEDGED = "acknowledged"
+    REFUSED = "refused"
+
+
+@dataclass(slots=True)
+class _Sent:
+    partition: int
+    fate: _Fate = _Fate.UNKNOWN
+    #: Where the acknowledgement said it is; -1: it did not say (acks=0).
+    offset: int = -1
+
+
+@dataclass(slots=True)
+class _Reader:
+    """One consumer's way through one partition, in stretches that a seek ends."""
+
+    stretches: list[list[Seen]] = field(default_factory=list)
+
+
+class History:
+    """See the module."""
+
+    def __init__(self, *, idempotent: bool = True) -> None:
+        self._idempotent = idempotent
+        self._sent: dict[Mark, _Sent] = {}
+        self._readers: dict[tuple[str, int], _Reader] = defaultdict(_Reader)
+        self._logs: dict[int, tuple[list[Seen], int, int]] = {}
+        #: Acknowledgements that came after the fate was settled already.
+        self._contradictions: list[Anomaly] = []
+
+    # -- while it happens
+
+    def sent(self, mark: Mark, partition: int) -> None:
+        """A producer hands the record over. Until it is told otherwise, what came of it is unknown."""
+        if mark in self._sent:
+            raise ValueError(f"{mark} is sent twice")
+        self._sent[mark] = _Sent(partition)
+
+    def acknowledged(self, mark: Mark, offset: int = -1) -> None:
+        """The producer was told that it is in the log, at ``offset`` (-1: no offset was told)."""
+        self._settle(mark, _Fate.ACKNOWLEDGED)
+        self._sent[mark].offset = offset
+
+    def refused(self, mark: Mark) -> None:
+        """The producer was told that it is not in the log and never will be."""
+        self._settle(mark, _Fate.REFUSED)
+
+    def _settle(self, mark: Mark, fate: _Fate) -> None:
+        sent = self._sent[mark]
+        if sent.fate is not _Fate.UNKNOWN:
+            raise ValueError(f"{mark} was {sent.fate.value}, and now {fate.value}: answered twice")
+        sent.fate = fate
+
+    def positioned(self, consumer: str, partition: int) -> None:
+        """A consumer begins, or seeks: what it polls next need not go on where it was."""
+        self._readers[consumer, partition].stretches.append([])
+
+    def polled(self, consumer: str, partition: int, records: Iterable[Seen]) -> None:
+        """What a poll returned of a partition, in its order."""
+        reader = self._readers[consumer, partition]
+        if not reader.stretches:
+            reader.stretches.append([])
+        reader.stretches[-1].extend(records)
+
+    def log(self, partition: int, records: Sequence[Seen], *, log_start: int = 0, end: int | None = None) -> None:
+        """What the log holds when all is over, read from ``log_start`` to ``end`` (by default: to the last record)."""
+        self._logs[partition] = list(records), log_start, end if end is not None else _end(records, log_start)
+
+    @property
+    def count_acknowledged(self) -> int:
+        return sum(sent.fate is _Fate.ACKNOWLEDGED for sent in self._sent.values())
+
+    @property
+    def count_unknown(self) -> int:
+        return sum(sent.fate is _Fate.UNKNOWN for sent in self._sent.values())
+
+    @property
+    def count_refused(self) -> int:
+        return sum(sent.fate is _Fate.REFUSED for sent in self._sent.values())
+
+    @property
+    def count_polled(self) -> int:
+        return sum(len(stretch) for reader in self._readers.values() for stretch in reader.stretches)
+
+    # -- judgement
+
+    def anomalies(self, *, may_lose: Callable[[Mark], bool] = lambda mark: False) -> list[Anomaly]:
+        """Everything that is wrong; empty: nothing is. ``may_lose``: the marks that may be missing though they were
+        acknowledged."""
+        everybody: dict[int, list[tuple[str, Sequence[Seen]]]] = defaultdict(list)
+        for (consumer, partition), reader in self._readers.items():
+            everybody[partition] += [(consumer, stretch) for stretch in reader.stretches]
+        for partition, (records, _, _) in self._logs.items():
+            everybody[partition].append(("the log", records))
+        found: list[Anomaly] = []
+        places: dict[Mark, dict[int, set[int]]] = defaultdict(lambda: defaultdict(set))
+        at: dict[int, dict[int, set[Mark]]] = defaultdict(lambda: defaultdict(set))
+        for partition, views in everybody.items():
+            for _, records in views:
+                for offset, mark in records:
+                    places[mark][partition].add(offset)
+                    at[partition][offset].add(mark)
+        for mark, sent in self._sent.items():
+            if sent.fate is _Fate.ACKNOWLEDGED and sent.offset >= 0:
+                at[sent.partition][sent.offset].add(mark)
+        found += self._of_marks(places)
+        found += self._of_offsets(at)
+        found += self._lost(places, everybody, may_lose)
+        for partition, views in everybody.items():
+            for who, records in views:
+                found += self._of_order(who, partition, records)
+        found += self._skips(at)
+        found += self._gaps()
+        found += self._sends()
+        return found
+
+    def _of_marks(self, places: dict[Mark, dict[int, set[int]]]) -> Iterable[Anomaly]:
+        for mark, where in places.items():
+            sent = self._sent.get(mark)
+            for partition, offsets in where.items():
+                if sent is None:
+                    yield Anomaly(Kind.PHANTOM, partition, f"{mark} is at {_listed(offsets)}, and nobody sent it")
+                elif sent.fate is _Fate.REFUSED:
+                    yield Anomaly(Kind.PHANTOM, partition, f"{mark} was refused, and is at {_listed(offsets)}")
+                elif sent.partition != partition:
+                    text = f"{mark} was sent to partition {sent.partition}, and is at {_listed(offsets)}"
+                    yield Anomaly(Kind.MISPLACED, partition, text)
+                if len(offsets) > 1 and self._idempotent:
+                    yield Anomaly(Kind.DUPLICATE, partition, f"{mark} is at {_listed(offsets)}")
+
+    def _of_offsets(self, at: dict[int, dict[int, set[Mark]]]) -> Iterable[Anomaly]:
+        for partition, marks_at in at.items():
+            for offset, marks in marks_at.items():
+                if len(marks) > 1:
+                    text = f"offset {offset} is that of {', '.join(map(str, sorted(marks)))}"
+                    yield Anomaly(Kind.INCONSISTENT_OFFSET, partition, text)
+
+    def _lost(
+        self,
+        places: dict[Mark, dict[int, set[int]]],
+        everybody: dict[int, list[tuple[str, Sequence[Seen]]]],
+        may_lose: Callable[[Mark], bool],
+    ) -> Iterable[Anomaly]:
+        seen_to = {
+            partition: max((records[-1].offset for _, records in views if records), default=-1)
+            for partition, views in everybody.items()
+        }
+        in_log = {partition: {seen.mark for seen in records} for partition, (records, _, _) in self._logs.items()}
+        for mark, sent in self._sent.items():
+            if may_lose(mark):
+                continue
+            seen = places.get(mark, {}).get(sent.partition, set())
+            is_acknowledged = sent.fate is _Fate.ACKNOWLEDGED
+            if (marks := in_log.get(sent.partition)) is not None:
+                log_start = self._logs[sent.partition][1]
+                was_deleted = 0 <= max([sent.offset, *seen]) < log_start
+                if mark not in marks and not was_deleted and (is_acknowledged or seen):
+                    what = f"acknowledged at {sent.offset}" if is_acknowledged else f"read at {_listed(seen)}"
+                    yield Anomaly(Kind.LOST, sent.partition, f"{mark}, {what}, is not in the log")
+            elif is_acknowledged and not seen:
+                if sent.offset < seen_to.get(sent.partition, -1):
+                    text = f"{mark}, acknowledged at {sent.offset}, was never seen, and what lies behind it was"
+                    yield Anomaly(Kind.LOST, sent.partition, text)
+                else:
+                    text = f"nobody read up to {mark}, acknowledged at {sent.offset}"
+                    yield Anomaly(Kind.UNSEEN, sent.partition, text)
+
+    def _of_order(self, who: str, partition: int, records: Sequence[Seen]) -> Iterable[Anomaly]:
+        last_of: dict[str, Seen] = {}
+        before: Seen | None = None
+        for seen in records:
+            if before is not None and seen.offset <= before.offset:
+                text = f"{who} read {seen.mark} at {seen.offset} after {before.mark} at {before.offset}"
+                yield Anomaly(Kind.NONMONOTONIC_POLL, partition, text)
+            earlier = last_of.get(seen.mark.producer)
+            if self._idempotent and earlier is not None and seen.mark.sequence < earlier.mark.sequence:
+                text = f"{who} found {seen.mark} at {seen.offset}, behind {earlier.mark} at {earlier.offset}"
+                yield Anomaly(Kind.REORDER, partition, text)
+            before = last_of[seen.mark.producer] = seen
+
+    def _skips(self, at: dict[int, dict[int, set[Mark]]]) -> Iterable[Anomaly]:
+        for (consumer, partition), reader in self._readers.items():
+            known = at[partition]
+            for stretch in reader.stretches:
+                for before, after in itertools.pairwise(stretch):
+                    passed = [offset for offset in range(before.offset + 1, after.offset) if offset in known]
+                    if passed:
+                        text = (
+                            f"{consumer} went from {before.offset} to {after.offset}, past "
+                            f"{', '.join(map(str, sorted(known[passed[0]])))} at {passed[0]}"
+                        )
+                        yield Anomaly(Kind.SKIP, partition, text)
+
+    def _gaps(self) -> Iterable[Anomaly]:
+        for partition, (records, log_start, end) in self._logs.items():
+            expected = log_start
+            for seen in records:
+                if seen.offset > expected:
+                    text = f"nothing is at {expected} to {seen.offset - 1}, before {seen.mark}"
+                    yield Anomaly(Kind.GAP, partition, text)
+                expected = max(expected, seen.offset + 1)
+            if expected < end:
+                yield Anomaly(Kind.GAP, partition, f"nothing is at {expected} to {end - 1}, where the log ends")
+
+    def _sends(self) -> Iterable[Anomaly]:
+        if not self._idempotent:
+            return
+        last: dict[tuple[str, int], tuple[Mark, int]] = {}
+        for mark in sorted(self._sent):
+            sent = self._sent[mark]
+            if sent.fate is not _Fate.ACKNOWLEDGED or sent.offset < 0:
+                continue
+            earlier = last.get((mark.producer, sent.partition))
+            if earlier is not None and sent.offset <= earlier[1]:
+                text = f"{mark} was acknowledged at {sent.offset}, after {earlier[0]} at {earlier[1]}"
+                yield Anomaly(Kind.NONMONOTONIC_SEND, sent.partition, text)
+            last[mark.producer, sent.partition] = mark, sent.offset
+
+
+def _end(records: Sequence[Seen], log_start: int) -> int:
+    return max((seen.offset + 1 for seen in records), default=log_start)
+
+
+def _listed(offsets: Iterable[int]) -> str:
+    return " and ".join(map(str, sorted(offsets)))

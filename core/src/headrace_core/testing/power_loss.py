@@ -1,0 +1,476 @@
+"""Power loss for real processes: what was written and not forced can be taken away after a kill.
+
+A process that is killed loses nothing that it wrote: the page cache stays. To find out what a *machine* that lost power
+would have found, a node runs on ``PowerLossFileSystem``. It is the real file system, plus a journal of how to undo each
+change that no sync has made durable yet. After ``kill -9`` the test calls ``lose_power`` on the journal, and what the
+next life finds is what a disk might hold: all changes of that kind are gone, or the first few arrived, or some blocks
+did (``Loss``). Without that call the same kill is a mere kill.
+
+    change                          durable after                       undone by
+    bytes written, file cut         sync of the file (fdatasync)        the old bytes, the old size
+    file or directory made          sync of the directory it is in      its removal, with all that is in it
+    file or directory renamed       sync of the directory it is in      its old name, and what had the new one
+    file or directory removed       at once                             -
+
+A journal entry is written before its change, so a kill between the two undoes what did not happen, which does nothing.
+A sync that is done and not yet noted counts as not done; nobody was told of it. Changes that a former life left behind
+without a sync are still undone after a later one: a restart makes nothing durable.
+
+``Dials`` is a file that a test writes while the node runs: how long a sync takes, how it fails.
+
+It knows no asyncio and no process; ``tests/system`` starts nodes on it.
+"""
+
+from __future__ import annotations
+
+import bisect
+import contextlib
+import json
+import os
+import pickle
+import random
+import shutil
+import struct
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple, cast
+
+from ..log.files import Buffer, File, RealFile, RealFileSystem
+from .memory_disk import BLOCK_BYTES, Loss
+
+__all__ = ["Dials", "Loss", "PowerLossFileSystem", "lose_power"]
+
+_LENGTH = struct.Struct("<I")
+_JOURNAL = "undo.journal"
+_DIALS = "dials.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Dials:
+    """What a disk does beside working. ``sync_errno``: every sync fails with it (0: none does)."""
+
+    sync_delay_ms: float = 0.0
+    sync_errno: int = 0
+
+    def write(self, directory: Path) -> None:
+        """Sets them for the node whose journal is in ``directory``, from its next sync on."""
+        temporary = directory / f"{_DIALS}.tmp"
+        temporary.write_text(json.dumps({"sync_delay_ms": self.sync_delay_ms, "sync_errno": self.sync_errno}))
+        temporary.replace(directory / _DIALS)
+
+
+# ---------------------------------------------------------------------------------------------- the journal
+
+
+class _Seen(NamedTuple):
+    """A file gets a number; later entries name it by that."""
+
+    file: int
+    path: str
+
+
+class _Write(NamedTuple):
+    """``size`` bytes go to ``position`` of a file that is ``old_size`` long; ``old``: what they replace."""
+
+    file: int
+    position: int
+    size: int
+    old_size: int
+    old: bytes
+
+
+class _Cut(NamedTuple):
+    """A file of ``old_size`` is cut, or filled up, to ``size``; ``old``: what is cut off."""
+
+    file: int
+    size: int
+    old_size: int
+    old: bytes
+
+
+class _Synced(NamedTuple):
+    """Of these files everything below entry ``before`` is durable."""
+
+    files: tuple[int, ...]
+    before: int
+
+
+class _Made(NamedTuple):
+    path: str
+
+
+class _Renamed(NamedTuple):
+    """``replaced``: the bytes of the file that had the new name."""
+
+    old: str
+    new: str
+    replaced: bytes | None
+
+
+class _Removed(NamedTuple):
+    path: str
+
+
+class _NamesSynced(NamedTuple):
+    """These entries (``_Made`` and ``_Renamed``) are durable."""
+
+    entries: tuple[int, ...]
+
+
+_Entry = _Seen | _Write | _Cut | _Synced | _Made | _Renamed | _Removed | _NamesSynced
+
+
+def _read_journal(path: Path) -> Iterator[_Entry]:
+    """Its whole entries; of one that was being written when the process was killed the change did not come."""
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        return
+    at = 0
+    while at + _LENGTH.size <= len(data):
+        (size,) = _LENGTH.unpack_from(data, at)
+        at += _LENGTH.size
+        if at + size > len(data):
+            return
+        yield cast("_Entry", pickle.loads(data[at : at + size]))
+        at += size
+
+
+def _under(path: str, old: str, new: str) -> str:
+    """Where ``path`` is after ``old`` became ``new``."""
+    if path == old:
+        return new
+    return new + path[len(old) :] if path.startswith(old + "/") else path
+
+
+@dataclass(slots=True)
+class _FileState:
+    number: int
+    path: str
+    #: Of the changes since the last sync.
+    unsynced: list[int] = field(default_factory=list)
+
+
+class _Pending:
+    """What no sync has made durable: kept while a process lives, and found again in a journal."""
+
+    def __init__(self) -> None:
+        self.files: dict[int, _FileState] = {}
+        #: Entry -> the directory whose sync makes it durable, under its name of now.
+        self.names: dict[int, str] = {}
+        self.next_entry = 0
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.names and not any(state.unsynced for state in self.files.values())
+
+    def apply(self, entry: _Entry) -> None:
+        number, self.next_entry = self.next_entry, self.next_entry + 1
+        match entry:
+            case _Seen(file, path):
+                self.files[file] = _FileState(file, path)
+            case _Write(file=file) | _Cut(file=file):
+                if (known := self.files.get(file)) is not None:  # else it was removed, and who has it open goes on
+                    known.unsynced.append(number)
+            case _Synced(files, before):
+                for file in files:
+                    if (state := self.files.get(file)) is not None:
+                        state.unsynced = [each for each in state.unsynced if each >= before]
+            case _Made(path):
+                self.names[number] = os.path.dirname(path)
+            case _Renamed(old, new):
+                self._forget(new)
+                for state in self.files.values():
+                    state.path = _under(state.path, old, new)
+                self.names = {each: _under(directory, old, new) for each, directory in self.names.items()}
+                self.names[number] = os.path.dirname(new)
+            case _Removed(path):
+                self._forget(path)
+            case _NamesSynced(entries):
+                for each in entries:
+                    self.names.pop(each, None)
+
+    def _forget(self, path: str) -> None:
+        for number in [number for number, state in self.files.items() if state.path == path]:
+            del self.files[number]
+
+
+# ---------------------------------------------------------------------------------------------- the file system
+
+
+class _JournaledFile(RealFile):
+    """A real file whose changes can be undone until it is synced."""
+
+    __slots__ = ("_disk", "number")
+
+    def __init__(self, path: str, fd: int, disk: PowerLossFileSystem, number: int) -> None:
+        super().__init__(path, fd)
+        self._disk = disk
+        #: In the journal.
+        self.number = number
+
+    def pwritev(self, buffers: Sequence[Buffer], position: int) -> int:
+        size = sum(len(buffer) for buffer in buffers)
+        old_size = self.size()
+        old = self.pread(min(size, old_size - position), position) if position < old_size else b""
+        self._disk._note(_Write(self.number, position, size, old_size, old))
+        return super().pwritev(buffers, position)
+
+    def truncate(self, size: int) -> None:
+        old_size = self.size()
+        old = self.pread(old_size - size, size) if size < old_size else b""
+        if size != old_size:  # else it only gives back what was reserved
+            self._disk._note(_Cut(self.number, size, old_size, old))
+        super().truncate(size)
+
+    def sync(self) -> None:
+        self._disk.sync_files([self])
+
+
+class PowerLossFileSystem(RealFileSystem):
+    """See the module. ``directory`` (outside of what it watches over) holds the journal and the dials. Thread-safe as
+    far as the real one is: a file has one writer at a time."""
+
+    __slots__ = ("_descriptor", "_dials", "_dials_at", "_dials_path", "_lock", "_next_file", "_numbers", "_pending")
+
+    def __init__(self, directory: Path) -> None:
+        directory.mkdir(parents=True, exist_ok=True)
+        self._lock = threading.Lock()
+        self._dials_path = str(directory / _DIALS)
+        self._dials, self._dials_at = Dials(), -1
+        self._pending = _Pending()
+        #: (device, inode) -> the number of a file.
+        self._numbers: dict[tuple[int, int], int] = {}
+        journal = directory / _JOURNAL
+        for entry in _read_journal(journal):  # of a former life, which nothing has forced since
+            self._pending.apply(entry)
+        for number, state in list(self._pending.files.items()):
+            with contextlib.suppress(FileNotFoundError):
+                stat = os.stat(state.path)
+                self._numbers[(stat.st_dev, stat.st_ino)] = number
+        self._next_file = 1 + max(self._pending.files, default=0)
+        self._descriptor = os.open(journal, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+
+    # -- the journal
+
+    def _note(self, entry: _Entry) -> None:
+        with self._lock:
+            self._append(entry)
+
+    def _append(self, entry: _Entry) -> int:
+        """The entry's number."""
+        number = self._pending.next_entry
+        data = pickle.dumps(entry, protocol=5)
+        os.write(self._descriptor, _LENGTH.pack(len(data)) + data)
+        self._pending.apply(entry)
+        return number
+
+    def _dial(self) -> Dials:
+        try:
+            at = os.stat(self._dials_path).st_mtime_ns
+        except FileNotFoundError:
+            return self._dials
+        if at != self._dials_at:
+            with open(self._dials_path) as file:
+                self._dials = Dials(**json.load(file))
+            self._dials_at = at
+        return self._dials
+
+    def _syncing(self, path: str) -> None:
+        dials = self._dial()
+        if dials.sync_delay_ms:
+            time.sleep(dials.sync_delay_ms / 1000)
+        if dials.sync_errno:
+            raise OSError(dials.sync_errno, os.strerror(dials.sync_errno), path)
+
+    # -- bytes
+
+    def open(self, path: str, *, write: bool = False, create: bool = False) -> RealFile:
+        with self._lock:
+            if create and not os.path.exists(path):
+                self._append(_Made(path))
+                made = True
+            else:
+                made = False
+            file = super().open(path, write=write, create=create)
+            if not (write or create):
+                return file
+            stat = os.fstat(file.fileno())
+            key = (stat.st_dev, stat.st_ino)
+            number = self._numbers.get(key)
+            if made or number is None or number not in self._pending.files:
+                number, self._next_file = self._next_file, self._next_file + 1
+                self._numbers[key] = number
+                self._append(_Seen(number, path))
+            return _JournaledFile(path, os.dup(file.fileno()), self, number)  # `file` closes its own
+
+    def sync_files(self, files: Sequence[File]) -> None:
+        if not files:
+            return
+        before = self._pending.next_entry
+        self._syncing(files[0].path)
+        if len(files) == 1:
+            RealFile.sync(cast("RealFile", files[0]))
+        else:
+            super().sync_files(files)
+        numbers = tuple(file.number for file in files if isinstance(file, _JournaledFile))
+        self._note(_Synced(numbers, before))
+
+    # -- names
+
+    def mkdir(self, path: str) -> None:
+        with self._lock:
+            if not os.path.exists(path):
+                self._append(_Made(path))
+            super().mkdir(path)
+
+    def rmdir(self, path: str) -> None:
+        super().rmdir(path)
+        self._note(_Removed(path))
+
+    def unlink(self, path: str) -> None:
+        super().unlink(path)
+        self._note(_Removed(path))
+
+    def rename(self, old: str, new: str) -> None:
+        with self._lock:
+            replaced = Path(new).read_bytes() if os.path.isfile(new) else None
+            if os.path.exists(old):  # else it fails, and changes nothing
+                self._append(_Renamed(old, new, replaced))
+            super().rename(old, new)
+
+    def sync_directory(self, path: str) -> None:
+        self.sync_directories([path])
+
+    def sync_directories(self, paths: Sequence[str]) -> None:
+        wanted = {os.path.normpath(path) for path in paths}
+        with self._lock:
+            entries = [each for each, where in self._pending.names.items() if os.path.normpath(where or ".") in wanted]
+        self._syncing(paths[0] if paths else "")
+        for path in paths:
+            super().sync_directory(path)
+        if entries:
+            self._note(_NamesSynced(tuple(entries)))
+
+
+# ---------------------------------------------------------------------------------------------- the loss
+
+
+class _Undoing:
+    """The changes of one journal that were not durable, undone from the last to the first."""
+
+    def __init__(self, entries: Sequence[_Entry], rng: random.Random, loss: Loss) -> None:
+        self._entries, self._rng, self._loss = entries, rng, loss
+        pending = _Pending()
+        for entry in entries:
+            pending.apply(entry)
+        self._unsynced = {number: set(state.unsynced) for number, state in pending.files.items()}
+        self._undone_names = set(pending.names)
+        self._renames = [at for at, entry in enumerate(entries) if isinstance(entry, _Renamed | _Removed)]
+        if loss is not Loss.ALL and self._undone_names and rng.random() < 0.5:
+            # Names arrive in their order: the first few are there.
+            kept = sorted(self._undone_names)[: rng.randrange(len(self._undone_names) + 1)]
+            self._undone_names -= set(kept)
+        self.bytes_lost = 0
+
+    def run(self) -> None:
+        paths: dict[int, str] = {entry.file: entry.path for entry in self._entries if isinstance(entry, _Seen)}
+        seen_at = {entry.file: at for at, entry in enumerate(self._entries) if isinstance(entry, _Seen)}
+        if self._loss is not Loss.ALL:
+            for file, numbers in self._unsynced.items():
+                if self._keep_some(self._now(paths[file], seen_at[file], undone=False), sorted(numbers)):
+                    self._unsynced[file] = set()
+        for number in range(len(self._entries) - 1, -1, -1):
+            entry = self._entries[number]
+            match entry:
+                case _Write(file=file) | _Cut(file=file) if number in self._unsynced.get(file, ()):
+                    # What was renamed since and has kept its new name, has kept it; the rest has its old one again.
+                    path = self._now(paths[file], seen_at[file], undone=False, until=number)
+                    self._undo_bytes(self._now(path, number), entry)
+                case _Made(path) if number in self._undone_names:
+                    self._undo_made(self._now(path, number))
+                case _Renamed(old, new, replaced) if number in self._undone_names:
+                    self._undo_rename(self._now(old, number), self._now(new, number), replaced)
+                case _:
+                    pass
+
+    def _now(self, path: str | None, since: int, *, undone: bool = True, until: int | None = None) -> str | None:
+        """Where what had this path at entry ``since`` is, after the later renames: all of them, or (``undone``) those
+        that are not undone. None: it was removed, or replaced."""
+        for at in self._renames[bisect.bisect_right(self._renames, since) :]:
+            if path is None or (until is not None and at >= until):
+                return path
+            entry = self._entries[at]
+            if isinstance(entry, _Renamed) and not (undone and at in self._undone_names):
+                path = None if path == entry.new else _under(path, entry.old, entry.new)
+            elif isinstance(entry, _Removed) and entry.path == path:
+                path = None
+        return path
+
+    def _keep_some(self, path: str | None, numbers: list[int]) -> bool:
+        """Part of what a file has not synced stays (PREFIX, BLOCKS); False when it was not only longer than before."""
+        entries = [self._entries[number] for number in numbers]
+        if path is None or not entries or not os.path.isfile(path):
+            return False
+        if not all(isinstance(each, _Write) and each.position == each.old_size for each in entries):
+            return False
+        durable = cast("_Write", entries[0]).old_size
+        size = os.path.getsize(path)
+        if size <= durable:
+            return False
+        if self._loss is Loss.PREFIX:
+            keep = self._rng.randrange(durable, size + 1)
+            os.truncate(path, keep)
+            self.bytes_lost += size - keep
+        else:
+            with open(path, "r+b") as file:
+                for start in range(durable - durable % BLOCK_BYTES, size, BLOCK_BYTES):
+                    if self._rng.random() < 0.5:
+                        first, last = max(start, durable), min(start + BLOCK_BYTES, size)
+                        file.seek(first)
+                        file.write(bytes(last - first))
+                        self.bytes_lost += last - first
+        return True
+
+    def _undo_bytes(self, path: str | None, entry: _Write | _Cut) -> None:
+        if path is None or not os.path.isfile(path):
+            return
+        with open(path, "r+b") as file:
+            self.bytes_lost += max(0, os.path.getsize(path) - entry.old_size)
+            if entry.old:
+                file.seek(entry.position if isinstance(entry, _Write) else entry.size)
+                file.write(entry.old)
+            file.truncate(entry.old_size)
+
+    def _undo_made(self, path: str | None) -> None:
+        if path is None:
+            return
+        if os.path.isdir(path):
+            shutil.rmtree(path)
+        else:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(path)
+
+    def _undo_rename(self, old: str | None, new: str | None, replaced: bytes | None) -> None:
+        if new is None or old is None or not os.path.exists(new) or os.path.exists(old):
+            return
+        os.rename(new, old)
+        if replaced is not None:
+            Path(new).write_bytes(replaced)
+
+
+def lose_power(directory: Path, *, loss: Loss = Loss.ALL, rng: random.Random | None = None) -> int:
+    """The machine of a dead process had lost power: of what its journal in ``directory`` holds, unforced, only what
+    ``loss`` says is left. Returns how many bytes of files went. The journal is empty afterwards."""
+    journal = directory / _JOURNAL
+    entries = list(_read_journal(journal))
+    lost = 0
+    if loss is not Loss.NONE:
+        undoing = _Undoing(entries, rng or random.Random(0), loss)
+        undoing.run()
+        lost = undoing.bytes_lost
+        journal.unlink(missing_ok=True)
+    return lost
