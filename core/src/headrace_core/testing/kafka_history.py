@@ -175,8 +175,8 @@ class History:
         everybody: dict[int, list[tuple[str, Sequence[Seen]]]] = defaultdict(list)
         for (consumer, partition), reader in self._readers.items():
             everybody[partition] += [(consumer, stretch) for stretch in reader.stretches]
-        for partition, (records, _, _) in self._logs.items():
-            everybody[partition].append(("the log", records))
+        for partition, (in_log, _, _) in self._logs.items():
+            everybody[partition].append(("the log", in_log))
         found: list[Anomaly] = []
         places: dict[Mark, dict[int, set[int]]] = defaultdict(lambda: defaultdict(set))
         at: dict[int, dict[int, set[Mark]]] = defaultdict(lambda: defaultdict(set))
@@ -230,7 +230,7 @@ class History:
             partition: max((records[-1].offset for _, records in views if records), default=-1)
             for partition, views in everybody.items()
         }
-        in_log = {partition: {seen.mark for seen in records} for partition, (records, _, _) in self._logs.items()}
+        in_log = {partition: {seen.mark for seen in log[0]} for partition, log in self._logs.items()}
         for mark, sent in self._sent.items():
             if may_lose(mark):
                 continue

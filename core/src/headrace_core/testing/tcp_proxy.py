@@ -302,9 +302,7 @@ class FaultyNetwork:
         found = _FAIR
         for of_source, of_target, weather in self._rules:
             if _fits(source, of_source) and _fits(target, of_target):
-                found = (
-                    weather if found is _FAIR else replace(weather, is_refused=found.is_refused or weather.is_refused)
-                )
+                found = weather
         return found
 
     def _weather_changed(self) -> None:
