@@ -154,6 +154,49 @@ class PartitionOpened(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionFollowed(Event):
+    """This broker follows the partition's leader (-1: nobody leads) under ``leader_epoch``."""
+
+    severity: ClassVar[int] = logging.DEBUG
+    partition: TopicPartition
+    leader_id: int
+    leader_epoch: int
+    log_end_offset: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaTruncated(Event):
+    """A follower's log ended at ``from_offset`` and ends at ``to_offset`` now: its leader never had what lay between."""
+
+    partition: TopicPartition
+    leader_id: int
+    leader_epoch: int
+    from_offset: int
+    to_offset: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaBeginsAnew(Event):
+    """A replica that was lost or damaged is made anew, empty, and copied from ``leader_id`` (-1: once somebody
+    leads)."""
+
+    severity: ClassVar[int] = logging.WARNING
+    partition: TopicPartition
+    leader_id: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PushRefused(Event):
+    """What a leader pushed was damaged on its way, or cannot follow the log: it is asked for anew."""
+
+    severity: ClassVar[int] = logging.WARNING
+    partition: TopicPartition
+    leader_id: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionClosed(Event):
     """This broker has let go of a partition; ``deleted`` when its topic is gone."""
 

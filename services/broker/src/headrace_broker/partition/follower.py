@@ -171,6 +171,16 @@ class PartitionFollower:
     # -- joining -----------------------------------------------------------------------------------------------------
 
     @property
+    def taken_end(self) -> int:
+        """Where the log will end when all that was taken is in it."""
+        return self._taken_end
+
+    @property
+    def taken_epoch(self) -> int:
+        """Of the last record that was taken; -1: there is none."""
+        return self._taken_epoch
+
+    @property
     def can_join(self) -> bool:
         """It wants to, and nothing is on its way to the log."""
         return self.state is FollowerState.JOINING and self.handle < 0 and self._taken_end == self.log_end
@@ -278,7 +288,8 @@ class PartitionFollower:
 
     def _what_is_wrong(self, batch: PushedBatch, end: int, epoch: int) -> str:
         """Gaps are compaction's; but nothing may come twice, and no epoch out of its order."""
-        if batch.base_offset < end:
+        # (A log that begins anew may begin in the middle of a batch, where the leader's log starts.)
+        if batch.base_offset < end and not (epoch < 0 and batch.next_offset > end):
             return f"a batch from offset {batch.base_offset}, and the log goes on at {end}"
         if batch.leader_epoch < epoch:
             return f"a batch of leader epoch {batch.leader_epoch} behind one of epoch {epoch}"
