@@ -61,7 +61,7 @@ class Headrace:
         shutil.rmtree(self.directory, ignore_errors=True)
         self.directory.mkdir(parents=True)
         started = time.monotonic()
-        self._cluster = LocalCluster(brokers=1, data=self.directory).start()
+        self._cluster = LocalCluster(brokers=1, controllers=1, data=self.directory).start()
         try:
             with Producer(bootstrap_servers=self.bootstrap, acks="1", linger_ms=0) as producer:
                 producer.send("first", b"x" * 100).result(timeout=30)

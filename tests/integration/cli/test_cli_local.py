@@ -18,6 +18,10 @@ from headrace.local import ports
 Cli = Callable[..., Any]
 
 
+#: The cheapest cluster: these tests are about processes and files, not about copies.
+SMALL = ("--brokers", "1", "--controllers", "1")
+
+
 @pytest.fixture
 def data(tmp_path: Path, bare_cli: Cli) -> Iterator[Path]:
     """A directory for a cluster, stopped at the end whatever happens."""
@@ -38,7 +42,7 @@ def _open_descriptors(pid: int) -> list[str]:
 
 def test_a_clusters_life(bare_cli: Cli, data: Path) -> None:
     (port,) = ports.pick(1)
-    up = bare_cli("up", "--data", data, "--port", str(port), "-d", "--coordinators", "1", "-o", "json")
+    up = bare_cli("up", "--data", data, *SMALL, "--port", str(port), "-d", "--coordinators", "1", "-o", "json")
     assert "the coordinator is not built yet" in up.err
     started = up.json()
     assert started["bootstrap_servers"] == f"127.0.0.1:{port}"
@@ -81,7 +85,7 @@ def test_a_clusters_life(bare_cli: Cli, data: Path) -> None:
 
 def test_overrides_of_a_running_cluster(bare_cli: Cli, data: Path) -> None:
     """Wrong ones are refused and change nothing; right ones are kept, and it is said when they take effect."""
-    bare_cli("up", "--data", data, "--port", "0", "-d")
+    bare_cli("up", "--data", data, *SMALL, "--port", "0", "-d")
     stored = (data / "cluster.json").read_text()
     wrong = bare_cli("up", "--data", data, "-d", "-c", "wrong.key=1", code=1)
     assert "unknown server configuration key 'wrong.key' [INVALID_CONFIG]" in wrong.err
@@ -105,7 +109,7 @@ def test_nodes_keep_none_of_the_callers_descriptors(program: str, bare_cli: Cli,
     with held.open("w") as file:
         os.set_inheritable(file.fileno(), True)
         done = subprocess.run(  # returns only at the end of the pipe: had a node kept it, never
-            [program, "up", "--data", str(data), "--port", "0", "-d"],
+            [program, "up", "--data", str(data), *SMALL, "--port", "0", "-d"],
             capture_output=True, timeout=60, check=True, close_fds=False,
         )  # fmt: skip
     assert done.stdout
@@ -125,7 +129,10 @@ def test_nodes_keep_none_of_the_callers_descriptors(program: str, bare_cli: Cli,
 
 def test_up_in_the_foreground_stays_until_ctrl_c_and_stops_the_cluster(program: str, bare_cli: Cli, data: Path) -> None:
     process = subprocess.Popen(
-        [program, "up", "--data", str(data), "--port", "0"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0
+        [program, "up", "--data", str(data), *SMALL, "--port", "0"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        bufsize=0,
     )
     try:
         assert process.stdout is not None
@@ -150,7 +157,7 @@ def test_up_in_the_foreground_ends_when_another_command_stops_the_cluster(
     program: str, bare_cli: Cli, data: Path
 ) -> None:
     process = subprocess.Popen(
-        [program, "up", "--data", str(data), "--port", "0", "-o", "json"],
+        [program, "up", "--data", str(data), *SMALL, "--port", "0", "-o", "json"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         bufsize=0,
@@ -168,7 +175,9 @@ def test_up_in_the_foreground_ends_when_another_command_stops_the_cluster(
 
 
 def test_several_brokers_spread_a_topics_partitions(bare_cli: Cli, data: Path) -> None:
-    started = bare_cli("up", "--data", data, "--brokers", "2", "--port", "0", "-d", "-o", "json").json()
+    started = bare_cli(
+        "up", "--data", data, "--brokers", "2", "--controllers", "1", "--port", "0", "-d", "-o", "json"
+    ).json()
     bootstrap = started["bootstrap_servers"]
     assert len(bootstrap.split(",")) == 2
     bare_cli("topics", "create", "spread", "-p", "4", bootstrap=bootstrap)
@@ -181,7 +190,7 @@ def test_several_brokers_spread_a_topics_partitions(bare_cli: Cli, data: Path) -
 
 
 def test_a_node_that_cannot_start_is_explained_by_its_own_log(bare_cli: Cli, data: Path) -> None:
-    bare_cli("up", "--data", data, "--port", "0", "-d")
+    bare_cli("up", "--data", data, *SMALL, "--port", "0", "-d")
     bare_cli("down", "--data", data)
     (data / "broker-1" / "meta.properties").write_text("scribbled over\n")
     failed = bare_cli("up", "--data", data, "-d", code=1)

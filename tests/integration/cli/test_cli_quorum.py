@@ -36,7 +36,8 @@ class Cluster:
         return self._cli(*arguments, bootstrap=self.bootstrap, code=code)
 
     def up(self, controllers: int) -> None:
-        started = self("up", "--data", self.data, "--controllers", str(controllers), "--port", "0", "-d", "-o", "json")
+        size = ("--brokers", "1", "--controllers", str(controllers))
+        started = self("up", "--data", self.data, *size, "--port", "0", "-d", "-o", "json")
         self.bootstrap = started.json()["bootstrap_servers"]
 
     def pid(self, role: str, node_id: int) -> int | None:

@@ -53,7 +53,7 @@ def _alive(pid: int) -> bool:
 
 
 def test_a_cluster_lasts_as_long_as_its_block_and_leaves_nothing() -> None:
-    with LocalCluster() as cluster:
+    with LocalCluster(brokers=1, controllers=1) as cluster:
         directory = cluster.directory
         pids = [row["pid"] for row in cluster.ps()]
         _send(cluster, [b"hello"])
@@ -94,7 +94,7 @@ def test_a_paused_broker_answers_again_when_it_is_resumed(headrace_cluster: Loca
 
 
 def test_data_given_is_kept_and_found_again(tmp_path: Path) -> None:
-    with LocalCluster(data=tmp_path / "kept", config={"log_flush": "os"}) as cluster:
+    with LocalCluster(brokers=1, controllers=1, data=tmp_path / "kept", config={"log_flush": "os"}) as cluster:
         _send(cluster, [b"kept"])
         first = cluster.bootstrap_servers
         with pytest.raises(IllegalStateError, match="running already"):
@@ -116,7 +116,7 @@ def test_a_cluster_within_this_process(tmp_path: Path) -> None:
     """Up at once; kept data is found again by a cluster of either kind; a node that was cut short starts again."""
     values = [b"%d" % number for number in range(100)]
     threads = threading.active_count()
-    with LocalCluster(mode="inprocess", data=tmp_path / "kept") as cluster:
+    with LocalCluster(brokers=1, controllers=1, mode="inprocess", data=tmp_path / "kept") as cluster:
         assert [row["pid"] for row in cluster.ps()] == [os.getpid()] * 2
         assert _alive_of_the_state_file(tmp_path / "kept") == []  # somebody else's `down` must not end this process
         _send(cluster, values)
@@ -139,7 +139,7 @@ def _alive_of_the_state_file(directory: Path) -> list[str]:
 @pytest.mark.parametrize("mode", ["process", "inprocess"])
 def test_a_quorum_goes_on_without_one_of_three(mode: Literal["process", "inprocess"]) -> None:
     with (
-        LocalCluster(controllers=3, mode=mode) as cluster,
+        LocalCluster(brokers=1, controllers=3, mode=mode) as cluster,
         Admin(bootstrap_servers=cluster.bootstrap_servers) as admin,
     ):
         admin.create_topics([NewTopic("before", partitions=1)])
@@ -159,7 +159,7 @@ def test_a_quorum_goes_on_without_one_of_three(mode: Literal["process", "inproce
 
 
 def test_a_node_within_this_process_that_cannot_start_is_explained(tmp_path: Path) -> None:
-    with LocalCluster(mode="inprocess", data=tmp_path / "kept"):
+    with LocalCluster(brokers=1, controllers=1, mode="inprocess", data=tmp_path / "kept"):
         pass
     (tmp_path / "kept" / "broker-1" / "meta.properties").write_text("scribbled over\n")
     with pytest.raises(ClusterStartError, match=r"meta\.properties"):
@@ -170,7 +170,7 @@ def test_a_node_within_this_process_that_cannot_start_is_explained(tmp_path: Pat
 _OWNER = """
 import sys, time
 from headrace import LocalCluster
-cluster = LocalCluster().start()
+cluster = LocalCluster(brokers=1, controllers=1).start()
 print(cluster.directory, *[row["pid"] for row in cluster.ps()], flush=True)
 {ending}
 """

@@ -18,6 +18,9 @@ import pytest
 
 Cli = Callable[..., Any]
 
+#: The cheapest cluster.
+SMALL = ("--brokers", "1", "--controllers", "1")
+
 
 # --- a cluster in the foreground -------------------------------------------------------------------------------------
 
@@ -62,7 +65,7 @@ class Terminal:
 def foreground(tmp_path: Path, program: str) -> Iterator[tuple[Terminal, Path]]:
     """`headrace up` without -d, when it serves."""
     directory = tmp_path / "cluster"
-    terminal = Terminal(program, "up", "--data", str(directory), "--port", "0")
+    terminal = Terminal(program, "up", "--data", str(directory), *SMALL, "--port", "0")
     try:
         terminal.wait_for(b"Ctrl-C stops the cluster.")
         yield terminal, directory
@@ -123,7 +126,7 @@ def test_bench_prints_exactly_the_fields_of_the_contract(cli: Cli, topic: str) -
 
 def test_up_ps_kill_restart_down_as_a_script_sees_them(bare_cli: Cli, tmp_path: Path) -> None:
     data = tmp_path / "cluster"
-    up = bare_cli("up", "--data", data, "-d", "--port", "0", "--coordinators", "2", "-o", "json")
+    up = bare_cli("up", "--data", data, *SMALL, "-d", "--port", "0", "--coordinators", "2", "-o", "json")
     try:
         assert up.code == 0
         assert "--coordinators 2" in up.err

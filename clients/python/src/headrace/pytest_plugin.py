@@ -5,6 +5,8 @@
 
 ``headrace``: one cluster for the whole run (one for each worker under pytest-xdist); give topics names of their own.
 ``headrace_cluster``: a cluster for one test alone, to kill and restart nodes of.
+Both have one broker and one controller, which start in no time; where copies and elections are the point, say
+``with LocalCluster() as cluster`` (three and three).
 
 They run with the defaults of production, retention included: a topic whose records bear times of long ago wants
 ``retention.ms=-1``, or they are deleted by the check that happens to come by (half a minute after the start, then every
@@ -27,14 +29,14 @@ def headrace() -> Iterator[LocalCluster]:
     """A running LocalCluster (one broker, one controller), shared by all tests of this process."""
     from .local import LocalCluster
 
-    with LocalCluster() as cluster:
+    with LocalCluster(brokers=1, controllers=1) as cluster:
         yield cluster
 
 
 @pytest.fixture
 def headrace_cluster() -> Iterator[LocalCluster]:
-    """A running LocalCluster of the test's own."""
+    """A running LocalCluster of the test's own (one broker, one controller)."""
     from .local import LocalCluster
 
-    with LocalCluster() as cluster:
+    with LocalCluster(brokers=1, controllers=1) as cluster:
         yield cluster

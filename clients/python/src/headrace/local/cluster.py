@@ -1,6 +1,6 @@
 """LocalCluster: a Headrace cluster for as long as a ``with`` block lasts.
 
-    with LocalCluster(brokers=1) as cluster:
+    with LocalCluster() as cluster:
         producer = Producer(bootstrap_servers=cluster.bootstrap_servers)
 
 The nodes are the production ones, each a process of its own (or all in this one), on loopback, on free ports. Without
@@ -40,6 +40,9 @@ def config_text(config: Mapping[str, Any] | None) -> dict[str, str]:
 class LocalCluster:
     """A cluster of real processes; start it with ``with`` or ``start()``, and it serves when that returns.
 
+    ``brokers``, ``controllers``: None: as many as ``data`` has already, else three of each, and a topic has three
+    replicas of which two must have a record before acks=all is answered. One of each is the cheapest cluster there is.
+
     ``data``: where it lives; kept afterwards, and found again by the next cluster there (same topology, same ports).
     None: a temporary directory, deleted at the end. ``port``: of the first broker (None: any free one).
     ``config``: keys laid over every node's configuration, dotted or snake_case. ``coordinators`` are accepted, but none
@@ -54,8 +57,8 @@ class LocalCluster:
 
     def __init__(
         self,
-        brokers: int = 1,
-        controllers: int = 1,
+        brokers: int | None = None,
+        controllers: int | None = None,
         coordinators: int = 0,
         mode: Literal["process", "inprocess"] = "process",
         data: str | os.PathLike[str] | None = None,
@@ -72,7 +75,6 @@ class LocalCluster:
         if coordinators:
             logger.warning("coordinators=%d: the coordinator is not built yet, none is started", coordinators)
         self._topology = Topology(
-            # An existing directory is compared with what was asked for, so the defaults of this class count as asked.
             brokers=brokers,
             controllers=controllers,
             port=port,

@@ -29,6 +29,9 @@ from .processes import spawn
 from .state import ROLES, ClusterState, Life, Node, StateFile
 
 HOST = "127.0.0.1"
+#: What a new cluster has when nobody says how much.
+DEFAULT_BROKERS = 1
+DEFAULT_CONTROLLERS = 1
 _PORT_TRIES = 6
 _LOG_LINES_QUOTED = 25
 
@@ -184,7 +187,7 @@ class ClusterDirectory:
         raise AssertionError("unreachable")  # pragma: no cover
 
     def _laid_out(self, wanted: Topology) -> ClusterState:
-        brokers, controllers = wanted.brokers or 1, wanted.controllers or 1
+        brokers, controllers = wanted.brokers or DEFAULT_BROKERS, wanted.controllers or DEFAULT_CONTROLLERS
         if wanted.port:
             if not ports.is_free(wanted.port):
                 raise ClusterStartError(

@@ -7,6 +7,9 @@ from pathlib import Path
 
 from .state import ClusterState, Node
 
+#: default.replication.factor where there are enough brokers.
+FACTOR_MAX = 1
+
 _MODULES = {"controller": "headrace_controller", "broker": "headrace_broker"}
 
 
@@ -23,6 +26,14 @@ def command(directory: Path, node: Node) -> list[str]:
     return [sys.executable, "-P", "-m", _MODULES[node.role], "--config", str(config_path(directory, node))]
 
 
+def copies(brokers: int) -> dict[str, str]:
+    """How many replicas a topic has, and how many of them must have a record before acks=all is answered: three and
+    two where there are so many brokers, so that one of them may fail without anybody noticing."""
+    factor = min(FACTOR_MAX, brokers)
+    keys = {"default.replication.factor": str(factor)}
+    return keys | {"min.insync.replicas": "2"} if factor == 3 else keys
+
+
 def properties(state: ClusterState, node: Node) -> dict[str, str]:
     """The node's configuration, Kafka's keys; what the user overrides comes last."""
     values = {
@@ -31,8 +42,7 @@ def properties(state: ClusterState, node: Node) -> dict[str, str]:
         "listeners": f"client://{node.host}:{node.port},internal://{node.host}:{node.internal_port}",
         "log.dirs": ",".join(node.data_dirs),
         "controller.quorum.bootstrap.servers": ",".join(each.internal_address for each in state.of_role("controller")),
-        "default.replication.factor": "1",  # min(3, brokers) once replication is built
-    }
+    } | copies(len(state.of_role("broker")))
     return values | state.config
 
 
