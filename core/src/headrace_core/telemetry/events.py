@@ -197,6 +197,25 @@ class PushRefused(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class IsrShrunk(Event):
+    """The controllers have taken replicas out of a partition's in-sync set, as its leader here asked."""
+
+    severity: ClassVar[int] = logging.WARNING
+    partition: TopicPartition
+    removed: tuple[int, ...]
+    isr: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IsrExpanded(Event):
+    """Replicas have caught up, and the controllers hold them for in sync, as their leader here asked."""
+
+    partition: TopicPartition
+    added: tuple[int, ...]
+    isr: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionClosed(Event):
     """This broker has let go of a partition; ``deleted`` when its topic is gone."""
 
