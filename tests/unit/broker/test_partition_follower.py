@@ -1,0 +1,323 @@
+"""A follower's states, and where logs part (partition/follower.py, partition/matching.py)."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import pytest
+
+from headrace_broker.partition import FollowerState, PartitionFollower, match
+from headrace_broker.partition.follower import Drop, Follow, OtherLane, Refuse, Restart, Stale, Take, Truncate, Wait
+from headrace_broker.partition.matching import MATCHES, OUT_OF_RANGE, EndOf, Match, cut_for
+from headrace_broker.partition.messages import Divergence, Ended, Joined, News, Push
+from headrace_core.errors import CorruptMessageError, FencedLeaderEpochError, StorageError
+from headrace_core.log.epochs import EpochStart, LeaderEpochs
+from headrace_core.testing.crashing_fs import CrashingFileSystem
+from headrace_core.types import TopicPartition
+
+PARTITION = TopicPartition("orders", 3)
+
+
+class Batch(NamedTuple):
+    base_offset: int
+    next_offset: int
+    leader_epoch: int
+
+
+def epochs(*starts: tuple[int, int]) -> LeaderEpochs:
+    """(epoch, start offset)s of a log."""
+    fs = CrashingFileSystem()
+    fs.mkdir("/log")
+    found = LeaderEpochs(fs, "/log")
+    found.replace(EpochStart(*start) for start in starts)
+    return found
+
+
+def end_of(log_end: int, *starts: tuple[int, int]) -> EndOf:
+    known = epochs(*starts)
+    return lambda epoch: known.end_of(epoch, log_end)
+
+
+def follower(*, end: int = 100, last_epoch: int = 4, high_watermark: int = 80, start: int = 0) -> PartitionFollower:
+    return PartitionFollower(
+        PARTITION,
+        topic_id=bytes(16),
+        leader_id=2,
+        leader_epoch=5,
+        log_start=start,
+        log_end=end,
+        settled_end=end,
+        last_epoch=last_epoch,
+        high_watermark=high_watermark,
+    )
+
+
+def following(**given: int) -> PartitionFollower:
+    it = follower(**given)
+    it.join(7, 1 << 20)
+    assert it.joined(Joined(7, high_watermark=80), end_of(it.log_end)) == Follow()
+    return it
+
+
+# -- matching ----------------------------------------------------------------------------------------------------------
+
+
+def matched(follower_end: int, follower_epoch: int, *starts: tuple[int, int], start: int = 0, end: int = 100) -> Match:
+    return match(
+        log_start=start,
+        log_end=end,
+        latest_epoch=starts[-1][0] if starts else -1,
+        end_of=end_of(end, *starts),
+        follower_end=follower_end,
+        follower_epoch=follower_epoch,
+    )
+
+
+def test_logs_match_when_the_leader_has_the_follower_s_last_epoch_at_least_as_far():
+    assert matched(100, 4, (2, 0), (4, 60)) == MATCHES
+    assert matched(70, 4, (2, 0), (4, 60)) == MATCHES
+    assert matched(60, 2, (2, 0), (4, 60)) == MATCHES
+
+
+def test_a_follower_with_more_of_an_epoch_than_the_leader_parts_where_it_ended_there():
+    """KIP-101."""
+    assert matched(75, 2, (2, 0), (4, 60)) == Match(False, Divergence(2, 60))
+    assert matched(120, 4, (2, 0), (4, 60)) == Match(False, Divergence(4, 100))
+
+
+def test_a_follower_with_an_epoch_that_the_leader_never_had_parts_at_the_largest_below_it():
+    """KIP-279: fast double failover."""
+    assert matched(70, 3, (2, 0), (4, 60)) == Match(False, Divergence(2, 60))
+    assert matched(100, 7, (2, 0), (4, 60)) == Match(False, Divergence(4, 100))
+
+
+def test_an_empty_follower_goes_on_wherever_the_leader_has_records():
+    assert matched(0, -1, (2, 0)) == MATCHES
+    assert matched(100, -1, (2, 0)) == MATCHES
+    assert matched(101, -1, (2, 0)) == OUT_OF_RANGE
+
+
+def test_a_follower_that_ends_below_the_leader_s_start_begins_anew():
+    assert matched(49, 2, (2, 50), start=50) == OUT_OF_RANGE
+    assert matched(40, -1, (2, 50), start=50) == OUT_OF_RANGE
+
+
+def test_a_follower_that_ends_at_the_leader_s_start_goes_on_from_there():
+    assert matched(50, 1, (2, 50), start=50) == MATCHES
+
+
+def test_logs_that_have_nothing_in_common_above_the_leader_s_start_do_not_match():
+    assert matched(70, 1, (2, 50), start=50) == OUT_OF_RANGE
+    assert matched(70, 3, start=50, end=50) == OUT_OF_RANGE
+
+
+def test_a_log_is_cut_where_the_epoch_ends_in_the_log_that_has_less_of_it():
+    assert cut_for(Divergence(2, 60), end_of(100, (2, 0), (3, 40)), 100) == 40
+    assert cut_for(Divergence(2, 60), end_of(100, (2, 0), (3, 80)), 100) == 60
+
+
+def test_a_log_without_the_leader_s_epoch_is_cut_where_the_largest_one_below_it_ends():
+    """KIP-279: the leader names epoch 3, the follower knows 2 and 4 only."""
+    assert cut_for(Divergence(3, 90), end_of(100, (2, 0), (4, 40)), 100) == 40
+
+
+def test_any_number_of_elections_in_between_ends_in_logs_that_match():
+    """The follower led in epochs 3 and 5, the leader in 2, 4 and 6: each round trip takes one epoch away."""
+    ours = [(1, 0), (3, 10), (5, 20)]
+    end, trips = 30, 0
+    leader = [(1, 0), (2, 5), (4, 12), (6, 40)]
+    while True:
+        found = matched(end, ours[-1][0], *leader, end=50)
+        if found.matches:
+            break
+        assert found.diverging is not None
+        cut = cut_for(found.diverging, end_of(end, *ours), end)
+        assert cut < end
+        end, trips = cut, trips + 1
+        ours = [each for each in ours if each[1] < end]
+    assert (end, ours) == (5, [(1, 0)])
+    assert trips <= 3
+
+
+# -- joining -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_join_tells_what_is_in_the_log():
+    join = follower().join(7, 1 << 20)
+    assert (join.handle, join.log_end, join.last_epoch, join.settled_end, join.leader_epoch) == (7, 100, 4, 100, 5)
+
+
+def test_the_log_is_cut_by_epoch_though_the_high_watermark_is_lower_and_the_follower_joins_again():
+    it = follower(high_watermark=20)
+    it.join(7, 1)
+    assert it.joined(Joined(7, diverging=Divergence(4, 90)), end_of(100, (2, 0), (4, 60))) == Truncate(90)
+    assert it.state is FollowerState.TRUNCATING
+    assert not it.can_join
+    it.truncated(90, 4)
+    assert it.high_watermark == 20
+    assert it.join(8, 1).log_end == 90
+
+
+def test_a_cut_below_the_high_watermark_takes_it_along():
+    it = follower(high_watermark=80)
+    it.join(7, 1)
+    it.joined(Joined(7, diverging=Divergence(2, 60)), end_of(100, (2, 0), (4, 60)))
+    it.truncated(60, 2)
+    assert (it.high_watermark, it.settled_end, it.last_epoch) == (60, 60, 2)
+
+
+def test_a_divergence_that_cuts_nothing_is_no_reason_to_cut():
+    it = follower()
+    it.join(7, 1)
+    assert isinstance(it.joined(Joined(7, diverging=Divergence(4, 100)), end_of(100, (4, 0))), Wait)
+    assert it.state is FollowerState.OUT
+
+
+def test_a_follower_out_of_range_begins_anew_at_the_leader_s_start():
+    it = follower(end=30, high_watermark=30)
+    it.join(7, 1)
+    assert it.joined(Joined(7, out_of_range=True, log_start=50), end_of(30, (4, 0))) == Restart(50)
+    it.truncated(50, -1, log_start=50)
+    assert (it.log_start, it.log_end, it.high_watermark) == (50, 50, 50)
+    assert it.join(8, 1).last_epoch == -1
+
+
+def test_a_refused_join_waits_and_is_retried_when_told():
+    it = follower()
+    it.join(7, 1)
+    error = FencedLeaderEpochError("epoch 5 is over")
+    assert it.joined(Joined(7, error=error), end_of(100)) == Wait(error)
+    assert it.error is error
+    assert not it.can_join
+    it.retry()
+    assert it.can_join
+
+
+def test_a_follower_that_is_far_behind_is_sent_to_the_other_lane():
+    it = follower()
+    it.join(7, 1)
+    assert it.joined(Joined(7, other_lane=True), end_of(100)) == OtherLane()
+    it.retry()
+    it.join(8, 1)
+    it.joined(Joined(8), end_of(100))
+    assert it.ended(Ended(8, other_lane=True)) == OtherLane()
+
+
+def test_answers_and_pushes_for_a_former_handle_count_for_nothing():
+    it = follower()
+    it.join(7, 1)
+    it.disconnected()
+    assert it.joined(Joined(7), end_of(100)) == Stale()
+    it.join(8, 1)
+    assert it.joined(Joined(7, diverging=Divergence(2, 0)), end_of(100)) == Stale()
+    assert it.joined(Joined(8), end_of(100)) == Follow()
+    assert it.pushed(Push(7, b"", 100, 0), [Batch(100, 110, 5)]) == Drop()
+    assert it.ended(Ended(7)) == Stale()
+    it.news(News(7, 100, 0))
+    assert it.high_watermark == 80
+
+
+def test_nobody_joins_while_records_are_on_their_way_to_the_log():
+    """What is told to the leader has to be what is there."""
+    it = following()
+    it.pushed(Push(7, b"x", 80, 0), [Batch(100, 110, 5)])
+    it.disconnected()
+    assert not it.can_join
+    it.appended(110, 100, 5)
+    assert it.can_join
+    assert it.join(8, 1).log_end == 110
+
+
+# -- following ---------------------------------------------------------------------------------------------------------
+
+
+def test_pushes_go_on_where_the_last_one_ended_not_where_the_log_does():
+    it = following()
+    assert it.pushed(Push(7, b"a", 80, 0), [Batch(100, 105, 5), Batch(105, 110, 5)]) == Take(b"a", 110)
+    assert it.pushed(Push(7, b"b", 80, 0), [Batch(110, 120, 5)]) == Take(b"b", 120)
+    it.appended(110, 110, 5)
+    it.appended(120, 110, 5)
+    assert (it.log_end, it.settled_end, it.last_epoch) == (120, 110, 5)
+
+
+def test_gaps_are_compaction_s():
+    assert isinstance(following().pushed(Push(7, b"a", 80, 0), [Batch(140, 150, 5)]), Take)
+
+
+@pytest.mark.parametrize(
+    "batch",
+    [Batch(99, 110, 5), Batch(100, 110, 3), Batch(100, 110, 6)],
+    ids=["it comes twice", "an epoch falls", "an epoch from the future"],
+)
+def test_what_the_leader_cannot_have_is_refused(batch):
+    it = following()
+    found = it.pushed(Push(7, b"a", 80, 0), [batch])
+    assert isinstance(found, Refuse)
+    assert isinstance(found.error, CorruptMessageError)
+    assert it.state is FollowerState.OUT
+    it.retry()
+    assert it.join(8, 1).log_end == 100
+
+
+def test_the_high_watermark_is_the_leader_s_as_far_as_the_log_goes():
+    it = following()
+    it.pushed(Push(7, b"a", 115, 0), [Batch(100, 120, 5)])
+    assert it.high_watermark == 100
+    it.appended(120, 100, 5)
+    assert it.high_watermark == 115
+    it.news(News(7, 90, 0))
+    assert it.high_watermark == 115
+    it.news(News(7, 120, 0))
+    assert it.high_watermark == 120
+
+
+def test_a_new_leader_that_knows_less_does_not_take_the_high_watermark_back():
+    it = follower(high_watermark=80)
+    it.join(7, 1)
+    it.joined(Joined(7, high_watermark=50), end_of(100))
+    assert it.high_watermark == 80
+
+
+def test_the_leader_s_log_start_is_followed_no_further_than_the_high_watermark():
+    it = following()
+    it.news(News(7, 85, 90))
+    assert it.wanted_log_start == 85
+    it.log_start_moved(85)
+    it.news(News(7, 95, 90))
+    assert it.wanted_log_start == 90
+
+
+def test_what_is_settled_is_acknowledged_and_said_once():
+    it = following()
+    assert it.next_ack() is not None
+    assert it.next_ack() is None
+    it.pushed(Push(7, b"a", 80, 0), [Batch(100, 120, 5)])
+    assert it.next_ack() is None
+    it.appended(120, 100, 5)
+    ack = it.next_ack()
+    assert ack is not None
+    assert (ack.log_end, ack.settled_end) == (120, 100)
+    it.flushed(120)
+    ack = it.next_ack()
+    assert ack is not None
+    assert ack.settled_end == 120
+    it.disconnected()
+    assert it.next_ack() is None
+
+
+def test_an_append_that_failed_lets_the_follower_join_from_what_it_has():
+    it = following()
+    it.pushed(Push(7, b"a", 80, 0), [Batch(100, 120, 5)])
+    it.append_failed(StorageError("no space left"))
+    assert it.state is FollowerState.OUT
+    it.retry()
+    assert it.join(8, 1).log_end == 100
+
+
+def test_impossible_reports_are_refused():
+    with pytest.raises(AssertionError):
+        following().appended(110, 100, 5)
+    with pytest.raises(AssertionError):
+        following().flushed(101)
+    with pytest.raises(AssertionError):
+        following().join(8, 1)
