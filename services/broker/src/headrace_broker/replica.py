@@ -225,6 +225,43 @@ class Replica:
         up_to = self.leader.high_watermark
         return self._threads.run(lambda: self._looked_up(lambda log: log.read(offset, max_bytes, up_to)))
 
+    # -- for followers (LedPartition) --------------------------------------------------------------------------------
+
+    @property
+    def latest_epoch(self) -> int:
+        """The epoch of the log's last record, -1 when it has none."""
+        return self.log.epochs.latest_epoch
+
+    def known_epoch_end(self, epoch: int) -> tuple[int, int]:
+        """(largest epoch not above ``epoch`` that has records here, its end); (-1, -1) when there is none."""
+        end = self.log.epoch_end_offset(epoch)
+        return end.epoch, end.end_offset
+
+    def bytes_from(self, offset: int) -> int:
+        """About how many bytes of records lie at ``offset`` and behind it. Costs no I/O: of the segment that holds the
+        offset, by its share of the offsets."""
+        total, end = 0, self.leader.log_end
+        for segment in reversed(self.log.segments):
+            size, base = segment.size, segment.base_offset
+            if base <= offset:
+                if offset < end:
+                    total += size * (end - offset) // (end - base)
+                break
+            total, end = total + size, base
+        return total
+
+    def read_appended(self, offset: int, max_bytes: int) -> ReadResult | None:
+        """As ``read``, up to the log's end, committed or not."""
+        try:
+            return self.log.read(offset, max_bytes, self.leader.log_end, wait=False)
+        except OSError as error:
+            raise self._read_failed(error) from error
+
+    def read_appended_cold(self, offset: int, max_bytes: int) -> asyncio.Future[ReadResult | None]:
+        """The same from a thread that may wait for the disk."""
+        up_to = self.leader.log_end
+        return self._threads.run(lambda: self._looked_up(lambda log: log.read(offset, max_bytes, up_to)))
+
     def _looked_up(self, look: Callable[[PartitionLog], T]) -> T:
         """``look(log)``, in a thread. When the log has moved to another directory meanwhile, it is looked up there."""
         log = self.log

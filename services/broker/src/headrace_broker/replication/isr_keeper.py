@@ -1,0 +1,235 @@
+"""Has the controllers record who is in sync, for all partitions that this broker leads (KIP-497).
+
+The leaders know what to ask (``PartitionLeader.isr_change``), and say when it is worth looking (``on_isr_due``). This
+one looks, asks for all changes together in one AlterPartition at a time, and hands each leader its answer. What comes
+up while a call is under way goes into the next one. A call that failed leaves the leaders with an open question: they
+have it asked again, unchanged, for what was asked may have been done.
+
+Looking costs some microseconds, and a busy partition stirs at each append that finds its followers at the end. So::
+
+    all replicas in sync    only a shrink can come of it, which is a matter of replica.lag.time.max.ms: one look every
+                            quarter of it; none when its followers hold all that it has
+    some are not            at once, for it may be that one has caught up; and again after LOOK_MS at the earliest
+    the metadata has changed it, or its brokers     at once
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import itertools
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import NamedTuple
+
+from headrace_core.clock import Clock
+from headrace_core.errors import HeadraceError
+from headrace_core.telemetry import Emitter, IsrExpanded, IsrShrunk
+
+from ..controller_link import IsrAnswer, IsrRequest, ReplicaKey
+from ..partition.isr import IsrChange
+from ..partition.leader import LAG_TIME_MAX_MS, PartitionLeader
+
+logger = logging.getLogger(__name__)
+
+#: Two looks at a partition that has a replica out of sync are at least so far apart.
+LOOK_MS = 10
+#: Changes in one call.
+CALL_PARTITIONS_MAX = 1_000
+#: Refusals after which the same question is never asked again: what holds instead comes with the metadata (Kafka's
+#: ``Partition.handleAlterPartitionError``). All others are open.
+_GIVEN_UP = frozenset(
+    {
+        "FENCED_LEADER_EPOCH",
+        "INVALID_UPDATE_VERSION",
+        "INVALID_REQUEST",
+        "NEW_LEADER_ELECTED",
+        "UNKNOWN_TOPIC_ID",
+        "UNKNOWN_TOPIC_OR_PARTITION",
+    }
+)
+
+#: Asks AlterPartition; the answers by (topic id, partition). HeadraceError when nobody knows whether it was done.
+Ask = Callable[[list[IsrRequest]], Awaitable[Mapping[ReplicaKey, "IsrAnswer | HeadraceError"]]]
+#: The epoch of a broker that is registered and not fenced; None of any other.
+Alive = Callable[[int], int | None]
+
+
+class _Question(NamedTuple):
+    leader: PartitionLeader
+    change: IsrChange
+
+
+class IsrKeeper:
+    """``due`` is for leaders (``Roles.isr_due``), ``run`` is the task. Lives in one event loop."""
+
+    def __init__(
+        self, ask: Ask, alive: Alive, *, clock: Clock, events: Emitter, lag_time_max_ms: int = LAG_TIME_MAX_MS
+    ) -> None:
+        """``ask``: ``ControllerLink.alter_partitions`` with this broker's id and epoch, and how far it has applied the
+        metadata. ``alive``: by the metadata that is in force here. ``lag_time_max_ms``: replica.lag.time.max.ms."""
+        self._ask = ask
+        self._alive = alive
+        self._clock = clock
+        self._events = events
+        self._period_ms = max(lag_time_max_ms // 4, 1)
+        #: When each watched leader is looked at next, in monotonic milliseconds.
+        self._due_ms: dict[PartitionLeader, int] = {}
+        self._heap: list[tuple[int, int, PartitionLeader]] = []
+        self._numbers = itertools.count()
+        #: When a leader was looked at last; only of those that are watched.
+        self._looked_ms: dict[PartitionLeader, int] = {}
+        self._wake: asyncio.Future[None] | None = None
+
+    @property
+    def watched(self) -> int:
+        """How many partitions are looked at again without having stirred; an idle broker has none."""
+        return len(self._due_ms)
+
+    def due(self, leader: PartitionLeader) -> None:
+        """Something has happened to it (``PartitionLeader``'s ``on_isr_due``); a new leader is announced so, too."""
+        now_ms = self._now_ms()
+        if leader in self._due_ms and _all_in_sync(leader):
+            return  # it is looked at in time
+        looked_ms = self._looked_ms.get(leader)
+        self._look_at(leader, now_ms if looked_ms is None else max(now_ms, looked_ms + LOOK_MS))
+
+    def metadata_changed(self, leaders: Iterable[PartitionLeader]) -> None:
+        """The metadata says something new of these partitions, or of brokers that replicate them."""
+        now_ms = self._now_ms()
+        for leader in leaders:
+            self._look_at(leader, now_ms)
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            questions = self._gather()
+            if questions:
+                await self._exchange(questions)
+            else:
+                await self._sleep()
+
+    # -- what to ask -------------------------------------------------------------------------------------------------
+
+    def _look_at(self, leader: PartitionLeader, at_ms: int) -> None:
+        before_ms = self._due_ms.get(leader)
+        if before_ms is not None and before_ms <= at_ms:
+            return
+        self._due_ms[leader] = at_ms
+        is_first = not self._heap or at_ms < self._heap[0][0]
+        heapq.heappush(self._heap, (at_ms, next(self._numbers), leader))
+        if is_first and self._wake is not None and not self._wake.done():
+            self._wake.set_result(None)
+
+    def _gather(self) -> list[_Question]:
+        """What the leaders that are due want to ask."""
+        now_ms = self._now_ms()
+        questions: list[_Question] = []
+        heap, due = self._heap, self._due_ms
+        while heap and heap[0][0] <= now_ms and len(questions) < CALL_PARTITIONS_MAX:
+            at_ms, _, leader = heapq.heappop(heap)
+            if due.get(leader) != at_ms:
+                continue  # it was looked at, or is due at another time
+            del due[leader]
+            change = leader.isr_change(now_ms, self._alive)
+            if change is not None:
+                leader.proposed(change)
+                questions.append(_Question(leader, change))
+            self._watch(leader, now_ms)
+        return questions
+
+    def _watch(self, leader: PartitionLeader, now_ms: int) -> None:
+        """It has just been looked at: when again?"""
+        due_ms = leader.next_due_ms(now_ms)
+        if due_ms is None:
+            self._looked_ms.pop(leader, None)
+            return
+        self._looked_ms[leader] = now_ms
+        at_ms = max(due_ms, now_ms + LOOK_MS)
+        if _all_in_sync(leader):
+            at_ms = min(at_ms, now_ms + self._period_ms)  # what happens until then stirs it in vain
+        self._look_at(leader, at_ms)
+
+    async def _sleep(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._wake = loop.create_future()
+        timer = None
+        if self._heap:
+            delay_s = max(self._heap[0][0] - self._clock.monotonic_ms(), 0) / 1000
+            timer = loop.call_later(delay_s, _resolve, self._wake)
+        try:
+            await self._wake
+        finally:
+            self._wake = None
+            if timer is not None:
+                timer.cancel()
+
+    # -- what comes of it --------------------------------------------------------------------------------------------
+
+    async def _exchange(self, questions: list[_Question]) -> None:
+        asked = [
+            IsrRequest(
+                leader.topic_id,
+                leader.partition.partition,
+                leader.leader_epoch,
+                change.partition_epoch,
+                change.isr,
+                change.recovering,
+            )
+            for leader, change in questions
+        ]
+        answers: Mapping[ReplicaKey, IsrAnswer | HeadraceError] = {}
+        failure: HeadraceError | None = None
+        try:
+            answers = await self._ask(asked)
+        except HeadraceError as error:
+            failure = error
+            level = logging.DEBUG if error.retriable else logging.WARNING
+            logger.log(level, "the controllers did not answer for %d in-sync sets: %s", len(asked), error)
+        now_ms = self._now_ms()
+        for leader, change in questions:
+            outcome = failure or answers.get((leader.topic_id, leader.partition.partition))
+            if isinstance(outcome, IsrAnswer):
+                self._altered(leader, outcome)
+            elif isinstance(outcome, HeadraceError):
+                self._refused(leader, change, outcome, is_open=failure is not None, now_ms=now_ms)
+            else:  # a controller that does not answer for all that it was asked
+                leader.alter_refused("UNKNOWN_SERVER_ERROR", retriable=True, now_ms=now_ms)
+            self._look_at(leader, max(leader.next_due_ms(now_ms) or now_ms, now_ms))
+
+    def _altered(self, leader: PartitionLeader, answer: IsrAnswer) -> None:
+        before = leader.isr
+        if not leader.altered(answer.isr, answer.partition_epoch, answer.leader_epoch, answer.recovering):
+            return
+        isr = leader.isr
+        removed = tuple(sorted(set(before) - set(isr)))
+        added = tuple(sorted(set(isr) - set(before)))
+        if removed:
+            self._events.emit(IsrShrunk(partition=leader.partition, removed=removed, isr=isr))
+        if added:
+            self._events.emit(IsrExpanded(partition=leader.partition, added=added, isr=isr))
+
+    def _refused(
+        self, leader: PartitionLeader, change: IsrChange, error: HeadraceError, *, is_open: bool, now_ms: int
+    ) -> None:
+        """``is_open``: the call failed as a whole, so whether this was done is not known."""
+        logger.log(
+            logging.DEBUG if is_open or error.retriable else logging.INFO,
+            "%s: the in-sync set %s was not recorded: %s",
+            leader.partition,
+            list(change.members),
+            error,
+        )
+        leader.alter_refused(error.code, retriable=is_open or error.code not in _GIVEN_UP, now_ms=now_ms)
+
+    def _now_ms(self) -> int:
+        return int(self._clock.monotonic_ms())
+
+
+def _all_in_sync(leader: PartitionLeader) -> bool:
+    return not leader.recovering and len(leader.maximal_isr) >= len(leader.replicas)
+
+
+def _resolve(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
