@@ -638,3 +638,16 @@ def test_progress_tells_of_each_replica():
     assert (second.settled_end, second.is_in_sync, second.is_joined) == (100, True, True)
     assert (third.settled_end, third.is_in_sync, third.is_joined) == (-1, False, False)
     assert [leader.it.is_behind(broker_id) for broker_id in (1, 2, 3)] == [False, False, True]
+
+
+def test_a_duplicate_waits_for_what_was_appended_the_first_time():
+    leader = Leader(isr=(1, 2))
+    leader.join(2)
+    leader.append(120)
+    heard: list[str] = []
+    leader.it.when_committed(120, lambda error: heard.append("second"))
+    leader.it.when_committed(110, lambda error: heard.append("first again"))
+    leader.ack(2, 115)
+    assert heard == ["first again"]
+    leader.ack(2, 120)
+    assert heard == ["first again", "second"]

@@ -21,8 +21,8 @@ end*. *High watermark.* The smallest promise of the maximal ISR (isr.py), the le
 A new leader begins with the high watermark that it knew as a follower, and learns the true one from the followers'
 first acknowledgements: until it has reached ``epoch_start``, nobody is told what the latest offset is (KIP-207).
 
-Waiters come in three kinds. A producer with acks waits for an end offset: producers' ends grow with their position in
-the queue, so a deque suffices. A fetch session waits for *anything*: it stays subscribed while the partition is in it,
+Waiters come in three kinds. A producer with acks waits for an end offset: ends grow with their position in the queue, but
+for a duplicate's, so a deque suffices. A fetch session waits for *anything*: it stays subscribed while the partition is in it,
 and is told how many bytes became readable, so that an idle partition costs nothing at all. A follower's lane
 (LogWatcher) hears of a log that grew, flushed or not: the followers' flushes run beside the leader's.
 """
@@ -520,9 +520,14 @@ class PartitionLeader:
         elif end_offset <= self.high_watermark:
             waiter(None)
         else:
-            last = self._waiters[-1][0] if self._waiters else end_offset
-            assert end_offset >= last, f"{self.partition}: waiters out of order, {end_offset} after {last}"
-            self._waiters.append((end_offset, waiter))
+            waiters = self._waiters
+            place = len(waiters)
+            while place and waiters[place - 1][0] > end_offset:  # a duplicate waits for what was appended before
+                place -= 1
+            if place == len(waiters):
+                waiters.append((end_offset, waiter))
+            else:
+                waiters.insert(place, (end_offset, waiter))
 
     def subscribe(self, watcher: PartitionWatcher) -> None:
         self._watchers[watcher] = None
