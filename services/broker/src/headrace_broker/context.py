@@ -44,6 +44,7 @@ class BrokerMetrics:
         "produce_bytes",
         "produce_errors",
         "produce_requests",
+        "replication_bytes",
     )
 
     def __init__(self, metrics: Metrics) -> None:
@@ -54,6 +55,8 @@ class BrokerMetrics:
         self.fetch_requests: Counter = metrics.counter("fetch-requests")
         self.fetch_bytes: Counter = metrics.counter("fetch-bytes")
         self.fetch_errors: Counter = metrics.counter("fetch-errors")
+        #: What was pushed to followers, with what goes around the records.
+        self.replication_bytes: Counter = metrics.counter("replication-bytes-out")
 
 
 class EndableStream(Protocol):

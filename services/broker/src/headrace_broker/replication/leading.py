@@ -314,9 +314,12 @@ class LeaderLane:
             self._end_resigned()
         if self._paced:
             self._unpace(now_ms)
+        joined = _take(self._joined)
         pushes: list[Push] = []
-        size = self._collect(pushes, now_ms)
-        joined, news, ended = _take(self._joined), self._due_news(now_ms), _take(self._ended)
+        # Nothing is pushed under a handle before the follower has heard that it was joined.
+        size = 0 if self._joined else self._collect(pushes, now_ms)
+        news = () if self._joined else self._due_news(now_ms)
+        ended = _take(self._ended)
         items = len(joined) + len(pushes) + len(news) + len(ended)
         if not items:
             return None

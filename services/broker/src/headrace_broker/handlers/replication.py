@@ -1,0 +1,312 @@
+"""The Replication service: followers on the other brokers are pushed what the partitions led here are given.
+
+The lanes know what is owed (``replication/leading.py``); this shell gives each of them a stream, a clock and threads
+for cold reads. Whatever makes work for a lane (a log that grew, an acknowledgement, room in the stream) schedules one
+turn for it in the event loop, and a turn makes one message of all that has come together. While a message is being
+written no other is made: what comes meanwhile goes into the next one, and a follower that does not read costs one
+message.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from headrace_core.errors import (
+    HeadraceError,
+    InconsistentClusterIdError,
+    InvalidRequestError,
+    NotLeaderOrFollowerError,
+    ServerShuttingDownError,
+    StaleBrokerEpochError,
+    UnknownServerError,
+    UnknownTopicIdError,
+)
+from headrace_core.metadata import MetadataDelta, MetadataImage
+from headrace_core.metadata.records import ConfigResourceType
+from headrace_core.rpc.streams import ServerStream, StreamHandler
+from headrace_core.types import TopicPartition
+from headrace_protos.v1 import replication_pb2_grpc
+
+from ..partition.messages import Hello, Lane
+from ..replication.follows import ColdRead, Followers
+from ..replication.leading import LeaderLane
+from ..replication.pacing import UNLIMITED, Pacer
+from ..replication.wire import hello_of, request_of, response_to_proto
+
+if TYPE_CHECKING:
+    from headrace_core.log import ReadResult
+
+    from ..context import BrokerContext
+    from ..partition import PartitionLeader
+    from ..replica import Replica
+
+logger = logging.getLogger(__name__)
+
+#: Answers to joins that may wait to be written before the stream is read no further.
+UNSENT_MAX = 20_000
+
+_THROTTLED_REPLICAS = "leader.replication.throttled.replicas"
+
+
+class ReplicationService(replication_pb2_grpc.ReplicationServicer):
+    """headrace.v1.Replication; and what its lanes ask of this broker (``LaneHost``).
+
+    Belongs on the internal listener. ``set_throttle`` follows ``leader.replication.throttled.rate``.
+    """
+
+    def __init__(self, broker: BrokerContext) -> None:
+        self._broker = broker
+        self._registry = Followers()
+        self._pacer = Pacer(UNLIMITED, self.now_ms())
+        self._streams: dict[tuple[int, Lane], LeaderStream] = {}
+        self._throttled = _ThrottledReplicas()
+        broker.metadata.watch(self._metadata_changed)
+
+    async def Follow(self, request_iterator: Any, context: Any) -> None:
+        stream: ServerStream[Any, Any] = ServerStream(context)
+        self._broker.streams.add(stream)
+        try:
+            await stream.run(LeaderStream(self, stream))
+        finally:
+            self._broker.streams.discard(stream)
+
+    def set_throttle(self, bytes_per_second: int) -> None:
+        """What replicas that are listed as throttled may have together while they catch up (KIP-73)."""
+        self._pacer.set_rate(bytes_per_second, self.now_ms())
+
+    @property
+    def followers(self) -> Followers:
+        """Who follows what over all streams."""
+        return self._registry
+
+    def now_ms(self) -> int:
+        return int(self._broker.clock.monotonic_ms())
+
+    # -- for the streams ---------------------------------------------------------------------------------------------
+
+    def lane(self, hello: Hello, stream: LeaderStream) -> LeaderLane:
+        """The lane of a new stream, which takes the place of an older one of the same follower. Raises
+        InconsistentClusterIdError, NotLeaderOrFollowerError, StaleBrokerEpochError, InvalidRequestError."""
+        self._check(hello)
+        lane = LeaderLane(
+            hello,
+            host=self,
+            registry=self._registry,
+            pacer=self._pacer,
+            now_ms=self.now_ms,
+            wake=stream.wake,
+        )
+        before = self._streams.get((hello.broker_id, hello.lane))
+        if before is not None:
+            before.replaced()
+        self._streams[hello.broker_id, hello.lane] = stream
+        return lane
+
+    def _check(self, hello: Hello) -> None:
+        image, broker_id = self._broker.metadata.image, self._broker.broker_id
+        if hello.cluster_id != image.cluster_id:
+            raise InconsistentClusterIdError(
+                f"broker {hello.broker_id} is of cluster {hello.cluster_id!r}, this one of {image.cluster_id!r}"
+            )
+        if hello.leader_id != broker_id:
+            raise NotLeaderOrFollowerError(
+                f"this is broker {broker_id}, and broker {hello.broker_id} means broker {hello.leader_id}"
+            )
+        if hello.broker_id == broker_id:
+            raise InvalidRequestError(f"broker {broker_id} cannot follow itself")
+        known = image.brokers.get(hello.broker_id)
+        if known is None:
+            raise NotLeaderOrFollowerError(f"broker {hello.broker_id} is not known to broker {broker_id} yet; retry")
+        if hello.broker_epoch < known.broker_epoch:
+            raise _stale(hello.broker_id, hello.broker_epoch, known.broker_epoch)
+        before = self._streams.get((hello.broker_id, hello.lane))
+        if before is not None and before.broker_epoch > hello.broker_epoch:
+            raise _stale(hello.broker_id, hello.broker_epoch, before.broker_epoch)
+
+    def closed(self, stream: LeaderStream, key: tuple[int, Lane]) -> None:
+        if self._streams.get(key) is stream:
+            del self._streams[key]
+
+    def sent(self, size: int) -> None:
+        self._broker.metrics.replication_bytes.value += size
+
+    # -- for the lanes (LaneHost) ------------------------------------------------------------------------------------
+
+    def find(self, topic_id: bytes, partition: int) -> Replica:
+        broker = self._broker
+        topic = broker.metadata.image.topics.get(topic_id)
+        if topic is None:
+            raise UnknownTopicIdError(f"broker {broker.broker_id} knows no topic with id {topic_id.hex()[:32]}; retry")
+        replica = broker.replicas.leader(TopicPartition(topic.name, partition))
+        replica.leader.check_topic_id(topic_id)
+        return replica
+
+    def is_throttled(self, leader: PartitionLeader, broker_id: int) -> bool:
+        if self._pacer.is_unlimited or not leader.is_behind(broker_id):
+            return False
+        return self._throttled.has(self._broker.metadata.image, leader.partition, self._broker.broker_id)
+
+    # -- the metadata ------------------------------------------------------------------------------------------------
+
+    def _metadata_changed(self, image: MetadataImage, delta: MetadataDelta) -> None:
+        """Streams of former lives of brokers end: what they acknowledge says nothing of the disk that there is now."""
+        if not delta.brokers:
+            return
+        for stream in list(self._streams.values()):
+            known = image.brokers.get(stream.broker_id)
+            if known is not None and known.broker_epoch > stream.broker_epoch:
+                stream.end(_stale(stream.broker_id, stream.broker_epoch, known.broker_epoch))
+
+
+class LeaderStream(StreamHandler[Any]):
+    """One follower's stream."""
+
+    __slots__ = ("_closed", "_is_scheduled", "_key", "_lane", "_loop", "_service", "_stream", "_timer", "_timer_ms")
+
+    def __init__(self, service: ReplicationService, stream: ServerStream[Any, Any]) -> None:
+        self._service = service
+        self._stream = stream
+        self._loop = asyncio.get_running_loop()
+        self._lane: LeaderLane | None = None
+        self._key: tuple[int, Lane] = (-1, Lane.LIVE)
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_ms = 0
+        self._is_scheduled = False
+        self._closed = False
+
+    @property
+    def broker_id(self) -> int:
+        return self._key[0]
+
+    @property
+    def broker_epoch(self) -> int:
+        return -1 if self._lane is None else self._lane.broker_epoch
+
+    # -- StreamHandler -----------------------------------------------------------------------------------------------
+
+    def on_request(self, request: Any) -> None:
+        lane = self._lane
+        if lane is None:
+            hello = hello_of(request)
+            self._lane = self._service.lane(hello, self)
+            self._key = (hello.broker_id, hello.lane)
+            return
+        said = request_of(request)
+        for handle in said.leaves:
+            lane.leave(handle)
+        for ack in said.acks:
+            lane.ack(ack)
+        for join in said.joins:
+            lane.join(join)
+        if lane.unsent > UNSENT_MAX:
+            self._stream.pause()
+
+    def on_written(self) -> None:
+        if not self._stream.queued_bytes:
+            self._turn()
+
+    def on_closed(self) -> None:
+        self._closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._lane is not None:
+            self._service.closed(self, self._key)
+            self._lane.close()
+
+    # -- for the service ---------------------------------------------------------------------------------------------
+
+    def wake(self) -> None:
+        """Its lane may have something to say: look once this turn of the loop is over."""
+        if not self._is_scheduled:
+            self._is_scheduled = True
+            self._loop.call_soon(self._turn)
+
+    def replaced(self) -> None:
+        """The follower has opened another stream: this one is a connection whose end was not noticed here."""
+        self.end(None)
+
+    def end(self, error: HeadraceError | None) -> None:
+        """No more of it is served from here on, whatever the connection does."""
+        if self._lane is not None:
+            self._lane.close()
+        self._stream.finish(error)
+
+    # -- one message after the other ---------------------------------------------------------------------------------
+
+    def _turn(self) -> None:
+        self._is_scheduled = False
+        lane, stream = self._lane, self._stream
+        if lane is None or self._closed or lane.is_closed or stream.queued_bytes:
+            return  # ``on_written`` comes back here
+        outgoing = lane.next()
+        if outgoing is not None:
+            self._service.sent(outgoing.size)
+            stream.send(response_to_proto(outgoing.response), outgoing.size)
+        for read in lane.take_cold_reads():
+            self._read(lane, read)
+        if stream.paused and lane.unsent <= UNSENT_MAX // 2:
+            stream.resume()
+        self._set_timer(lane.due_ms())
+
+    def _set_timer(self, due_ms: int | None) -> None:
+        """One timer, for the first moment that the lane waits for; one that is too early does no harm."""
+        if due_ms is None or (self._timer is not None and self._timer_ms <= due_ms):
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_ms = due_ms
+        self._timer = self._loop.call_later(max(due_ms - self._service.now_ms(), 0) / 1000, self._due)
+
+    def _due(self) -> None:
+        self._timer = None
+        self._turn()
+
+    def _read(self, lane: LeaderLane, read: ColdRead) -> None:
+        source: Replica = read.source  # type: ignore[assignment]  # as ``ReplicationService.find`` gave it
+        reading = source.read_appended_cold(read.offset, read.max_bytes)
+        reading.add_done_callback(lambda done: lane.was_read(read, _outcome(read, done)))
+
+
+def _outcome(read: ColdRead, done: asyncio.Future[ReadResult | None]) -> ReadResult | HeadraceError:
+    if done.cancelled():
+        return ServerShuttingDownError("the broker is shutting down")
+    error = done.exception()
+    if error is None:
+        found = done.result()
+        assert found is not None, "a read that may wait finds its bytes"
+        return found
+    if isinstance(error, HeadraceError):
+        return error
+    partition = read.follow.partition
+    logger.error("a read of %s at %d for a follower failed", partition, read.offset, exc_info=error)
+    return UnknownServerError(f"{partition}: {type(error).__name__}: {error}")
+
+
+class _ThrottledReplicas:
+    """Which partitions are throttled when this broker leads them, by ``leader.replication.throttled.replicas`` of their
+    topics ("partition:leader,...", or "*"); read again when a configuration changes."""
+
+    __slots__ = ("_configs", "_of_topic")
+
+    def __init__(self) -> None:
+        self._configs: Mapping[Any, Any] | None = None
+        self._of_topic: dict[str, frozenset[str]] = {}
+
+    def has(self, image: MetadataImage, partition: TopicPartition, leader_id: int) -> bool:
+        if self._configs is not image.configs:
+            self._configs, self._of_topic = image.configs, {}
+        listed = self._of_topic.get(partition.topic)
+        if listed is None:
+            value = image.config(ConfigResourceType.TOPIC, partition.topic).get(_THROTTLED_REPLICAS, "")
+            listed = self._of_topic[partition.topic] = frozenset(item.strip() for item in value.split(","))
+        return "*" in listed or f"{partition.partition}:{leader_id}" in listed
+
+
+def _stale(broker_id: int, broker_epoch: int, known: int) -> StaleBrokerEpochError:
+    return StaleBrokerEpochError(
+        f"broker {broker_id} follows with broker epoch {broker_epoch}, but it has registered anew since, with {known}"
+    )
