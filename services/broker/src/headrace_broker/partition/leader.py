@@ -21,10 +21,10 @@ end*. *High watermark.* The smallest promise of the maximal ISR (isr.py), the le
 A new leader begins with the high watermark that it knew as a follower, and learns the true one from the followers'
 first acknowledgements: until it has reached ``epoch_start``, nobody is told what the latest offset is (KIP-207).
 
-Waiters come in three kinds. A producer with acks waits for an end offset: ends grow with their position in the queue, but
-for a duplicate's, so a deque suffices. A fetch session waits for *anything*: it stays subscribed while the partition is in it,
-and is told how many bytes became readable, so that an idle partition costs nothing at all. A follower's lane
-(LogWatcher) hears of a log that grew, flushed or not: the followers' flushes run beside the leader's.
+Waiters come in three kinds. A producer with acks waits for an end offset: ends grow with their position in the queue,
+but for a duplicate's, so a deque suffices. A fetch session waits for *anything*: it stays subscribed while the
+partition is in it, and is told how many bytes became readable, so that an idle partition costs nothing at all. A
+follower's lane (LogWatcher) hears of a log that grew, flushed or not: the followers' flushes run beside the leader's.
 """
 
 from __future__ import annotations
