@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 
 import pytest
@@ -373,5 +373,81 @@ def test_large_queue_is_cut_into_turns_in_order() -> None:
             assert [info.base_offset for info in infos] == list(range(9))
             assert len(operations(fs, "sync")) == 3
             assert values_of(log) == [str(i) for i in range(9)]
+
+    run(scenario)
+
+
+def heard() -> tuple[list[tuple[str, int, int, int]], Callable[[Sequence[PartitionLog]], None]]:
+    """A listener to what was written, and its diary: (thread, end, flushed end, readable bytes) of the first log."""
+    diary: list[tuple[str, int, int, int]] = []
+
+    def listen(logs: Sequence[PartitionLog]) -> None:
+        (log,) = logs
+        result = log.read(log.flushed_offset, 1 << 20)
+        assert result is not None
+        diary.append(
+            (threading.current_thread().name, log.log_end_offset, log.flushed_offset, len(result.records)),
+        )
+
+    return diary, listen
+
+
+def test_what_is_written_can_be_sent_to_followers_before_it_is_flushed() -> None:
+    async def scenario() -> None:
+        diary, listen = heard()
+        async with writing(on_written=listen) as (fs, writer, log):
+            fs.trace.clear()
+            await writer.append(log, batch("a"), leader_epoch=0)
+            assert [(end, flushed) for _, end, flushed, size in diary if size] == [(1, 0)]
+            assert diary[0][0] == threading.current_thread().name
+            fs.note("second")
+            await writer.append(log, batch("b"), leader_epoch=0)
+            assert [(end, flushed) for _, end, flushed, size in diary if size] == [(1, 0), (2, 1)]
+
+    run(scenario)
+
+
+def test_a_turn_on_the_thread_tells_the_loop_while_its_flush_is_under_way() -> None:
+    async def scenario() -> None:
+        diary, listen = heard()
+        async with writing(on_written=listen, inline_bytes_max=0) as (fs, writer, log):
+            told = asyncio.get_running_loop().create_future()
+            told_in_thread = threading.Event()
+
+            def hear(logs: Sequence[PartitionLog]) -> None:
+                listen(logs)
+                told_in_thread.set()
+                told.set_result(None)
+
+            writer._on_written = hear
+
+            def hold(entry: TraceEntry) -> None:
+                if entry.operation == "sync" and entry.path.endswith(".log"):
+                    assert told_in_thread.wait(60), "the flush waits for the listener: it must be called meanwhile"
+
+            fs.on_operation = hold
+            await writer.append(log, batch("a"), leader_epoch=0)
+            await told
+            fs.on_operation = None
+            assert diary[0][:3] == (threading.current_thread().name, 1, 0)
+
+    run(scenario)
+
+
+def test_nobody_is_told_of_a_turn_that_wrote_nothing_or_of_one_that_failed() -> None:
+    async def scenario() -> None:
+        told: list[PartitionLog] = []
+        async with writing(on_written=told.extend) as (fs, writer, log):
+            await writer.flush(log)
+            fs.fail("write", errno.ENOSPC, path_ends=".log")
+            with pytest.raises(DiskFullError):
+                await writer.append(log, batch("a"), leader_epoch=0)
+            assert told == []
+            await writer.append(log, batch("a"), leader_epoch=0)
+            assert told == [log]
+            fs.fail("write", errno.EIO, path_ends=".log")
+            with pytest.raises(StorageError):
+                await writer.append(log, batch("b"), leader_epoch=0)
+            assert told == [log]
 
     run(scenario)

@@ -151,8 +151,8 @@ def _random_table(rng: random.Random) -> ProducerTable:
         entry.last_timestamp_ms = rng.randrange(-1, 2**62)
         entry.transaction_first_offset = rng.choice([None, rng.randrange(2**62)])
         if rng.random() < 0.7:
-            entry.batches.append(
-                ProducerBatch(rng.randrange(2**31), rng.randrange(2**62), rng.randrange(1000), entry.last_timestamp_ms)
+            entry.batches = (
+                ProducerBatch(rng.randrange(2**31), rng.randrange(2**62), rng.randrange(1000), entry.last_timestamp_ms),
             )
         entries.append(entry)
     return ProducerTable(entries, next_offset=5)

@@ -36,11 +36,17 @@ class Append:
     """One request to append: whole batches back to back, all of which are appended, or none.
 
     ``headers``: what ``validate`` returned along with ``data``, or None to have the log validate it.
+
+    ``replicated``: the batches come from the partition's leader, whose epoch is ``leader_epoch``: they keep their
+    offsets and epochs; ``headers`` are those of ``replicated.check_replicated``. ``follows``: the end of the log that
+    they were sent for; None: not known. Offsets may leave a gap, so only this tells that nothing between was lost.
     """
 
     data: Buffer
     leader_epoch: int
     headers: Sequence[BatchHeader] | None = None
+    replicated: bool = False
+    follows: int | None = None
 
 
 class AppendInfo(NamedTuple):
@@ -56,6 +62,8 @@ class AppendInfo(NamedTuple):
     size: int
     log_start_offset: int
     max_timestamp_ms: int
+    #: Nothing was appended: a producer sent again what has been in the log at these offsets before.
+    is_duplicate: bool = False
 
 
 class Prepared(NamedTuple):
@@ -67,6 +75,8 @@ class Prepared(NamedTuple):
     next_offset: int
     log_append_time_ms: int
     max_timestamp_ms: int
+    #: Those of the batches that have a producer id: the header as it came, and where it goes.
+    producers: list[tuple[BatchHeader, BatchMeta]]
 
 
 def validate(
@@ -139,6 +149,7 @@ def prepare(
     view = memoryview(data)
     buffers: list[Buffer] = []
     metas: list[BatchMeta] = []
+    producers: list[tuple[BatchHeader, BatchMeta]] = []
     position = size = 0
     latest_ms = -1
     offset = base_offset
@@ -162,7 +173,10 @@ def prepare(
         last_offset = offset + header.last_offset_delta
         buffers.append(with_base(batch, at, offset, leader_epoch))
         buffers.append(memoryview(batch)[at + _BASE_BYTES : at + batch_size])
-        metas.append(BatchMeta(batch_size, offset, last_offset, max_timestamp_ms))
+        meta = BatchMeta(batch_size, offset, last_offset, max_timestamp_ms)
+        metas.append(meta)
+        if header.producer_id >= 0:
+            producers.append((header, meta))
         if max_timestamp_ms > latest_ms:
             latest_ms = max_timestamp_ms
         size += batch_size
@@ -175,7 +189,7 @@ def prepare(
             f"{size} bytes of record batches in one append are above the topic's segment.bytes={config.segment_bytes}: "
             "send smaller batches (the producer's batch.size), or raise the topic's limit"
         )
-    return Prepared(buffers, metas, size, offset, append_time_ms, latest_ms)
+    return Prepared(buffers, metas, size, offset, append_time_ms, latest_ms, producers)
 
 
 def _rewritten(batch: memoryview, header: BatchHeader, config: LogConfig, append_time_ms: int) -> Buffer:

@@ -25,26 +25,19 @@ from itertools import islice
 from typing import NamedTuple
 
 from ..clock import Clock
-from ..errors import (
-    CorruptLogError,
-    DiskFullError,
-    HeadraceError,
-    InvalidArgumentError,
-    OffsetOutOfRangeError,
-    ServerBusyError,
-)
+from ..errors import OffsetOutOfRangeError, ServerBusyError
 from ..types import FlushPolicy, TopicPartition
-from .appending import Append, AppendInfo, AppendOutcome, Prepared, prepare, validate
+from .appender import LogAppender
 from .compaction.swap import TXN_INDEX_SUFFIX
 from .config import LogConfig
 from .epochs import EpochEnd, EpochStart, LeaderEpochs
-from .files import NO_SPACE, Buffer, FileSystem
+from .files import NO_SPACE, FileSystem, write_files_atomically
 from .opening import open_segments
-from .producer_state import SNAPSHOT_SUFFIX
+from .producer_files import ProducerSnapshots, load_producers, reload_producers
+from .producer_state import SNAPSHOT_SUFFIX, ProducerTable
 from .progress import OpeningMeter
-from .reading import LogReader
 from .retention import Expired, SegmentFacts, expired, is_waiting_for_compaction, time_of_segment
-from .segment import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, BatchMeta, LogSegment
+from .segment import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, LogSegment
 from .walking import Place
 
 logger = logging.getLogger(__name__)
@@ -63,27 +56,7 @@ class DeletedFile(NamedTuple):
     size: int
 
 
-class _Group:
-    """Appends that go into the active segment with one write."""
-
-    __slots__ = ("entries", "size")
-
-    def __init__(self) -> None:
-        self.entries: list[Prepared] = []
-        self.size = 0
-
-    def add(self, prepared: Prepared) -> None:
-        self.entries.append(prepared)
-        self.size += prepared.size
-
-    def take(self) -> tuple[list[Prepared], int]:
-        """All of it; the group is empty afterwards."""
-        taken = self.entries, self.size
-        self.entries, self.size = [], 0
-        return taken
-
-
-class PartitionLog(LogReader):
+class PartitionLog(LogAppender):
     """See the module. Made by ``open``; all offsets are exclusive ends unless they say otherwise."""
 
     def __init__(
@@ -99,20 +72,26 @@ class PartitionLog(LogReader):
         epochs: LeaderEpochs,
         log_start_offset: int,
         log_end_offset: int,
+        producers: ProducerTable | None = None,
+        snapshots: ProducerSnapshots | None = None,
     ) -> None:
-        super().__init__(topic_partition, tuple(segments), log_start_offset, log_end_offset)
-        self.directory = directory
-        self.config = config
+        super().__init__(
+            fs,
+            directory,
+            topic_partition,
+            config,
+            clock,
+            rng,
+            segments,
+            epochs,
+            log_start_offset,
+            log_end_offset,
+            producers,
+            snapshots,
+        )
         self.topic_id = topic_id
-        self.epochs = epochs
         #: Everything below is durable.
         self.flushed_offset = log_end_offset
-        #: Records appended since the last flush, and when the first of them was (None: none are).
-        self.unflushed_since_ms: float | None = None
-        self._fs = fs
-        self._clock = clock
-        self._rng = rng
-        self._roll_jitter_ms = self._draw_jitter()
         #: When it was rolled last; -1: not since it was opened.
         self._rolled_ms = -1
 
@@ -149,7 +128,8 @@ class PartitionLog(LogReader):
             clean=clean,
             meter=meter,
         )
-        for note in opened.notes:
+        producers, snapshots, notes = load_producers(fs, directory, opened.segments, opened.log_end_offset, clean=clean)
+        for note in (*opened.notes, *notes):
             logger.warning("%s", note)
         return cls(
             fs,
@@ -163,21 +143,17 @@ class PartitionLog(LogReader):
             opened.epochs,
             opened.log_start_offset,
             opened.log_end_offset,
+            producers,
+            snapshots,
         )
 
     # ---------------------------------------------------------------- state
 
     @property
-    def active(self) -> LogSegment:
-        """The segment that is appended to."""
-        if not self._segments:
-            raise self.closed_error()
-        return self._segments[-1]
-
-    @property
     def recovery_point(self) -> int:
-        """What may be persisted as the recovery point: everything below it is durable."""
-        return self.flushed_offset
+        """What may be persisted as the recovery point: everything below it is durable. (Of a log without a batch there
+        is nothing that could be missing, and a replica's first batch may begin below its end.)"""
+        return 0 if len(self._segments) == 1 and self._segments[0].size == 0 else self.flushed_offset
 
     @property
     def settled_offset(self) -> int:
@@ -194,10 +170,6 @@ class PartitionLog(LogReader):
         return self.config.cleanup_compact or self._was_compacted
 
     @property
-    def is_closed(self) -> bool:
-        return not self._segments
-
-    @property
     def size_bytes(self) -> int:
         """Bytes in all segments."""
         return sum(segment.size for segment in self._segments)
@@ -209,145 +181,7 @@ class PartitionLog(LogReader):
             segment.interval_bytes = config.index_interval_bytes
         self._roll_jitter_ms = self._draw_jitter()
 
-    # ---------------------------------------------------------------- append
-
-    def append(self, data: Buffer, leader_epoch: int) -> AppendInfo:
-        """Validates and appends whole batches as their leader: gives them offsets and the epoch. Not durable yet: see
-        ``flush``. Raises what ``append_many`` gives as the outcome of one append."""
-        (outcome,) = self.append_many([Append(data=data, leader_epoch=leader_epoch)])
-        if isinstance(outcome, HeadraceError):
-            raise outcome
-        return outcome
-
-    def append_many(self, appends: Sequence[Append], *, start_writeback: bool = False) -> list[AppendOutcome]:
-        """Appends several requests in order, each of them whole or not at all, with one writev for all that go into the
-        same segment.
-
-        The outcome of a refused one is its error: CorruptMessageError, InvalidRecordError, InvalidTimestampError,
-        RecordTooLargeError, RecordListTooLargeError, DiskFullError (what had been written of it is removed again). The
-        others are appended all the same. Raises OSError when the disk fails in another way: then the state of the file
-        is unknown and the log must not be used any more.
-
-        ``start_writeback``: the disk may begin at once; for when other files are written before this one is flushed.
-        """
-        if self.is_closed:
-            return [self.closed_error() for _ in appends]
-        before, size_before = self.active, self.active.size
-        outcomes = self._append_many(appends)
-        segment = self.active
-        position = size_before if segment is before else 0
-        if start_writeback and segment.size > position:
-            segment.log.start_writeback(position, segment.size - position)
-        return outcomes
-
-    def _append_many(self, appends: Sequence[Append]) -> list[AppendOutcome]:
-        now_ms = self._clock.now_ms()
-        outcomes: list[AppendOutcome] = []
-        group = _Group()
-        for append in appends:
-            try:
-                prepared = self._prepare(append, group, now_ms)
-                if self._should_roll(group, prepared, now_ms):
-                    outcomes += self._write(group)
-                    self.roll()
-                    if prepared.metas[0].base_offset != self.log_end_offset:  # the group before it was refused
-                        prepared = self._prepare(append, group, now_ms)
-                self._assign_epoch(append.leader_epoch, prepared.metas[0].base_offset)
-            except HeadraceError as error:
-                outcomes += [*self._write(group), error]
-            except OSError as error:
-                if error.errno not in NO_SPACE:
-                    raise
-                outcomes += [*self._write(group), self._disk_full(error)]
-            else:
-                group.add(prepared)
-        return outcomes + self._write(group)
-
-    def _prepare(self, append: Append, group: _Group, now_ms: int) -> Prepared:
-        data, headers = append.data, append.headers
-        if headers is None:
-            data, headers = validate(data, self.config, now_ms)
-        base_offset = group.entries[-1].next_offset if group.entries else self.log_end_offset
-        return prepare(
-            data, headers, self.config, base_offset=base_offset, leader_epoch=append.leader_epoch, now_ms=now_ms
-        )
-
-    def _assign_epoch(self, epoch: int, start_offset: int) -> None:
-        latest = self.epochs.latest_epoch
-        if epoch >= latest:
-            self.epochs.assign(epoch, start_offset)
-        else:
-            raise InvalidArgumentError(
-                f"{self.topic_partition}: an append with leader epoch {epoch}, but the log has records of {latest}"
-            )
-
-    def _write(self, group: _Group) -> list[AppendOutcome]:
-        """Writes and publishes what is in the group, and empties it; the outcome of each."""
-        entries, size = group.take()
-        if not entries:
-            return []
-        segment = self.active
-        if len(entries) == 1:
-            buffers, metas = entries[0].buffers, entries[0].metas
-        else:
-            buffers = [buffer for prepared in entries for buffer in prepared.buffers]
-            metas = [meta for prepared in entries for meta in prepared.metas]
-        try:
-            segment.write(buffers, size)
-        except OSError as error:
-            if error.errno not in NO_SPACE:
-                raise
-            segment.undo_write()
-            return [self._disk_full(error) for _ in entries]
-        except (ServerBusyError, CorruptLogError) as error:  # no descriptor for it, or damage: nothing was written
-            return [error for _ in entries]
-        self._published(segment, metas)
-        return [
-            AppendInfo(
-                prepared.metas[0].base_offset,
-                prepared.next_offset,
-                prepared.log_append_time_ms,
-                prepared.size,
-                self.log_start_offset,
-                prepared.max_timestamp_ms,
-            )
-            for prepared in entries
-        ]
-
-    def _published(self, segment: LogSegment, metas: Sequence[BatchMeta]) -> None:
-        base_offset, next_offset = metas[0].base_offset, metas[-1].last_offset + 1
-        assert base_offset == self.log_end_offset, f"{self.directory}: {base_offset} is not the end of the log"
-        self._places.put(base_offset, segment, segment.size)
-        segment.publish(metas)
-        self._places.put(next_offset, segment, segment.size)
-        if self.unflushed_since_ms is None:
-            self.unflushed_since_ms = self._clock.monotonic_ms()
-        self.log_end_offset = next_offset
-
-    def _disk_full(self, error: OSError) -> DiskFullError:
-        return DiskFullError(
-            f"{self.directory}: no space left on the disk ({error.strerror}): nothing was appended; free some space, "
-            "or lower the topics' retention"
-        )
-
     # ---------------------------------------------------------------- roll
-
-    def _should_roll(self, group: _Group, prepared: Prepared, now_ms: int) -> bool:
-        """Kafka's LogSegment.shouldRoll, for what would come behind ``group``."""
-        segment = self.active
-        size = segment.size + group.size
-        if size == 0:
-            return False
-        if size + prepared.size > self.config.segment_bytes or not segment.fits(prepared.next_offset - 1):
-            return True
-        if segment.index.is_full or segment.time_index.is_full:
-            return True
-        first_ms = segment.first_batch_timestamp() if segment.size else group.entries[0].metas[0].max_timestamp_ms
-        if first_ms is not None and first_ms >= 0:
-            waited_ms = prepared.max_timestamp_ms - first_ms
-        else:
-            waited_ms = now_ms - segment.created_ms
-        return waited_ms > self.config.roll_after_ms - self._roll_jitter_ms
 
     def roll(self) -> LogSegment:
         """Seals the active segment and begins a new one at the log's end. The old segment and then the directory are
@@ -355,7 +189,9 @@ class PartitionLog(LogReader):
         old = self.active
         if old.size == 0:
             return old
-        old.write_last_entries()  # a full disk shows here, before anything is sealed
+        # A full disk shows here, before anything is sealed.
+        self._snapshots.take(self.producers, self.log_end_offset, [segment.base_offset for segment in self._segments])
+        old.write_last_entries()
         with _final_failures():
             old.seal()
         self.flushed_offset = self.log_end_offset
@@ -398,10 +234,6 @@ class PartitionLog(LogReader):
             raise
         return segment
 
-    def _draw_jitter(self) -> int:
-        jitter_ms = min(self.config.segment_jitter_ms, self.config.roll_after_ms)
-        return self._rng.randrange(jitter_ms + 1) if jitter_ms else 0
-
     # ---------------------------------------------------------------- flush, truncate, delete, close
 
     def flush(self) -> int:
@@ -434,6 +266,7 @@ class PartitionLog(LogReader):
         last = keep[-1]
         place = last.find_or_end(offset)
         end_offset = _end_before(place, offset)
+        self._snapshots.drop_above(end_offset)
         self.log_end_offset = end_offset
         self.flushed_offset = min(self.flushed_offset, end_offset)
         self._forget_places()
@@ -449,6 +282,8 @@ class PartitionLog(LogReader):
         self.unflushed_since_ms = None
         self.epochs.truncate_from_end(end_offset)
         self.log_start_offset = min(self.log_start_offset, end_offset)
+        if len(self.producers):
+            self.producers = reload_producers(self._fs, self._snapshots, self._segments, end_offset)
 
     def end_after_truncating(self, offset: int) -> int:
         """Where the log would end after ``truncate_to(offset)``: below ``offset`` if that lies inside a batch."""
@@ -466,6 +301,8 @@ class PartitionLog(LogReader):
         self._begin_at(offset)
 
     def _remove_all(self) -> None:
+        self._snapshots.drop_above(-1)
+        self.producers = ProducerTable()
         old, self._segments = self._segments, ()
         self._forget_places()
         for segment in reversed(old):  # the newest first: a crash leaves a log without a gap
@@ -477,7 +314,16 @@ class PartitionLog(LogReader):
     def _begin_at(self, offset: int) -> None:
         self.log_end_offset = self.flushed_offset = self.log_start_offset = offset
         self.unflushed_since_ms = None
+        self.producers.next_offset = offset
         self._segments = (self._create_segment(offset),)
+
+    def _begin_again_at(self, base_offset: int) -> None:
+        old, self._segments = self._segments[-1], self._segments[:-1]
+        self._forget_places()
+        old.close()
+        old.delete_files()  # before the new one has its name: of two empty ones, the first would seem to lack records
+        self._fs.sync_directory(self.directory)
+        self._segments = (*self._segments, self._create_segment(base_offset))
 
     def restart_at(self, offset: int, before_it_begins: Callable[[], None]) -> None:
         """Empties the log, durably; its next record gets ``offset``, wherever it ended before. Through
@@ -518,6 +364,7 @@ class PartitionLog(LogReader):
         if not count:
             return []
         gone, self._segments = segments[:count], segments[count:]
+        self._snapshots.forget([segment.base_offset for segment in gone])
         self._forget_places()
         self._warm = tuple(segment for segment in self._warm if segment not in gone)
         deleted: list[DeletedFile] = []
@@ -585,6 +432,23 @@ class PartitionLog(LogReader):
         """Where a leader epoch ended (KIP-101, KIP-320)."""
         return self.epochs.end_of(epoch, self.log_end_offset)
 
+    def closing_snapshot(self) -> list[tuple[str, bytes]]:
+        """(path, bytes) of the producer snapshot that a clean stop needs; empty when it is there, or not needed."""
+        end = self.log_end_offset
+        if not self._segments or not self._snapshots.is_wanted(self.producers, end):
+            return []
+        return [(self._snapshots.path(end), self.producers.snapshot())]
+
+    def closing_snapshot_written(self) -> None:
+        """It is there, durably."""
+        if self._segments and self._snapshots.is_wanted(self.producers, self.log_end_offset):
+            self._snapshots.written(self.log_end_offset)
+
+    def expire_producers(self, expiration_ms: int, candidates: Iterable[int]) -> int:
+        """Forgets those of the ``candidates`` (from ``producers.expired``) that have written nothing since either; how
+        many these were."""
+        return len(self.producers.expire(self._clock.now_ms(), expiration_ms, candidates))
+
     def close(self, *, flush: bool = True) -> None:
         """Flushes, completes the indexes and lets go of the files; readers at work finish on their own references.
         ``flush=False``: nothing is written, for a log that goes for good (the disk may be full)."""
@@ -592,6 +456,8 @@ class PartitionLog(LogReader):
             return
         if flush:
             self.flush()
+            write_files_atomically(self._fs, self.closing_snapshot())
+            self.closing_snapshot_written()
         segments, self._segments = self._segments, ()
         self._forget_places()
         if flush:
@@ -620,6 +486,9 @@ def close_together(fs: FileSystem, logs: Iterable[PartitionLog]) -> None:
     """``close`` of several flushed logs of one file system, their indexes forced at the same time."""
     rest = iter([log for log in logs if not log.is_closed])
     while some := list(islice(rest, _CLOSED_AT_ONCE)):
+        write_files_atomically(fs, [item for log in some for item in log.closing_snapshot()])
+        for log in some:
+            log.closing_snapshot_written()
         durable = False
         try:
             fs.sync_files([file for log in some for file in log.active.begin_close()])

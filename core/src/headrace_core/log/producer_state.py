@@ -1,8 +1,8 @@
 """What a partition's leader knows of each producer: epoch, last sequences, open transaction; Kafka's .snapshot file.
 
 Pure: values in, verdicts out. A partition's owner asks ``check`` before it appends a batch that has a producer id, and
-tells ``appended`` and ``marker_appended`` what it appended; recovery ``replay``s headers from the last snapshot on, so
-that a table rebuilt from the log equals the one that was lost (KIP-98; ProducerStateManager).
+tells ``appended`` and ``marker_appended`` what it appended; who opens a log does the same with what lies behind the
+last snapshot, so that a table rebuilt from the log equals the one that was lost (KIP-98; ProducerStateManager).
 
 ``<offset>.snapshot`` holds the state of all producers before that offset, in Kafka's bytes (version 1), big-endian:
 
@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import enum
 import struct
-from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -87,16 +86,22 @@ class Checked(NamedTuple):
 
 @dataclass(slots=True)
 class ProducerEntry:
-    """One producer. ``batches``: its last ones with this epoch, oldest first."""
+    """One producer. ``batches``: its last ones with this epoch, oldest first; replaced whole, for readers in other
+    threads."""
 
     producer_id: int
     epoch: int
-    batches: deque[ProducerBatch] = field(default_factory=lambda: deque(maxlen=BATCHES_KEPT))
+    batches: tuple[ProducerBatch, ...] = ()
     coordinator_epoch: int = -1
     #: Of its last batch or marker.
     last_timestamp_ms: int = -1
     #: Where its open transaction begins; None: none is open.
     transaction_first_offset: int | None = None
+    #: Its bytes in a snapshot; None: it has changed since the last one. A table of a million producers is written at
+    #: each roll, and few of them have changed.
+    packed: bytes | None = field(default=None, compare=False, repr=False)
+    #: Does the log hold batches of its window that are not here? Of a snapshot only the last batch comes back.
+    is_cut_short: bool = field(default=False, compare=False)
 
     @property
     def last_batch(self) -> ProducerBatch | None:
@@ -106,7 +111,37 @@ class ProducerEntry:
         """Sequences begin anew with an epoch."""
         if epoch != self.epoch:
             self.epoch = epoch
-            self.batches.clear()
+            self.batches = ()
+            self.is_cut_short = False
+
+    def pack(self) -> bytes:
+        """Its bytes in a snapshot."""
+        packed = self.packed
+        if packed is None:
+            last = self.last_batch or ProducerBatch(-1, -1, 0, self.last_timestamp_ms)
+            first_offset = self.transaction_first_offset
+            packed = self.packed = _ENTRY.pack(
+                self.producer_id,
+                self.epoch,
+                last.last_sequence,
+                last.last_offset,
+                last.offset_delta,
+                self.last_timestamp_ms,
+                self.coordinator_epoch,
+                -1 if first_offset is None else first_offset,
+            )
+        return packed
+
+
+class Remembered(NamedTuple):
+    """What a producer's entry was before an append that may yet fail; ``epoch`` None: there was none."""
+
+    producer_id: int
+    epoch: int | None = None
+    batches: tuple[ProducerBatch, ...] = ()
+    last_timestamp_ms: int = -1
+    transaction_first_offset: int | None = None
+    is_cut_short: bool = False
 
 
 class ProducerTable:
@@ -163,38 +198,76 @@ class ProducerTable:
             why=f"{producer}, epoch {header.producer_epoch}: sequence {header.base_sequence} came, {expected} is next",
         )
 
-    def appended(self, header: BatchHeader) -> None:
-        """A batch of data is in the log, with the offsets of ``header``."""
-        self.next_offset = max(self.next_offset, header.next_offset)
+    def appended(
+        self, header: BatchHeader, *, base_offset: int | None = None, max_timestamp_ms: int | None = None
+    ) -> None:
+        """A batch of data is in the log, with the offsets and time of ``header``, or with these."""
+        if base_offset is None:
+            base_offset = header.base_offset
+        last_offset = base_offset + header.last_offset_delta
+        if last_offset >= self.next_offset:
+            self.next_offset = last_offset + 1
         if header.producer_id < 0:
             return
-        entry = self._entry(header)
-        entry.batches.append(
-            ProducerBatch(
-                sequence_after(header.base_sequence, header.last_offset_delta),
-                header.last_offset,
-                header.last_offset_delta,
-                header.max_timestamp_ms,
-            )
+        timestamp_ms = header.max_timestamp_ms if max_timestamp_ms is None else max_timestamp_ms
+        entry = self._entry(header, timestamp_ms)
+        batch = ProducerBatch(
+            sequence_after(header.base_sequence, header.last_offset_delta),
+            last_offset,
+            header.last_offset_delta,
+            timestamp_ms,
         )
+        entry.batches = (*entry.batches[1 - BATCHES_KEPT :], batch)
         if header.is_transactional and entry.transaction_first_offset is None:
-            entry.transaction_first_offset = header.base_offset
+            entry.transaction_first_offset = base_offset
 
     def marker_appended(self, header: BatchHeader, coordinator_epoch: int) -> int | None:
         """A COMMIT or ABORT marker is in the log; where the transaction that it ends began, None when it was empty."""
         self.next_offset = max(self.next_offset, header.next_offset)
-        entry = self._entry(header)
+        entry = self._entry(header, header.max_timestamp_ms)
         entry.coordinator_epoch = coordinator_epoch
         first_offset, entry.transaction_first_offset = entry.transaction_first_offset, None
         return first_offset
 
-    def _entry(self, header: BatchHeader) -> ProducerEntry:
+    def _entry(self, header: BatchHeader, timestamp_ms: int) -> ProducerEntry:
         entry = self._entries.get(header.producer_id)
         if entry is None:
             entry = self._entries[header.producer_id] = ProducerEntry(header.producer_id, header.producer_epoch)
         entry.move_to_epoch(header.producer_epoch)
-        entry.last_timestamp_ms = header.max_timestamp_ms
+        entry.last_timestamp_ms = timestamp_ms
+        entry.packed = None
         return entry
+
+    def remember(self, producer_id: int) -> Remembered:
+        """For ``take_back``, before ``appended`` is told of a batch whose write may still fail."""
+        entry = self._entries.get(producer_id)
+        if entry is None:
+            return Remembered(producer_id)
+        return Remembered(
+            producer_id,
+            entry.epoch,
+            entry.batches,
+            entry.last_timestamp_ms,
+            entry.transaction_first_offset,
+            entry.is_cut_short,
+        )
+
+    def take_back(self, remembered: Iterable[Remembered], next_offset: int) -> None:
+        """The appends failed. ``remembered``: the latest first; ``next_offset``: where the log ends."""
+        self.next_offset = next_offset
+        for old in remembered:
+            entry = self._entries.get(old.producer_id)
+            if entry is None:
+                continue
+            if old.epoch is None:
+                del self._entries[old.producer_id]
+                continue
+            entry.epoch, entry.batches, entry.packed = old.epoch, old.batches, None
+            entry.last_timestamp_ms, entry.transaction_first_offset = (
+                old.last_timestamp_ms,
+                old.transaction_first_offset,
+            )
+            entry.is_cut_short = old.is_cut_short
 
     # ---------------------------------------------------------------- questions
 
@@ -207,44 +280,42 @@ class ProducerTable:
         )
 
     def last_records(self) -> dict[int, LastRecord]:
-        """What compaction has to leave of each producer, so that a table made from the log is this one."""
-        return {
-            entry.producer_id: LastRecord(
-                entry.last_batch.last_offset if entry.last_batch is not None else None, entry.epoch
-            )
-            for entry in self
-        }
+        """What compaction has to leave of each producer, so that a table made from the log is this one. Any thread."""
+        found: dict[int, LastRecord] = {}
+        for entry in list(self._entries.values()):
+            batches = entry.batches
+            found[entry.producer_id] = LastRecord(batches[-1].last_offset if batches else None, entry.epoch)
+        return found
 
-    def expire(self, now_ms: int, expiration_ms: int) -> list[int]:
-        """Forgets producers without an open transaction that wrote nothing for ``producer.id.expiration.ms``."""
-        gone = [
+    def expired(self, now_ms: int, expiration_ms: int) -> list[int]:
+        """Producers without an open transaction that wrote nothing for ``producer.id.expiration.ms``. Any thread."""
+        latest_ms = now_ms - expiration_ms
+        return [
             entry.producer_id
-            for entry in self
-            if entry.transaction_first_offset is None and entry.last_timestamp_ms <= now_ms - expiration_ms
+            for entry in list(self._entries.values())
+            if entry.last_timestamp_ms <= latest_ms and entry.transaction_first_offset is None
         ]
-        for producer_id in gone:
-            del self._entries[producer_id]
+
+    def expire(self, now_ms: int, expiration_ms: int, candidates: Iterable[int] | None = None) -> list[int]:
+        """Forgets those that are ``expired``; ``candidates``: of these only, who were a moment ago."""
+        gone = []
+        for producer_id in self.expired(now_ms, expiration_ms) if candidates is None else candidates:
+            entry = self._entries.get(producer_id)
+            if entry is None or entry.transaction_first_offset is not None:
+                continue
+            if entry.last_timestamp_ms <= now_ms - expiration_ms:
+                del self._entries[producer_id]
+                gone.append(producer_id)
         return gone
 
     # ---------------------------------------------------------------- the file
 
     def snapshot(self) -> bytes:
         """The bytes of ``<next_offset>.snapshot``."""
-        body = bytearray(_COUNT.pack(len(self._entries)))
-        for entry in self:
-            last = entry.last_batch or ProducerBatch(-1, -1, 0, entry.last_timestamp_ms)
-            first_offset = entry.transaction_first_offset
-            body += _ENTRY.pack(
-                entry.producer_id,
-                entry.epoch,
-                last.last_sequence,
-                last.last_offset,
-                last.offset_delta,
-                entry.last_timestamp_ms,
-                entry.coordinator_epoch,
-                -1 if first_offset is None else first_offset,
-            )
-        return _HEAD.pack(SNAPSHOT_VERSION, crc32c(body)) + bytes(body)
+        body = _COUNT.pack(len(self._entries)) + b"".join(
+            [entry.packed or entry.pack() for entry in self._entries.values()]
+        )
+        return _HEAD.pack(SNAPSHOT_VERSION, crc32c(body)) + body
 
     @classmethod
     def from_snapshot(cls, data: Buffer, path: str, next_offset: int) -> ProducerTable:
@@ -263,18 +334,24 @@ class ProducerTable:
         body = view[_HEAD.size + _COUNT.size :]
         if len(body) != count * _ENTRY.size:
             raise CorruptLogError(f"{path}: {count} entries have {count * _ENTRY.size} bytes, {len(body)} are there")
-        return cls(map(_read_entry, _ENTRY.iter_unpack(body)), next_offset=next_offset)
+        return cls(
+            [
+                _read_entry(values, bytes(body[number * _ENTRY.size : (number + 1) * _ENTRY.size]))
+                for number, values in enumerate(_ENTRY.iter_unpack(body))
+            ],
+            next_offset=next_offset,
+        )
 
 
-def _read_entry(values: tuple[int, ...]) -> ProducerEntry:
+def _read_entry(values: tuple[int, ...], packed: bytes) -> ProducerEntry:
     producer_id, epoch, sequence, offset, offset_delta, timestamp_ms, coordinator_epoch, first_offset = values
-    entry = ProducerEntry(
+    return ProducerEntry(
         producer_id,
         epoch,
-        coordinator_epoch=coordinator_epoch,
-        last_timestamp_ms=timestamp_ms,
-        transaction_first_offset=None if first_offset < 0 else first_offset,
+        (ProducerBatch(sequence, offset, offset_delta, timestamp_ms),) if offset >= 0 else (),
+        coordinator_epoch,
+        timestamp_ms,
+        None if first_offset < 0 else first_offset,
+        packed,
+        offset >= 0,
     )
-    if offset >= 0:
-        entry.batches.append(ProducerBatch(sequence, offset, offset_delta, timestamp_ms))
-    return entry

@@ -78,9 +78,12 @@ class DirectoryWriter:
     closed.
 
     ``on_turn`` is called in the loop after each turn, before its waiters, with the logs that moved: the place to
-    advance high watermarks and to wake fetches, once for each log. ``on_failure`` is called once, when the directory
-    has failed. ``on_full`` is called in the loop when the directory begins to refuse appends for want of space (True),
-    and when it takes them again (False), which it finds out by trying.
+    advance high watermarks and to wake fetches, once for each log. ``on_written`` is called in the loop before that:
+    these logs' bytes are written, and may be read up to ``log_end_offset``, but are not forced yet: the place to send
+    them to followers, whose disks then work beside this one. (A turn in the loop calls it before it flushes; one on the
+    thread has the loop call it meanwhile, and it may hear of a log that was closed since.) ``on_failure`` is called
+    once, when the directory has failed. ``on_full`` is called in the loop when the directory begins to refuse appends
+    for want of space (True), and when it takes them again (False), which it finds out by trying.
     """
 
     def __init__(
@@ -89,6 +92,7 @@ class DirectoryWriter:
         *,
         clock: Clock,
         on_turn: Callable[[list[PartitionLog]], None] | None = None,
+        on_written: Callable[[Sequence[PartitionLog]], None] | None = None,
         on_failure: Callable[[StorageError], None] | None = None,
         space: SpaceGauge | None = None,
         on_full: Callable[[bool], None] | None = None,
@@ -103,6 +107,7 @@ class DirectoryWriter:
         self.pending_bytes = 0
         self._clock = clock
         self._on_turn = on_turn
+        self._on_written = on_written
         self._on_failure = on_failure
         #: How much room there is; None: nobody looks, and only ENOSPC tells.
         self.space = space
@@ -211,7 +216,7 @@ class DirectoryWriter:
         if turn.is_heavy or self._sync_gauge.value_ms > self._inline_sync_ms_max or self._will_roll(turn):
             self._hand_over(turn)
         else:
-            self._end_turn(turn, self._execute(turn))
+            self._end_turn(turn, self._execute(turn, self._tell_written))
 
     def _will_roll(self, turn: Turn) -> bool:
         """Sealing a segment flushes all that its topic's policy left unflushed: not in the event loop. May say yes too
@@ -266,6 +271,14 @@ class DirectoryWriter:
             self._call(done, outcome)
         if not self._queue:
             self._became_idle()
+
+    def _tell_written(self, logs: list[PartitionLog]) -> None:
+        if self._on_written is not None and self.failure is None:
+            self._call(self._on_written, logs)
+
+    def _tell_written_soon(self, logs: list[PartitionLog]) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is left to be told
+            self._loop.call_soon_threadsafe(self._tell_written, logs)
 
     def _call(self, function: Callable[[Any], None], argument: object) -> None:
         try:
@@ -324,26 +337,31 @@ class DirectoryWriter:
 
     def _serve_turns(self) -> None:
         while (turn := self._turns.get()) is not None:
-            result = self._execute(turn)
+            result = self._execute(turn, self._tell_written_soon)
             try:
                 self._loop.call_soon_threadsafe(self._end_turn, turn, result)
             except RuntimeError:  # the loop is closed: nobody is left to be told
                 return
             turn = result = None  # type: ignore[assignment] # the buffers are not kept while waiting
 
-    def _execute(self, turn: Turn) -> TurnResult:
+    def _execute(self, turn: Turn, tell_written: Callable[[list[PartitionLog]], None]) -> TurnResult:
         outcomes: list[tuple[Done, Any]] = []
         touched: dict[PartitionLog, None] = {}
+        written: dict[PartitionLog, None] = {}
         several = len(turn.steps) > 1
         try:
             for step in turn.steps:
                 if isinstance(step, WriteStep):
                     outcomes += zip([entry.done for entry in step.entries], self._write(step, several), strict=True)
                     touched[step.log] = None
+                    if self._on_written is not None and step.log.log_end_offset > step.log.flushed_offset:
+                        written[step.log] = None
                 else:
                     if step.log is not None:
                         touched[step.log] = None
                     outcomes.append((step.done, self._act(step)))
+            if written:
+                tell_written(list(written))
             started = time.perf_counter()
             flush_together(
                 self.directory.fs,

@@ -22,6 +22,7 @@ from collections.abc import Iterable
 
 from ...errors import CorruptLogError
 from ..files import FileSystem
+from ..producer_state import SNAPSHOT_SUFFIX
 from ..recovery import scan
 from ..segment import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, segment_name
 
@@ -48,7 +49,7 @@ def finish_swap(fs: FileSystem, directory: str, base_offset: int, replaced: Iter
     """Steps 4 and 5; ``replaced``: the base offsets of the segments whose place it takes."""
     for old in replaced:
         if old != base_offset:
-            for suffix in (LOG_SUFFIX, *_INDEXES):
+            for suffix in (LOG_SUFFIX, *_INDEXES, SNAPSHOT_SUFFIX):
                 _unlink(fs, f"{directory}/{segment_name(old)}{suffix}")
     stem = f"{directory}/{segment_name(base_offset)}"
     for suffix in _INDEXES:

@@ -1,0 +1,123 @@
+"""Batches that come from a partition's leader: what a follower asks of them before they enter its log. Pure.
+
+They keep their offsets and their leader epochs: nothing is rewritten. What the CRC does not cover (base offset, length,
+epoch) is held against the log that they are to follow; what it covers was checked by the leader, as in Kafka.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+
+from ..errors import CorruptMessageError, HeadraceError
+from ..records import BatchHeader, check_batch, without_position
+from ..types import NO_EPOCH
+from .appending import Prepared
+from .files import Buffer
+from .index import RELATIVE_OFFSET_MAX
+from .segment import BatchMeta
+
+
+class ReplicatedAppendError(HeadraceError):
+    """What a leader sent cannot follow the log as it is here. Nothing was appended: join again."""
+
+
+class UnexpectedOffsetError(ReplicatedAppendError):
+    """The batches do not go on where the log ends."""
+
+
+class UnexpectedEpochError(ReplicatedAppendError):
+    """A batch has a leader epoch below that of the batch before it, or above the leader's own."""
+
+
+def check_replicated(
+    data: Buffer, *, log_end_offset: int, leader_epoch: int, latest_epoch: int = NO_EPOCH, is_empty: bool = False
+) -> list[BatchHeader]:
+    """Checks batches that came from a leader of ``leader_epoch``, for a log that ends at ``log_end_offset`` with a
+    batch of ``latest_epoch``; their headers, for ``Append``. Costs a pass over the bytes; any thread.
+
+    Offsets rise, and may leave gaps: compaction did. ``is_empty``: the log has no batch; then the first one may begin
+    below the end, if it reaches there (the leader's log starts in the middle of it).
+
+    Raises CorruptMessageError (framing, CRC), UnexpectedOffsetError, UnexpectedEpochError.
+    """
+    headers: list[BatchHeader] = []
+    position = 0
+    while position < len(data):
+        try:
+            header = check_batch(data, position)
+        except CorruptMessageError as error:
+            raise CorruptMessageError(
+                f"replicated batches, position {position}, offset {log_end_offset}: {without_position(error.message)}"
+            ) from error
+        headers.append(header)
+        position += header.size
+    check_order(headers, log_end_offset, leader_epoch, latest_epoch, is_empty=is_empty)
+    return headers
+
+
+def check_order(
+    headers: Sequence[BatchHeader], log_end_offset: int, leader_epoch: int, latest_epoch: int, *, is_empty: bool
+) -> None:
+    """The part of ``check_replicated`` that depends on the log. Raises UnexpectedOffsetError, UnexpectedEpochError."""
+    if not headers:
+        raise UnexpectedOffsetError(f"no batch at all, where one from offset {log_end_offset} on should be")
+    expected = log_end_offset
+    for header in headers:
+        offsets = f"a batch with offsets {header.base_offset} to {header.last_offset}"
+        if header.base_offset < expected:
+            reaches_in = header is headers[0] and is_empty and header.last_offset >= expected
+            if not reaches_in:
+                raise UnexpectedOffsetError(f"{offsets} cannot follow {expected - 1}")
+        if header.leader_epoch < latest_epoch:
+            raise UnexpectedEpochError(f"{offsets} has leader epoch {header.leader_epoch}, after one of {latest_epoch}")
+        if header.leader_epoch > leader_epoch:
+            raise UnexpectedEpochError(
+                f"{offsets} has leader epoch {header.leader_epoch}, but it came from the leader of {leader_epoch}"
+            )
+        expected, latest_epoch = header.next_offset, header.leader_epoch
+
+
+def prepare_replicated(data: Buffer, headers: Sequence[BatchHeader], segment_bytes: int) -> Iterator[Prepared]:
+    """The batches as they stand, in parts that each fit into a segment: one part, but where this broker's segments are
+    smaller than what a leader sends at once. CorruptMessageError: the headers are not those of the data."""
+    if sum(header.size for header in headers) != len(data):
+        raise CorruptMessageError(f"{len(data)} bytes of records, but their batches add up to another number")
+    view = memoryview(data)
+    start = position = first = 0
+    for number, header in enumerate(headers):
+        is_first = number == first
+        too_far = header.last_offset - headers[first].base_offset > RELATIVE_OFFSET_MAX
+        if not is_first and (position + header.size - start > segment_bytes or too_far):
+            yield _part(view[start:position], headers[first:number])
+            start, first = position, number
+        position += header.size
+    yield _part(view[start:position], headers[first:])
+
+
+def _part(data: memoryview, headers: Sequence[BatchHeader]) -> Prepared:
+    metas = [
+        BatchMeta(header.size, header.base_offset, header.last_offset, header.max_timestamp_ms) for header in headers
+    ]
+    return Prepared(
+        [data],
+        metas,
+        len(data),
+        headers[-1].next_offset,
+        -1,
+        max(header.max_timestamp_ms for header in headers),
+        [(header, meta) for header, meta in zip(headers, metas, strict=True) if header.producer_id >= 0],
+    )
+
+
+def epoch_starts(headers: Sequence[BatchHeader], latest_epoch: int) -> list[tuple[int, int]]:
+    """(epoch, offset) of each leader epoch that begins with one of these batches."""
+    starts = [
+        (after.leader_epoch, after.base_offset)
+        for before, after in pairwise(headers)
+        if after.leader_epoch > before.leader_epoch
+    ]
+    first = headers[0]
+    if first.leader_epoch >= max(latest_epoch, 0):  # the latest one too: it may have been said to begin later
+        starts.insert(0, (first.leader_epoch, first.base_offset))
+    return starts
