@@ -21,6 +21,7 @@ EDGE = re.compile(
       core/src/headrace_core/rpc/.*
     | services/\w+/src/\w+/(handlers|transport)/.*
     | services/\w+/src/\w+/(app|\w+_link)\.py           # the composition root registers servicers; links are transports
+    | services/broker/src/headrace_broker/replication/(wire|follower_streams)\.py   # from broker to broker
     | clients/python/src/headrace/engine/.*
     | clients/python/src/headrace/admin/(calls|configs|features|log_dirs|quorum|routing)\.py
     | clients/python/src/headrace/producer/(sender|link)\.py

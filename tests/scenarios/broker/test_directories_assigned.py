@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from solo_broker import BROKER_ID, SoloBroker, batch
 
@@ -27,7 +27,9 @@ class Told:
         found = self.broker.storage.directory_of(partition)
         return None if found is None else found.bytes
 
-    async def _tell(self, where: Mapping[ReplicaKey, bytes]) -> Mapping[ReplicaKey, errors.HeadraceError]:
+    async def _tell(
+        self, where: Mapping[ReplicaKey, bytes], fresh: Collection[ReplicaKey]
+    ) -> Mapping[ReplicaKey, errors.HeadraceError]:
         self.where.update({partition: directory for (_, partition), directory in where.items()})
         return {}
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 from headrace_broker import assignments
 from headrace_broker.assignments import DirectoryAssignments
@@ -45,7 +45,9 @@ class World:
         self.told = DirectoryAssignments(self.at.get, self._tell, backoff=Backoff(first_ms=0.1, most_ms=1))
         self.told.broker_id = ME
 
-    async def _tell(self, where: Mapping[ReplicaKey, bytes]) -> Mapping[ReplicaKey, HeadraceError]:
+    async def _tell(
+        self, where: Mapping[ReplicaKey, bytes], fresh: Collection[ReplicaKey]
+    ) -> Mapping[ReplicaKey, HeadraceError]:
         self.calls.append(dict(where))
         if self.on_call is not None:
             self.on_call()

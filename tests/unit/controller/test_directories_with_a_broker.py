@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import pytest
 from cluster_world import World, id16
@@ -114,7 +114,9 @@ class Broker:
             self.opened[self.rng.choice(self.online())].add(key)
             self.told.replicas_changed([TopicPartition(self.image.topics[key[0]].name, key[1])])
 
-    async def _tell(self, where: Mapping[ReplicaKey, bytes]) -> Mapping[ReplicaKey, HeadraceError]:
+    async def _tell(
+        self, where: Mapping[ReplicaKey, bytes], fresh: Collection[ReplicaKey]
+    ) -> Mapping[ReplicaKey, HeadraceError]:
         fate = self.rng.random() if self.calls_are_lost else 1.0
         await asyncio.sleep(0)
         if fate < 0.25:

@@ -33,11 +33,14 @@ class ChannelPurpose(enum.StrEnum):
     HEARTBEAT = "heartbeat"
     RAFT = "raft"
     REPLICATION = "replication"
+    CATCH_UP = "catch-up"  # replication of what is far behind
 
 
 #: gRPC makes its keepalive time-out the kernel's TCP_USER_TIMEOUT: when a machine vanishes, the heartbeats that it no
 #: longer acknowledges end its connections so soon. One connection for each channel: who made it, closes it.
-_RAFT_OPTIONS: dict[str, int | str] = {"grpc.keepalive_timeout_ms": 2_000, "grpc.use_local_subchannel_pool": 1}
+_PEER_OPTIONS: dict[str, int | str] = {"grpc.keepalive_timeout_ms": 2_000, "grpc.use_local_subchannel_pool": 1}
+
+_BETWEEN_PEERS = (ChannelPurpose.RAFT, ChannelPurpose.REPLICATION, ChannelPurpose.CATCH_UP)
 
 
 def open_channel(address: str, purpose: ChannelPurpose) -> grpc.aio.Channel:
@@ -49,6 +52,6 @@ def open_channel(address: str, purpose: ChannelPurpose) -> grpc.aio.Channel:
         "grpc.min_reconnect_backoff_ms": 50,
         "grpc.max_reconnect_backoff_ms": 1_000,
         "grpc.enable_http_proxy": 0,
-        **(_RAFT_OPTIONS if purpose is ChannelPurpose.RAFT else {}),
+        **(_PEER_OPTIONS if purpose in _BETWEEN_PEERS else {}),
     }
     return grpc.aio.insecure_channel(address, options=list(options.items()))

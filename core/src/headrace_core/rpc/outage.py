@@ -18,10 +18,18 @@ _EVERY_S = 10.0
 class Outage:
     """``failed`` after each attempt in vain, ``over`` after each that did not fail: it costs one comparison."""
 
-    def __init__(self, logger: logging.Logger, what: str, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        logger: logging.Logger,
+        what: str,
+        *,
+        whom: str = "the controller",
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         """``what`` begins the lines: what is tried. ``clock``: seconds."""
         self._logger = logger
         self._what = what
+        self._whom = whom
         self._clock = clock
         self._since_s: float | None = None
         self._told_s: float | None = None
@@ -36,8 +44,9 @@ class Outage:
             return
         self._told_s = now_s
         self._logger.warning(
-            "%s: the controller at %s has not been reached for %.0f s, trying again: %s",
+            "%s: %s at %s has not been reached for %.0f s, trying again: %s",
             self._what,
+            self._whom,
             address,
             waited_s,
             error,

@@ -166,7 +166,7 @@ class PartitionFollowed(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaTruncated(Event):
-    """A follower's log ended at ``from_offset`` and ends at ``to_offset`` now: its leader never had what lay between."""
+    """A follower's log ended at ``from_offset`` and ends at ``to_offset`` now: what lay there is not its leader's."""
 
     partition: TopicPartition
     leader_id: int

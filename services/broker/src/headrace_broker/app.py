@@ -16,7 +16,7 @@ import contextlib
 import gc
 import logging
 import random
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from headrace_core.clock import Clock, SystemClock
@@ -46,12 +46,19 @@ from headrace_core.telemetry import (
     NodeStopped,
 )
 from headrace_core.types import TopicPartition
-from headrace_protos.v1 import admin_pb2_grpc, fetch_pb2_grpc, metadata_pb2_grpc, offsets_pb2_grpc, produce_pb2_grpc
+from headrace_protos.v1 import (
+    admin_pb2_grpc,
+    fetch_pb2_grpc,
+    metadata_pb2_grpc,
+    offsets_pb2_grpc,
+    produce_pb2_grpc,
+    replication_pb2_grpc,
+)
 
 from .assignments import DirectoryAssignments
 from .budget import ByteBudget
 from .context import BrokerContext, BrokerLimits, BrokerMetrics
-from .controller_link import ControllerLink, ReplicaKey
+from .controller_link import ControllerLink, IsrAnswer, IsrRequest, ReplicaKey
 from .deadlines import Deadlines
 from .handlers.admin import AdminService
 from .handlers.fetch import FetchService
@@ -59,8 +66,12 @@ from .handlers.log_dirs import LogDirs
 from .handlers.metadata import MetadataService
 from .handlers.offsets import OffsetsService
 from .handlers.produce import ProduceService
+from .handlers.replication import ReplicationService
 from .metadata_state import MetadataState
+from .partition import PartitionLeader
 from .replicas import LogSettings, Replicas
+from .replication.follower_streams import FollowerStreams
+from .replication.isr_keeper import IsrKeeper
 from .settings import LiveSettings
 from .storage import Storage
 from .upkeep.upkeep import Upkeep
@@ -100,7 +111,8 @@ class Broker:
         #: The broker keys that may change while it runs; see settings.py.
         self.settings = LiveSettings(config.given, self.events)
         settings = LogSettings(static=config.topic_defaults(), flush_interval_ms=_flush_interval_ms(values))
-        self.replicas = Replicas(settings, self.events)
+        lag_time_max_ms = values["replica.lag.time.max.ms"]
+        self.replicas = Replicas(settings, self.events, lag_time_max_ms=lag_time_max_ms)
         descriptors = DescriptorCache(fs or RealFileSystem(), self.settings.current.open_files_max)
         self.settings.subscribe(lambda _, new: descriptors.resize(new.open_files_max))
         self._fs = descriptors
@@ -118,6 +130,7 @@ class Broker:
             assigned=self.replicas.assigned_directory,
             on_directory_failed=lambda _: self._tell_offline_directories(),
             on_moved=lambda partitions: self._assignments.replicas_changed(partitions),
+            on_written=self.replicas.logs_written,
             reserve_bytes=self.settings.current.dir_reserve_bytes,
             recovery_threads=self.settings.current.recovery_threads_per_dir,
         )
@@ -154,11 +167,23 @@ class Broker:
         self.storage.on_full = lambda _: self.upkeep.retention.disk_is_full()
         self._controller = ControllerLink(self._controllers, self.clock)
         self._assignments = DirectoryAssignments(self._directory_of, self._assign_directories)
+        self.replicas.tie_beginnings(self._assignments.begin_anew)
+        self._isr_keeper = IsrKeeper(
+            self._alter_partitions,
+            self._alive,
+            clock=self.clock,
+            events=self.events,
+            lag_time_max_ms=lag_time_max_ms,
+        )
+        self.replicas.tie_isr(self._isr_keeper.due)
+        self.streams = FollowerStreams(self._who, events=self.events, metrics=self.context.metrics.metrics)
+        self.replicas.tie_following(self.streams)
         self._listeners: dict[str, Listener] = {}
         self._addresses: tuple[ListenerAddress, ...] = ()
         self._session: BrokerSession | None = None
         self._follower: MetadataFollower | None = None
         self._tasks: list[asyncio.Task[Any]] = []
+        self._cluster_id = ""
         self._stopping = False
         self._acting = False  # the logs are open: every change from here on is acted upon, in its turn
         self._in_force = asyncio.Event()  # the first image is
@@ -169,6 +194,7 @@ class Broker:
     async def start(self) -> None:
         """Returns when the broker serves. HeadraceError or OSError when it cannot; ``stop`` cleans up then too."""
         metas = self.storage.identify(node_id=self.config.node_id)
+        self._cluster_id = metas[0].cluster_id
         await self._bind()
         store = ImageStore(self._fs, self.config.log_dirs[0], metas[0].cluster_id, self.clock)
         follower = await self._follow(metas[0].cluster_id, store)
@@ -183,9 +209,11 @@ class Broker:
         self._acting = True
         self._tell_offline_directories()
         image = follower.image
+        self.streams.metadata_changed(image)
         await self.replicas.apply_all(image)
         self._assignments.all_changed(image, registered.broker_id)
         self._tasks.append(asyncio.create_task(self._assignments.run(), name="directory assignments"))
+        self._tasks.append(asyncio.create_task(self._isr_keeper.run(), name="in-sync sets"))
         self.settings.apply(image, registered.broker_id)
         self._ready = True
         self.context.metadata.advance(image, MetadataDelta(0, image.next_offset))
@@ -246,7 +274,13 @@ class Broker:
                 (metadata_pb2_grpc.add_MetadataServicer_to_server, metadata, "headrace.v1.Metadata"),
                 (admin_pb2_grpc.add_AdminServicer_to_server, admin, "headrace.v1.Admin"),
             ],
-            INTERNAL: [],  # replication and transaction markers come here
+            INTERNAL: [  # transaction markers come here
+                (
+                    replication_pb2_grpc.add_ReplicationServicer_to_server,
+                    ReplicationService(context),
+                    "headrace.v1.Replication",
+                ),
+            ],
         }
         bound = []
         for wanted in config.listeners:
@@ -338,6 +372,7 @@ class Broker:
         if not self._acting:
             return  # the first image that is acted upon will hold it
         await self._in_force.wait()
+        self.streams.metadata_changed(image, delta)
         await self.replicas.apply(image, delta)
         self._assignments.metadata_changed(image, delta)
         self.settings.apply(image, self.replicas.broker_id, delta)
@@ -345,6 +380,7 @@ class Broker:
         assert self._session is not None
         self.context.metadata.advance(image, delta)
         self._session.applied(image.next_offset)
+        self._isr_keeper.metadata_changed(self._leaders_of(image, delta))
         self._serve_or_not()
 
     def _serve_or_not(self) -> None:
@@ -376,12 +412,41 @@ class Broker:
         directory_id = self.storage.directory_of(partition)
         return None if directory_id is None else directory_id.bytes
 
-    async def _assign_directories(self, where: Mapping[ReplicaKey, bytes]) -> Mapping[ReplicaKey, HeadraceError]:
+    async def _assign_directories(
+        self, where: Mapping[ReplicaKey, bytes], fresh: Collection[ReplicaKey]
+    ) -> Mapping[ReplicaKey, HeadraceError]:
+        _, broker_id, broker_epoch = self._who()
+        return await self._controller.assign_directories(
+            broker_id, broker_epoch, where, self.context.limits.request_timeout_ms, fresh=fresh
+        )
+
+    async def _alter_partitions(self, changes: list[IsrRequest]) -> Mapping[ReplicaKey, IsrAnswer | HeadraceError]:
+        _, broker_id, broker_epoch = self._who()
+        applied = self.context.metadata.applied_offset
+        return await self._controller.alter_partitions(
+            broker_id, broker_epoch, changes, applied, self.context.limits.request_timeout_ms
+        )
+
+    def _who(self) -> tuple[str, int, int]:
+        """This broker in this life: cluster, id, epoch."""
         assert self._session is not None
         registered = self._session.registered
-        return await self._controller.assign_directories(
-            registered.broker_id, registered.broker_epoch, where, self.context.limits.request_timeout_ms
+        return self._cluster_id, registered.broker_id, registered.broker_epoch
+
+    def _alive(self, broker_id: int) -> int | None:
+        """The epoch of a broker that may be in sync: registered, neither fenced nor stopping."""
+        broker = self.context.metadata.image.brokers.get(broker_id)
+        return broker.broker_epoch if broker is not None and broker.active else None
+
+    def _leaders_of(self, image: MetadataImage, delta: MetadataDelta) -> Iterable[PartitionLeader]:
+        """Those that ``delta`` says something new of, or of the brokers that replicate their partitions."""
+        if delta.brokers:
+            return [replica.leader for replica in self.replicas.led()]
+        names = {image.topics[topic_id].name: numbers for topic_id, numbers in delta.partitions.items()}
+        led = (
+            self.replicas.led_of(TopicPartition(name, number)) for name, numbers in names.items() for number in numbers
         )
+        return [replica.leader for replica in led if replica is not None]
 
     def _fenced(self, fenced: bool) -> None:
         self._serve_or_not()
@@ -389,11 +454,8 @@ class Broker:
     async def _housekeeping(self) -> None:
         while True:
             await asyncio.sleep(CHECKPOINT_INTERVAL_S)
-            await self.storage.checkpoint(self._high_watermarks())
+            await self.storage.checkpoint(self.replicas.high_watermarks())
             self._assignments.replicas_changed(await self.replicas.retry_full())
-
-    def _high_watermarks(self) -> dict[TopicPartition, int]:
-        return {replica.partition: replica.leader.high_watermark for replica in self.replicas.led()}
 
     # -- stop --------------------------------------------------------------------------------------------------------
 
@@ -407,8 +469,9 @@ class Broker:
         await self._drain()
         ending = ServerShuttingDownError("the broker is shutting down; connect again")
         self.context.end_streams(ending)
-        high_watermarks = self._high_watermarks()
+        high_watermarks = self.replicas.high_watermarks()
         self.replicas.resign_all(lambda partition: ending)
+        await self.streams.close()
         for listener in self._listeners.values():
             await listener.stop(STREAMS_GRACE_S)
         try:

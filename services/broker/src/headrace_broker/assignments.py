@@ -5,6 +5,10 @@ says where it is. It is compared when the metadata of a partition has changed, a
 was moved or its directory has failed: nothing has to be remembered, and a report that was lost is made again. With one
 directory a broker has nothing to tell, for the controllers know it from the start.
 
+A replica that is to begin anew, empty, is told of as ``fresh`` before its log is made (``begin_anew``, KIP-903): from
+then on the controllers hold it to be eligible for nothing. The metadata shows when that is so, and whoever makes the
+log waits for it (``roles``).
+
 One task sends, thousands of partitions in a call, as long as there is anything to tell.
 """
 
@@ -13,7 +17,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 
 from headrace_core.errors import HeadraceError, PolicyViolationError, UnknownTopicIdError
 from headrace_core.metadata import MetadataDelta, MetadataImage
@@ -30,8 +34,8 @@ CALL_REPLICAS_MAX = 2_000
 #: A call is repeated by itself: it never stops trying, but after a while it is in no hurry.
 _BACKOFF_MS_MAX = 10_000
 
-#: Tells the controllers; gives what they refused.
-Tell = Callable[[Mapping[ReplicaKey, bytes]], Awaitable[Mapping[ReplicaKey, HeadraceError]]]
+#: Tells the controllers where replicas are, and which of them begin anew there; gives what they refused.
+Tell = Callable[[Mapping[ReplicaKey, bytes], Collection[ReplicaKey]], Awaitable[Mapping[ReplicaKey, HeadraceError]]]
 
 
 class DirectoryAssignments:
@@ -47,6 +51,8 @@ class DirectoryAssignments:
         self._backoff = backoff or Backoff(most_ms=_BACKOFF_MS_MAX)
         self._image = MetadataImage()
         self._pending: dict[ReplicaKey, bytes] = {}
+        #: Those of the pending ones that begin anew.
+        self._fresh: set[ReplicaKey] = set()
         self._call_max = CALL_REPLICAS_MAX
         self._wake = asyncio.Event()
 
@@ -76,11 +82,22 @@ class DirectoryAssignments:
             if topic_id is not None:
                 self._compare(topic_id, partition)
 
+    def begin_anew(self, topic_id: bytes, partition: int, directory: bytes) -> None:
+        """Tell that this broker's replica begins anew, empty, in ``directory``. Its log is not there yet, or is damaged
+        and about to be deleted. Whoever has no sign of it in the metadata may ask again."""
+        key = (topic_id, partition)
+        self._fresh.add(key)
+        self._pending[key] = directory
+        self._wake.set()
+
     def _compare(self, topic_id: bytes, partition: TopicPartition) -> None:
         state = self._image.partition(topic_id, partition.partition)
         if state is None or self.broker_id not in state.replicas:
+            self._forget((topic_id, partition.partition))
             return
         key = (topic_id, partition.partition)
+        if key in self._fresh:
+            return
         directory = self._directory_of(partition)
         if directory is None or directory == state.directory_of(self.broker_id):
             self._pending.pop(key, None)
@@ -88,14 +105,19 @@ class DirectoryAssignments:
             self._pending[key] = directory
             self._wake.set()
 
+    def _forget(self, key: ReplicaKey) -> None:
+        self._pending.pop(key, None)
+        self._fresh.discard(key)
+
     async def run(self) -> None:
         """Tell what there is to tell, until cancelled."""
         while True:
             self._wake.clear()
             while self._pending:
                 told = dict(itertools.islice(self._pending.items(), self._call_max))
+                fresh = self._fresh & told.keys()
                 try:
-                    refused = await self._tell(told)
+                    refused = await self._tell(told, fresh)
                 except HeadraceError as error:
                     if isinstance(error, PolicyViolationError) and len(told) > 1:
                         self._call_max = len(told) // 2
@@ -113,6 +135,7 @@ class DirectoryAssignments:
         for key, directory in told.items():
             if self._pending.get(key) == directory:  # else it was moved meanwhile, and is told again
                 del self._pending[key]
+                self._fresh.discard(key)
         for (topic_id, partition), error in refused.items():
             if not isinstance(error, UnknownTopicIdError):  # the topic was deleted meanwhile
                 logger.warning(

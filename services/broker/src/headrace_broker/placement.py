@@ -92,6 +92,19 @@ class Placement:
             raise held.space.full_error()
         return held
 
+    def anew(self, partition: TopicPartition, topic_id: uuid.UUID) -> uuid.UUID | None:
+        """Where a log would begin anew that is on record in a directory which this broker does not have any more (its
+        disk was replaced), or was LOST, and is in none of its directories, all of which are there; else None: there is
+        nothing to begin anew, or what is missing may come back."""
+        if partition in self.refused or partition in self.withheld or partition in self.at:
+            return None
+        if any(each.failure is not None or each.writer is None for each in self._held):
+            return None
+        on_record = self.assigned(partition, topic_id)
+        if on_record in (None, UNASSIGNED) or any(each.directory_id == on_record for each in self._held):
+            return None
+        return least_loaded(self._held, {}).directory_id
+
     def _on_record(self, partition: TopicPartition, topic_id: uuid.UUID) -> HeldDirectory | None:
         directory_id = self.assigned(partition, topic_id)
         if directory_id is None or directory_id in (UNASSIGNED, LOST):

@@ -1,84 +1,81 @@
-"""Which partitions this broker has, and following what the controller decides about them.
+"""Which partitions this broker has, as everybody else asks for them; what the storage says of their logs.
 
 ``apply`` is called with each change of the metadata, in order, and returns when the change is in force: logs created,
-opened or deleted, leaders begun or ended, settings changed. Handlers ask for the ``leader`` of a partition, which is a
-lookup, or an error that says why not.
+opened or deleted, leaders and followers begun or ended, settings changed (``roles`` does that). Handlers ask for the
+``leader`` of a partition, which is a lookup, or an error that says why not.
 """
 
 from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
 
 from headrace_core.errors import (
     CorruptLogError,
-    DiskFullError,
     FencedBrokerError,
     FencedLeaderEpochError,
     HeadraceError,
     LeaderNotAvailableError,
     NotLeaderOrFollowerError,
-    ServerBusyError,
     StorageError,
+    UnknownTopicIdError,
     UnknownTopicOrPartitionError,
 )
 from headrace_core.log import LogConfig, PartitionLog
 from headrace_core.log.dump import problem_of
-from headrace_core.metadata import MetadataDelta, MetadataImage, PartitionImage, TopicImage
-from headrace_core.metadata.configs import broker_topic_defaults, topic_given
-from headrace_core.metadata.records import ConfigResourceType
-from headrace_core.telemetry import CorruptionFound, Emitter, PartitionClosed, PartitionFailed, PartitionOpened
+from headrace_core.metadata import MetadataDelta, MetadataImage
+from headrace_core.telemetry import CorruptionFound, Emitter, PartitionClosed, PartitionFailed
 from headrace_core.types import NO_LEADER, TopicPartition
 
 from .partition import PartitionLeader
+from .partition.leader import LAG_TIME_MAX_MS
 from .replica import Replica
+from .replication.follower_replica import FollowerReplica
+from .roles import BeginAnew, Following, LogSettings, Roles
 from .storage import Storage
 
-#: Why a log could not be made that is worth another try.
-_PASSES = (DiskFullError, ServerBusyError)
-
-
-class LogSettings:
-    """The settings of a topic's logs on this broker: the topic's own keys over the brokers' over this broker's file."""
-
-    def __init__(self, *, static: Mapping[str, Any], flush_interval_ms: int) -> None:
-        self._static = static
-        self._flush_interval_ms = flush_interval_ms
-        #: For which configurations and broker, and what was made for them.
-        self._known: tuple[Mapping[Any, Any], int, dict[Any, LogConfig]] = ({}, -1, {})
-
-    def of(self, image: MetadataImage, broker_id: int, topic: str) -> LogConfig:
-        """Topics that say the same share one LogConfig, made once for as long as no configuration changes. Any
-        thread."""
-        known = self._known
-        if known[0] is not image.configs or known[1] != broker_id:
-            known = self._known = (image.configs, broker_id, {})
-        key = tuple(sorted(image.config(ConfigResourceType.TOPIC, topic).items()))
-        found = known[2].get(key)
-        if found is None:
-            found = known[2][key] = LogConfig.from_topic(
-                topic_given(image, topic),
-                broker_defaults=broker_topic_defaults(image, broker_id, self._static),
-                flush_interval_ms=self._flush_interval_ms,
-            )
-        return found
+__all__ = ["LogSettings", "Replicas"]
 
 
 class Replicas:
     """Every partition of this broker. ``refusal`` is why none of them is served right now; None when they are."""
 
-    def __init__(self, settings: LogSettings, events: Emitter) -> None:
-        self.broker_id = -1
+    def __init__(self, settings: LogSettings, events: Emitter, *, lag_time_max_ms: int = LAG_TIME_MAX_MS) -> None:
         self.refusal: HeadraceError | None = FencedBrokerError("the broker is starting; try again")
-        self._settings = settings
         self._events = events
-        self._image = MetadataImage()
         self._storage: Storage  # tied by the composition root: each needs the other
-        self._led: dict[TopicPartition, Replica] = {}
-        self._failed: dict[TopicPartition, HeadraceError] = {}
+        self._roles = Roles(settings, events, lag_time_max_ms=lag_time_max_ms)
+        self._led, self._followed, self._failed = self._roles.led, self._roles.followed, self._roles.failed
         self._changing = asyncio.Lock()  # one change of the metadata, or retry, at a time
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    @property
+    def broker_id(self) -> int:
+        """-1 until the controllers have accepted the registration."""
+        return self._roles.broker_id
+
+    @broker_id.setter
+    def broker_id(self, broker_id: int) -> None:
+        self._roles.broker_id = broker_id
+
+    # -- tied by the composition root ----------------------------------------------------------------------------------
+
+    def tie(self, storage: Storage) -> None:
+        """Where the logs are."""
+        self._storage = self._roles.storage = storage
+
+    def tie_following(self, following: Following) -> None:
+        """Who brings followers their leaders' records; without it they wait."""
+        self._roles.following = following
+
+    def tie_isr(self, due: Callable[[PartitionLeader], None]) -> None:
+        """Hears of each leader whose in-sync set may have to change."""
+        self._roles.isr_due = due
+
+    def tie_beginnings(self, begin_anew: BeginAnew) -> None:
+        """Tells the controllers that a replica begins anew, before it does."""
+        self._roles.begin_anew = begin_anew
 
     # -- for the handlers --------------------------------------------------------------------------------------------
 
@@ -95,6 +92,22 @@ class Replicas:
             raise self._why_not(partition)
         return replica
 
+    def leader_by_id(self, topic_id: bytes, partition: int) -> Replica:
+        """As ``leader``; UnknownTopicIdError when no topic has the id (here, yet)."""
+        topic = self._roles.image.topics.get(topic_id)
+        if topic is None:
+            self.check_serving()
+            raise UnknownTopicIdError(f"no topic with the id {topic_id.hex()} is known here")
+        return self.leader(TopicPartition(topic.name, partition))
+
+    def readable(self, partition: TopicPartition) -> Replica | FollowerReplica:
+        """The replica here that a consumer may read, up to its high watermark: the one that leads, or one that follows
+        (KIP-392). Raises as ``leader``."""
+        if self.refusal is not None:
+            raise self.refusal
+        followed = self._followed.get(partition)
+        return self.leader(partition) if followed is None else followed
+
     def check_serving(self) -> None:
         """Raises ``refusal``."""
         if self.refusal is not None:
@@ -104,16 +117,12 @@ class Replicas:
         """(leader id, leader epoch) as this broker knows them, for errors that send a client elsewhere."""
         if not isinstance(error, NotLeaderOrFollowerError | FencedLeaderEpochError):
             return None
-        found = self._partition(partition)
+        found = self._roles.state_of(partition)
         return None if found is None else (found.leader, found.leader_epoch)
-
-    def tie(self, storage: Storage) -> None:
-        """Where the logs are."""
-        self._storage = storage
 
     def assigned_directory(self, partition: TopicPartition, topic_id: uuid.UUID) -> uuid.UUID | None:
         """The directory that the controllers have on record for this broker's replica; the zero id: none yet."""
-        state = self._image.partition(topic_id.bytes, partition.partition)
+        state = self._roles.image.partition(topic_id.bytes, partition.partition)
         return None if state is None else uuid.UUID(bytes=state.directory_of(self.broker_id))
 
     def leader_of(self, log: PartitionLog) -> PartitionLeader | None:
@@ -121,17 +130,29 @@ class Replicas:
         replica = self._led.get(log.topic_partition)
         return replica.leader if replica is not None and replica.log is log else None
 
+    def is_followed(self, log: PartitionLog) -> bool:
+        """Does ``log`` follow a leader elsewhere, whose retention is its own? From any thread."""
+        replica = self._followed.get(log.topic_partition)
+        return replica is not None and replica.log is log and replica.leader_id != NO_LEADER
+
+    def led_of(self, partition: TopicPartition) -> Replica | None:
+        """The replica that leads ``partition`` here, whether it is served or not; None when none does."""
+        return self._led.get(partition)
+
     def led(self) -> Iterable[Replica]:
         return self._led.values()
 
-    def _partition(self, partition: TopicPartition) -> PartitionImage | None:
-        topic = self._image.topic(partition.topic)
-        if topic is None or not 0 <= partition.partition < len(topic.partitions):
-            return None
-        return topic.partitions[partition.partition]
+    def followed(self) -> Iterable[FollowerReplica]:
+        return self._followed.values()
+
+    def high_watermarks(self) -> dict[TopicPartition, int]:
+        """Of every partition that is led or followed here, as they are to be checkpointed."""
+        return {partition: replica.leader.high_watermark for partition, replica in self._led.items()} | {
+            partition: replica.high_watermark for partition, replica in self._followed.items()
+        }
 
     def _why_not(self, partition: TopicPartition) -> HeadraceError:
-        found = self._partition(partition)
+        found = self._roles.state_of(partition)
         if found is None:
             return UnknownTopicOrPartitionError(f"there is no partition {_shown(partition)} here")
         if partition in self._failed:
@@ -147,25 +168,13 @@ class Replicas:
     async def apply(self, image: MetadataImage, delta: MetadataDelta) -> None:
         """Put ``delta``, which led to ``image``, into force."""
         async with self._changing:
-            await self._apply(image, delta)
-
-    async def _apply(self, image: MetadataImage, delta: MetadataDelta, *, at_start: bool = False) -> None:
-        self._image = image
-        await self._remove(delta.removed_topics.values())
-        wanted: list[tuple[TopicPartition, TopicImage, PartitionImage]] = []
-        for topic_id, numbers in delta.partitions.items():
-            topic = image.topics[topic_id]
-            wanted += [
-                (TopicPartition(topic.name, number), topic, topic.partitions[number]) for number in sorted(numbers)
-            ]
-        await self._open_logs(wanted, at_start=at_start)
-        for partition, topic, state in wanted:
-            self._lead_or_not(partition, topic, state)
-        await self._reconfigure(image, delta)
+            await self._roles.apply(image, delta)
+            await self._roles.heal()
 
     async def apply_all(self, image: MetadataImage) -> None:
         """The first image, once the storage is open: everything is new. Logs of topics that were deleted while this
-        broker was away go; those that are damaged stay offline."""
+        broker was away go, and those of partitions that were moved to others; those that are damaged stay offline until
+        they can be healed."""
         deleted, refused = await self._storage.settle(lambda topic_id: topic_id.bytes in image.topics)
         for partition in deleted:
             self._events.emit(PartitionClosed(partition=partition, deleted=True))
@@ -174,132 +183,33 @@ class Replicas:
             self._events.emit(PartitionFailed(partition=partition, reason=error.message))
         everything = {topic_id: frozenset(range(len(topic.partitions))) for topic_id, topic in image.topics.items()}
         async with self._changing:
-            await self._apply(image, MetadataDelta(0, image.next_offset, partitions=everything), at_start=True)
+            delta = MetadataDelta(0, image.next_offset, partitions=everything)
+            await self._roles.apply(image, delta, at_start=True)
+            await self._roles.heal()
 
     async def retry_full(self) -> list[TopicPartition]:
         """Once more for the logs that could not be made because their disk was full, or no descriptor was left; those
         that are there now. Costs nothing when there are none."""
-        if not any(isinstance(error, _PASSES) for error in self._failed.values()):
+        if not self._failed:
             return []
         async with self._changing:
-            wanted: list[tuple[TopicPartition, TopicImage, PartitionImage]] = []
-            for partition, error in self._failed.items():
-                topic, state = self._image.topic(partition.topic), self._partition(partition)
-                if isinstance(error, _PASSES) and topic is not None and state is not None:
-                    wanted.append((partition, topic, state))
-            await self._open_logs(wanted)
-            for partition, topic, state in wanted:
-                self._lead_or_not(partition, topic, state)
-            return [partition for partition, _, _ in wanted if partition not in self._failed]
+            return await self._roles.retry()
 
     def settings_of(self, topic: str, image: MetadataImage) -> LogConfig:
         """The settings that hold for a topic's logs on this broker."""
-        return self._settings.of(image, self.broker_id, topic)
-
-    async def _remove(self, topics: Iterable[TopicImage]) -> None:
-        gone: list[TopicPartition] = []
-        for topic in topics:
-            reason = UnknownTopicOrPartitionError(f"topic {topic.name} was deleted")
-            for number in range(len(topic.partitions)):
-                partition = TopicPartition(topic.name, number)
-                self._resign(partition, reason)
-                self._failed.pop(partition, None)
-                gone.append(partition)
-        for partition in await self._storage.delete(gone):
-            self._events.emit(PartitionClosed(partition=partition, deleted=True))
-
-    async def _open_logs(
-        self, wanted: Iterable[tuple[TopicPartition, TopicImage, PartitionImage]], *, at_start: bool = False
-    ) -> None:
-        missing = [
-            (partition, uuid.UUID(bytes=topic.topic_id), self.settings_of(topic.name, self._image))
-            for partition, topic, state in wanted
-            if self.broker_id in state.replicas
-            and not self._is_open(partition, topic)
-            and not isinstance(self._failed.get(partition), CorruptLogError)
-        ]
-        for partition, outcome in await self._storage.create(missing, at_start=at_start):
-            before = self._failed.pop(partition, None)
-            if outcome is not None:
-                self._failed[partition] = outcome
-                if type(before) is not type(outcome):  # else it was said already
-                    self._events.emit(PartitionFailed(partition=partition, reason=outcome.message))
-
-    def _is_open(self, partition: TopicPartition, topic: TopicImage) -> bool:
-        """A log without its topic's id (the broker died while it was made) is made again, which gives it one; one of
-        another topic is refused there."""
-        log = self._storage.log(partition)
-        return log is not None and log.topic_id is not None and log.topic_id.bytes == topic.topic_id
-
-    def _lead_or_not(self, partition: TopicPartition, topic: TopicImage, state: PartitionImage) -> None:
-        if state.leader != self.broker_id:
-            self._resign(
-                partition,
-                NotLeaderOrFollowerError(f"broker {self.broker_id} leads {partition} no more; refresh the metadata"),
-            )
-            return
-        before = self._led.get(partition)
-        wanted = (topic.topic_id, state.leader_epoch)
-        if before is not None and (before.leader.topic_id, before.leader.leader_epoch) == wanted:
-            return
-        self._resign(
-            partition,
-            FencedLeaderEpochError(f"{partition}: the leader epoch is {state.leader_epoch} now; refresh the metadata"),
-        )
-        log = self._storage.log(partition)
-        if log is not None and self._is_open(partition, topic):  # else it failed, and says so
-            self._lead(partition, topic, state, log)
-
-    def _lead(self, partition: TopicPartition, topic: TopicImage, state: PartitionImage, log: PartitionLog) -> None:
-        # Read first: a turn may be under way on the writer's thread, and no flush is beyond what was written.
-        flushed_end = log.flushed_offset
-        leader = PartitionLeader(
-            partition,
-            topic_id=topic.topic_id,
-            leader_id=self.broker_id,
-            leader_epoch=state.leader_epoch,
-            log_start=log.log_start_offset,
-            log_end=log.log_end_offset,
-            flushed_end=flushed_end,
-            flush_policy=log.config.flush,
-        )
-        self._led[partition] = self._storage.replica(log, leader)
-        self._events.emit(
-            PartitionOpened(
-                partition=partition,
-                leader_epoch=state.leader_epoch,
-                log_start_offset=log.log_start_offset,
-                log_end_offset=log.log_end_offset,
-            )
-        )
-
-    def _resign(self, partition: TopicPartition, reason: HeadraceError) -> None:
-        replica = self._led.pop(partition, None)
-        if replica is not None:
-            replica.leader.resign(reason)
-
-    async def _reconfigure(self, image: MetadataImage, delta: MetadataDelta) -> None:
-        topics = {name for kind, name in delta.configs if kind is ConfigResourceType.TOPIC}
-        everything = any(
-            kind is ConfigResourceType.BROKER and name in ("", str(self.broker_id)) for kind, name in delta.configs
-        )
-        if not topics and not everything:
-            return
-        settings: dict[str, LogConfig] = {}
-        for partition, _ in self._storage.logs():
-            if everything or partition.topic in topics:
-                config = settings.get(partition.topic)
-                if config is None:
-                    config = settings[partition.topic] = self.settings_of(partition.topic, image)
-                await self._storage.reconfigure(partition, config)
-                replica = self._led.get(partition)
-                if replica is not None:
-                    replica.leader.set_flush_policy(config.flush)
+        return self._roles.settings_of(topic, image)
 
     # -- what the storage says ---------------------------------------------------------------------------------------
 
     def logs_moved(self, logs: Iterable[PartitionLog]) -> None:
         """A turn of a writer has changed these logs."""
+        for log in logs:
+            replica = self._led.get(log.topic_partition) or self._followed.get(log.topic_partition)
+            if replica is not None and replica.log is log:
+                replica.log_moved()
+
+    def logs_written(self, logs: Sequence[PartitionLog]) -> None:
+        """These logs have more than before, which is not forced to the disk yet: followers may have it already."""
         for log in logs:
             replica = self._led.get(log.topic_partition)
             if replica is not None and replica.log is log:
@@ -307,12 +217,13 @@ class Replicas:
 
     def quarantine(self, log: PartitionLog, error: CorruptLogError) -> None:
         """A log was found to be damaged, and looked at twice: this broker serves and writes it no more, here or after a
-        restart, before the operator has seen to it. The other partitions go on."""
+        restart. It heals if others have what is in it; else the operator has to see to it. The other partitions go
+        on."""
         if not self._storage.quarantine(log, error):
             return
         partition = log.topic_partition
         self._failed[partition] = error
-        self._resign(partition, error)
+        self._roles.end(partition, error)
         found = problem_of(error, path=log.directory)
         self._events.emit(
             CorruptionFound(
@@ -320,19 +231,26 @@ class Replicas:
             )
         )
         self._events.emit(PartitionFailed(partition=partition, reason=error.message))
+        task = asyncio.get_running_loop().create_task(self._heal(), name="healing")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _heal(self) -> None:
+        async with self._changing:
+            await self._roles.heal()
 
     def storage_failed(self, partitions: Iterable[TopicPartition], reason: str) -> None:
         """The directory of these partitions has failed: they are offline on this broker until it starts anew."""
         for partition in partitions:
             error = StorageError(f"{partition} is offline: {reason}")
             self._failed[partition] = error
-            self._resign(partition, error)
+            self._roles.end(partition, error)
             self._events.emit(PartitionFailed(partition=partition, reason=reason))
 
     def resign_all(self, reason: Callable[[TopicPartition], HeadraceError]) -> None:
-        """Lead nothing any more: the broker stops."""
-        for partition in list(self._led):
-            self._resign(partition, reason(partition))
+        """Lead and follow nothing any more: the broker stops."""
+        for partition in (*self._led, *self._followed):
+            self._roles.end(partition, reason(partition))
 
 
 def _shown(partition: TopicPartition) -> str:

@@ -12,7 +12,8 @@ import functools
 import logging
 import random
 import uuid
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import TypeVar
 
 from headrace_core.clock import Clock
 from headrace_core.errors import (
@@ -51,12 +52,15 @@ from .directories import (
     tell_left,
 )
 from .moves import Moves, settle_moves
-from .partition import PartitionLeader
+from .partition import PartitionFollower, PartitionLeader
 from .placement import Assigned, Placement, nothing_assigned
 from .replica import OnDamage, Replica
+from .replication.follower_replica import FollowerReplica
 from .threads import WorkThreads
 
 logger = logging.getLogger(__name__)
+
+R = TypeVar("R", Replica, FollowerReplica)
 
 #: A partition to create: its topic's id, and its log's settings.
 NewLog = tuple[TopicPartition, uuid.UUID, LogConfig]
@@ -66,7 +70,8 @@ DEFAULT_RESERVE_BYTES = 64 * 1024 * 1024
 
 
 class Storage:
-    """See the module. ``on_turn`` hears which logs a turn has moved; ``on_failed`` which partitions went offline, and
+    """See the module. ``on_turn`` hears which logs a turn has moved, ``on_written`` (before that) which have bytes that
+    are not forced to the disk yet; ``on_failed`` which partitions went offline, and
     why; ``on_directory_failed`` the id of a directory that failed after the start; ``on_full`` the writer of a
     directory that has begun to refuse appends: whoever can make room by retention does; ``on_moved`` which partitions
     have come to another directory.
@@ -88,6 +93,7 @@ class Storage:
         on_directory_failed: Callable[[uuid.UUID | None], None] | None = None,
         on_full: Callable[[DirectoryWriter], None] | None = None,
         on_moved: Callable[[Iterable[TopicPartition]], None] | None = None,
+        on_written: Callable[[Sequence[PartitionLog]], None] | None = None,
         reserve_bytes: int = DEFAULT_RESERVE_BYTES,
         recovery_threads: int = 1,
     ) -> None:
@@ -100,6 +106,7 @@ class Storage:
         self._rng = rng
         self._events = events
         self._on_turn = on_turn
+        self._on_written = on_written
         self._on_failed = on_failed
         self._on_damage = on_damage
         self._reserve_bytes = reserve_bytes
@@ -113,7 +120,7 @@ class Storage:
         #: Logs that are about to change directories, held for a moment.
         self._leaving: dict[TopicPartition, PartitionLog] = {}
         #: The last replica that was made of each partition.
-        self._replicas: dict[TopicPartition, Replica] = {}
+        self._replicas: dict[TopicPartition, Replica | FollowerReplica] = {}
         self._moves = Moves(self, fs, clock=clock, rng=rng, events=events)
 
     # -- start -------------------------------------------------------------------------------------------------------
@@ -197,6 +204,7 @@ class Storage:
             directory,
             clock=self._clock,
             on_turn=self._on_turn,
+            on_written=self._on_written,
             on_failure=functools.partial(self._failed, held),
             space=held.space,
             on_full=functools.partial(self._full_or_not, held),
@@ -347,15 +355,44 @@ class Storage:
 
     def replica(self, log: PartitionLog, leader: PartitionLeader) -> Replica:
         """``log`` led by ``leader``."""
-        held = self._at[leader.partition]
+        return self._in_place_of_former(
+            log, lambda writer: Replica(log, leader, writer, self._threads, self._on_damage)
+        )
+
+    def follower(self, log: PartitionLog, follower: PartitionFollower) -> FollowerReplica:
+        """``log`` that follows a leader elsewhere."""
+        return self._in_place_of_former(log, lambda writer: FollowerReplica(log, follower, writer, self._on_damage))
+
+    def _in_place_of_former(self, log: PartitionLog, make: Callable[[DirectoryWriter], R]) -> R:
+        partition = log.topic_partition
+        held = self._at[partition]
         assert held.writer is not None
-        before = self._replicas.get(leader.partition)
-        replica = self._replicas[leader.partition] = Replica(log, leader, held.writer, self._threads, self._on_damage)
-        if leader.partition in self._leaving:
+        before = self._replicas.get(partition)
+        replica = self._replicas[partition] = make(held.writer)
+        if partition in self._leaving:
             replica.hold()
-            if before is not None:  # its leader has resigned: what waits there is told so
+            if before is not None:  # it has no say any more: what waits there is told so
                 before.release(log, held.writer)
         return replica
+
+    async def settled(self, partitions: Iterable[TopicPartition]) -> None:
+        """Until all that was handed to the writers for these partitions so far is written, or refused."""
+        writers = {held.writer for partition in partitions if (held := self._at.get(partition)) is not None}
+        barriers = []
+        for writer in writers:
+            if writer is not None:
+                with contextlib.suppress(HeadraceError):  # it has failed: nothing is written any more
+                    barriers.append(writer.run(_nothing))
+        await asyncio.gather(*barriers, return_exceptions=True)
+
+    def holds(self, partition: TopicPartition) -> bool:
+        """Is there a log of the partition in a directory that works, sound or damaged?"""
+        held = self._at.get(partition)
+        return held is not None and held.writer is not None and held.writer.directory.holds(partition)
+
+    def anew(self, partition: TopicPartition, topic_id: uuid.UUID) -> uuid.UUID | None:
+        """See ``Placement.anew``."""
+        return self._places.anew(partition, topic_id)
 
     async def create(self, wanted: Iterable[NewLog], *, at_start: bool = False) -> list[Outcome]:
         """Create logs, durably, each in its place (see the module); None for each that is there now, else why it is
@@ -483,9 +520,13 @@ class Storage:
             replica.release(log, writer)
 
     def high_watermark(self, partition: TopicPartition) -> int:
-        """Of the leader here; else what was checkpointed."""
+        """Of the leader or follower here; else what was checkpointed."""
         if (replica := self._replicas.get(partition)) is not None:
-            return replica.leader.high_watermark
+            return replica.leader.high_watermark if isinstance(replica, Replica) else replica.high_watermark
+        return self.checkpointed(partition)
+
+    def checkpointed(self, partition: TopicPartition) -> int:
+        """The high watermark that was checkpointed last, not above the log's end."""
         held = self._at[partition]
         assert held.writer is not None
         return held.writer.directory.high_watermark(partition)
@@ -582,6 +623,10 @@ def _give_back_reserved(directory: LogDirectory) -> None:
 
 def _quarantine(writer: DirectoryWriter, partition: TopicPartition, error: CorruptLogError) -> None:
     writer.directory.quarantine(partition, error)
+
+
+def _nothing() -> None:
+    """What comes before it is done."""
 
 
 def _log_failure(future: asyncio.Future[None]) -> None:

@@ -1,0 +1,432 @@
+"""A partition that follows its leader: the pure follower, its log and the directory's writer, tied together.
+
+What is pushed is checked when it comes, handed to the directory's writer (which forces it to the disk together with all
+that came meanwhile for other partitions), and acknowledged after the turn. Several pushes may be under way to the log;
+each says where it goes on, so that none is written behind one that was refused.
+
+Nothing here waits. What cannot go on now (a full disk, a leader that does not know its part yet, a push that was
+damaged on its way) is tried again by joining anew, after a pause that grows. Until then nothing is acknowledged: the
+leader has the replica taken out of the in-sync set by time, and back when it has caught up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+from collections.abc import Callable
+from typing import Protocol
+
+from headrace_core.errors import (
+    CorruptLogError,
+    HeadraceError,
+    OffsetNotAvailableError,
+    ServerShuttingDownError,
+    StorageError,
+)
+from headrace_core.log import Append, AppendInfo, PartitionLog, ReadResult
+from headrace_core.log.replicated import check_replicated
+from headrace_core.log.writer import DirectoryWriter
+from headrace_core.rpc.backoff import Backoff
+from headrace_core.types import TopicPartition
+
+from ..partition import PartitionFollower
+from ..partition.follower import Drop, Follow, OtherLane, Refuse, Restart, Stale, Take, Truncate, Wait
+from ..partition.leader import PartitionWatcher
+from ..partition.messages import Ack, Ended, Join, Joined, Lane, News, Push
+
+logger = logging.getLogger(__name__)
+
+#: Of records of one partition that may be pushed and not acknowledged.
+WINDOW_BYTES = 8 * 1024 * 1024
+#: Between two attempts to join.
+_RETRY_FIRST_MS, _RETRY_MOST_MS = 10.0, 2_000.0
+
+#: Hears of a log that was found to be damaged; in the event loop.
+OnDamage = Callable[[PartitionLog, CorruptLogError], None]
+
+
+class Lanes(Protocol):
+    """What brings a follower its leader's records (``FollowerStreams``)."""
+
+    def join(self, replica: FollowerReplica) -> None:
+        """It is to be joined on ``replica.lane``, and is on no other."""
+
+    def leave(self, replica: FollowerReplica) -> None: ...
+
+    def moved(self, replica: FollowerReplica) -> None:
+        """It has something to acknowledge."""
+
+    def wake(self, replica: FollowerReplica) -> None:
+        """It can join now."""
+
+    def refused(self, replica: FollowerReplica, error: HeadraceError) -> None:
+        """What was pushed was no good; to be counted."""
+
+    def truncated(self, replica: FollowerReplica, from_offset: int) -> None:
+        """Its log was cut; it ended at ``from_offset``."""
+
+
+class FollowerReplica:
+    """One partition under one leader epoch; the next epoch is a new one over the same log."""
+
+    __slots__ = (
+        "_backoff",
+        "_cut",
+        "_held",
+        "_is_deleting",
+        "_is_failing",
+        "_lanes",
+        "_on_damage",
+        "_reason",
+        "_timer",
+        "_under_way",
+        "_watchers",
+        "_writer",
+        "follower",
+        "lane",
+        "log",
+        "partition",
+    )
+
+    def __init__(
+        self, log: PartitionLog, follower: PartitionFollower, writer: DirectoryWriter, on_damage: OnDamage
+    ) -> None:
+        self.partition: TopicPartition = follower.partition
+        self.log = log
+        self.follower = follower
+        self.lane = Lane.LIVE
+        self._writer = writer
+        self._on_damage = on_damage
+        self._lanes: Lanes | None = None
+        #: Why it follows no more.
+        self._reason: HeadraceError | None = None
+        #: Appends that the writer has not answered.
+        self._under_way = 0
+        #: One of them was refused: those behind it are too.
+        self._is_failing = False
+        #: What is to become of the log before it joins again.
+        self._cut: Truncate | Restart | None = None
+        self._is_deleting = False
+        #: Appends that wait for the log to come to rest in another directory; None: nothing is held.
+        self._held: list[Append] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._backoff = Backoff(first_ms=_RETRY_FIRST_MS, most_ms=_RETRY_MOST_MS)
+        self._watchers: dict[PartitionWatcher, None] = {}
+
+    # -- what it is --------------------------------------------------------------------------------------------------
+
+    @property
+    def topic_id(self) -> bytes:
+        return self.follower.topic_id
+
+    @property
+    def leader_id(self) -> int:
+        return self.follower.leader_id
+
+    @property
+    def leader_epoch(self) -> int:
+        return self.follower.leader_epoch
+
+    @property
+    def high_watermark(self) -> int:
+        """As far as it is known, and in this log."""
+        return self.follower.high_watermark
+
+    # -- its lane ----------------------------------------------------------------------------------------------------
+
+    def begin(self, lanes: Lanes) -> None:
+        """Follow, by ``lanes``."""
+        self._lanes = lanes
+        lanes.join(self)
+
+    @property
+    def can_join(self) -> bool:
+        return not self._under_way and self._held is None and self.follower.can_join
+
+    def join(self, handle: int) -> Join:
+        return self.follower.join(handle, WINDOW_BYTES)
+
+    def next_ack(self) -> Ack | None:
+        return self.follower.next_ack()
+
+    def joined(self, answer: Joined) -> None:
+        """The leader's answer to the join."""
+        outcome = self.follower.joined(answer, self._epoch_end)
+        if isinstance(outcome, Follow):
+            self._heard()
+        elif isinstance(outcome, Truncate | Restart):
+            self._cut = outcome
+            self._cut_now()
+        else:
+            self._put_out(outcome)
+
+    def ended(self, message: Ended) -> None:
+        """The leader follows no more."""
+        self._put_out(self.follower.ended(message))
+
+    def lost(self) -> None:
+        """The stream broke. What was pushed before is on its way to the log; then it joins again."""
+        self.follower.disconnected()
+
+    def news(self, news: News) -> None:
+        """The leader's offsets have moved."""
+        before = self.follower.high_watermark
+        self.follower.news(news)
+        self._heard()
+        self._tell_watchers(before)
+
+    def _put_out(self, outcome: OtherLane | Wait | Stale) -> None:
+        if isinstance(outcome, OtherLane):
+            self.follower.retry()
+            self.lane = Lane.LIVE if self.lane is Lane.CATCH_UP else Lane.CATCH_UP
+            self._join()
+        elif isinstance(outcome, Wait):
+            logger.debug("%s: broker %d: %s", self.partition, self.leader_id, outcome.error)
+            self._join_later()
+
+    def _join(self) -> None:
+        if self._reason is None and self._lanes is not None:
+            self._lanes.join(self)
+
+    def _join_later(self) -> None:
+        if self._reason is None and self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(self._backoff.next_s(), self._again)
+
+    def _again(self) -> None:
+        self._timer = None
+        if self._reason is not None:
+            return
+        if self._cut is not None:
+            self._cut_now()
+            return
+        self.follower.retry()
+        self._join()
+
+    def _leave(self) -> None:
+        if self._lanes is not None:
+            self._lanes.leave(self)
+
+    def _epoch_end(self, epoch: int) -> tuple[int, int]:
+        end = self.log.epoch_end_offset(epoch)
+        return end.epoch, end.end_offset
+
+    # -- what is pushed ----------------------------------------------------------------------------------------------
+
+    def pushed(self, push: Push) -> None:
+        """Records have come: they are checked, and handed to the log."""
+        follower = self.follower
+        if push.handle != follower.handle or self._reason is not None:
+            return
+        before, follows = follower.high_watermark, follower.taken_end
+        try:
+            headers = check_replicated(
+                push.records,
+                log_end_offset=follows,
+                leader_epoch=follower.leader_epoch,
+                latest_epoch=follower.taken_epoch,
+                is_empty=follower.taken_epoch < 0,
+            )
+        except HeadraceError as error:  # damaged on its way; or the leader's log is, which it will find out
+            self._refuse(error)
+            return
+        outcome = follower.pushed(push, headers)
+        if isinstance(outcome, Refuse):
+            self._refuse(outcome.error)
+        elif isinstance(outcome, Take):
+            self._append(
+                Append(
+                    data=push.records,
+                    leader_epoch=follower.leader_epoch,
+                    headers=headers,
+                    replicated=True,
+                    follows=follows,
+                )
+            )
+            self._tell_watchers(before)
+        else:
+            assert isinstance(outcome, Drop)
+
+    def _refuse(self, error: HeadraceError) -> None:
+        """Ask for it anew; what came before it is on its way to the log."""
+        if self._lanes is not None:
+            self._lanes.refused(self, error)
+        self._leave()
+        self.follower.disconnected()
+        self._join_later()
+
+    def _append(self, append: Append) -> None:
+        if self._held is not None:
+            self._held.append(append)
+            return
+        self._under_way += 1
+        try:
+            self._writer.submit(self.log, append, self._appended)
+        except HeadraceError as error:  # the directory has failed, or is being closed
+            self._appended(error)
+
+    def _appended(self, outcome: AppendInfo | HeadraceError) -> None:
+        self._under_way -= 1
+        if isinstance(outcome, HeadraceError) and not self._is_failing:
+            self._is_failing = True
+            self._append_failed(outcome)
+        if self._under_way:
+            return
+        self._is_failing = False
+        if self._lanes is not None and self._reason is None:
+            self._lanes.wake(self)
+
+    def _append_failed(self, error: HeadraceError) -> None:
+        self.follower.append_failed(error)
+        self._leave()
+        if self._reason is not None:
+            return
+        if isinstance(error, CorruptLogError):
+            self._on_damage(self.log, error)
+        elif not isinstance(error, StorageError | ServerShuttingDownError):  # (a full disk is no StorageError)
+            logger.debug("%s: %s", self.partition, error)
+            self._join_later()
+
+    def log_moved(self) -> None:
+        """A turn of the writer has ended that changed this log. Called before the waiters of its appends."""
+        log, follower = self.log, self.follower
+        if self._reason is not None or self._cut is not None or log.is_closed:
+            return
+        settled_end = log.settled_offset  # first: a turn may be under way on the writer's thread
+        before, log_end = follower.high_watermark, log.log_end_offset
+        if log_end > follower.log_end:
+            self._backoff.reset()
+        follower.appended(log_end, settled_end, log.epochs.latest_epoch)
+        if self._lanes is not None:
+            self._lanes.moved(self)
+        self._heard()
+        self._tell_watchers(before)
+
+    # -- where it starts ---------------------------------------------------------------------------------------------
+
+    def _heard(self) -> None:
+        """Retention and DeleteRecords are the leader's: the log starts where its log does."""
+        wanted = self.follower.wanted_log_start
+        if self._is_deleting or self._held is not None or wanted <= self.log.log_start_offset:
+            return
+        directory, log = self._writer.directory, self.log
+        try:
+            deleting = self._writer.run(functools.partial(directory.delete_records, log, wanted), log=log)
+        except HeadraceError:
+            return
+        self._is_deleting = True
+        deleting.add_done_callback(self._deleted)
+
+    def _deleted(self, deleting: asyncio.Future[int]) -> None:
+        self._is_deleting = False
+        if deleting.cancelled() or (error := deleting.exception()) is not None:
+            if not deleting.cancelled():
+                logger.debug("%s: its log start stays for now: %s", self.partition, error)
+            return
+        if self._reason is None and self._cut is None:
+            self.follower.log_start_moved(self.log.log_start_offset)
+            if self._lanes is not None:
+                self._lanes.moved(self)
+            for watcher in self._watchers:
+                watcher.partition_changed(self.partition)
+
+    # -- what its log has too much -----------------------------------------------------------------------------------
+
+    def _cut_now(self) -> None:
+        """The log is cut where the leader's history says, durably; then it joins again."""
+        cut, log, directory = self._cut, self.log, self._writer.directory
+        assert cut is not None
+        if self._held is not None:
+            return  # ``release`` does it
+        if isinstance(cut, Truncate):
+            action = functools.partial(directory.truncate, log, cut.offset)
+        else:
+            action = functools.partial(directory.restart, log, cut.at_offset)
+        try:
+            cutting = self._writer.run(action, log=log)
+        except HeadraceError:  # the directory has failed, or is being closed
+            return
+        cutting.add_done_callback(functools.partial(self._was_cut, log, log.log_end_offset))
+
+    def _was_cut(self, log: PartitionLog, from_offset: int, cutting: asyncio.Future[None]) -> None:
+        if self._reason is not None or cutting.cancelled():
+            return
+        error = cutting.exception()
+        if error is None:
+            self._cut = None
+            before = self.follower.high_watermark
+            self.follower.truncated(log.log_end_offset, log.epochs.latest_epoch, log_start=log.log_start_offset)
+            if self._lanes is not None:
+                self._lanes.truncated(self, from_offset)
+            if self.follower.high_watermark != before:
+                for watcher in self._watchers:
+                    watcher.partition_changed(self.partition)
+            self._join()
+        elif isinstance(error, CorruptLogError):
+            self._on_damage(log, error)
+        elif not isinstance(error, StorageError | ServerShuttingDownError):  # a full disk; or the log has just moved
+            logger.debug("%s: it could not be cut: %s", self.partition, error)
+            self._join_later()
+
+    # -- the end, and moves between directories ----------------------------------------------------------------------
+
+    def end(self, reason: HeadraceError) -> None:
+        """It follows no more. What is on its way to the log comes there."""
+        if self._reason is not None:
+            return
+        self._reason = reason
+        self._lanes = None
+        self._held = None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        for watcher in self._watchers:
+            watcher.partition_changed(self.partition)
+
+    def hold(self) -> None:
+        """Appends wait from here on, until ``release``: the log is about to change directories."""
+        if self._held is None:
+            self._held = []
+
+    def release(self, log: PartitionLog, writer: DirectoryWriter) -> None:
+        """``log`` (the same as before, or its copy in another directory) takes appends, through ``writer``."""
+        self._writer, self.log = writer, log
+        held, self._held = self._held or [], None
+        if self._reason is not None:
+            return
+        for append in held:
+            self._append(append)
+        if self._cut is not None:
+            self._cut_now()
+        elif self._lanes is not None:
+            self._heard()
+            self._lanes.wake(self)
+
+    # -- for readers that the leader has sent here (KIP-392) -----------------------------------------------------------
+
+    def check_serving(self) -> None:
+        """Raises why it follows no more."""
+        if self._reason is not None:
+            raise self._reason
+
+    def read(self, offset: int, max_bytes: int) -> ReadResult | None:
+        """Batches from the one that holds ``offset`` up to the high watermark, at least one. None when they are not in
+        the page cache. OffsetNotAvailableError: what the reader wants is not here yet."""
+        if offset > self.high_watermark:
+            raise OffsetNotAvailableError(
+                f"{self.partition}: offset {offset} is not known to be committed here yet, offsets below "
+                f"{self.high_watermark} are; retry"
+            )
+        return self.log.read(offset, max_bytes, self.high_watermark, wait=False)
+
+    def subscribe(self, watcher: PartitionWatcher) -> None:
+        self._watchers[watcher] = None
+
+    def unsubscribe(self, watcher: PartitionWatcher) -> None:
+        self._watchers.pop(watcher, None)
+
+    def _tell_watchers(self, before: int) -> None:
+        if self._watchers and self.follower.high_watermark > before:
+            # How many bytes that is nobody counts here; a reader that waits for more waits for its time.
+            for watcher in self._watchers:
+                watcher.partition_advanced(self.partition, 1)

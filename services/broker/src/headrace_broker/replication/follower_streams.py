@@ -1,0 +1,325 @@
+"""The streams on which this broker follows others: one live stream to each broker that leads a partition which it
+replicates, and a second one while any of those partitions is far behind.
+
+A stream is a task that dials, and lives as long as its lane has partitions. Within it one task writes and one reads:
+what has to be said is gathered in the lane while a message is on its way, so under load there is one message for
+hundreds of acknowledgements. When a stream breaks it is dialed again at once, then after pauses that grow to a second;
+its partitions join again.
+
+Who leads what comes from the metadata (``roles``), and where a broker is to be reached. Connections are the streams'
+own, one for each: records on them delay no heartbeat, and catching up delays nothing that is live.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import grpc
+import grpc.aio
+
+from headrace_core.errors import HeadraceError, NetworkError
+from headrace_core.metadata import MetadataDelta, MetadataImage
+from headrace_core.node.listeners import INTERNAL
+from headrace_core.rpc import ChannelPurpose, error_from_rpc, open_channel
+from headrace_core.rpc.backoff import Backoff
+from headrace_core.rpc.outage import Outage
+from headrace_core.telemetry import Emitter, Metrics, PushRefused, ReplicaTruncated
+from headrace_protos.v1 import replication_pb2_grpc
+
+from ..partition.messages import Hello, Lane, Response
+from . import wire
+from .follower_replica import FollowerReplica
+from .following import FollowerLane
+
+logger = logging.getLogger("headrace.broker.replication")
+
+#: Of records of one stream that may be pushed and not acknowledged.
+STREAM_WINDOW_BYTES = 32 * 1024 * 1024
+_RETRY_FIRST_MS, _RETRY_MOST_MS = 50.0, 1_000.0
+
+#: (cluster id, broker id, broker epoch) of this broker in this life.
+Who = tuple[str, int, int]
+
+
+class FollowerStreams:
+    """All streams of a broker. Owned by the event loop. ``who``: this broker, once it is registered."""
+
+    def __init__(self, who: Callable[[], Who], *, events: Emitter, metrics: Metrics) -> None:
+        self._who = who
+        self._events = events
+        self.bytes_in = metrics.counter("replication-bytes-in")
+        self.pushes_in = metrics.counter("replication-pushes-in")
+        self.refused_pushes = metrics.counter("replication-pushes-refused")
+        self._addresses: dict[int, str] = {}
+        self._streams: dict[tuple[int, Lane], _Stream] = {}
+        self._ending: set[asyncio.Task[None]] = set()
+        self._is_open = True
+
+    # -- what the roles say --------------------------------------------------------------------------------------------
+
+    def follow(self, replica: FollowerReplica) -> None:
+        """Follow ``replica``'s leader."""
+        replica.begin(self)
+
+    def unfollow(self, replica: FollowerReplica) -> None:
+        """It has another part now."""
+        self.leave(replica)
+
+    def metadata_changed(self, image: MetadataImage, delta: MetadataDelta | None = None) -> None:
+        """Brokers may have other addresses; to be told before the partitions. ``delta`` None: all is new."""
+        for broker_id in image.brokers if delta is None else delta.brokers:
+            broker = image.brokers.get(broker_id)
+            endpoint = None if broker is None else broker.endpoint(INTERNAL)
+            if endpoint is None:
+                self._addresses.pop(broker_id, None)
+                continue
+            self._addresses[broker_id] = f"{endpoint.host}:{endpoint.port}"
+            for lane in Lane:
+                stream = self._streams.get((broker_id, lane))
+                if stream is not None:
+                    stream.look_again()
+
+    def address_of(self, broker_id: int) -> str | None:
+        """Where a broker's internal listener is."""
+        return self._addresses.get(broker_id)
+
+    def hello(self, leader_id: int, lane: Lane) -> Hello:
+        cluster_id, broker_id, broker_epoch = self._who()
+        return Hello(cluster_id, broker_id, broker_epoch, leader_id, lane, STREAM_WINDOW_BYTES)
+
+    async def close(self) -> None:
+        """Follow nobody any more. Idempotent."""
+        self._is_open = False
+        streams, self._streams = list(self._streams.values()), {}
+        for stream in streams:
+            stream.end()
+        await asyncio.gather(*(stream.task for stream in streams), *self._ending, return_exceptions=True)
+
+    # -- what the replicas say -----------------------------------------------------------------------------------------
+
+    def join(self, replica: FollowerReplica) -> None:
+        if not self._is_open:
+            return
+        for lane in Lane:
+            if lane is not replica.lane:
+                self._take_off((replica.leader_id, lane), replica)
+        key = (replica.leader_id, replica.lane)
+        stream = self._streams.get(key)
+        if stream is None:
+            stream = self._streams[key] = _Stream(self, *key)
+        stream.lane.join(replica)
+        stream.wake()
+
+    def leave(self, replica: FollowerReplica) -> None:
+        for lane in Lane:
+            self._take_off((replica.leader_id, lane), replica)
+
+    def moved(self, replica: FollowerReplica) -> None:
+        stream = self._streams.get((replica.leader_id, replica.lane))
+        if stream is not None:
+            stream.lane.moved(replica)
+            stream.wake()
+
+    def wake(self, replica: FollowerReplica) -> None:
+        stream = self._streams.get((replica.leader_id, replica.lane))
+        if stream is not None:
+            stream.wake()
+
+    def refused(self, replica: FollowerReplica, error: HeadraceError) -> None:
+        self.refused_pushes.value += 1
+        self._events.emit(PushRefused(partition=replica.partition, leader_id=replica.leader_id, reason=error.message))
+
+    def truncated(self, replica: FollowerReplica, from_offset: int) -> None:
+        self._events.emit(
+            ReplicaTruncated(
+                partition=replica.partition,
+                leader_id=replica.leader_id,
+                leader_epoch=replica.leader_epoch,
+                from_offset=from_offset,
+                to_offset=replica.log.log_end_offset,
+            )
+        )
+
+    def describe(self) -> list[tuple[int, Lane, int, bool]]:
+        """(leader, lane, partitions, connected) of every stream; for tests and operators."""
+        return [(*key, len(stream.lane), stream.is_connected) for key, stream in self._streams.items()]
+
+    def _take_off(self, key: tuple[int, Lane], replica: FollowerReplica) -> None:
+        stream = self._streams.get(key)
+        if stream is None or replica not in stream.lane:
+            return
+        stream.lane.leave(replica)
+        if stream.lane:
+            stream.wake()
+            return
+        # Nothing is left on it: whatever is joined next gets a stream of its own.
+        del self._streams[key]
+        stream.end()
+        self._ending.add(stream.task)
+        stream.task.add_done_callback(self._ending.discard)
+
+
+class _Stream:
+    """A lane, and the task that carries it: stream after stream."""
+
+    def __init__(self, streams: FollowerStreams, leader_id: int, lane: Lane) -> None:
+        self.lane: FollowerLane[FollowerReplica] = FollowerLane()
+        self.is_connected = False
+        self._streams = streams
+        self.leader_id = leader_id
+        self._kind = lane
+        self._call: Any = None
+        #: The writer has nothing to say, and waits here.
+        self.waiting: asyncio.Future[None] | None = None
+        #: Set when the stream is over, or (meanwhile) when there is reason to dial at once.
+        self._changed = asyncio.Event()
+        self._address = ""
+        self._is_ending = False
+        self.task = asyncio.get_running_loop().create_task(self._run(), name=f"following broker {leader_id}")
+
+    def wake(self) -> None:
+        """There may be something to say."""
+        if self.waiting is not None and not self.waiting.done():
+            self.waiting.set_result(None)
+
+    def hello(self) -> Hello:
+        return self._streams.hello(self.leader_id, self._kind)
+
+    def look_again(self) -> None:
+        """The leader may be somewhere else, or back."""
+        self._changed.set()
+        if self._call is not None and self._streams.address_of(self.leader_id) != self._address:
+            self._call.cancel()
+
+    def end(self) -> None:
+        """Soon."""
+        self._is_ending = True
+        self._changed.set()
+        if self._call is not None:
+            self._call.cancel()
+
+    async def _run(self) -> None:
+        backoff, outage = (
+            Backoff(first_ms=_RETRY_FIRST_MS, most_ms=_RETRY_MOST_MS),
+            Outage(logger, "replication", whom=f"broker {self.leader_id}"),
+        )
+        is_first = True
+        while not self._is_ending:
+            self._changed.clear()
+            address = self._streams.address_of(self.leader_id)
+            if address is None:  # it is registered nowhere: the metadata will say where, or who leads instead
+                await self._changed.wait()
+                continue
+            try:
+                await self._converse(address, outage, backoff)
+                is_first = True
+            except HeadraceError as error:
+                outage.failed(address, error)
+            except Exception:
+                logger.exception("following broker %d", self.leader_id)
+            for lost in self.lane.broken():
+                lost.lost()
+            if self._is_ending:
+                break
+            if is_first:  # a connection that was there and broke is dialed at once
+                is_first = False
+                continue
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(backoff.next_s()):
+                    await self._changed.wait()
+
+    async def _converse(self, address: str, outage: Outage, backoff: Backoff) -> None:
+        """One stream, from its beginning to its end."""
+        purpose = ChannelPurpose.REPLICATION if self._kind is Lane.LIVE else ChannelPurpose.CATCH_UP
+        channel = open_channel(address, purpose)
+        call = self._call = replication_pb2_grpc.ReplicationStub(channel).Follow()  # type: ignore[no-untyped-call]
+        self._address = address
+        writer = _Writer(self, call)
+        writing = asyncio.create_task(writer.run())
+        try:
+            while (response := await call.read()) is not grpc.aio.EOF:
+                if not self.is_connected:
+                    self.is_connected = True
+                    outage.over()
+                    backoff.reset()
+                self._received(wire.response_of(response))
+                del response
+            if not self._is_ending:
+                raise NetworkError(f"{address}: broker {self.leader_id} ended the stream")
+        except asyncio.CancelledError:
+            if writer.has_stumbled or not asyncio.current_task().cancelling():  # type: ignore[union-attr]
+                raise NetworkError(f"{address}: the stream was given up") from None
+            raise
+        except grpc.aio.AioRpcError as failure:
+            if not self._is_ending:
+                raise error_from_rpc(failure, address) from None
+        finally:
+            self.is_connected = False
+            self._call = None
+            writer.end()
+            call.cancel()
+            if not writer.has_said_hello:
+                writing.cancel()  # it may wait for a connection; when the call is cancelled, gRPC does not tell it
+            await asyncio.wait([writing])
+            await channel.close()
+
+    def _received(self, response: Response) -> None:
+        lane, streams = self.lane, self._streams
+        for answer in response.joined:
+            replica = lane.joined(answer)
+            if replica is not None:
+                replica.joined(answer)
+        for push in response.pushes:
+            streams.bytes_in.value += len(push.records)
+            replica = lane.find(push.handle)
+            if replica is not None:
+                replica.pushed(push)
+        streams.pushes_in.value += len(response.pushes)
+        for news in response.news:
+            replica = lane.find(news.handle)
+            if replica is not None:
+                replica.news(news)
+        for ended in response.ended:
+            replica = lane.ended(ended)
+            if replica is not None:
+                replica.ended(ended)
+
+
+class _Writer:
+    """This side of one call. Never raises: the reader finds out why a call is over."""
+
+    def __init__(self, stream: _Stream, call: Any) -> None:
+        self._stream = stream
+        self._call = call
+        self._is_over = False
+        self.has_said_hello = False
+        #: Something that nobody expected ended the writing.
+        self.has_stumbled = False
+
+    def end(self) -> None:
+        self._is_over = True
+        self._stream.wake()
+
+    async def run(self) -> None:
+        stream, loop = self._stream, asyncio.get_running_loop()
+        try:
+            await self._call.write(wire.hello_to_proto(stream.hello()))
+            self.has_said_hello = True
+            while not self._is_over:
+                request = stream.lane.next()
+                if request is None:
+                    stream.waiting = loop.create_future()
+                    await stream.waiting
+                    stream.waiting = None
+                    continue
+                await self._call.write(wire.request_to_proto(request))
+        except (grpc.aio.AioRpcError, asyncio.InvalidStateError, asyncio.CancelledError):
+            return
+        except Exception:  # a stream on which nothing is said any more must not pass for one
+            logger.exception("writing to broker %d", stream.leader_id)
+            self.has_stumbled = True
+            self._call.cancel()

@@ -1,0 +1,169 @@
+"""The follower's side of one stream to one leader (pure): which partitions are joined under which handle, what is said
+next.
+
+A partition on a lane is *wanted* until it may be joined (an append of it may still be under way: a join says where the
+log ends), *joining* from its join to the answer, *following* until its handle ends::
+
+    wanted  --next()-->  joining  --joined-->  following
+      ^                     |                      |
+      +--- join() again ----+-- error, cut, ... ---+      and all of them when the stream breaks
+
+What is to be said is gathered and goes out as one message: of a partition that moved a hundred times while the last
+message was written, the last position. A handle that was let go of names nobody any more, so what was on its way for it
+is dropped by whoever looks it up here.
+"""
+
+from __future__ import annotations
+
+from typing import Generic, Protocol, TypeVar
+
+from ..partition.messages import Ack, Ended, Join, Joined, Request
+
+#: Joins, leaves and acknowledgements of one message: some 50 KiB.
+ITEMS_MAX = 2_000
+
+
+class Followed(Protocol):
+    """A partition that is followed, as a lane needs it (``PartitionFollower``, and what is around it)."""
+
+    @property
+    def can_join(self) -> bool:
+        """Is its log at rest? Whoever answers no has the lane asked again (``next``) when that is over."""
+
+    def join(self, handle: int) -> Join: ...
+
+    def next_ack(self) -> Ack | None:
+        """What the leader has not been told yet."""
+
+
+F = TypeVar("F", bound=Followed)
+
+
+class _Handle(Generic[F]):
+    __slots__ = ("followed", "follows", "number")
+
+    def __init__(self, number: int, followed: F) -> None:
+        self.number = number
+        self.followed = followed
+        self.follows = False
+
+
+class FollowerLane(Generic[F]):
+    """See the module. One for each leader and lane; it outlives the streams that carry it."""
+
+    def __init__(self) -> None:
+        self._next_number = 1
+        self._by_number: dict[int, _Handle[F]] = {}
+        self._by_followed: dict[F, _Handle[F]] = {}
+        self._wanted: dict[F, None] = {}
+        self._leaves: list[int] = []
+        self._moved: dict[_Handle[F], None] = {}
+
+    def __len__(self) -> int:
+        """How many partitions are on it."""
+        return len(self._wanted) + len(self._by_followed)
+
+    def __contains__(self, followed: F) -> bool:
+        return followed in self._wanted or followed in self._by_followed
+
+    # -- what the partitions say -------------------------------------------------------------------------------------
+
+    def join(self, followed: F) -> None:
+        """It is to be joined; anew, if it is."""
+        self._let_go(followed)
+        self._wanted[followed] = None
+
+    def leave(self, followed: F) -> None:
+        """It is on this lane no more."""
+        self._let_go(followed)
+        self._wanted.pop(followed, None)
+
+    def moved(self, followed: F) -> None:
+        """It has something to acknowledge."""
+        handle = self._by_followed.get(followed)
+        if handle is not None and handle.follows:
+            self._moved[handle] = None
+
+    # -- what the leader says ----------------------------------------------------------------------------------------
+
+    def find(self, number: int) -> F | None:
+        """Whom a push or news is for; None: its handle was let go of."""
+        handle = self._by_number.get(number)
+        return handle.followed if handle is not None and handle.follows else None
+
+    def joined(self, joined: Joined) -> F | None:
+        """Whom the answer is for; None: nobody any more. Its handle has ended unless ``joined.follows``."""
+        handle = self._by_number.get(joined.handle)
+        if handle is None:
+            return None
+        if joined.follows:
+            handle.follows = True
+            self._moved[handle] = None  # it may have moved since it asked
+        else:
+            self._forget(handle)
+        return handle.followed
+
+    def ended(self, ended: Ended) -> F | None:
+        """Whom the leader follows no more; None: nobody any more."""
+        handle = self._by_number.get(ended.handle)
+        if handle is None:
+            return None
+        self._forget(handle)
+        return handle.followed
+
+    def broken(self) -> list[F]:
+        """The stream is over, and all handles with it. Whoever had one, or wanted one, wants one on the next stream;
+        they are returned, for what was pushed and not written yet is pushed again."""
+        lost = list(self._by_followed)
+        self._by_number.clear()
+        self._by_followed.clear()
+        self._moved.clear()
+        self._leaves.clear()
+        self._wanted = dict.fromkeys((*lost, *self._wanted))
+        return lost
+
+    # -- what goes out -----------------------------------------------------------------------------------------------
+
+    def next(self) -> Request | None:
+        """The next message; None: there is nothing to say."""
+        leaves, self._leaves = self._leaves, []
+        joins = self._take_joins(ITEMS_MAX)
+        acks = self._take_acks(ITEMS_MAX)
+        if not (leaves or joins or acks):
+            return None
+        return Request(None, tuple(joins), tuple(leaves), tuple(acks))
+
+    def _take_joins(self, most: int) -> list[Join]:
+        joins: list[Join] = []
+        for followed in list(self._wanted):
+            if len(joins) >= most:
+                break
+            if not followed.can_join:
+                continue
+            del self._wanted[followed]
+            number, self._next_number = self._next_number, self._next_number + 1
+            self._by_number[number] = self._by_followed[followed] = _Handle(number, followed)
+            joins.append(followed.join(number))
+        return joins
+
+    def _take_acks(self, most: int) -> list[Ack]:
+        acks: list[Ack] = []
+        moved = self._moved
+        while moved and len(acks) < most:
+            handle = next(iter(moved))
+            del moved[handle]
+            ack = handle.followed.next_ack()
+            if ack is not None:
+                acks.append(ack)
+        return acks
+
+    def _let_go(self, followed: F) -> None:
+        handle = self._by_followed.get(followed)
+        if handle is not None:
+            self._forget(handle)
+            self._leaves.append(handle.number)
+
+    def _forget(self, handle: _Handle[F]) -> None:
+        del self._by_number[handle.number]
+        del self._by_followed[handle.followed]
+        self._moved.pop(handle, None)

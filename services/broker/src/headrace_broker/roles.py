@@ -1,0 +1,443 @@
+"""What this broker is to each of its partitions: it leads it, it follows who does, or it has no part in it any more.
+
+``apply`` takes each change of the metadata, in order, and returns when it is in force. What a partition's state says is
+compared with what is so here::
+
+    state                        what is done
+    leads, in a new epoch        what was is ended; the log is led from where it ends, nothing is cut
+    another one leads            what was is ended; the log follows: its leader says where it is to be cut, if at all
+    nobody leads                 what was is ended; the log is there, and waits
+    the same leader and epoch    a leader learns its new in-sync set; a follower goes on
+    not a replica any more       what was is ended, the log is deleted (a reassignment is over)
+
+Between two parts everything that was handed to the directory's writer is waited for, so a new leader knows where its
+epoch begins, and a new follower where its log ends. The high watermark goes from one part to the next.
+
+A log that is missing is made where the metadata has it. When that is a disk which this broker does not have any more,
+the controllers hear first that the replica begins anew (``fresh``, KIP-903), and the log is made when the metadata
+shows that they know. A damaged log of a partition that has other replicas heals (replication/healing.py).
+"""
+
+from __future__ import annotations
+
+import functools
+import uuid
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any, NamedTuple, Protocol
+
+from headrace_core.errors import (
+    CorruptLogError,
+    DiskFullError,
+    FencedLeaderEpochError,
+    HeadraceError,
+    NotLeaderOrFollowerError,
+    ReplicaNotAvailableError,
+    ServerBusyError,
+    UnknownTopicOrPartitionError,
+)
+from headrace_core.log import LogConfig, PartitionLog
+from headrace_core.metadata import MetadataDelta, MetadataImage, PartitionImage, TopicImage
+from headrace_core.metadata.configs import broker_topic_defaults, min_insync_replicas, topic_given
+from headrace_core.metadata.records import ConfigResourceType
+from headrace_core.telemetry import (
+    Emitter,
+    PartitionClosed,
+    PartitionFailed,
+    PartitionFollowed,
+    PartitionOpened,
+    ReplicaBeginsAnew,
+)
+from headrace_core.types import NO_LEADER, TopicPartition
+
+from .partition import PartitionFollower, PartitionLeader
+from .partition.leader import LAG_TIME_MAX_MS
+from .replica import Replica
+from .replication.follower_replica import FollowerReplica
+from .replication.healing import Step, has_others, next_step
+from .storage import Storage
+
+#: Why a log could not be made that is worth another try.
+_PASSES = (DiskFullError, ServerBusyError)
+
+
+class Following(Protocol):
+    """Who brings followers their leaders' records (``FollowerStreams``)."""
+
+    def follow(self, replica: FollowerReplica) -> None: ...
+
+    def unfollow(self, replica: FollowerReplica) -> None: ...
+
+
+class Nobody:
+    """For a broker that is alone: replicas that should follow wait."""
+
+    def follow(self, replica: FollowerReplica) -> None:
+        pass
+
+    def unfollow(self, replica: FollowerReplica) -> None:
+        pass
+
+
+#: Tells the controllers that a replica (topic id, partition) begins anew in a directory.
+BeginAnew = Callable[[bytes, int, bytes], None]
+
+
+class LogSettings:
+    """The settings of a topic's logs on this broker: the topic's own keys over the brokers' over this broker's file."""
+
+    def __init__(self, *, static: Mapping[str, Any], flush_interval_ms: int) -> None:
+        self._static = static
+        self._flush_interval_ms = flush_interval_ms
+        #: For which configurations and broker, and what was made for them.
+        self._known: tuple[Mapping[Any, Any], int, dict[Any, LogConfig]] = ({}, -1, {})
+
+    def of(self, image: MetadataImage, broker_id: int, topic: str) -> LogConfig:
+        """Topics that say the same share one LogConfig, made once for as long as no configuration changes. Any
+        thread."""
+        known = self._known
+        if known[0] is not image.configs or known[1] != broker_id:
+            known = self._known = (image.configs, broker_id, {})
+        key = tuple(sorted(image.config(ConfigResourceType.TOPIC, topic).items()))
+        found = known[2].get(key)
+        if found is None:
+            found = known[2][key] = LogConfig.from_topic(
+                topic_given(image, topic),
+                broker_defaults=broker_topic_defaults(image, broker_id, self._static),
+                flush_interval_ms=self._flush_interval_ms,
+            )
+        return found
+
+
+class Assigned(NamedTuple):
+    """A partition as the metadata has it."""
+
+    partition: TopicPartition
+    topic: TopicImage
+    state: PartitionImage
+
+
+class Roles:
+    """The tables, and what changes them. Owned by the event loop; one ``apply`` or ``retry`` at a time."""
+
+    def __init__(self, settings: LogSettings, events: Emitter, *, lag_time_max_ms: int = LAG_TIME_MAX_MS) -> None:
+        self.broker_id = -1
+        self.image = MetadataImage()
+        self.led: dict[TopicPartition, Replica] = {}
+        self.followed: dict[TopicPartition, FollowerReplica] = {}
+        #: Partitions that should be here and cannot be served, and why.
+        self.failed: dict[TopicPartition, HeadraceError] = {}
+        self.storage: Storage  # tied by the composition root: each needs the other
+        self.following: Following = Nobody()
+        self.begin_anew: BeginAnew = lambda topic_id, partition, directory: None
+        self.isr_due: Callable[[PartitionLeader], None] = lambda leader: None
+        self._settings = settings
+        self._events = events
+        self._lag_time_max_ms = lag_time_max_ms
+
+    def settings_of(self, topic: str, image: MetadataImage) -> LogConfig:
+        """The settings that hold for a topic's logs on this broker."""
+        return self._settings.of(image, self.broker_id, topic)
+
+    def state_of(self, partition: TopicPartition) -> PartitionImage | None:
+        topic = self.image.topic(partition.topic)
+        if topic is None or not 0 <= partition.partition < len(topic.partitions):
+            return None
+        return topic.partitions[partition.partition]
+
+    # -- a change of the metadata ------------------------------------------------------------------------------------
+
+    async def apply(self, image: MetadataImage, delta: MetadataDelta, *, at_start: bool = False) -> None:
+        """Put ``delta``, which led to ``image``, into force."""
+        self.image = image
+        await self._remove(delta.removed_topics.values())
+        wanted: list[Assigned] = []
+        for topic_id, numbers in delta.partitions.items():
+            topic = image.topics[topic_id]
+            wanted += [
+                Assigned(TopicPartition(topic.name, number), topic, topic.partitions[number])
+                for number in sorted(numbers)
+            ]
+        await self._take_up(wanted, at_start=at_start)
+        await self._reconfigure(image, delta)
+
+    async def retry(self) -> list[TopicPartition]:
+        """Once more for the logs that could not be made because their disk was full, or no descriptor was left; those
+        that are there now. Costs nothing when there are none."""
+        wanted = self._assigned([item for item, error in self.failed.items() if isinstance(error, _PASSES)])
+        if wanted:
+            await self._take_up(wanted)
+        return [each.partition for each in wanted if each.partition not in self.failed]
+
+    async def heal(self) -> None:
+        """A step for each damaged replica; those that the next change of the metadata brings on wait for it."""
+        damaged = [item for item, error in self.failed.items() if isinstance(error, CorruptLogError)]
+        anew: list[Assigned] = []
+        for each in self._assigned(damaged):
+            step = next_step(each.state, self.broker_id)
+            if step is Step.MAKE:
+                anew.append(each)
+            elif step is Step.TELL:
+                directory = self.storage.directory_of(each.partition)
+                if directory is not None:
+                    self._tell_anew(each, directory, self.failed[each.partition].message)
+        if not anew:
+            return
+        await self.storage.delete([each.partition for each in anew])
+        for each in anew:
+            error = self.failed.pop(each.partition)
+            self._events.emit(
+                ReplicaBeginsAnew(
+                    partition=each.partition, leader_id=each.state.leader, reason=f"it was damaged: {error.message}"
+                )
+            )
+        await self._take_up(anew)
+
+    def _assigned(self, partitions: Iterable[TopicPartition]) -> list[Assigned]:
+        found = []
+        for partition in partitions:
+            topic, state = self.image.topic(partition.topic), self.state_of(partition)
+            if topic is not None and state is not None:
+                found.append(Assigned(partition, topic, state))
+        return found
+
+    async def _remove(self, topics: Iterable[TopicImage]) -> None:
+        gone: list[TopicPartition] = []
+        for topic in topics:
+            reason = UnknownTopicOrPartitionError(f"topic {topic.name} was deleted")
+            for number in range(len(topic.partitions)):
+                partition = TopicPartition(topic.name, number)
+                self.end(partition, reason)
+                self.failed.pop(partition, None)
+                gone.append(partition)
+        await self._delete(gone)
+
+    async def _delete(self, partitions: Collection[TopicPartition]) -> None:
+        for partition in await self.storage.delete(partitions):
+            self._events.emit(PartitionClosed(partition=partition, deleted=True))
+
+    # -- parts that change -------------------------------------------------------------------------------------------
+
+    async def _take_up(self, wanted: list[Assigned], *, at_start: bool = False) -> None:
+        former: dict[TopicPartition, int] = {}
+        for each in wanted:
+            high_watermark = self._end_if_changed(each)
+            if high_watermark is not None:
+                former[each.partition] = high_watermark
+        if former:
+            await self.storage.settled(former)
+        mine = [each for each in wanted if self.broker_id in each.state.replicas]
+        gone = [each.partition for each in wanted if self.broker_id not in each.state.replicas]
+        gone = [item for item in gone if self.storage.holds(item) or self.failed.pop(item, None) is not None]
+        if gone:
+            for item in gone:
+                self.failed.pop(item, None)
+            await self._delete(gone)
+        await self._open_logs(mine, at_start=at_start)
+        for each in mine:
+            self._take_part(each, former.get(each.partition))
+
+    def _end_if_changed(self, each: Assigned) -> int | None:
+        """Ends what is so no more; its high watermark. None: there was nothing, or it goes on."""
+        partition, topic, state = each
+        led, followed = self.led.get(partition), self.followed.get(partition)
+        if led is not None:
+            leader = led.leader
+            if state.leader != self.broker_id:
+                return self.end(
+                    partition,
+                    NotLeaderOrFollowerError(
+                        f"broker {self.broker_id} leads {partition} no more; refresh the metadata"
+                    ),
+                )
+            if (leader.topic_id, leader.leader_epoch) != (topic.topic_id, state.leader_epoch):
+                return self.end(
+                    partition,
+                    FencedLeaderEpochError(
+                        f"{partition}: the leader epoch is {state.leader_epoch} now; refresh the metadata"
+                    ),
+                )
+        if followed is not None:
+            wanted = (topic.topic_id, state.leader, state.leader_epoch)
+            if (followed.topic_id, followed.leader_id, followed.leader_epoch) != wanted or (
+                self.broker_id not in state.replicas
+            ):
+                return self.end(
+                    partition, NotLeaderOrFollowerError(f"{partition}: another leader epoch has begun; try again")
+                )
+        return None
+
+    def end(self, partition: TopicPartition, reason: HeadraceError) -> int | None:
+        """This broker leads or follows the partition no more, ``reason`` says why; the high watermark that it knew,
+        None when it did neither."""
+        led = self.led.pop(partition, None)
+        if led is not None:
+            led.leader.resign(reason)
+            return led.leader.high_watermark
+        followed = self.followed.pop(partition, None)
+        if followed is not None:
+            self.following.unfollow(followed)
+            followed.end(reason)
+            return followed.high_watermark
+        return None
+
+    def _take_part(self, each: Assigned, high_watermark: int | None) -> None:
+        partition, topic, state = each
+        led = self.led.get(partition)
+        if led is not None:
+            self._tell_leader(led.leader, topic, state)
+            return
+        if partition in self.followed:
+            return
+        log = self.storage.log(partition)
+        if log is None or not self._is_open(partition, topic):  # it failed, and says so
+            return
+        if high_watermark is None:
+            high_watermark = self.storage.checkpointed(partition)
+        if state.leader == self.broker_id:
+            self._lead(each, log, high_watermark)
+        else:
+            self._follow(each, log, high_watermark)
+
+    def _lead(self, each: Assigned, log: PartitionLog, high_watermark: int) -> None:
+        partition, topic, state = each
+        # Read first: a turn may be under way on the writer's thread, and no flush is beyond what was written.
+        flushed_end = log.flushed_offset
+        leader = PartitionLeader(
+            partition,
+            topic_id=topic.topic_id,
+            leader_id=self.broker_id,
+            leader_epoch=state.leader_epoch,
+            log_start=log.log_start_offset,
+            log_end=log.log_end_offset,
+            flushed_end=flushed_end,
+            flush_policy=log.config.flush,
+            replicas=state.replicas,
+            isr=state.isr,
+            partition_epoch=state.partition_epoch,
+            min_insync=min_insync_replicas(self.image, topic.name),
+            high_watermark=high_watermark,
+            lag_time_max_ms=self._lag_time_max_ms,
+            recovering=state.recovering,
+            on_isr_due=functools.partial(self._isr_due, partition),
+        )
+        self.led[partition] = self.storage.replica(log, leader)
+        self._events.emit(
+            PartitionOpened(
+                partition=partition,
+                leader_epoch=state.leader_epoch,
+                log_start_offset=log.log_start_offset,
+                log_end_offset=log.log_end_offset,
+            )
+        )
+        self.isr_due(leader)
+
+    def _isr_due(self, partition: TopicPartition) -> None:
+        replica = self.led.get(partition)
+        if replica is not None:
+            self.isr_due(replica.leader)
+
+    def _tell_leader(self, leader: PartitionLeader, topic: TopicImage, state: PartitionImage) -> None:
+        leader.metadata_changed(
+            isr=state.isr,
+            partition_epoch=state.partition_epoch,
+            replicas=state.replicas,
+            min_insync=min_insync_replicas(self.image, topic.name),
+            recovering=state.recovering,
+        )
+
+    def _follow(self, each: Assigned, log: PartitionLog, high_watermark: int) -> None:
+        partition, topic, state = each
+        settled_end = log.settled_offset  # read first, as above
+        follower = PartitionFollower(
+            partition,
+            topic_id=topic.topic_id,
+            leader_id=state.leader,
+            leader_epoch=state.leader_epoch,
+            log_start=log.log_start_offset,
+            log_end=log.log_end_offset,
+            settled_end=settled_end,
+            last_epoch=log.epochs.latest_epoch,
+            high_watermark=high_watermark,
+        )
+        replica = self.followed[partition] = self.storage.follower(log, follower)
+        self._events.emit(
+            PartitionFollowed(
+                partition=partition,
+                leader_id=state.leader,
+                leader_epoch=state.leader_epoch,
+                log_end_offset=log.log_end_offset,
+            )
+        )
+        if state.leader != NO_LEADER:
+            self.following.follow(replica)
+
+    # -- logs --------------------------------------------------------------------------------------------------------
+
+    async def _open_logs(self, mine: Iterable[Assigned], *, at_start: bool) -> None:
+        missing = []
+        for each in mine:
+            partition, topic, _ = each
+            if self._is_open(partition, topic) or isinstance(self.failed.get(partition), CorruptLogError):
+                continue
+            topic_id = uuid.UUID(bytes=topic.topic_id)
+            if not self._waits_to_begin_anew(each, topic_id):
+                missing.append((partition, topic_id, self.settings_of(topic.name, self.image)))
+        for partition, outcome in await self.storage.create(missing, at_start=at_start):
+            self._failed_or_not(partition, outcome)
+
+    def _failed_or_not(self, partition: TopicPartition, outcome: HeadraceError | None) -> None:
+        before = self.failed.pop(partition, None)
+        if outcome is not None:
+            self.failed[partition] = outcome
+            if type(before) is not type(outcome):  # else it was said already
+                self._events.emit(PartitionFailed(partition=partition, reason=outcome.message))
+
+    def _is_open(self, partition: TopicPartition, topic: TopicImage) -> bool:
+        """A log without its topic's id (the broker died while it was made) is made again, which gives it one; one of
+        another topic is refused there."""
+        log = self.storage.log(partition)
+        return log is not None and log.topic_id is not None and log.topic_id.bytes == topic.topic_id
+
+    def _waits_to_begin_anew(self, each: Assigned, topic_id: uuid.UUID) -> bool:
+        """Its log was on a disk that is gone, and others have what was in it: is the log to be made only when the
+        controllers know?"""
+        directory = self.storage.anew(each.partition, topic_id)
+        if directory is None or not has_others(each.state, self.broker_id):
+            return False
+        why = "its log was in a directory that this broker does not have any more"
+        self._tell_anew(each, directory, why)
+        self._failed_or_not(
+            each.partition,
+            ReplicaNotAvailableError(f"{each.partition}: {why}; it begins anew when the controllers know, try again"),
+        )
+        return True
+
+    def _tell_anew(self, each: Assigned, directory: uuid.UUID, why: str) -> None:
+        self.begin_anew(each.topic.topic_id, each.partition.partition, directory.bytes)
+
+    # -- settings ----------------------------------------------------------------------------------------------------
+
+    async def _reconfigure(self, image: MetadataImage, delta: MetadataDelta) -> None:
+        topics = {name for kind, name in delta.configs if kind is ConfigResourceType.TOPIC}
+        everything = any(
+            kind is ConfigResourceType.BROKER and name in ("", str(self.broker_id)) for kind, name in delta.configs
+        )
+        if not topics and not everything:
+            return
+        settings: dict[str, LogConfig] = {}
+        for partition, _ in self.storage.logs():
+            if everything or partition.topic in topics:
+                config = settings.get(partition.topic)
+                if config is None:
+                    config = settings[partition.topic] = self.settings_of(partition.topic, image)
+                await self.storage.reconfigure(partition, config)
+                self._reconfigured(partition, config)
+
+    def _reconfigured(self, partition: TopicPartition, config: LogConfig) -> None:
+        led, followed = self.led.get(partition), self.followed.get(partition)
+        if led is not None:
+            led.leader.set_flush_policy(config.flush)
+            for each in self._assigned([partition]):
+                self._tell_leader(led.leader, each.topic, each.state)
+        elif followed is not None:
+            followed.log_moved()  # another policy settles another end
