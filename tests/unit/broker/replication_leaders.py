@@ -1,0 +1,173 @@
+"""A broker's led partitions without logs: what a leader's lane reads is made up of batches of given sizes."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from typing import NamedTuple
+
+from headrace_broker.partition import PartitionLeader
+from headrace_broker.partition.messages import Ack, Hello, Join, Lane, Response
+from headrace_broker.replication.follows import Followers
+from headrace_broker.replication.leading import LeaderLane
+from headrace_broker.replication.pacing import UNLIMITED, Pacer
+from headrace_core.errors import HeadraceError, OffsetOutOfRangeError, UnknownTopicIdError
+from headrace_core.types import TopicPartition
+
+LEADER, FOLLOWER, OTHER = 1, 2, 3
+WINDOW = 32 << 20
+
+
+class Read(NamedTuple):
+    records: bytes
+    next_offset: int
+
+
+class Batch(NamedTuple):
+    base: int
+    end: int
+    data: bytes
+    epoch: int
+
+
+class Led:
+    """A LedPartition. ``cold_below``: what lies there is not in memory."""
+
+    def __init__(self, name: str, *, leader_epoch: int = 1, replicas: tuple[int, ...] = (LEADER, FOLLOWER)) -> None:
+        self.batches: list[Batch] = []
+        self.cold_below = 0
+        self.reads = 0
+        self.topic_id = name.encode().ljust(16, b".")
+        self.failure: HeadraceError | None = None
+        self.leader = PartitionLeader(
+            TopicPartition(name, 0),
+            topic_id=self.topic_id,
+            leader_id=LEADER,
+            leader_epoch=leader_epoch,
+            log_start=0,
+            log_end=0,
+            flushed_end=0,
+            replicas=replicas,
+            isr=replicas,
+        )
+
+    def append(self, size: int, records: int = 1, *, epoch: int | None = None, flushed: bool = True) -> Batch:
+        leader = self.leader
+        base = leader.log_end
+        data = (b"%s:%d," % (self.leader.partition.topic.encode(), base)).ljust(size, b".")[:size]
+        batch = Batch(base, base + records, data, leader.leader_epoch if epoch is None else epoch)
+        self.batches.append(batch)
+        leader.appended(batch.end, batch.end if flushed else leader.flushed_end, size)
+        return batch
+
+    # -- LedPartition ------------------------------------------------------------------------------------------------
+
+    @property
+    def latest_epoch(self) -> int:
+        return self.batches[-1].epoch if self.batches else -1
+
+    def known_epoch_end(self, epoch: int) -> tuple[int, int]:
+        known = [batch for batch in self.batches if batch.epoch <= epoch]
+        if epoch > self.latest_epoch:
+            return -1, -1
+        if not known:
+            return epoch, self.batches[0].base
+        return known[-1].epoch, known[-1].end
+
+    def bytes_from(self, offset: int) -> int:
+        return sum(len(batch.data) for batch in self.batches[self._at(offset) :])
+
+    def read_appended(self, offset: int, max_bytes: int) -> Read | None:
+        self.reads += 1
+        return None if offset < self.cold_below else self.read_cold(offset, max_bytes)
+
+    def read_cold(self, offset: int, max_bytes: int) -> Read:
+        if self.failure is not None:
+            raise self.failure
+        if not self.leader.log_start <= offset <= self.leader.log_end:
+            raise OffsetOutOfRangeError(f"{offset} is not there")
+        found, size = b"", 0
+        for batch in self.batches[self._at(offset) :]:
+            if size and size + len(batch.data) > max_bytes:
+                break
+            found, size, offset = found + batch.data, size + len(batch.data), batch.end
+        return Read(found, offset)
+
+    def _at(self, offset: int) -> int:
+        return bisect_right(self.batches, offset, key=lambda batch: batch.end)
+
+
+class LeadingBroker:
+    """A LaneHost, with a clock that the test moves."""
+
+    def __init__(self) -> None:
+        self.led: dict[bytes, Led] = {}
+        self.registry = Followers()
+        self.now_ms = 1_000
+        self.pacer = Pacer(UNLIMITED, 0)
+        self.throttled = False
+        self.wakes = 0
+
+    def lead(self, name: str, **settings: object) -> Led:
+        led = Led(name, **settings)  # type: ignore[arg-type]
+        self.led[led.topic_id] = led
+        return led
+
+    def lane(
+        self, *, broker_id: int = FOLLOWER, broker_epoch: int = 10, lane: Lane = Lane.LIVE, window: int = WINDOW
+    ) -> LeaderLane:
+        return LeaderLane(
+            Hello("c", broker_id, broker_epoch, LEADER, lane, window),
+            host=self,
+            registry=self.registry,
+            pacer=self.pacer,
+            now_ms=lambda: self.now_ms,
+            wake=self._wake,
+        )
+
+    def _wake(self) -> None:
+        self.wakes += 1
+
+    def find(self, topic_id: bytes, partition: int) -> Led:
+        led = self.led.get(topic_id)
+        if led is None or partition:
+            raise UnknownTopicIdError("no such topic")
+        led.leader.check_serving()
+        return led
+
+    def is_throttled(self, leader: PartitionLeader, broker_id: int) -> bool:
+        return self.throttled and leader.is_behind(broker_id)
+
+
+def join(
+    led: Led,
+    handle: int,
+    *,
+    log_end: int = 0,
+    last_epoch: int = -1,
+    leader_epoch: int | None = None,
+    window: int = WINDOW,
+    settled_end: int | None = None,
+) -> Join:
+    epoch = led.leader.leader_epoch if leader_epoch is None else leader_epoch
+    settled_end = log_end if settled_end is None else settled_end
+    return Join(handle, led.topic_id, 0, epoch, 0, log_end, last_epoch, settled_end, window)
+
+
+def said(lane: LeaderLane) -> Response:
+    """Its next message, which has to be there."""
+    outgoing = lane.next()
+    assert outgoing is not None, "the lane has nothing to say"
+    return outgoing.response
+
+
+def drain(lane: LeaderLane) -> list[Response]:
+    """Everything that it has to say now."""
+    messages = []
+    while (outgoing := lane.next()) is not None:
+        messages.append(outgoing.response)
+        assert len(messages) < 100_000, "the lane never ends"
+    return messages
+
+
+def acked(lane: LeaderLane, handle: int, end: int) -> None:
+    lane.ack(Ack(handle, end, end, 0))

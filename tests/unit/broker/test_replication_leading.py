@@ -1,0 +1,817 @@
+"""A leader's lane: what followers are pushed, in what order and how much of it, and what they are told."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from replication_leaders import FOLLOWER, LEADER, OTHER, LeadingBroker, acked, drain, join, said
+
+from headrace_broker.partition.messages import Ack, Divergence, Lane
+from headrace_broker.replication.follows import State
+from headrace_broker.replication.leading import (
+    CATCH_UP_BYTES,
+    HAND_OVER_BYTES,
+    MESSAGE_BYTES,
+    NEWS_DELAY_MS,
+    SHARE_BYTES_MIN,
+)
+from headrace_core import errors
+
+KIB = 1024
+MIB = 1024 * KIB
+
+
+# -- pushing -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_follower_is_pushed_what_it_lacks_and_then_what_comes():
+    broker = LeadingBroker()
+    led = broker.lead("orders")
+    first = led.append(100)
+    lane = broker.lane()
+    lane.join(join(led, 7))
+    message = said(lane)
+    (joined,), (push,) = message.joined, message.pushes
+    assert joined.follows
+    assert (joined.log_start, joined.log_end) == (0, 1)
+    assert (push.handle, push.records) == (7, first.data)
+    assert lane.next() is None
+    second = led.append(50)
+    assert [push.records for push in said(lane).pushes] == [second.data]
+
+
+def test_records_go_out_before_they_are_forced_to_the_leaders_disk():
+    broker = LeadingBroker()
+    led = broker.lead("orders")
+    lane = broker.lane()
+    lane.join(join(led, 1))
+    said(lane)
+    batch = led.append(100, flushed=False)
+    assert led.leader.flushed_end == 0
+    assert [push.records for push in said(lane).pushes] == [batch.data]
+
+
+def test_records_are_committed_when_the_follower_and_the_leader_have_settled_them():
+    broker = LeadingBroker()
+    led = broker.lead("orders")
+    lane = broker.lane()
+    lane.join(join(led, 1))
+    said(lane)
+    led.append(100, flushed=False)
+    said(lane)
+    lane.ack(Ack(1, 1, 1, 0))
+    assert led.leader.high_watermark == 0
+    led.leader.flushed(1)
+    assert led.leader.high_watermark == 1
+
+
+def test_what_many_partitions_have_goes_into_one_message():
+    broker = LeadingBroker()
+    led = [broker.lead(f"topic-{number}") for number in range(500)]
+    lane = broker.lane()
+    for handle, each in enumerate(led):
+        lane.join(join(each, handle))
+    drain(lane)
+    for each in led:
+        each.append(1000)
+    (message,) = drain(lane)
+    assert {push.handle for push in message.pushes} == set(range(500))
+
+
+def test_a_message_is_cut_at_its_limit_and_a_larger_batch_goes_alone():
+    broker = LeadingBroker()
+    small, large = broker.lead("small"), broker.lead("large")
+    lane = broker.lane()
+    for handle, each in enumerate((small, large)):
+        lane.join(join(each, handle))
+    drain(lane)
+    small.append(10)
+    batch = large.append(3 * MIB)
+    small.append(10)
+    messages = drain(lane)
+    for message in messages:
+        size = sum(len(push.records) for push in message.pushes)
+        assert size <= MESSAGE_BYTES + SHARE_BYTES_MIN or len(message.pushes) == 1
+    assert [push.records for message in messages for push in message.pushes if push.handle == 1] == [batch.data]
+
+
+def test_no_partition_waits_for_one_that_has_much_to_send():
+    broker = LeadingBroker()
+    busy, quiet = broker.lead("busy"), broker.lead("quiet")
+    lane = broker.lane()
+    for handle, each in enumerate((busy, quiet)):
+        lane.join(join(each, handle))
+    drain(lane)
+    for _ in range(200):
+        busy.append(50 * KIB)
+    quiet.append(100)
+    assert [push.handle for push in said(lane).pushes if push.handle == 1] == [1]
+
+
+def test_under_load_everybody_gets_the_same_share():
+    broker = LeadingBroker()
+    led = [broker.lead(f"topic-{number}") for number in range(40)]
+    lane = broker.lane(window=2**40)
+    for handle, each in enumerate(led):
+        lane.join(join(each, handle))
+    drain(lane)
+    sent = dict.fromkeys(range(40), 0)
+    for each in led:
+        for _ in range(400):
+            each.append(16 * KIB)
+    for _ in range(60):
+        for push in said(lane).pushes:
+            sent[push.handle] += len(push.records)
+            acked(lane, push.handle, _end_of(led[push.handle], push.records))
+    assert max(sent.values()) - min(sent.values()) <= 2 * SHARE_BYTES_MIN
+
+
+def _end_of(led, records: bytes) -> int:
+    return next(batch.end for batch in led.batches if records.endswith(batch.data))
+
+
+def test_thousands_of_idle_partitions_cost_nothing():
+    broker = LeadingBroker()
+    led = [broker.lead(f"topic-{number}") for number in range(5_000)]
+    lane = broker.lane()
+    for handle, each in enumerate(led):
+        each.append(10)
+        lane.join(join(each, handle, log_end=1, last_epoch=1))
+    drain(lane)
+    before = sum(each.reads for each in led)
+    led[4_321].append(10)
+    assert [push.handle for push in said(lane).pushes] == [4_321]
+    assert lane.next() is None
+    assert lane.due_ms() is None
+    assert sum(each.reads for each in led) - before <= 2
+
+
+def test_every_byte_arrives_once_and_in_order_whatever_happens_between():
+    for seed in range(60):
+        rng = random.Random(seed)
+        broker = LeadingBroker()
+        led = [broker.lead(f"t{number}") for number in range(rng.randrange(1, 12))]
+        lane = broker.lane(window=rng.choice((10 * KIB, MIB, 32 * MIB)))
+        window = rng.choice((4 * KIB, 300 * KIB, MIB))
+        for handle, each in enumerate(led):
+            lane.join(join(each, handle, window=window))
+        got: dict[int, bytes] = dict.fromkeys(range(len(led)), b"")
+        reading = []
+        for _ in range(300):
+            each = rng.choice(led)
+            if rng.random() < 0.5:
+                each.append(rng.choice((10, 1000, 70 * KIB)), rng.randrange(1, 5))
+            each.cold_below = each.leader.log_end if rng.random() < 0.1 else 0
+            if rng.random() < 0.6:
+                _take(lane, got)
+            if rng.random() < 0.3:
+                reading += lane.take_cold_reads()
+            if reading and rng.random() < 0.5:
+                read = reading.pop(rng.randrange(len(reading)))
+                lane.was_read(read, read.source.read_cold(read.offset, read.max_bytes))
+            handle = rng.randrange(len(led))
+            acked(lane, handle, _settled(led[handle], got[handle], rng))
+        for each in led:
+            each.cold_below = 0
+        for _ in range(400):
+            _take(lane, got)
+            for read in [*reading, *lane.take_cold_reads()]:
+                lane.was_read(read, read.source.read_cold(read.offset, read.max_bytes))
+            reading = []
+            for handle, each in enumerate(led):
+                acked(lane, handle, _settled(each, got[handle], None))
+        assert [got[handle] for handle in range(len(led))] == [_all(each) for each in led], f"seed {seed}"
+        assert lane.in_flight_bytes == 0, f"seed {seed}"
+
+
+def _take(lane, got: dict[int, bytes]) -> None:
+    outgoing = lane.next()
+    if outgoing is not None:
+        for push in outgoing.response.pushes:
+            got[push.handle] += push.records
+
+
+def _all(led) -> bytes:
+    return b"".join(batch.data for batch in led.batches)
+
+
+def _settled(led, got: bytes, rng: random.Random | None) -> int:
+    """Where what was received ends; with ``rng``, somewhere before that."""
+    end = size = 0
+    for batch in led.batches:
+        size += len(batch.data)
+        if size > len(got):
+            break
+        end = batch.end
+    return end if rng is None else rng.randrange(end + 1)
+
+
+# -- windows -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_partition_that_is_not_acknowledged_gets_no_more_than_its_window():
+    broker = LeadingBroker()
+    slow, other = broker.lead("slow"), broker.lead("other")
+    lane = broker.lane()
+    lane.join(join(slow, 1, window=100 * KIB))
+    lane.join(join(other, 2))
+    for _ in range(100):
+        slow.append(10 * KIB)
+        other.append(10 * KIB)
+    pushes = [push for message in drain(lane) for push in message.pushes]
+    assert sum(len(push.records) for push in pushes if push.handle == 1) == 100 * KIB
+    assert sum(len(push.records) for push in pushes if push.handle == 2) == 1000 * KIB
+    acked(lane, 1, 10)
+    assert sum(len(push.records) for message in drain(lane) for push in message.pushes) == 100 * KIB
+
+
+def test_a_stream_that_is_not_acknowledged_gets_no_more_than_its_window():
+    broker = LeadingBroker()
+    led = [broker.lead(f"topic-{number}") for number in range(20)]
+    lane = broker.lane(window=MIB)
+    for handle, each in enumerate(led):
+        lane.join(join(each, handle))
+        for _ in range(20):
+            each.append(100 * KIB)
+    sent = dict.fromkeys(range(20), 0)
+    for message in drain(lane):
+        for push in message.pushes:
+            sent[push.handle] += len(push.records)
+    assert lane.in_flight_bytes == sum(sent.values())
+    assert MIB <= sum(sent.values()) <= MIB + 100 * KIB
+    for _ in range(400):
+        for handle in range(20):
+            acked(lane, handle, sent[handle] // (100 * KIB))
+        for message in drain(lane):
+            for push in message.pushes:
+                sent[push.handle] += len(push.records)
+    assert set(sent.values()) == {2000 * KIB}
+
+
+def test_a_batch_larger_than_the_window_goes_when_nothing_else_is_in_flight():
+    broker = LeadingBroker()
+    led = broker.lead("orders")
+    lane = broker.lane()
+    lane.join(join(led, 1, window=KIB))
+    large = led.append(MIB)
+    led.append(10)
+    assert [push.records for message in drain(lane) for push in message.pushes] == [large.data]
+    acked(lane, 1, 1)
+    assert len(said(lane).pushes) == 1
+
+
+def test_windows_that_a_follower_asks_for_are_bounded():
+    broker = LeadingBroker()
+    led = broker.lead("orders")
+    lane = broker.lane(window=2**62)
+    lane.join(join(led, 1, window=2**62))
+    for _ in range(200):
+        led.append(MIB)
+    sent = sum(len(push.records) for message in drain(lane) for push in message.pushes)
+    assert sent <= 65 * MIB
+
+
+def test_what_is_not_sent_is_not_read():
+    broker = LeadingBroker()
+    led = broker.lead("orders")
+    lane = broker.lane()
+    lane.join(join(led, 1, window=10 * KIB))
+    for _ in range(1000):
+        led.append(10 * KIB)
+    drain(lane)
+    assert led.reads <= 2
+
+
+# -- news --------------------------------------------------------------------------------------------------------------
+
+
+def test_a_high_watermark_that_moved_is_told_after_a_pause_and_once():
+    broker = LeadingBroker()
+    led = broker.lead("orders")
+    lane = broker.lane()
+    lane.join(join(led, 1))
+    led.append(10)
+    drain(lane)
+    acked(lane, 1, 1)
+    assert lane.next() is None
+    assert lane.due_ms() == broker.now_ms + NEWS_DELAY_MS
+    broker.now_ms += NEWS_DELAY_MS
+    (news,) = said(lane).news
+    assert (news.handle, news.high_watermark, news.log_start) == (1, 1, 0)
+    assert lane.next() is None
+    assert lane.due_ms() is None
+
+
+def test_news_travel_with_the_next_push_when_there_is_one():
+    broker = LeadingBroker()
+    led = broker.lead("orders")
+    lane = broker.lane()
+    lane.join(join(led, 1))
+    led.append(10)
+    drain(lane)
+    acked(lane, 1, 1)
+    led.append(10)
+    (push,) = said(lane).pushes
+    assert push.high_watermark == 1
+    assert lane.due_ms() is None
+    broker.now_ms += NEWS_DELAY_MS
+    assert lane.next() is None
+
+
+def test_a_log_start_that_moved_is_news():
+    broker = LeadingBroker()
+    led = broker.lead("orders")
+    lane = broker.lane()
+    lane.join(join(led, 1))
+    led.append(10)
+    drain(lane)
+    acked(lane, 1, 1)
+    led.leader.advance_log_start(1)
+    broker.now_ms += NEWS_DELAY_MS
+    assert [(news.high_watermark, news.log_start) for news in said(lane).news] == [(1, 1)]
+
+
+# -- joining -----------------------------------------------------------------------------------------------------------
+
+
+def _with_epochs(broker: LeadingBroker, *epochs: tuple[int, int], leader_epoch: int = 9):
+    """A log with (epoch, records) ..."""
+    led = broker.lead("orders", leader_epoch=leader_epoch)
+    for epoch, records in epochs:
+        led.append(10, records, epoch=epoch)
+    return led
+
+
+@pytest.mark.parametrize(
+    ("log_end", "last_epoch", "expected"),
+    [
+        (0, -1, None),  # empty: from the beginning
+        (10, 1, None),  # a prefix that ends within epoch 1
+        (15, 3, None),
+        (20, 3, None),
+        (20, 1, Divergence(1, 10)),  # what it has of epoch 1 beyond 10 was never committed (KIP-101)
+        (25, 3, Divergence(3, 20)),
+        (12, 2, Divergence(1, 10)),  # an epoch that the leader never heard of (KIP-279)
+        (30, 5, Divergence(3, 20)),  # above all of its epochs, and below its own
+        (40, 6, Divergence(3, 20)),
+    ],
+)
+def test_logs_are_compared_by_epochs(log_end: int, last_epoch: int, expected: Divergence | None):
+    broker = LeadingBroker()
+    led = _with_epochs(broker, (1, 10), (3, 10))
+    lane = broker.lane()
+    lane.join(join(led, 1, log_end=log_end, last_epoch=last_epoch))
+    (joined,) = said(lane).joined
+    assert joined.diverging == expected
+    assert joined.follows is (expected is None)
+    assert not joined.out_of_range
+    assert led.leader.progress[1].is_joined is (expected is None)
+
+
+def test_an_end_outside_of_the_leaders_log_begins_anew():
+    broker = LeadingBroker()
+    led = _with_epochs(broker, (1, 10), (3, 10))
+    led.leader.high_watermark = 20
+    led.leader.advance_log_start(10)
+    lane = broker.lane()
+    lane.join(join(led, 1, log_end=5, last_epoch=1))  # all of it is deleted here
+    lane.join(join(led, 2, log_end=21, last_epoch=-1))  # empty, and beyond the end
+    for joined in said(lane).joined:
+        assert joined.out_of_range
+        assert (joined.log_start, joined.log_end) == (10, 20)
+    lane.join(join(led, 3, log_end=10, last_epoch=1))
+    assert said(lane).joined[0].follows
+
+
+def test_epochs_that_are_over_or_not_known_yet_are_refused():
+    broker = LeadingBroker()
+    led = broker.lead("orders", leader_epoch=5)
+    lane = broker.lane()
+    for handle, epoch in enumerate((4, 6, -1)):
+        lane.join(join(led, handle, leader_epoch=epoch))
+    kinds = [type(joined.error) for joined in said(lane).joined]
+    assert kinds == [errors.FencedLeaderEpochError, errors.UnknownLeaderEpochError, errors.InvalidRequestError]
+    assert not led.leader.progress[1].is_joined
+
+
+def test_who_is_no_replica_does_not_follow():
+    broker = LeadingBroker()
+    led = broker.lead("orders")
+    lane = broker.lane(broker_id=OTHER)
+    lane.join(join(led, 1))
+    led.append(10)
+    message = said(lane)
+    assert isinstance(message.joined[0].error, errors.NotLeaderOrFollowerError)
+    assert not message.pushes
+    assert lane.next() is None
+
+
+def test_a_leader_cannot_be_followed_by_itself():
+    broker = LeadingBroker()
+    led = broker.lead("orders")
+    lane = broker.lane(broker_id=LEADER)
+    lane.join(join(led, 1))
+    assert said(lane).joined[0].error is not None
+
+
+def test_unknown_topics_are_refused_one_by_one():
+    broker = LeadingBroker()
+    led = broker.lead("orders")
+    lane = broker.lane()
+    lane.join(join(led, 1)._replace(topic_id=b"?" * 16))
+    lane.join(join(led, 2)._replace(partition=77))
+    lane.join(join(led, 3))
+    first, second, third = said(lane).joined
+    assert isinstance(first.error, errors.UnknownTopicIdError)
+    assert isinstance(second.error, errors.UnknownTopicIdError)
+    assert third.follows
+
+
+# -- fencing -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_former_life_of_a_broker_joins_nothing_that_its_present_life_follows():
+    broker = LeadingBroker()
+    led = broker.lead("orders")
+    now, before = broker.lane(broker_epoch=11), broker.lane(broker_epoch=10)
+    now.join(join(led, 1))
+    before.join(join(led, 1, log_end=0))
+    assert isinstance(said(before).joined[0].error, errors.StaleBrokerEpochError)
+    batch = led.append(10)
+    pushes = [push.records for message in drain(now) for push in message.pushes]
+    assert pushes == [batch.data]
+
+
+def test_acknowledgements_of_a_former_life_count_for_nothing():
+    broker = LeadingBroker()
+    led = broker.lead("orders")
+    before = broker.lane(broker_epoch=10)
+    before.join(join(led, 1))
+    led.append(10)
+    drain(before)
+    now = broker.lane(broker_epoch=11)
+    now.join(join(led, 1))
+    acked(before, 1, 1)
+    assert led.leader.high_watermark == 0
+    drain(now)
+    acked(now, 1, 1)
+    assert led.leader.high_watermark == 1
+
+
+def test_a_late_farewell_on_one_lane_says_nothing_of_the_other():
+    broker = LeadingBroker()
+    led = broker.lead("orders")
+    live, catch_up = broker.lane(), broker.lane(lane=Lane.CATCH_UP)
+    for _ in range(20):
+        led.append(MIB)
+    catch_up.join(join(led, 1))
+    drain(catch_up)
+    live.join(join(led, 5, log_end=19, last_epoch=1))
+    assert said(live).joined[0].follows
+    catch_up.leave(1)
+    catch_up.close()
+    assert led.leader.progress[1].is_joined
+    assert len(broker.registry) == 1
+    live.close()
+    assert not led.leader.progress[1].is_joined
+    assert len(broker.registry) == 0
+
+
+# -- the end of a handle -----------------------------------------------------------------------------------------------
+
+
+def test_a_leader_that_resigned_ends_its_handles_with_the_reason():
+    broker = LeadingBroker()
+    led, other = broker.lead("orders"), broker.lead("payments")
+    lane = broker.lane()
+    lane.join(join(led, 1))
+    lane.join(join(other, 2))
+    led.append(10)
+    led.leader.resign(errors.NotLeaderOrFollowerError("broker 3 leads it"))
+    messages = drain(lane)
+    (ended,) = [ended for message in messages for ended in message.ended]
+    assert ended.handle == 1
+    assert isinstance(ended.error, errors.NotLeaderOrFollowerError)
+    assert not [push for message in messages for push in message.pushes if push.handle == 1]
+    other.append(10)
+    assert [push.handle for push in said(lane).pushes] == [2]
+    acked(lane, 1, 0)  # late, and nobody's
+
+
+def test_a_handle_that_was_let_go_of_gets_nothing_and_costs_nothing():
+    broker = LeadingBroker()
+    led = broker.lead("orders")
+    lane = broker.lane()
+    lane.join(join(led, 1))
+    led.append(10)
+    drain(lane)
+    lane.leave(1)
+    lane.leave(1)
+    led.append(10)
+    assert lane.next() is None
+    assert lane.in_flight_bytes == 0
+    assert not led.leader.progress[1].is_joined
+
+
+def test_a_stream_that_broke_leaves_no_trace_but_what_was_settled():
+    broker = LeadingBroker()
+    led = broker.lead("orders")
+    lane = broker.lane()
+    lane.join(join(led, 1))
+    led.append(10)
+    led.append(10)
+    drain(lane)
+    acked(lane, 1, 1)
+    lane.close()
+    lane.close()
+    led.append(10)
+    assert lane.next() is None
+    assert led.leader.high_watermark == 1  # it is in sync until the controllers say otherwise
+    assert not led.leader.progress[1].is_joined
+
+
+def test_a_read_that_fails_ends_one_handle_and_no_other():
+    broker = LeadingBroker()
+    bad, good = broker.lead("bad"), broker.lead("good")
+    lane = broker.lane()
+    lane.join(join(bad, 1))
+    lane.join(join(good, 2))
+    drain(lane)
+    bad.failure = errors.StorageError("the disk is gone")
+    bad.append(10)
+    good.append(10)
+    messages = drain(lane)
+    assert [(ended.handle, type(ended.error)) for message in messages for ended in message.ended] == [
+        (1, errors.StorageError)
+    ]
+    assert [push.handle for message in messages for push in message.pushes] == [2]
+
+
+def test_records_that_retention_took_before_they_were_pushed_end_the_handle():
+    broker = LeadingBroker()
+    led = broker.lead("orders", replicas=(LEADER, FOLLOWER, OTHER))
+    lane = broker.lane()
+    led.append(10)
+    lane.join(join(led, 1, window=1))
+    led.append(10)
+    drain(lane)
+    led.leader.high_watermark = 2  # what retention took was committed
+    led.append(10)
+    led.leader.high_watermark = 3
+    led.leader.advance_log_start(3)
+    led.append(10)
+    acked(lane, 1, 1)
+    (ended,) = [ended for message in drain(lane) for ended in message.ended]
+    assert isinstance(ended.error, errors.OffsetOutOfRangeError)
+
+
+# -- far behind --------------------------------------------------------------------------------------------------------
+
+
+def _far_behind(broker: LeadingBroker, size: int = 4 * CATCH_UP_BYTES):
+    led = broker.lead("orders", replicas=(LEADER, OTHER))
+    led.leader.metadata_changed(
+        isr=(LEADER, OTHER), partition_epoch=1, replicas=(LEADER, OTHER, FOLLOWER), min_insync=1
+    )
+    for _ in range(size // (256 * KIB)):
+        led.append(256 * KIB)
+    return led
+
+
+def test_who_is_far_behind_is_sent_to_the_other_lane():
+    broker = LeadingBroker()
+    led = _far_behind(broker)
+    lane = broker.lane()
+    lane.join(join(led, 1))
+    message = said(lane)
+    assert message.joined[0].other_lane
+    assert not message.pushes
+    assert lane.next() is None
+
+
+def test_who_is_near_does_not_stay_on_the_catch_up_lane():
+    broker = LeadingBroker()
+    led = _far_behind(broker)
+    lane = broker.lane(lane=Lane.CATCH_UP)
+    lane.join(join(led, 1, log_end=led.leader.log_end - 1, last_epoch=1))
+    assert said(lane).joined[0].other_lane
+
+
+def test_catching_up_ends_near_the_end_with_all_that_was_pushed():
+    broker = LeadingBroker()
+    led = _far_behind(broker)
+    lane = broker.lane(lane=Lane.CATCH_UP, window=4 * MIB)
+    lane.join(join(led, 1, window=2 * MIB))
+    got = b""
+    ended = []
+    while not ended:
+        messages = drain(lane)
+        assert messages, "it stands still"
+        for message in messages:
+            got += b"".join(push.records for push in message.pushes)
+            ended += message.ended
+        acked(lane, 1, len(got) // (256 * KIB))
+    assert ended[0].other_lane
+    assert ended[0].error is None
+    assert _all(led).startswith(got)
+    assert led.bytes_from(len(got) // (256 * KIB)) < HAND_OVER_BYTES
+    assert lane.in_flight_bytes == 0
+
+
+def test_records_that_are_not_in_memory_are_read_on_threads_a_few_at_a_time():
+    broker = LeadingBroker()
+    lane = broker.lane(lane=Lane.CATCH_UP)
+    led = []
+    for number in range(5):
+        each = broker.lead(f"topic-{number}")
+        for _ in range(40):
+            each.append(256 * KIB)
+        each.cold_below = each.leader.log_end
+        led.append(each)
+        lane.join(join(each, number))
+    assert not said(lane).pushes
+    got: dict[int, bytes] = dict.fromkeys(range(5), b"")
+    most = rounds = 0
+    reading = lane.take_cold_reads()
+    while reading:
+        most, rounds = max(most, len(reading)), rounds + 1
+        read = reading.pop(0)
+        lane.was_read(read, read.source.read_cold(read.offset, read.max_bytes))
+        for message in drain(lane):
+            for push in message.pushes:
+                got[push.handle] += push.records
+                acked(lane, push.handle, len(got[push.handle]) // (256 * KIB))
+        reading += lane.take_cold_reads()
+    assert most == 2
+    for number, each in enumerate(led):
+        assert _all(each).startswith(got[number])
+        assert len(_all(each)) - len(got[number]) < HAND_OVER_BYTES
+
+
+def test_reads_that_nobody_can_be_sent_are_not_begun():
+    broker = LeadingBroker()
+    lane = broker.lane(lane=Lane.CATCH_UP, window=MIB)
+    for number in range(6):
+        each = broker.lead(f"topic-{number}")
+        for _ in range(40):
+            each.append(256 * KIB)
+        each.cold_below = each.leader.log_end
+        lane.join(join(each, number))
+    begun, waiting = 0, []
+    for _ in range(50):
+        drain(lane)
+        waiting += lane.take_cold_reads()
+        begun += len(waiting)
+        for read in waiting:
+            lane.was_read(read, read.source.read_cold(read.offset, read.max_bytes))
+        waiting = []
+    assert begun <= 4  # two of them fill the window, two are held for when there is room
+
+
+def test_a_read_that_ends_after_its_handle_did_is_dropped():
+    broker = LeadingBroker()
+    led = broker.lead("orders")
+    led.append(10)
+    led.cold_below = 1
+    lane = broker.lane()
+    lane.join(join(led, 1))
+    drain(lane)
+    (read,) = lane.take_cold_reads()
+    assert read.follow.state is State.READING
+    lane.leave(1)
+    lane.was_read(read, led.read_cold(0, 100))
+    assert lane.next() is None
+    lane.join(join(led, 2))
+    drain(lane)
+    (again,) = lane.take_cold_reads()
+    lane.was_read(again, errors.StorageError("the disk is gone"))
+    assert [ended.handle for ended in said(lane).ended] == [2]
+
+
+def test_a_live_follower_that_fell_out_of_memory_changes_lanes():
+    broker = LeadingBroker()
+    led = broker.lead("orders")
+    lane = broker.lane()
+    lane.join(join(led, 1, window=MIB))
+    drain(lane)
+    for _ in range(2 * CATCH_UP_BYTES // MIB):
+        led.append(MIB)
+    drain(lane)
+    led.cold_below = led.leader.log_end
+    acked(lane, 1, 1)
+    (ended,) = [ended for message in drain(lane) for ended in message.ended]
+    assert ended.other_lane
+
+
+def test_the_throttle_of_a_move_holds_on_the_catch_up_lane():
+    broker = LeadingBroker()
+    led = _far_behind(broker, 40 * MIB)
+    broker.throttled = True
+    broker.pacer.set_rate(MIB, broker.now_ms)
+    lane = broker.lane(lane=Lane.CATCH_UP)
+    lane.join(join(led, 1))
+    sent, started_ms = 0, broker.now_ms
+    while sent < 20 * MIB:
+        for message in drain(lane):
+            sent += sum(len(push.records) for push in message.pushes)
+        acked(lane, 1, sent // (256 * KIB))
+        due_ms = lane.due_ms()
+        assert due_ms is not None
+        broker.now_ms = max(due_ms, broker.now_ms + 1)
+    assert sent / MIB - 3 <= (broker.now_ms - started_ms) / 1000 <= sent / MIB + 3
+    broker.pacer.set_rate(2**63 - 1, broker.now_ms)
+    broker.now_ms += 500
+    assert said(lane).pushes
+
+
+def test_who_is_in_sync_is_not_throttled():
+    broker = LeadingBroker()
+    led = broker.lead("orders")
+    for _ in range(40):
+        led.append(MIB)
+    broker.throttled = True
+    broker.pacer.set_rate(0, broker.now_ms)
+    lane = broker.lane(lane=Lane.CATCH_UP)
+    lane.join(join(led, 1))
+    assert said(lane).pushes
+
+
+# -- what no follower says ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "ack",
+    [
+        Ack(1, 3, 3, 0),  # more than was pushed
+        Ack(1, 2, 1, 0),  # settled beyond its end
+        Ack(1, 1, 1, 2),  # starts behind its end
+        Ack(1, -1, 1, 0),
+        Ack(1, 0, -1, 0),
+        Ack(1, 1, 1, -1),
+    ],
+)
+def test_an_acknowledgement_of_what_was_never_sent_ends_the_stream(ack: Ack):
+    broker = LeadingBroker()
+    led = broker.lead("orders")
+    led.append(10)
+    led.append(10)
+    lane = broker.lane()
+    lane.join(join(led, 1))
+    drain(lane)
+    led.append(10)
+    with pytest.raises(errors.InvalidRequestError):
+        lane.ack(ack)
+    assert led.leader.high_watermark == 0
+
+
+def test_joins_that_mean_nothing_end_the_stream():
+    broker = LeadingBroker()
+    led = broker.lead("orders")
+    lane = broker.lane()
+    sound = join(led, 1)
+    lane.join(sound)
+    for wrong in (
+        sound,  # the handle is in use
+        join(led, 2)._replace(log_end=-1),
+        join(led, 2)._replace(log_start=1),
+        join(led, 2)._replace(settled_end=1),
+        join(led, 2)._replace(settled_end=-1),
+        join(led, 2, window=0),
+        join(led, 2, window=-5),
+    ):
+        with pytest.raises(errors.InvalidRequestError):
+            lane.join(wrong)
+
+
+def test_a_window_that_lets_nothing_through_is_refused():
+    for window in (0, -1):
+        with pytest.raises(errors.InvalidRequestError):
+            LeadingBroker().lane(window=window)
+
+
+def test_a_follower_that_joins_the_same_partition_again_and_again_holds_one_handle():
+    broker = LeadingBroker()
+    led = broker.lead("orders")
+    lane = broker.lane()
+    for handle in range(1000):
+        lane.join(join(led, handle))
+    assert len(lane.follows()) == 1
+    assert len(broker.registry) == 1
+    led.append(10)
+    assert [push.handle for message in drain(lane) for push in message.pushes] == [999]
+
+
+def test_many_joins_are_answered_in_messages_of_a_bounded_size_and_before_any_push():
+    broker = LeadingBroker()
+    lane = broker.lane()
+    for handle in range(5_000):
+        led = broker.lead(f"topic-{handle}")
+        led.append(10)
+        lane.join(join(led, handle))
+    known: set[int] = set()
+    for message in drain(lane):
+        assert len(message.joined) + len(message.pushes) <= 4_000
+        known |= {joined.handle for joined in message.joined}
+        assert {push.handle for push in message.pushes} <= known
+    assert len(known) == 5_000
