@@ -13,6 +13,7 @@ import signal
 import socket
 import subprocess
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -47,18 +48,19 @@ def _free_ports(count: int) -> list[int]:
 
 
 class KafkaNode:
-    """A combined broker and controller with Kafka's defaults (no fsync before the acknowledgement), 1-GiB heap."""
+    """Combined brokers and controllers (one, unless said otherwise) with Kafka's defaults (no fsync before the
+    acknowledgement), a heap of 1 GiB each. Topics have a replica on each of them."""
 
-    def __init__(self, directory: Path, *, heap: str = "1g") -> None:
+    def __init__(self, directory: Path, *, heap: str = "1g", nodes: int = 1) -> None:
         self.libs = jars()
         self.directory = directory
         self.heap = heap
+        self.nodes = nodes
         self.start_s = 0.0
-        client, controller = _free_ports(2)
-        self.bootstrap = f"127.0.0.1:{client}"
-        self._port = client
-        self._controller_port = controller
-        self._process: subprocess.Popen[bytes] | None = None
+        free = _free_ports(2 * nodes)
+        self._ports, self._controller_ports = free[:nodes], free[nodes:]
+        self.bootstrap = ",".join(f"127.0.0.1:{port}" for port in self._ports)
+        self._processes: list[subprocess.Popen[bytes]] = []
 
     def _java(self, *arguments: str, heap: str) -> list[str]:
         options = ["-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20", "-XX:InitiatingHeapOccupancyPercent=35"]
@@ -67,32 +69,19 @@ class KafkaNode:
     def __enter__(self) -> KafkaNode:
         shutil.rmtree(self.directory, ignore_errors=True)
         self.directory.mkdir(parents=True)
-        config = self.directory / "server.properties"
-        properties = {
-            "process.roles": "broker,controller",
-            "node.id": 1,
-            "controller.quorum.voters": f"1@127.0.0.1:{self._controller_port}",
-            "listeners": f"PLAINTEXT://{self.bootstrap},CONTROLLER://127.0.0.1:{self._controller_port}",
-            "advertised.listeners": f"PLAINTEXT://{self.bootstrap}",
-            "controller.listener.names": "CONTROLLER",
-            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
-            "log.dirs": self.directory / "data",
-            "offsets.topic.replication.factor": 1,
-            "transaction.state.log.replication.factor": 1,
-            "transaction.state.log.min.isr": 1,
-            "share.coordinator.state.topic.replication.factor": 1,
-            "share.coordinator.state.topic.min.isr": 1,
-            "group.initial.rebalance.delay.ms": 0,
-        }
-        config.write_text("".join(f"{key}={value}\n" for key, value in properties.items()))
+        configs = [self._configured(number) for number in range(1, self.nodes + 1)]
         started = time.monotonic()
-        format_ = ["kafka.tools.StorageTool", "format", "-t", "MkU3OEVBNTcwNTJENDM2Qg", "-c", str(config)]
-        run(self._java(*format_, heap="256m"), timeout_s=60)
-        with (self.directory / "server.log").open("wb") as log:
-            self._process = subprocess.Popen(
-                self._java("kafka.Kafka", str(config), heap=self.heap),
-                stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True,
-            )  # fmt: skip
+        for config in configs:
+            format_ = ["kafka.tools.StorageTool", "format", "-t", "MkU3OEVBNTcwNTJENDM2Qg", "-c", str(config)]
+            run(self._java(*format_, heap="256m"), timeout_s=60)
+        for config in configs:
+            with config.with_suffix(".log").open("wb") as log:
+                self._processes.append(
+                    subprocess.Popen(
+                        self._java("kafka.Kafka", str(config), heap=self.heap),
+                        stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True,
+                    )
+                )  # fmt: skip
         try:
             self._first_acknowledged_record(deadline=started + 60)
         except BaseException:
@@ -101,16 +90,42 @@ class KafkaNode:
         self.start_s = time.monotonic() - started
         return self
 
+    def _configured(self, number: int) -> Path:
+        """The properties file of a node, written."""
+        client, controller = self._ports[number - 1], self._controller_ports[number - 1]
+        voters = ",".join(f"{each}@127.0.0.1:{port}" for each, port in enumerate(self._controller_ports, 1))
+        replicas, minimum = min(3, self.nodes), min(2, self.nodes)
+        properties = {
+            "process.roles": "broker,controller",
+            "node.id": number,
+            "controller.quorum.voters": voters,
+            "listeners": f"PLAINTEXT://127.0.0.1:{client},CONTROLLER://127.0.0.1:{controller}",
+            "advertised.listeners": f"PLAINTEXT://127.0.0.1:{client}",
+            "controller.listener.names": "CONTROLLER",
+            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+            "log.dirs": self.directory / "data" / str(number),
+            "offsets.topic.replication.factor": replicas,
+            "transaction.state.log.replication.factor": replicas,
+            "transaction.state.log.min.isr": minimum,
+            "share.coordinator.state.topic.replication.factor": replicas,
+            "share.coordinator.state.topic.min.isr": minimum,
+            "group.initial.rebalance.delay.ms": 0,
+        }
+        path = self.directory / f"server-{number}.properties"
+        path.write_text("".join(f"{key}={value}\n" for key, value in properties.items()))
+        return path
+
     def _first_acknowledged_record(self, deadline: float) -> None:
-        while True:
-            try:
-                socket.create_connection(("127.0.0.1", self._port), 1).close()
-                break
-            except OSError:
-                if time.monotonic() > deadline or self.pid is None:
-                    end = (self.directory / "server.log").read_text()[-800:]
-                    raise RuntimeError(f"Kafka does not serve on {self.bootstrap}: {end}") from None
-                time.sleep(0.02)
+        for number, port in enumerate(self._ports, 1):
+            while True:
+                try:
+                    socket.create_connection(("127.0.0.1", port), 1).close()
+                    break
+                except OSError:
+                    if time.monotonic() > deadline or self.pid is None:
+                        end = (self.directory / f"server-{number}.log").read_text()[-800:]
+                        raise RuntimeError(f"Kafka does not serve on {self.bootstrap}: {end}") from None
+                    time.sleep(0.02)
         from confluent_kafka import Producer
 
         producer = Producer({"bootstrap.servers": self.bootstrap, "acks": "1", "linger.ms": 0})
@@ -121,24 +136,34 @@ class KafkaNode:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._process is not None:
-            self._process.send_signal(signal.SIGKILL)
-            self._process.wait()
-            self._process = None
+        for process in self._processes:
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+        self._processes.clear()
         shutil.rmtree(self.directory / "data", ignore_errors=True)
 
     @property
     def pid(self) -> int | None:
-        return self._process.pid if self._process is not None and self._process.poll() is None else None
+        """Of the first node, None when one of them has ended."""
+        return self.pids[0] if len(self.pids) == self.nodes else None
+
+    @property
+    def pids(self) -> list[int]:
+        """Of the nodes that live."""
+        return [process.pid for process in self._processes if process.poll() is None]
 
     # -- topics
 
-    def create_topic(self, name: str) -> None:
+    def create_topic(self, name: str, *, partitions: int = PARTITIONS, config: Mapping[str, str] | None = None) -> None:
+        """``config`` {"flush.messages": "1"}: every write is forced to the disk."""
         from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
         admin = AdminClient({"bootstrap.servers": self.bootstrap})
-        for future in admin.create_topics([NewTopic(name, num_partitions=PARTITIONS, replication_factor=1)]).values():
-            future.result(30)
+        topic = NewTopic(
+            name, num_partitions=partitions, replication_factor=min(3, self.nodes), config=dict(config or {})
+        )
+        for future in admin.create_topics([topic], operation_timeout=60).values():
+            future.result(60)
 
     def delete_topic(self, name: str) -> None:
         from confluent_kafka.admin import AdminClient
@@ -149,15 +174,21 @@ class KafkaNode:
 
     # -- workloads; each returns records (or requests) a second
 
-    def producer_perf(self, topic: str, records: int, *, acks: str = "1") -> float:
-        """Kafka's own producer-perf: 100 random bytes a record."""
-        properties = [f"bootstrap.servers={self.bootstrap}", f"acks={acks}", "batch.size=131072", "linger.ms=10"]
+    def producer_perf(
+        self, topic: str, records: int, *, acks: str = "1", record_bytes: int = 100, compression: str = "none"
+    ) -> float:
+        """Kafka's own producer-perf, flat out: random letters."""
+        properties = [
+            f"bootstrap.servers={self.bootstrap}", f"acks={acks}", "batch.size=131072", "linger.ms=10",
+            f"compression.type={compression}",
+        ]  # fmt: skip
         output = run(
             self._java(
                 "org.apache.kafka.tools.ProducerPerformance", "--topic", topic, "--num-records", str(records),
-                "--record-size", "100", "--throughput", "-1", "--command-property", *properties, heap="512m",
+                "--record-size", str(record_bytes), "--throughput", "-1", "--command-property", *properties,
+                heap="512m",
             ),
-            timeout_s=180,
+            timeout_s=240,
         )  # fmt: skip
         found = re.findall(rf"^{records} records sent, ([\d.]+) records/sec", output, re.MULTILINE)
         if not found:
@@ -182,6 +213,14 @@ class KafkaNode:
         """bench/java/SyncProducers.java; it needs a JDK, because Java compiles it on the fly."""
         source = str(JAVA_SOURCES / "SyncProducers.java")
         arguments = [source, self.bootstrap, topic, str(producers), str(seconds), acks]
+        return run_json(self._java(*arguments, heap="1g"), timeout_s=seconds + 120)
+
+    def end_to_end(
+        self, topic: str, *, rate: float, seconds: float, acks: str = "all", record_bytes: int = 100
+    ) -> dict[str, Any]:
+        """bench/java/EndToEnd.java: from send to received; ``rate`` 0: one record in flight."""
+        source = str(JAVA_SOURCES / "EndToEnd.java")
+        arguments = [source, self.bootstrap, topic, str(rate), str(seconds), acks, str(record_bytes)]
         return run_json(self._java(*arguments, heap="1g"), timeout_s=seconds + 120)
 
     def python_client(self, client: str, workload: str, topic: str, records: int) -> dict[str, Any]:

@@ -15,6 +15,7 @@ import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -143,6 +144,29 @@ def _status_kib(pid: int, key: str) -> int:
         if line.startswith(key + ":"):
             return int(line.split()[1])
     raise RuntimeError(f"no {key} for process {pid}")
+
+
+def cpu_seconds(pids: Iterable[int]) -> float:
+    """What processes have used of the machine since their starts, user and system."""
+    ticks = 0
+    for pid in pids:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        ticks += int(fields[11]) + int(fields[12])
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def fdatasync_ms(directory: Path, *, count: int = 500, size: int = 200) -> float:
+    """The median of forcing ``size`` appended bytes to the disk, one after the other."""
+    path = directory / "fdatasync"
+    taken = []
+    with path.open("wb", buffering=0) as file:
+        for _ in range(count):
+            file.write(b"x" * size)
+            started = time.perf_counter()
+            os.fdatasync(file.fileno())
+            taken.append((time.perf_counter() - started) * 1e3)
+    path.unlink()
+    return statistics.median(taken)
 
 
 def save(samples: Samples, *, what: str, extra: dict[str, Any]) -> Path:

@@ -48,11 +48,13 @@ SMOKE = Sizes(arrow=200_000, many=100_000, object=50_000, asynchronous=20_000, s
 
 
 class Headrace:
-    """One broker and one controller, with the defaults of production; topics choose ``log.flush``."""
+    """A cluster with the defaults of production, one broker and one controller unless said otherwise; topics choose
+    ``log.flush``, and have a replica on each broker."""
 
-    def __init__(self, directory: Path, sizes: Sizes) -> None:
+    def __init__(self, directory: Path, sizes: Sizes, *, brokers: int = 1, controllers: int = 1) -> None:
         self.directory = directory
         self.sizes = sizes
+        self.brokers, self.controllers = brokers, controllers
         self.start_s = 0.0
         self._cluster: LocalCluster | None = None
         self._topics = itertools.count()
@@ -61,7 +63,9 @@ class Headrace:
         shutil.rmtree(self.directory, ignore_errors=True)
         self.directory.mkdir(parents=True)
         started = time.monotonic()
-        self._cluster = LocalCluster(brokers=1, controllers=1, data=self.directory).start()
+        self._cluster = LocalCluster(
+            brokers=self.brokers, controllers=self.controllers, data=self.directory, start_timeout_s=60
+        ).start()
         try:
             with Producer(bootstrap_servers=self.bootstrap, acks="1", linger_ms=0) as producer:
                 producer.send("first", b"x" * 100).result(timeout=30)
@@ -86,16 +90,21 @@ class Headrace:
 
     @property
     def broker_pid(self) -> int:
+        """The first broker's."""
+        return self.pids("broker")[0]
+
+    def pids(self, *roles: str) -> list[int]:
+        """Of the nodes of these roles, all of them without any."""
         assert self._cluster is not None
-        return next(int(node["pid"]) for node in self._cluster.ps() if node["role"] == "broker")
+        return [int(node["pid"]) for node in self._cluster.ps() if not roles or node["role"] in roles]
 
     # -- topics
 
-    def new_topic(self, policy: str) -> str:
+    def new_topic(self, policy: str, *, partitions: int = PARTITIONS) -> str:
         name = f"bench-{policy}-{next(self._topics)}"
         with Admin(bootstrap_servers=self.bootstrap) as admin:
-            topic = NewTopic(name, partitions=PARTITIONS, replication_factor=1, config={"log.flush": policy})
-            admin.create_topics([topic])
+            topic = NewTopic(name, partitions=partitions, replication_factor=self.brokers, config={"log.flush": policy})
+            admin.create_topics([topic], timeout=60)
         return name
 
     def delete_topic(self, name: str) -> None:
@@ -169,17 +178,23 @@ class Headrace:
         finally:
             self.delete_topic(topic)
 
-    def connections(self, samples: Samples, policy: str, *, count: int = 200) -> None:
+    def connections(self, samples: Samples, policy: str, *, count: int = 200, acks: str = "1") -> None:
+        label = policy if acks == "1" else f"{policy}.acks-{acks}"
         for client in ("raw", "sdk"):
             topic = self.new_topic(policy)
             try:
                 found = connections.measure(
-                    self.bootstrap, topic, connections=count, seconds=self.sizes.seconds, sdk=client == "sdk"
+                    self.bootstrap,
+                    topic,
+                    connections=count,
+                    seconds=self.sizes.seconds,
+                    acks=acks,
+                    sdk=client == "sdk",
                 )
-                samples.add(f"headrace.connections.{client}.{policy}", found["requests_per_s"], "req/s")
-                samples.add(f"headrace.connections.{client}.{policy}.p99", found["latency_ms"]["p99"], "ms")
+                samples.add(f"headrace.connections.{client}.{label}", found["requests_per_s"], "req/s")
+                samples.add(f"headrace.connections.{client}.{label}.p99", found["latency_ms"]["p99"], "ms")
             except (RuntimeError, KeyError, ValueError) as failure:
-                samples.fail(f"headrace.connections.{client}.{policy}", str(failure))
+                samples.fail(f"headrace.connections.{client}.{label}", str(failure))
             finally:
                 self.delete_topic(topic)
 

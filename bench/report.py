@@ -7,14 +7,36 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from bars import Verdict, judge
 from measure import ROOT, Samples
+from replicated_bars import judge as judge_replicated
 
 PAGE = ROOT / "docs" / "performance.md"
-BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A part of the page between two comments, and the bars in it."""
+
+    name: str
+    judge: Callable[[Samples], list[Verdict]]
+
+    @property
+    def begin(self) -> str:
+        return f"<!-- {self.name}: begin -->"
+
+    @property
+    def end(self) -> str:
+        return f"<!-- {self.name}: end -->"
+
+
+MEASURED = Part("measured", judge)
+REPLICATED = Part("replicated", judge_replicated)
 
 
 def number(value: float | None, unit: str) -> str:
@@ -34,8 +56,13 @@ def _row(verdict: Verdict) -> tuple[str, str, str, str, str]:
 
 
 def bars_table(samples: Samples) -> str:
+    """Markdown: one row per bar of one replica."""
+    return verdicts_table(judge(samples))
+
+
+def verdicts_table(verdicts: Iterable[Verdict]) -> str:
     """Markdown: one row per bar."""
-    rows = [("path", "against", "bar", "measured", "met"), *(_row(verdict) for verdict in judge(samples))]
+    rows = [("path", "against", "bar", "measured", "met"), *(_row(verdict) for verdict in verdicts)]
     widths = [max(len(row[column]) for row in rows) for column in range(5)]
     lines = [
         "| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) + " |" for row in rows
@@ -60,7 +87,8 @@ def load(path: Path) -> tuple[Samples, dict[str, Any]]:
     return Samples(units=result["units"], values=result["samples"], failures=result["failures"]), result
 
 
-def rewrite(path: Path) -> None:
+def rewrite(path: Path, part: Part = MEASURED) -> None:
+    """Put a saved result into its part of the page."""
     samples, result = load(path)
     machine = result["machine"]
     shown = path.resolve().relative_to(ROOT) if path.resolve().is_relative_to(ROOT) else path
@@ -70,14 +98,18 @@ def rewrite(path: Path) -> None:
         f"{result.get('rounds', '?')} rounds, medians; `{shown}`."
     )
     failures = "".join(f"\n* failed: {failure}" for failure in result["failures"])
-    middle = f"{facts}\n\n{bars_table(samples)}\n{failures}\n\n### Every figure of that run\n\n{medians_table(result)}"
+    bars = verdicts_table(part.judge(samples))
+    middle = f"{facts}\n\n{bars}\n{failures}\n\n### Every figure of that run\n\n{medians_table(result)}"
     text = PAGE.read_text()
-    before, _, rest = text.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    PAGE.write_text(f"{before}{BEGIN}\n{middle}\n{END}{after}")
+    before, begin, rest = text.partition(part.begin)
+    _, end, after = rest.partition(part.end)
+    if not (begin and end):
+        raise SystemExit(f"{PAGE}: there is no {part.begin} ... {part.end} in it")
+    PAGE.write_text(f"{before}{part.begin}\n{middle}\n{part.end}{after}")
 
 
 if __name__ == "__main__":
     if len(sys.argv) != 2:
         raise SystemExit(__doc__)
-    rewrite(Path(sys.argv[1]))
+    found = Path(sys.argv[1])
+    rewrite(found, REPLICATED if found.stem.endswith("-replicated") else MEASURED)

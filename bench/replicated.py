@@ -1,0 +1,333 @@
+"""Three replicas, alone or beside Kafka: `make bench-replicated`, `make bench-peers-replicated`.
+
+    replicated.py [--peers] [--rounds 3] [--only REGEX] [--policies commit] [--smoke] [--warm-gib 6] [--save]
+
+Three brokers and three controllers of ours, replication factor 3, min.insync.replicas 2, `log.flush=commit`: acks=all
+acknowledges a record when every in-sync replica has forced it to its disk. With --peers three nodes of Apache Kafka
+stand beside them, idle while ours work and the other way round: at Kafka's default (acknowledged from memory), and with
+`flush.messages=1` (every write forced). Each round runs theirs, then ours, workload by workload.
+
+--only picks steps by name (--list names them). --save writes bench/results/*-replicated.json and, from it, the table in
+docs/performance.md. Exit 1 when a workload failed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import echo
+import headline
+import ours
+import report
+from kafka_node import KafkaNode
+from measure import (
+    ROOT,
+    WORK,
+    Samples,
+    cpu_seconds,
+    emit,
+    fdatasync_ms,
+    machine,
+    peak_rss_mib,
+    rss_mib,
+    save,
+    table,
+    warm_memory,
+)
+from replicated_bars import judge
+
+#: Requests a second of the latency cases; 0: one record in flight.
+RATES = (0, 1_000, 10_000, 50_000)
+KAFKA_FLUSHES = {"default": {}, "flushed": {"flush.messages": "1"}}
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """Records of each workload, ours and Kafka's (which is slower), and seconds of those that run for a time."""
+
+    arrow: int = 10_000_000
+    object: int = 6_000_000
+    large: int = 600_000
+    many_partitions: int = 2_000_000
+    kafka: int = 2_500_000
+    kafka_large: int = 250_000
+    kafka_many_partitions: int = 700_000
+    seconds: float = 10.0
+    connections: int = 200
+    headline_s: float = 60.0
+    headline_rate: float = 500_000
+    partitions: tuple[int, ...] = (100, 1_000)
+
+
+SMOKE = Sizes(
+    arrow=200_000,
+    object=60_000,
+    large=10_000,
+    many_partitions=20_000,
+    kafka=50_000,
+    kafka_large=5_000,
+    kafka_many_partitions=20_000,
+    seconds=2.0,
+    connections=20,
+    headline_s=3.0,
+    headline_rate=50_000,
+    partitions=(20,),
+)
+
+
+def rate_name(rate: int) -> str:
+    return f"{rate // 1000}k" if rate else "alone"
+
+
+Step = tuple[str, Callable[[], None]]
+
+
+class Ours:
+    """Our side: a cluster of three, every workload a step."""
+
+    def __init__(self, cluster: ours.Headrace, samples: Samples, sizes: Sizes, policy: str) -> None:
+        self.cluster, self.samples, self.sizes, self.policy = cluster, samples, sizes, policy
+
+    def steps(self) -> Iterator[Step]:
+        policy = self.policy
+        for acks in ("all", "1"):
+            yield f"ours.{policy}.arrow.acks-{acks}", partial(self.produce, "arrow", "arrow", self.sizes.arrow, acks)
+            yield (
+                f"ours.{policy}.object.acks-{acks}",
+                partial(self.produce, "object", "object", self.sizes.object, acks),
+            )
+        yield f"ours.{policy}.large", partial(self.produce, "large", "object", self.sizes.large, "all", large=True)
+        for count in self.sizes.partitions:
+            records = self.sizes.many_partitions
+            work = partial(self.produce, f"partitions-{count}", "object", records, "all", partitions=count)
+            yield f"ours.{policy}.partitions.{count}", work
+        yield f"ours.{policy}.connections", self.connections
+        for rate in RATES:
+            yield f"ours.{policy}.latency.{rate_name(rate)}.acks-all", partial(self.latency, rate, "all")
+        yield f"ours.{policy}.latency.1k.acks-1", partial(self.latency, 1_000, "1")
+        yield f"ours.{policy}.headline", self.headline
+
+    @contextmanager
+    def topic(self, partitions: int = ours.PARTITIONS) -> Iterator[str]:
+        name = self.cluster.new_topic(self.policy, partitions=partitions)
+        try:
+            yield name
+        finally:
+            self.cluster.delete_topic(name)
+
+    def produce(
+        self,
+        name: str,
+        api: str,
+        records: int,
+        acks: str,
+        *,
+        large: bool = False,
+        partitions: int = ours.PARTITIONS,
+    ) -> None:
+        """Flat out, and what it cost our nodes: CPU seconds for a million records."""
+        arguments = ["--api", api, "--records", str(records), "--acks", acks]
+        arguments += ["--record-bytes", "1024", "--compression", "lz4"] if large else []
+        with self.topic(partitions) as topic:
+            pids = self.cluster.pids()
+            before = cpu_seconds(pids)
+            found = self.cluster.bench("produce", topic, *arguments, timeout_s=300)
+            used = cpu_seconds(pids) - before
+        label = f"rf3.{name}.{self.policy}" + ("" if acks == "all" else f".acks-{acks}")
+        self.samples.add(f"headrace.{label}", found["records_per_s"], "rec/s")
+        self.samples.add(f"headrace.{label}.p99", found["latency_ms"]["p99"], "ms")
+        self.samples.add(f"headrace.{label}.cpu", used / (records / 1e6), "s/M")
+
+    def connections(self) -> None:
+        self.cluster.connections(self.samples, self.policy, count=self.sizes.connections, acks="all")
+
+    def latency(self, rate: int, acks: str) -> None:
+        records = int(rate * self.sizes.seconds) if rate else int(300 * self.sizes.seconds)
+        arguments = ["--records", str(records), "--acks", acks, *(["--rate", str(rate)] if rate else [])]
+        with self.topic() as topic:
+            found = self.cluster.bench("latency", topic, *arguments)
+        for quantile in ("p50", "p99", "p999", "max"):
+            label = f"headrace.rf3.latency.{rate_name(rate)}.{quantile}.{self.policy}"
+            label += "" if acks == "all" else f".acks-{acks}"
+            self.samples.add(label, found["latency_ms"][quantile], "ms")
+
+    def headline(self) -> None:
+        with self.topic() as topic:
+            pids = self.cluster.pids()
+            before = cpu_seconds(pids)
+            found = headline.measure(
+                self.cluster.bootstrap, topic, rate=self.sizes.headline_rate, seconds=self.sizes.headline_s
+            )
+            used = cpu_seconds(pids) - before
+        if not found["verified"]:
+            raise RuntimeError(f"the headline was not verified: {found}")
+        label = f"headrace.rf3.headline.{self.policy}"
+        self.samples.add(label, found["records_per_s"], "rec/s")
+        self.samples.add(f"{label}.cpu", used / (found["records"] / 1e6), "s/M")
+        for what in ("acked", "received", "late"):
+            for quantile, value in found[f"{what}_ms"].items():
+                self.samples.add(f"{label}.{what}.{quantile}", value, "ms")
+
+
+class Kafkas:
+    """Kafka's side: three nodes, topics with its default flush or with one at every write."""
+
+    def __init__(self, kafka: KafkaNode, samples: Samples, sizes: Sizes, number: int) -> None:
+        self.kafka, self.samples, self.sizes, self.number = kafka, samples, sizes, number
+
+    def steps(self) -> Iterator[Step]:
+        for flush in KAFKA_FLUSHES:
+            yield f"kafka.{flush}.produce", partial(self.produce, flush, "produce", self.sizes.kafka)
+            yield f"kafka.{flush}.large", partial(self.produce, flush, "large", self.sizes.kafka_large, large=True)
+            for count in self.sizes.partitions:
+                records = self.sizes.kafka_many_partitions
+                work = partial(self.produce, flush, f"partitions-{count}", records, partitions=count)
+                yield f"kafka.{flush}.partitions.{count}", work
+            yield f"kafka.{flush}.connections", partial(self.connections, flush)
+            for rate in RATES:
+                yield f"kafka.{flush}.latency.{rate_name(rate)}", partial(self.latency, flush, rate)
+        yield "kafka.default.produce.acks-1", partial(self.produce, "default", "produce", self.sizes.kafka, acks="1")
+
+    @contextmanager
+    def topic(self, what: str, flush: str, partitions: int = ours.PARTITIONS) -> Iterator[str]:
+        name = f"{what}-{flush}-{self.number}-{time.monotonic_ns()}"
+        self.kafka.create_topic(name, partitions=partitions, config=KAFKA_FLUSHES[flush])
+        try:
+            yield name
+        finally:
+            self.kafka.delete_topic(name)
+
+    def produce(
+        self,
+        flush: str,
+        name: str,
+        records: int,
+        *,
+        acks: str = "all",
+        large: bool = False,
+        partitions: int = ours.PARTITIONS,
+    ) -> None:
+        size: dict[str, Any] = {"record_bytes": 1024, "compression": "lz4"} if large else {}
+        with self.topic(name, flush, partitions) as topic:
+            before = cpu_seconds(self.kafka.pids)
+            rate = self.kafka.producer_perf(topic, records, acks=acks, **size)
+            used = cpu_seconds(self.kafka.pids) - before
+        label = f"kafka.rf3.{name}.{flush}" + ("" if acks == "all" else f".acks-{acks}")
+        self.samples.add(label, rate, "rec/s")
+        self.samples.add(f"{label}.cpu", used / (records / 1e6), "s/M")
+
+    def connections(self, flush: str) -> None:
+        with self.topic("sync", flush) as topic:
+            found = self.kafka.sync_producers(topic, self.sizes.connections, self.sizes.seconds, acks="all")
+        self.samples.add(f"kafka.rf3.connections.{flush}", found["requests_per_s"], "req/s")
+        self.samples.add(f"kafka.rf3.connections.{flush}.p99", found["latency_ms"]["p99"], "ms")
+
+    def latency(self, flush: str, rate: int) -> None:
+        with self.topic("latency", flush) as topic:
+            found = self.kafka.end_to_end(topic, rate=rate, seconds=self.sizes.seconds)
+        for quantile in ("p50", "p99", "p999", "max"):
+            label = f"kafka.rf3.latency.{rate_name(rate)}.{quantile}.{flush}"
+            self.samples.add(label, found["latency_ms"][quantile], "ms")
+
+
+def floors(samples: Samples) -> None:
+    """What one forced write and one round trip cost at this moment: acks=all may take so much longer than acks=1."""
+    WORK.mkdir(parents=True, exist_ok=True)
+    samples.add("floor.fdatasync", fdatasync_ms(WORK), "ms")
+    found = echo.measure("echo", size=200, streams=1, processes=1, in_flight=1, seconds=2.0)
+    samples.add("floor.echo", 1e3 / found["messages_per_s"], "ms")
+
+
+def run_steps(samples: Samples, steps: Iterator[Step], wanted: Callable[[str], bool]) -> None:
+    for name, work in steps:
+        if not wanted(name):
+            continue
+        started = time.monotonic()
+        try:
+            work()
+        except (RuntimeError, OSError, KeyError, ValueError) as failure:
+            samples.fail(name, str(failure))
+        emit(step=name, seconds=round(time.monotonic() - started, 1))
+
+
+def memory(samples: Samples, cluster: ours.Headrace, kafka: KafkaNode | None, moment: str) -> None:
+    read = rss_mib if moment == "idle" else peak_rss_mib
+    samples.add(f"headrace.rf3.rss.{moment}", max(read(pid) for pid in cluster.pids("broker")), "MiB")
+    samples.add(f"headrace.rf3.rss.controller.{moment}", max(read(pid) for pid in cluster.pids("controller")), "MiB")
+    if kafka is not None:
+        samples.add(f"kafka.rf3.rss.{moment}", max(read(pid) for pid in kafka.pids), "MiB")
+
+
+def every_name(sizes: Sizes, policies: list[str], *, peers: bool) -> list[str]:
+    """The steps' names; nothing is run."""
+    unused: Any = None
+    names = [name for policy in policies for name, _ in Ours(unused, unused, sizes, policy).steps()]
+    theirs = [name for name, _ in Kafkas(unused, unused, sizes, 0).steps()] if peers else []
+    return ["floors", *theirs, *names]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--peers", action="store_true", help="beside Apache Kafka (Java 17 with its compiler, Maven)")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--policies", default="commit", help="log.flush of our topics: commit,os,interval")
+    parser.add_argument("--only", default="", help="steps whose name matches this regular expression")
+    parser.add_argument("--list", action="store_true", help="name the steps and end")
+    parser.add_argument("--smoke", action="store_true", help="small and quick; the figures mean nothing")
+    parser.add_argument("--seconds", type=float, help="of workloads that run for a time")
+    parser.add_argument("--warm-gib", type=float, default=6.0)
+    parser.add_argument("--save", action="store_true", help="into bench/results and docs/performance.md")
+    asked = parser.parse_args()
+    sizes = SMOKE if asked.smoke else Sizes()
+    if asked.seconds is not None:
+        sizes = replace(sizes, seconds=asked.seconds)
+    policies = asked.policies.split(",")
+    rounds = 1 if asked.smoke else asked.rounds
+
+    def wanted(name: str) -> bool:
+        return re.search(asked.only, name) is not None
+
+    if asked.list:
+        print("\n".join(filter(wanted, every_name(sizes, policies, peers=asked.peers))))
+        return 0
+    samples = Samples()
+    emit(machine=machine())
+    if not asked.smoke:
+        emit(warmed_gib=asked.warm_gib, seconds=round(warm_memory(asked.warm_gib), 1))
+    with ExitStack() as stack:
+        kafka = stack.enter_context(KafkaNode(WORK / "kafka-rf3", nodes=3)) if asked.peers else None
+        directory = WORK / "headrace-rf3"
+        cluster = stack.enter_context(ours.Headrace(directory, ours.FULL, brokers=3, controllers=3))
+        samples.add("headrace.rf3.start", cluster.start_s, "s")
+        memory(samples, cluster, kafka, "idle")
+        for number in range(rounds):
+            emit(round=number + 1, of=rounds)
+            if wanted("floors"):
+                floors(samples)
+            if kafka is not None:
+                run_steps(samples, Kafkas(kafka, samples, sizes, number).steps(), wanted)
+            for policy in policies:
+                run_steps(samples, Ours(cluster, samples, sizes, policy).steps(), wanted)
+        memory(samples, cluster, kafka, "loaded")
+
+    print(table(samples))
+    print(report.verdicts_table(judge(samples)))
+    for failure in samples.failures:
+        print(f"failed: {failure}")
+    if asked.save:
+        path = save(samples, what="replicated", extra={"rounds": rounds, "policies": policies, "peers": asked.peers})
+        report.rewrite(path, report.REPLICATED)
+        print(f"saved: {path.relative_to(ROOT)}, docs/performance.md")
+    return 1 if samples.failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
