@@ -100,6 +100,7 @@ def validate(
         data,
         require_keys=config.cleanup_compact and not allow_control,
         allow_control=allow_control,
+        allow_producer_id=True,
         timestamp_ms_min=earliest_ms,
         timestamp_ms_max=latest_ms,
     )

@@ -1,0 +1,381 @@
+"""Idempotent producers: what the log remembers of them, over rolls, cuts, crashes and restarts."""
+
+from __future__ import annotations
+
+import errno
+import random
+
+import pytest
+from log_world import ORDERS, ROOT, TOPIC_ID, formatted, open_directory
+from producer_world import NOW_MS, Producers, append, check_table, expected_of, idempotent, log_of
+
+from headrace_core.errors import DiskFullError, InvalidProducerEpochError, OutOfOrderSequenceNumberError
+from headrace_core.log import Append, AppendInfo, LogConfig, LogDirectory, PartitionLog
+from headrace_core.log.producer_state import ProducerTable
+from headrace_core.log.replicated import check_replicated
+from headrace_core.testing.crashing_fs import CrashingFileSystem, Loss, SimulatedCrash
+from headrace_core.types import TimestampType
+
+#: A few batches for each segment.
+TINY = LogConfig(segment_bytes=900, index_interval_bytes=120, segment_index_bytes=240)
+
+
+def begun(config: LogConfig = TINY) -> tuple[CrashingFileSystem, LogDirectory, PartitionLog]:
+    fs = formatted()
+    directory = open_directory(fs, config)
+    return fs, directory, directory.create(ORDERS, TOPIC_ID, config)
+
+
+def snapshots(fs: CrashingFileSystem) -> list[int]:
+    names = (path.rpartition("/")[2] for path in fs.files())
+    return [int(name.removesuffix(".snapshot")) for name in names if name.endswith(".snapshot")]
+
+
+def bases(log: PartitionLog) -> list[int]:
+    return [segment.base_offset for segment in log.segments]
+
+
+# ---------------------------------------------------------------------------------------------- what is answered
+
+
+def test_a_batch_that_is_sent_again_gets_the_offset_that_it_has() -> None:
+    _, _, log = begun()
+    for sequence in range(5):
+        append(log, idempotent(7, 2 * sequence, 2))
+    for sequence in range(5):
+        outcome = append(log, idempotent(7, 2 * sequence, 2))
+        assert isinstance(outcome, AppendInfo)
+        assert (outcome.base_offset, outcome.next_offset, outcome.is_duplicate) == (
+            2 * sequence,
+            2 * sequence + 2,
+            True,
+        )
+        assert (outcome.size, outcome.log_append_time_ms) == (0, -1)
+    assert log.log_end_offset == 10
+
+
+def test_a_duplicate_is_answered_with_the_time_that_the_log_gave() -> None:
+    _, _, log = begun(LogConfig(timestamp_type=TimestampType.LOG_APPEND_TIME))
+    first, again = append(log, idempotent(7, 0)), append(log, idempotent(7, 0))
+    assert isinstance(first, AppendInfo)
+    assert isinstance(again, AppendInfo)
+    assert again.log_append_time_ms == first.log_append_time_ms >= 0
+
+
+def test_a_missing_batch_and_a_fenced_producer_are_refused() -> None:
+    _, _, log = begun()
+    append(log, idempotent(7, 0, epoch=1))
+    assert isinstance(append(log, idempotent(7, 2, epoch=1)), OutOfOrderSequenceNumberError)
+    assert isinstance(append(log, idempotent(7, 1, epoch=0)), InvalidProducerEpochError)
+    assert isinstance(append(log, idempotent(7, 1, epoch=2)), OutOfOrderSequenceNumberError)
+    assert log.log_end_offset == 1
+    assert isinstance(append(log, idempotent(7, 0, epoch=2)), AppendInfo)
+
+
+def test_a_producer_that_nobody_knows_may_begin_anywhere() -> None:
+    _, _, log = begun()
+    assert isinstance(append(log, idempotent(7, 41)), AppendInfo)
+    assert isinstance(append(log, idempotent(7, 43)), OutOfOrderSequenceNumberError)
+
+
+def test_batches_of_one_request_follow_each_other_and_are_known_together() -> None:
+    _, _, log = begun()
+    request = idempotent(7, 0, 2) + idempotent(7, 2) + idempotent(8, 0)
+    first, again = append(log, request), append(log, request)
+    assert isinstance(first, AppendInfo)
+    assert isinstance(again, AppendInfo)
+    assert (again.base_offset, again.next_offset, again.is_duplicate) == (0, 4, True)
+    assert isinstance(append(log, idempotent(7, 3), idempotent(7, 5)), OutOfOrderSequenceNumberError)
+    assert isinstance(append(log, idempotent(7, 2), idempotent(7, 3)), OutOfOrderSequenceNumberError), "one is old"
+    assert log.log_end_offset == 4
+    assert isinstance(append(log, idempotent(7, 3)), AppendInfo), "what was refused left no trace"
+
+
+def test_requests_that_come_together_follow_each_other() -> None:
+    _, _, log = begun()
+    outcomes = log.append_many([Append(data=idempotent(7, sequence), leader_epoch=0) for sequence in (0, 1, 1, 3, 2)])
+    kinds = [outcome.is_duplicate if isinstance(outcome, AppendInfo) else type(outcome) for outcome in outcomes]
+    assert kinds == [False, False, True, OutOfOrderSequenceNumberError, False]
+    assert log.log_end_offset == 3
+
+
+def test_a_duplicate_of_what_could_not_be_written_is_not_confirmed() -> None:
+    fs, _, log = begun()
+    append(log, idempotent(7, 0))
+    fs.fail("write", errno.ENOSPC, path_ends=".log", times=2)
+    appends = [Append(data=idempotent(7, sequence), leader_epoch=0) for sequence in (1, 1, 2)]
+    outcomes = log.append_many(appends)
+    assert [type(outcome) for outcome in outcomes] == [DiskFullError, DiskFullError, DiskFullError]
+    assert log.log_end_offset == 1
+    check_table(log.producers, {7: (0, NOW_MS, [(0, 0)])})
+    assert [type(outcome) for outcome in log.append_many(appends)] == [AppendInfo] * 3
+    assert log.log_end_offset == 3
+
+
+def test_a_first_batch_that_could_not_be_written_leaves_nobody_known() -> None:
+    fs, _, log = begun()
+    fs.fail("write", errno.ENOSPC, path_ends=".log")
+    assert isinstance(append(log, idempotent(7, 5)), DiskFullError)
+    assert len(log.producers) == 0
+
+
+def test_a_roll_without_room_for_the_snapshot_seals_nothing() -> None:
+    fs, _, log = begun()
+    append(log, idempotent(7, 0))
+    fs.fail("write", errno.ENOSPC, path_contains=".snapshot")
+    big = idempotent(7, 1, 74)
+    assert isinstance(append(log, big), DiskFullError)
+    assert bases(log) == [0]
+    assert not [path for path in fs.files() if ".snapshot" in path]
+    assert isinstance(append(log, big), AppendInfo)
+    assert bases(log) == [0, 1]
+    assert snapshots(fs) == [1]
+
+
+# ---------------------------------------------------------------------------------------------- replicas
+
+
+def test_a_replica_knows_the_producers_that_its_leader_knows() -> None:
+    rng = random.Random(3)
+    _, _, leader = begun()
+    _, _, replica = begun(LogConfig(segment_bytes=500))
+    producers = Producers(rng)
+    for _ in range(20):
+        producers.write(leader, 3)
+    offset = 0
+    while offset < leader.log_end_offset:
+        result = leader.read(offset, 400)
+        assert result is not None
+        headers = check_replicated(result.records, log_end_offset=offset, leader_epoch=0)
+        (outcome,) = replica.append_many(
+            [Append(data=result.records, leader_epoch=0, headers=headers, replicated=True, follows=offset)]
+        )
+        assert isinstance(outcome, AppendInfo)
+        offset = result.next_offset
+    producers.check(leader, whole_window=True)
+    producers.check(replica, whole_window=True)
+    producers.check_window(replica)
+
+
+def test_a_replica_takes_what_a_leader_would_refuse() -> None:
+    _, _, replica = begun()
+    data = idempotent(7, 0, leader_epoch=0) + idempotent(7, 9, offset=1, leader_epoch=0)
+    (outcome,) = replica.append_many([Append(data=data, leader_epoch=0, replicated=True)])
+    assert isinstance(outcome, AppendInfo)
+    check_table(replica.producers, {7: (0, NOW_MS, [(0, 0), (9, 1)])})
+
+
+# ---------------------------------------------------------------------------------------------- snapshots
+
+
+def test_there_is_a_snapshot_for_each_segment_and_none_where_nobody_is_known() -> None:
+    fs, directory, log = begun()
+    producers = Producers(random.Random(1), ids=0)
+    while len(log.segments) < 3:
+        producers.write(log)
+    known_from = log.log_end_offset
+    producers.ids = 3
+    for _ in range(20):
+        producers.write(log)
+    assert snapshots(fs) == [base for base in bases(log) if base > known_from]
+    for base in snapshots(fs):
+        data = fs.files()[f"{log.directory}/{base:020d}.snapshot"]
+        check_table(ProducerTable.from_snapshot(data, "s", base), expected_of(producers.sent, base))
+    end = log.log_end_offset
+    directory.close()
+    assert snapshots(fs)[-1] == end
+
+
+def test_a_clean_start_reads_the_snapshot_and_no_batch() -> None:
+    fs, directory, log = begun()
+    producers = Producers(random.Random(2))
+    for _ in range(20):
+        producers.write(log)
+    directory.close()
+    fs.crash()
+    fs.trace.clear()
+    again = open_directory(fs, TINY)
+    read = {entry.path.rpartition(".")[2] for entry in fs.trace if entry.operation == "read" and "orders" in entry.path}
+    assert "snapshot" in read
+    last = log_of(again).active
+    for entry in fs.trace:
+        if entry.operation == "read" and entry.path.endswith(".log"):
+            assert entry.path == last.path, "no batch of an older segment is looked at"
+            assert entry.position >= last.index.last_position() > 0, "only what an opening looks at anyway"
+    producers.check(log_of(again))
+    producers.check_window(log_of(again))
+    again.close()
+    before = fs.files()
+    open_directory(fs, TINY).close()
+    assert fs.files() == before, "nothing was appended: nothing is written again"
+
+
+def test_a_snapshot_of_a_clean_stop_goes_with_the_next_roll() -> None:
+    fs, directory, log = begun()
+    producers = Producers(random.Random(2))
+    while not len(log.producers):
+        producers.write(log)
+    stop = log.log_end_offset
+    directory.close()
+    log = log_of(open_directory(fs, TINY))
+    assert snapshots(fs) == [stop]
+    while len(log.segments) < 2:
+        producers.write(log)
+    assert snapshots(fs) == bases(log)[1:]
+
+
+def test_damaged_snapshots_send_the_start_to_an_older_one_and_to_the_log() -> None:
+    fs, directory, log = begun()
+    producers = Producers(random.Random(5))
+    for _ in range(25):
+        producers.write(log)
+    log.flush()
+    directory.write_recovery_points()
+    files = [f"{log.directory}/{base:020d}.snapshot" for base in snapshots(fs)]
+    assert len(files) > 3
+    for count in range(1, len(files) + 1):
+        clone = fs.crash_clone(loss=Loss.NONE)
+        for path in files[-count:]:
+            clone.flip(path, 9)
+        found = open_directory(clone, TINY)
+        producers.check(log_of(found))
+        clone.crash()
+        producers.check(log_of(open_directory(clone, TINY)))
+
+
+def test_a_damaged_snapshot_is_kept_until_a_sound_one_stands_for_it() -> None:
+    fs, directory, log = begun()
+    producers = Producers(random.Random(5))
+    while len(log.segments) < 4:
+        producers.write(log)
+    log.flush()
+    directory.write_recovery_points()
+    for base in snapshots(fs):
+        fs.flip(f"{log.directory}/{base:020d}.snapshot", 9)
+    fs.crash(loss=Loss.NONE)
+    fs.fail("write", errno.ENOSPC, path_contains=".snapshot")
+    producers.check(log_of(open_directory(fs, TINY)))
+    fs.crash()
+    producers.check(log_of(open_directory(fs, TINY)))
+
+
+def test_retention_takes_snapshots_along_and_producers_stay() -> None:
+    fs, directory, log = begun()
+    producers = Producers(random.Random(6))
+    while len(log.segments) < 5:
+        producers.write(log)
+    start = bases(log)[3]
+    directory.delete_records(log, start)
+    assert snapshots(fs) == bases(log)
+    producers.check(log)
+    log.flush()
+    fs.crash(loss=Loss.NONE)
+    producers.check(log_of(open_directory(fs, TINY)))
+
+
+def test_a_log_that_begins_anew_knows_nobody() -> None:
+    fs, directory, log = begun()
+    producers = Producers(random.Random(6))
+    while len(log.segments) < 3:
+        producers.write(log)
+    directory.restart(log, 1000)
+    assert len(log.producers) == 0
+    assert snapshots(fs) == []
+    assert isinstance(append(log, idempotent(1, 77)), AppendInfo)
+
+
+def test_producers_that_write_nothing_are_forgotten() -> None:
+    _, _, log = begun()
+    append(log, idempotent(7, 0, timestamp_ms=NOW_MS - 5_000))
+    append(log, idempotent(8, 0, timestamp_ms=NOW_MS))
+    candidates = log.producers.expired(NOW_MS, 1_000)
+    assert candidates == [7]
+    append(log, idempotent(7, 1, timestamp_ms=NOW_MS))
+    assert log.expire_producers(1_000, candidates) == 0, "it has written since it was looked at"
+    assert log.expire_producers(0, [7, 8, 9]) == 2
+    assert len(log.producers) == 0
+
+
+# ---------------------------------------------------------------------------------------------- cuts and crashes
+
+
+def test_the_table_after_a_cut_at_any_offset_is_that_of_the_batches_left() -> None:
+    fs, directory, log = begun()
+    producers = Producers(random.Random(8))
+    while len(log.segments) < 4:
+        producers.write(log, 2)
+    log.flush()
+    directory.write_recovery_points()
+    end = log.log_end_offset
+    for offset in range(end + 1):
+        clone = fs.crash_clone(loss=Loss.NONE)
+        cut_directory = open_directory(clone, TINY)
+        cut = log_of(cut_directory)
+        cut_directory.truncate(cut, offset)
+        left = Producers(random.Random(offset))
+        left.sent = [batch for batch in producers.sent if batch.next_offset <= cut.log_end_offset]
+        left.check(cut)
+        assert all(base <= cut.log_end_offset for base in snapshots(clone))
+        left.check_window(cut)
+        clone.crash()
+        left.check(log_of(open_directory(clone, TINY)))
+
+
+def work(fs: CrashingFileSystem, producers: Producers) -> None:
+    """Appends, rolls, a cut, a clean stop, more appends."""
+    directory = open_directory(fs, TINY)
+    log = directory.logs.get(ORDERS) or directory.create(ORDERS, TOPIC_ID, TINY)
+    for turn in range(14):
+        producers.write(log)
+        if turn % 3 == 0:
+            log.flush()
+        if turn == 7:
+            directory.write_recovery_points()
+        if turn == 9:
+            directory.truncate(log, max(log.flushed_offset - 3, 0))
+            producers.cut(log.log_end_offset)
+    directory.close()
+
+
+def run_until(stop_at: int | None, seed: int) -> tuple[CrashingFileSystem, bool]:
+    fs = formatted()
+    producers = Producers(random.Random(seed))
+    if stop_at is not None:
+        fs.crash_at(fs.operations + stop_at)
+    try:
+        work(fs, producers)
+        work(fs, producers)
+    except SimulatedCrash:
+        return fs, True
+    return fs, False
+
+
+@pytest.mark.parametrize("loss", list(Loss))
+def test_the_table_after_a_crash_at_any_operation_is_that_of_the_batches_left(loss: Loss, rng: random.Random) -> None:
+    stop_at, crashed = 0, True
+    while crashed:
+        fs, crashed = run_until(stop_at, 4)
+        fs.crash(rng, loss)
+        directory = open_directory(fs, TINY)
+        assert not directory.quarantined
+        if directory.logs:
+            log = log_of(directory)
+            check_left(log, f"{ROOT}: crashed at operation {stop_at}, {loss}")
+        stop_at += 3 if loss in (Loss.ALL, Loss.NONE) else 7
+    assert stop_at > 100
+
+
+def check_left(log: PartitionLog, where: str) -> None:
+    """The table is the one that the batches in the log demand, whichever these are."""
+    truth = replayed(log)
+    found = {entry.producer_id: (entry.epoch, entry.last_timestamp_ms, entry.last_batch) for entry in log.producers}
+    assert found == truth, where
+
+
+def replayed(log: PartitionLog) -> dict[int, tuple[int, int, object]]:
+    """From the first batch on."""
+    table = ProducerTable()
+    for segment in log.segments:
+        for _, header in segment.places(0, segment.size):
+            table.appended(header)
+    return {entry.producer_id: (entry.epoch, entry.last_timestamp_ms, entry.last_batch) for entry in table}
