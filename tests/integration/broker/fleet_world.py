@@ -1,0 +1,312 @@
+"""One controller and several brokers as real processes, and topics whose partitions they replicate."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import threading
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import grpc
+from broker_world import Node, Stream, batch, fetch_partition, fetch_request, produce_partition, produce_request, until
+from broker_world import values_of as values_in
+
+from headrace_core.rpc.channel import COMMON_OPTIONS
+from headrace_protos.v1 import (
+    admin_pb2,
+    admin_pb2_grpc,
+    fetch_pb2_grpc,
+    metadata_pb2,
+    metadata_pb2_grpc,
+    offsets_pb2,
+    offsets_pb2_grpc,
+    produce_pb2,
+    produce_pb2_grpc,
+)
+
+#: For what a slow machine with other tests on it may need.
+LONG_S = 90.0
+
+_names = itertools.count()
+
+
+class Fleet:
+    """``with Fleet(directory) as fleet``. Brokers have the ids 1, 2, 3, ...; ``keys`` are theirs."""
+
+    def __init__(self, directory: Path, brokers: int = 3, **keys: str) -> None:
+        self.directory = directory
+        self.controller = Node("controller", directory / "controller", "tests", **{"node.id": "1"})
+        self._count = brokers
+        self._keys = keys
+        self.brokers: dict[int, Node] = {}
+        self._channels: dict[int, grpc.Channel] = {}
+
+    def __enter__(self) -> Fleet:
+        try:
+            self.controller.start()
+            for broker_id in range(1, self._count + 1):
+                self.brokers[broker_id] = self._node(broker_id)
+                self.brokers[broker_id].launch()
+            for node in self.brokers.values():
+                node.wait_serving()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def _node(self, broker_id: int) -> Node:
+        keys = {
+            "controller.quorum.bootstrap.servers": self.controller.address("internal"),
+            "node.id": str(broker_id),
+            # A broker that stands still is noticed soon; one that is only slow is not taken for dead.
+            "broker.session.timeout.ms": "9000",
+            "replica.lag.time.max.ms": "3000",
+            **self._keys,
+        }
+        return Node("broker", self.directory / f"broker-{broker_id}", "tests", **keys)
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        for channel in self._channels.values():
+            channel.close()
+        for node in (*self.brokers.values(), self.controller):
+            node.close()
+
+    # -- brokers -----------------------------------------------------------------------------------------------------
+
+    def kill(self, broker_id: int) -> None:
+        """kill -9."""
+        self.brokers[broker_id].kill()
+
+    def restart(self, broker_id: int) -> None:
+        """Returns when it serves."""
+        self.brokers[broker_id].start()
+
+    def is_up(self, broker_id: int) -> bool:
+        process = self.brokers[broker_id].process
+        return process is not None and process.poll() is None
+
+    def channel(self, broker_id: int) -> grpc.Channel:
+        found = self._channels.get(broker_id)
+        if found is None:
+            own = ("headrace.test.connection", os.urandom(4).hex())
+            reconnect = ("grpc.max_reconnect_backoff_ms", 100), ("grpc.initial_reconnect_backoff_ms", 20)
+            found = self._channels[broker_id] = grpc.insecure_channel(
+                self.brokers[broker_id].address(), options=[*COMMON_OPTIONS, *reconnect, own]
+            )
+        return found
+
+    def some_broker(self) -> int:
+        return next(broker_id for broker_id in self.brokers if self.is_up(broker_id))
+
+    @property
+    def admin(self) -> Any:
+        return admin_pb2_grpc.AdminStub(self.channel(self.some_broker()))
+
+    # -- topics ------------------------------------------------------------------------------------------------------
+
+    def topic(
+        self, partitions: int = 1, *, on: Iterable[int] | None = None, replicas: int = 3, **configs: str
+    ) -> ReplicatedTopic:
+        """A new topic. ``on``: where each partition is to be, its leader first; else where the controllers like."""
+        name = f"topic-{next(_names)}"
+        new = admin_pb2.NewTopic(name=name, configs={key.replace("_", "."): value for key, value in configs.items()})
+        if on is None:
+            new.partitions, new.replication_factor = partitions, replicas
+        else:
+            where = list(on)
+            for number in range(partitions):
+                new.assignments.add(partition=number, broker_ids=where)
+        (result,) = self.admin.CreateTopics(
+            admin_pb2.CreateTopicsRequest(topics=[new]), timeout=LONG_S, wait_for_ready=True
+        ).results
+        assert not result.error.code, result.error
+        topic = ReplicatedTopic(self, name, partitions)
+        until(lambda: all(topic.leader(each) > 0 for each in range(partitions)), f"{name} to be led", LONG_S)
+        return topic
+
+
+class ReplicatedTopic:
+    """A topic, seen through whichever brokers live."""
+
+    def __init__(self, fleet: Fleet, name: str, partitions: int) -> None:
+        self.fleet = fleet
+        self.name = name
+        self.partitions = partitions
+
+    # -- metadata ----------------------------------------------------------------------------------------------------
+
+    def state(self, partition: int = 0) -> Any:
+        """As a broker that lives has it."""
+        stub = metadata_pb2_grpc.MetadataStub(self.fleet.channel(self.fleet.some_broker()))
+        answer = stub.GetMetadata(metadata_pb2.MetadataRequest(topics=[self.name]), timeout=LONG_S, wait_for_ready=True)
+        (topic,) = answer.topics
+        assert not topic.error.code, topic.error
+        return topic.partitions[partition]
+
+    def leader(self, partition: int = 0) -> int:
+        return int(self.state(partition).leader_id)
+
+    def isr(self, partition: int = 0) -> set[int]:
+        return set(self.state(partition).isr)
+
+    def wait_isr(self, *members: int, partition: int = 0) -> None:
+        until(
+            lambda: self.isr(partition) == set(members),
+            f"the ISR of {self.name}-{partition} to be {sorted(members)}, and not {sorted(self.isr(partition))}",
+            LONG_S,
+        )
+
+    def wait_leader(self, wanted: Callable[[int], bool], partition: int = 0) -> int:
+        def found() -> int | None:
+            leader = self.leader(partition)
+            return leader if leader > 0 and wanted(leader) else None
+
+        return int(until(found, f"another leader of {self.name}-{partition}", LONG_S))
+
+    # -- records -----------------------------------------------------------------------------------------------------
+
+    def try_append(self, records: bytes, partition: int = 0, *, acks: Any = produce_pb2.ACKS_ALL) -> Any:
+        """One attempt at whoever leads: its result. grpc.RpcError when that one is gone."""
+        leader = self.leader(partition)
+        if leader < 0:
+            return None
+        with Stream(produce_pb2_grpc.ProduceStub(self.fleet.channel(leader)).Produce) as stream:
+            stream.send(produce_request(1, produce_partition(self.name, records, partition), acks=acks))
+            (result,) = stream.receive().results
+            return result
+
+    def append(self, *values: bytes, partition: int = 0, acks: Any = produce_pb2.ACKS_ALL) -> int:
+        """Append one batch, trying again while nothing was written for sure; its base offset."""
+        records = batch(*values)
+
+        def appended() -> Any:
+            try:
+                result = self.try_append(records, partition, acks=acks)
+            except grpc.RpcError as error:  # a leader that is gone and was not missed yet: nothing was sent
+                if "failed to connect" not in (error.details() or ""):
+                    raise
+                return None
+            return result if result is not None and not result.error.code else None
+
+        return int(until(appended, f"an append to {self.name}-{partition}", LONG_S).base_offset)
+
+    def read(self, partition: int = 0) -> list[bytes | None]:
+        """Every value that a consumer finds at the leader now."""
+        leader = self.wait_leader(lambda _: True, partition)
+        channel = self.fleet.channel(leader)
+        offset, end = self.offset(partition, earliest=True), self.offset(partition)
+        found: list[bytes | None] = []
+        with Stream(fetch_pb2_grpc.FetchStub(channel).Fetch) as stream:
+            request = fetch_request(1, fetch_partition(self.name, offset, partition))
+            while offset < end:
+                stream.send(request)
+                for result in stream.receive().results:
+                    assert not result.error.code, result.error
+                    found += values_in(result.records, offset)
+                    offset = result.next_offset
+                request = fetch_request(1)
+        return found
+
+    def offset(self, partition: int = 0, *, earliest: bool = False) -> int:
+        """The high watermark, as the leader tells it; or where the log starts."""
+
+        def told() -> Any:
+            leader = self.leader(partition)
+            if leader < 0:
+                return None
+            request = offsets_pb2.ListOffsetsRequest(
+                partitions=[
+                    offsets_pb2.ListOffsetsPartition(
+                        topic=self.name,
+                        partition=partition,
+                        timestamp_ms=-2 if earliest else -1,
+                        current_leader_epoch=-1,
+                    )
+                ]
+            )
+            stub = offsets_pb2_grpc.OffsetsStub(self.fleet.channel(leader))
+            (result,) = stub.ListOffsets(request, timeout=LONG_S, wait_for_ready=True).results
+            return None if result.error.code else result
+
+        return int(until(told, f"an offset of {self.name}-{partition}", LONG_S).offset)
+
+    # -- files -------------------------------------------------------------------------------------------------------
+
+    def path(self, broker_id: int, partition: int = 0) -> Path:
+        return self.fleet.brokers[broker_id].data / f"{self.name}-{partition}"
+
+    def bytes_on(self, broker_id: int, partition: int = 0) -> bytes:
+        """All batches of a replica, in order; whatever segments they are in."""
+        return b"".join(
+            each.read_bytes().rstrip(b"\0") for each in sorted(self.path(broker_id, partition).glob("*.log"))
+        )
+
+    def wait_same_bytes(self, *brokers: int, partition: int = 0) -> bytes:
+        """Until these brokers have the same bytes, and more than none; the bytes."""
+
+        def same() -> bytes | None:
+            found = {self.bytes_on(broker_id, partition) for broker_id in brokers}
+            return found.pop() if len(found) == 1 else None
+
+        return bytes(until(same, f"the replicas of {self.name}-{partition} on {brokers} to be the same", LONG_S))
+
+
+class Load(threading.Thread):
+    """Appends numbered batches with acks=all, one after the other, to whoever leads. A number whose append failed, or
+    whose fate is unknown, is not used again."""
+
+    def __init__(self, topic: ReplicatedTopic, partition: int = 0) -> None:
+        super().__init__(daemon=True)
+        self.acknowledged: list[int] = []
+        self.refused = 0
+        self._topic = topic
+        self._partition = partition
+        self._stopping = threading.Event()
+        self.start()
+
+    def run(self) -> None:
+        for number in itertools.count():
+            if self._stopping.is_set():
+                return
+            try:
+                result = self._topic.try_append(batch(b"%d" % number), self._partition)
+            except (grpc.RpcError, StopIteration):
+                result = None
+            if result is not None and not result.error.code:
+                self.acknowledged.append(number)
+            else:
+                self.refused += 1
+                self._stopping.wait(0.02)
+
+    def wait_for(self, more: int) -> None:
+        """Until so many more are acknowledged."""
+        wanted = len(self.acknowledged) + more
+        until(lambda: len(self.acknowledged) >= wanted, f"{more} more acknowledged appends", LONG_S)
+
+    def stop(self) -> list[int]:
+        self._stopping.set()
+        self.join(LONG_S)
+        assert not self.is_alive()
+        return self.acknowledged
+
+
+def check_nothing_lost(topic: ReplicatedTopic, acknowledged: list[int], partition: int = 0) -> None:
+    """Every acknowledged number is there, once, in order."""
+    found = [int(value) for value in topic.read(partition) if value is not None]
+    assert found == sorted(set(found)), f"{topic.name}-{partition}: twice, or out of order"
+    missing = sorted(set(acknowledged) - set(found))
+    assert not missing, f"{topic.name}-{partition}: {len(missing)} acknowledged records are lost: {missing[:5]}"
+
+
+def wait_gone(path: Path) -> None:
+    until(lambda: not path.exists(), f"{path} to go", LONG_S)
+
+
+def now_s() -> float:
+    return time.monotonic()
