@@ -8,7 +8,7 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -18,7 +18,7 @@ import headrace_core.rpc  # noqa: F401  (before grpc)
 import grpc  # isort: skip
 import pytest
 
-from headrace_core.records import split_batches, with_base
+from headrace_core.records import check_batch, split_batches, with_base
 from headrace_protos.v1 import (
     admin_pb2,
     admin_pb2_grpc,
@@ -44,6 +44,10 @@ class FakeCluster:
         self.logs: dict[tuple[str, int], list[bytes]] = defaultdict(list)
         self.ends: dict[tuple[str, int], int] = defaultdict(int)
         self.starts: dict[tuple[str, int], int] = defaultdict(int)
+        #: (topic, partition) -> producer id -> (epoch, its last five batches: first and last sequence, base offset)
+        self.producers: dict[tuple[str, int], dict[int, tuple[int, deque[tuple[int, int, int]]]]] = defaultdict(dict)
+        self.identities: list[Any] = []  # InitProducerIdRequests as they came
+        self.on_identity: Callable[[Any], object] = lambda request: None  # may wait, or raise a grpc status
         self.topic_ids: dict[str, bytes] = defaultdict(lambda: b"t" * 16)
         self.max_message_bytes = 1_048_588
         self.auto_create = 0  # partitions of a topic that is created by being named; 0 refuses
@@ -107,6 +111,31 @@ class FakeCluster:
             self.ends[topic, partition] = end
             self.changed.notify_all()
             return base
+
+    def append_numbered(self, topic: str, partition: int, data: bytes) -> tuple[int, int]:
+        """Append by the rules of KIP-98 if the batch has a producer id: (error number, base offset)."""
+        header = check_batch(data, 0)
+        if header.producer_id < 0:
+            return 0, self.append(topic, partition, data)
+        first, last = header.base_sequence, header.base_sequence + header.record_count - 1
+        with self.changed:
+            known = self.producers[topic, partition]
+            epoch, batches = known.get(header.producer_id, (header.producer_epoch, deque(maxlen=5)))
+            if header.producer_epoch < epoch:
+                return 47, -1
+            if header.producer_epoch > epoch:
+                if first:
+                    return 45, -1
+                batches = deque(maxlen=5)
+            for old_first, old_last, offset in batches:
+                if (old_first, old_last) == (first, last):
+                    return 0, offset
+            if batches and first != batches[-1][1] + 1:
+                return 45, -1
+            offset = self.append(topic, partition, data)
+            batches.append((first, last, offset))
+            known[header.producer_id] = (header.producer_epoch, batches)
+            return 0, offset
 
     def records(self, topic: str, partition: int = 0) -> list[Any]:
         from headrace_core.records import RecordIterator
@@ -182,6 +211,17 @@ class _Produce(produce_pb2_grpc.ProduceServicer):
     def __init__(self, cluster: FakeCluster, broker: int) -> None:
         self.cluster, self.broker = cluster, broker
 
+    def InitProducerId(self, request: Any, context: Any) -> Any:
+        cluster = self.cluster
+        with cluster.changed:
+            cluster.identities.append(request)
+        cluster.on_identity(context)
+        if request.HasField("producer_id"):
+            return produce_pb2.InitProducerIdResponse(
+                producer_id=request.producer_id, producer_epoch=request.producer_epoch + 1
+            )
+        return produce_pb2.InitProducerIdResponse(producer_id=1_000 + len(cluster.identities), producer_epoch=0)
+
     def Produce(self, requests: Any, context: Any) -> Iterator[Any]:
         cluster = self.cluster
         for request in requests:
@@ -197,7 +237,8 @@ class _Produce(produce_pb2_grpc.ProduceServicer):
                 if verdict in (0, "silent", "break") and cluster.leaders.get(key) != self.broker:
                     result.error.code = 6  # type: ignore[assignment]
                 elif verdict in (0, "silent", "break"):
-                    result.base_offset = cluster.append(item.topic, item.partition, item.records)
+                    error, result.base_offset = cluster.append_numbered(item.topic, item.partition, item.records)
+                    result.error.code = error  # type: ignore[assignment]
                     result.log_append_time_ms = -1
                 else:
                     result.error.code = verdict

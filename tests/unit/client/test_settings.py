@@ -80,7 +80,6 @@ def test_defaults_are_kafkas_unless_their_documentation_says_so() -> None:
     assert consumer["max.poll.records"] == 500
     assert "Kafka 4: 5" in PRODUCER.keys["linger.ms"].doc
     assert "Kafka: 16384" in PRODUCER.keys["batch.size"].doc
-    assert "Kafka: true" in PRODUCER.keys["enable.idempotence"].doc
 
 
 def test_dotted_dict_and_snake_case_keywords_mean_the_same() -> None:
@@ -121,7 +120,6 @@ def test_address_that_is_none_is_refused(address: str) -> None:
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"enable_idempotence": True}, "comes with replication"),
         ({"transactional_id": "tx"}, "transactions are not built yet"),
     ],
 )
@@ -166,3 +164,25 @@ def test_accepted_key_is_noted_when_it_is_set(caplog: pytest.LogCaptureFixture) 
 
 def test_none_means_the_default() -> None:
     assert resolve(CONSUMER, {"group.id": None}, {"fetch_min_bytes": None})["fetch.min.bytes"] == 1
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"acks": "1"}, r"acks=1 \(it needs all\)"),
+        ({"acks": "0"}, "acks=0"),
+        ({"retries": 0}, "retries=0"),
+        ({"max_in_flight_requests_per_connection": 6}, "connection=6"),
+    ],
+)
+def test_idempotence_gives_way_to_other_keys_unless_it_was_asked_for(settings: dict[str, Any], words: str) -> None:
+    """KIP-679, as Kafka's KafkaProducerConfig does it."""
+    assert resolve(PRODUCER, None, settings)["enable.idempotence"] is False
+    assert resolve(PRODUCER, None, {"enable_idempotence": False, **settings})["enable.idempotence"] is False
+    with pytest.raises(InvalidConfigError, match=words):
+        resolve(PRODUCER, None, {"enable_idempotence": True, **settings})
+
+
+@pytest.mark.parametrize("acks", ["all", "-1"])
+def test_idempotence_that_was_asked_for_is_on(acks: str) -> None:
+    assert resolve(PRODUCER, None, {"enable_idempotence": True, "acks": acks})["enable.idempotence"] is True

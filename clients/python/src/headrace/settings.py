@@ -197,8 +197,8 @@ PRODUCER = ConfigDef(
             "enable.idempotence",
             Kind.BOOLEAN,
             False,
-            "No duplicates by retries (Kafka: true).",
-            note="true is an error until replication is built",
+            "No duplicates and no other order by retries. Needs acks=all, retries above 0 and at most 5 requests in "
+            "flight; where one of these is set otherwise and this key is not, it is off.",
             source="KIP-98",
         ),
         _key(
@@ -472,11 +472,7 @@ def _addresses(raw: str | Iterable[str]) -> list[str]:
 
 def _check_producer(given: Mapping[str, Any], values: dict[str, Any]) -> None:
     """What only several keys together can tell."""
-    if values["enable.idempotence"]:
-        raise UnsupportedVersionError(
-            "enable.idempotence=true is not built yet: it comes with replication; leave it out (a retry after a broken "
-            "connection may write a record twice until then)"
-        )
+    _check_idempotence(given, values)
     if values["transactional.id"]:
         raise UnsupportedVersionError("transactional.id: transactions are not built yet: they come after replication")
     least = values["linger.ms"] + values["request.timeout.ms"]
@@ -487,3 +483,27 @@ def _check_producer(given: Mapping[str, Any], values: dict[str, Any]) -> None:
                 f"({least:g})"
             )
         values["delivery.timeout.ms"] = int(least)
+
+
+def _check_idempotence(given: Mapping[str, Any], values: dict[str, Any]) -> None:
+    """Switch it off, or refuse it when it was asked for, where the other keys rule it out (as Kafka does)."""
+    if not values["enable.idempotence"]:
+        return
+    most = "max.in.flight.requests.per.connection"
+    conflicts = [
+        text
+        for wrong, text in (
+            (values["acks"] not in ("all", "-1"), f"acks={values['acks']} (it needs all)"),
+            (values["retries"] == 0, "retries=0 (it needs 1 or more)"),
+            (values[most] > 5, f"{most}={values[most]} (it needs 5 or less: brokers know the last 5 batches)"),
+        )
+        if wrong
+    ]
+    if not conflicts:
+        return
+    if any(PRODUCER.key(name).name == "enable.idempotence" for name in given):
+        raise InvalidConfigError(
+            f"enable.idempotence=true does not go with {' and '.join(conflicts)}: change that, or leave it out"
+        )
+    values["enable.idempotence"] = False
+    logger.info("enable.idempotence is off, since a retry cannot be made safe with %s", " and ".join(conflicts))

@@ -21,6 +21,8 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from crc32c import crc32c
+
 from headrace_core.errors import HeadraceError, RecordTooLargeError
 from headrace_core.records import BatchBuilder
 
@@ -36,6 +38,9 @@ OPEN, CLOSED, FORKED = 0, 1, 2
 STICKY_BYTES_MIN = 16_384
 
 _MASK = 0xFFFFFFFF
+
+#: Where a batch's header (see headrace_core.records.types) has the CRC of what follows it, and the producer's fields.
+_CRC, _PRODUCER_FIELDS = 17, 43
 
 
 def murmur2(data: bytes) -> int:
@@ -87,6 +92,14 @@ class SendBatch:
         self.error: HeadraceError | None = None
         self._event: threading.Event | None = None
         self._waiters: list[Any] = []
+
+    def stamp(self, producer_id: int, producer_epoch: int, base_sequence: int) -> None:
+        """Write an idempotent producer's number into the batch's bytes, which nobody else may hold; and their CRC."""
+        if self.data is not None:
+            data = bytearray(self.data)
+            struct.pack_into(">qhi", data, _PRODUCER_FIELDS, producer_id, producer_epoch, base_sequence)
+            struct.pack_into(">I", data, _CRC, crc32c(memoryview(data)[_CRC + 4 :]))
+            self.data = bytes(data)
 
     def finish(self, base_offset: int, log_append_time_ms: int, error: HeadraceError | None) -> list[Any]:
         """Set the outcome and wake who waits; returns the waiters to call. Only the first call counts."""

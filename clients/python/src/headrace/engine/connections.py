@@ -45,6 +45,10 @@ class Connections:
     def offsets(self, address: str) -> Any:
         return offsets_pb2_grpc.OffsetsStub(self.channel(address, ChannelPurpose.CONTROL))  # type: ignore[no-untyped-call]
 
+    def produce(self, address: str) -> Any:
+        """For its unary calls, which wait behind no batches."""
+        return produce_pb2_grpc.ProduceStub(self.channel(address, ChannelPurpose.CONTROL))  # type: ignore[no-untyped-call]
+
     def produce_stream(self, address: str) -> Any:
         return produce_pb2_grpc.ProduceStub(self.channel(address, ChannelPurpose.PRODUCE)).Produce()  # type: ignore[no-untyped-call]
 
@@ -62,6 +66,21 @@ async def call(method: Callable[..., Any], request: Any, address: str, timeout_s
         return await method(request, timeout=max(timeout_s, 0.001))
     except grpc.aio.AioRpcError as failure:
         raise rpc.error_from_rpc(failure, address) from None
+
+
+async def connected(stream: Any, reader: asyncio.Task[Any]) -> None:
+    """Wait until the call ``stream`` has a connection, or ``reader``, which reads from it, has ended and knows why not.
+
+    To be awaited before the first write. A write that waits for a connection by itself is not told when its call is
+    cancelled (grpc.aio 1.85), and would wait for ever; this wait holds nothing of gRPC's, and is cancelled. Also,
+    nothing was sent yet, so whatever fails here had no effect.
+    """
+    waiting = asyncio.ensure_future(stream.wait_for_connection())
+    try:
+        await asyncio.wait({waiting, reader}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
 
 
 async def why_unreachable(address: str, error: HeadraceError, timeout_s: float = 2.0) -> str:

@@ -87,6 +87,8 @@ class MetadataCache:
     def __init__(self, config: dict[str, Any], connections: Connections) -> None:
         self.snapshot = _EMPTY
         self.listeners: list[Any] = []
+        #: Who led a partition last, and in which epoch, of those that have been without a leader since we know them.
+        self.last_leaders: dict[tuple[str, int], tuple[int, int]] = {}
         self._config = config
         self._connections = connections
         self._bootstrap: list[str] = config["bootstrap.servers"]
@@ -235,7 +237,9 @@ class MetadataCache:
             if not item.partitions:
                 errors[item.name] = LeaderNotAvailableError(f"topic {item.name!r} has no partitions yet")
                 continue
-            topics[item.name] = _newer(topics.get(item.name), _topic(item))
+            old = topics.get(item.name)
+            topics[item.name] = _newer(old, _topic(item))
+            self._remember_leaders(old, topics[item.name])
         for name in names:
             if name not in topics and name not in errors:
                 errors[name] = UnknownTopicOrPartitionError(f"topic {name!r} does not exist")
@@ -244,6 +248,16 @@ class MetadataCache:
         for listener in list(self.listeners):
             listener(self.snapshot)
         return errors
+
+    def _remember_leaders(self, old: TopicInfo | None, new: TopicInfo) -> None:
+        for part in new.partitions:
+            key = (new.name, part.partition)
+            if part.leader >= 0:
+                self.last_leaders.pop(key, None)
+            elif old is not None and part.partition < len(old.partitions):
+                before = old.partitions[part.partition]
+                if before.leader >= 0:
+                    self.last_leaders[key] = (before.leader, before.leader_epoch)
 
     def invalidate(self) -> None:
         """An answer showed that the snapshot is out of date: read it again soon."""

@@ -16,7 +16,9 @@ from headrace_core.records import Compression
 from headrace_protos.v1 import produce_pb2
 
 from ..engine.client import Engine
+from ..engine.connections import connected
 from ..metrics import Metrics
+from .sequences import DUPLICATE
 
 logger = logging.getLogger("headrace")
 
@@ -26,7 +28,20 @@ GATHER_S = 0.005
 #: How long closing waits for the broker to read what was sent with acks=0.
 DRAIN_S = 2.0
 
-_UNKNOWN_OUTCOMES = ("REQUEST_TIMED_OUT", "NOT_ENOUGH_REPLICAS_AFTER_APPEND")
+#: Answered so, a batch may be in the log: these are also said of what was appended and then could not be promised (a
+#: leader that resigns tells its waiters so).
+_UNKNOWN_OUTCOMES = frozenset(
+    (
+        "REQUEST_TIMED_OUT",
+        "NOT_ENOUGH_REPLICAS_AFTER_APPEND",
+        "NOT_LEADER_OR_FOLLOWER",
+        "FENCED_LEADER_EPOCH",
+        "FENCED_BROKER",
+        "KAFKA_STORAGE_ERROR",
+        "SERVER_SHUTTING_DOWN",
+        "UNKNOWN_SERVER_ERROR",
+    )
+)
 
 
 class LinkOwner(Protocol):
@@ -47,6 +62,8 @@ class LinkOwner(Protocol):
 
     async def compressed(self, batch: Any) -> None: ...
 
+    def may_go(self, queue: Any, batch: Any, now: float) -> bool: ...
+
     def succeed(self, batch: Any, base_offset: int, log_append_time_ms: int) -> None: ...
 
     def settle(self, batch: Any, error: HeadraceError, *, unknown: bool) -> None: ...
@@ -57,9 +74,10 @@ class LinkOwner(Protocol):
 class Request:
     """One produce request on its way."""
 
-    __slots__ = ("batches", "correlation_id", "sent_at", "size")
+    __slots__ = ("batches", "correlation_id", "sent_at", "size", "was_sent")
 
     def __init__(self, correlation_id: int, batches: list[Any], size: int) -> None:
+        self.was_sent = False
         self.correlation_id = correlation_id
         self.batches = batches
         self.size = size
@@ -160,12 +178,15 @@ class BrokerLink:
         reader = asyncio.create_task(self._read(stream))
         reader.add_done_callback(lambda _: self._event.set())
         try:
+            await connected(stream, reader)
             while not reader.done():
                 request = await self._collect()
                 if request is None:
                     await self._event.wait()
                     continue
-                await stream.write(self._encode(request))
+                message = self._encode(request)
+                request.was_sent = True
+                await stream.write(message)
                 if self.sender.acks == produce_pb2.ACKS_NONE:
                     self._answered_by_nobody(request)
             await reader
@@ -223,6 +244,9 @@ class BrokerLink:
             if partial > now and not queue.sealed:
                 wake_at = min(wake_at, partial)
                 continue
+            first = first_batch(queue)
+            if first is not None and not sender.may_go(queue, first, now):
+                continue
             room = sender.max_request_bytes - size
             if batches and first_size(queue) > room:
                 continue
@@ -238,6 +262,8 @@ class BrokerLink:
                 batch.attempts += 1
                 batch.in_flight = True
                 notes.in_flight += 1
+                if notes.sequences is not None:
+                    notes.sequences.number(batch, batch.count)
             if not leave_if_empty(queue):
                 self.pending[queue] = None  # its next turn comes after the others
             if size >= sender.max_request_bytes:
@@ -269,6 +295,9 @@ class BrokerLink:
                     build(batch, sender.compression, None)
                 else:
                     await sender.compressed(batch)
+            sequences = batch.queue.sender.sequences
+            if sequences is not None and not batch.done:
+                batch.stamp(*sequences.number(batch, batch.count))
 
     def _encode(self, request: Request) -> Any:
         sender = self.sender
@@ -323,6 +352,10 @@ class BrokerLink:
                 sender.succeed(batch, result.base_offset, result.log_append_time_ms)
             else:
                 error = from_number(result.error.code, result.error.message)
+                if error.code == DUPLICATE:
+                    sender.succeed(batch, -1, -1)
+                    sender.release(batch.queue)
+                    continue
                 if result.HasField("current_leader"):
                     hint = result.current_leader
                     sender.engine.metadata.follow_hint(
@@ -346,18 +379,22 @@ class BrokerLink:
         for request in requests.values():
             for batch in request.batches:
                 retriable = error if error.retriable else NetworkError(error.message)
-                self.sender.settle(batch, retriable, unknown=True)
+                self.sender.settle(batch, retriable, unknown=request.was_sent)
                 self.sender.release(batch.queue)
 
 
-def first_size(queue: Any) -> int:
-    """Bytes of the batch that ``take`` would give."""
+def first_batch(queue: Any) -> Any:
+    """The batch that ``take`` would give."""
     try:
-        size: int = queue.sealed[0].size
+        return queue.sealed[0]
     except IndexError:
-        batch = queue.open
-        return batch.size if batch is not None else 0
-    return size
+        return queue.open
+
+
+def first_size(queue: Any) -> int:
+    """Bytes of that batch."""
+    batch = first_batch(queue)
+    return batch.size if batch is not None else 0
 
 
 def build(batch: Any, compression: Compression, level: int | None) -> None:

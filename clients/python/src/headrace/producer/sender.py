@@ -9,11 +9,17 @@ many small sends would collapse (one message costs what a million bytes cost). F
 
 **Order.** A broker handles a stream in order, so a partition's batches arrive in order. When one fails and may be tried
 again, its partition is held until every later batch in flight has its answer too, then all failed ones go again, oldest
-first. A later batch that got through in between stays before them; max.in.flight.requests.per.connection=1 rules that
-out until idempotence comes.
+first. An idempotent producer numbers its batches (``sequences.py``), and the broker refuses those behind one that
+failed. Without numbers a later batch that got through in between stays before it, unless
+max.in.flight.requests.per.connection=1 rules that out.
 
 **Outcome unknown.** A stream that breaks, or a request that times out, may have written its batches. They are tried
-again within delivery.timeout.ms (which may duplicate them); when that ends, the error is UnknownOutcomeError.
+again within delivery.timeout.ms, under the same numbers, so that the broker knows what it has (without idempotence this
+may duplicate them); when that ends, the error is UnknownOutcomeError.
+
+**Leaders that change.** A refusal that names the new leader is followed at once (KIP-951), and so is what the metadata
+watch brings; whatever waits for its retry then goes without waiting. Without news a link and a partition are tried once
+per retry.backoff.ms, which grows.
 """
 
 from __future__ import annotations
@@ -28,6 +34,7 @@ from headrace_core.errors import (
     ClosedError,
     DeliveryTimeoutError,
     HeadraceError,
+    OutOfOrderSequenceNumberError,
     RequestTimedOutError,
     UnknownOutcomeError,
 )
@@ -37,7 +44,9 @@ from headrace_protos.v1 import produce_pb2
 from ..engine.client import Engine
 from ..engine.metadata import Snapshot
 from ..metrics import Metrics
+from .identity import ProducerIdentity
 from .link import BrokerLink, build
+from .sequences import PartitionSequences, Verdict
 
 logger = logging.getLogger("headrace")
 
@@ -65,11 +74,13 @@ _STALE_METADATA = frozenset(
 
 
 class QueueNotes:
-    """What the sender remembers of one partition queue."""
+    """What the sender remembers of one partition queue. ``sequences``: None without idempotence."""
 
-    __slots__ = ("failed", "in_flight", "last_error", "link", "retry_at")
+    __slots__ = ("failed", "in_flight", "last_error", "leader_epoch", "link", "retry_at", "sequences")
 
-    def __init__(self) -> None:
+    def __init__(self, sequences: PartitionSequences[Any] | None) -> None:
+        self.sequences = sequences
+        self.leader_epoch = -1
         self.link: BrokerLink | None = None  # where its batches go, or went last
         self.in_flight = 0
         self.failed: list[Any] = []  # to be tried again once nothing is in flight
@@ -96,6 +107,10 @@ class Sender:
         self.compression_level: int | None = None if level in (None, -1) else level
         self.flushing = 0
         self.links: dict[int, BrokerLink] = {}
+        self.identity: ProducerIdentity | None = None
+        if config["enable.idempotence"]:
+            self.identity = ProducerIdentity(engine, self._identity_renewed, self._identity_refused)
+        self._nameless: dict[Any, None] = {}  # queues that wait for a producer id, or for a new epoch
         self._orphans: dict[Any, None] = {}  # queues whose partition has no leader that we know
         self._sweeper: asyncio.Task[None] | None = None
         self._compressing: dict[Any, asyncio.Future[None]] = {}
@@ -112,7 +127,7 @@ class Sender:
         links = set()
         for queue in self.accumulator.take_ready():
             if queue.sender is None:
-                queue.sender = QueueNotes()
+                queue.sender = QueueNotes(None if self.identity is None else PartitionSequences())
             link = self._route(queue)
             if link is not None:
                 links.add(link)
@@ -146,6 +161,9 @@ class Sender:
             self._orphans[queue] = None
             return None
         notes.link = link
+        epoch = info.partitions[queue.partition].leader_epoch if info else -1
+        if epoch > notes.leader_epoch:  # news: what failed before need not wait
+            notes.leader_epoch, notes.retry_at = epoch, 0.0
         link.pending[queue] = None
         return link
 
@@ -163,7 +181,7 @@ class Sender:
                 if len(info.partitions) < len(queues.queues):
                     queues.shrink(len(info.partitions))
         for link in list(self.links.values()):
-            for queue in [queue for queue in link.pending if self._leader_of(queue) != link.broker_id]:
+            for queue in [queue for queue in link.pending if self._has_news(queue, link)]:
                 del link.pending[queue]
                 self._orphans[queue] = None
         self.adopt_orphans()
@@ -171,6 +189,15 @@ class Sender:
     def _leader_of(self, queue: Any) -> int:
         info = self.engine.metadata.snapshot.topics.get(queue.topic.name)
         return info.partitions[queue.partition].leader if info and queue.partition < len(info.partitions) else -1
+
+    def _has_news(self, queue: Any, link: BrokerLink) -> bool:
+        """Another broker leads, or the same one anew."""
+        info = self.engine.metadata.snapshot.topics.get(queue.topic.name)
+        if info is None or queue.partition >= len(info.partitions):
+            return True
+        part = info.partitions[queue.partition]
+        known: int = queue.sender.leader_epoch
+        return bool(part.leader != link.broker_id or part.leader_epoch > known)
 
     def orphan(self, queues: Iterable[Any]) -> None:
         """These have lost their link; they are routed again with the next metadata."""
@@ -200,16 +227,62 @@ class Sender:
             work.add_done_callback(lambda _: self._compressing.pop(batch, None))
         await asyncio.shield(work)
 
+    # --- producer id and numbers -----------------------------------------------------------------------------------
+
+    def may_go(self, queue: Any, batch: Any, now: float) -> bool:
+        """May the queue's next batch be sent now? Otherwise its link hears when it is worth asking again."""
+        notes = queue.sender
+        sequences: PartitionSequences[Any] | None = notes.sequences
+        if sequences is None or batch.done:
+            return True
+        if sequences.may_send(batch, notes.in_flight, now):
+            return True
+        if notes.in_flight:
+            return False  # an answer is to come
+        self._regroup(queue)
+        if not sequences.needs_identity:
+            return bool(batch.done) or sequences.may_send(batch, 0, now)
+        assert self.identity is not None
+        if self.identity.current not in (None, sequences.identity):
+            sequences.renew(self.identity.current)
+            return sequences.may_send(batch, 0, now)
+        self._nameless[queue] = None
+        self.identity.ask()
+        return False
+
+    def _regroup(self, queue: Any) -> None:
+        for batch in queue.sender.sequences.regroup():
+            gap = OutOfOrderSequenceNumberError("the broker does not know the batches before it any more")
+            self.fail(batch, self._unknown(batch, queue.sender.last_error or gap))
+
+    def _identity_renewed(self) -> None:
+        self._nameless.clear()
+        self.nudge_all()
+
+    def _identity_refused(self, error: HeadraceError) -> None:
+        """There is no producer id for us: what waits for one fails with the reason."""
+        waiting, self._nameless = self._nameless, {}
+        for batch in self.accumulator.snapshot_unfinished():
+            if batch.queue in waiting and not batch.in_flight:
+                self.fail(batch, type(error)(error.message))
+        self.nudge_all()
+
     # --- outcomes --------------------------------------------------------------------------------------------------
 
     def succeed(self, batch: Any, base_offset: int, log_append_time_ms: int) -> None:
-        count = batch.count
+        count, sequences = batch.count, batch.queue.sender.sequences
+        if sequences is not None:
+            sequences.acknowledged(batch, time.monotonic())
         batch.queue.sender.last_error = None
         finish(batch, base_offset, log_append_time_ms, None)
         self.metrics["record-send"].record(count, count)
 
     def fail(self, batch: Any, error: HeadraceError) -> None:
+        """The batch has its outcome: ``error``, whatever may be answered later."""
         self.metrics["record-error"].record(batch.count, batch.count)
+        notes = batch.queue.sender
+        if notes is not None and notes.sequences is not None:
+            notes.sequences.give_up(batch, in_flight=batch.in_flight)
         finish(batch, -1, -1, error)
 
     def settle(self, batch: Any, error: HeadraceError, *, unknown: bool) -> None:
@@ -220,15 +293,19 @@ class Sender:
         notes.last_error = error
         if error.code in _STALE_METADATA:
             self.engine.metadata.invalidate()
+        again = error.retriable
+        if notes.sequences is not None:
+            verdict = notes.sequences.failed(batch, error.code, retriable=error.retriable, unknown=unknown)
+            again = verdict in (Verdict.RETRY, Verdict.RENUMBER)
         if batch.done:
             return
         now = time.monotonic()
-        if error.retriable and batch.attempts <= self.retries and now < batch.created_s + self.delivery_timeout_s:
+        if again and batch.attempts <= self.retries and now < batch.created_s + self.delivery_timeout_s:
             notes.failed.append(batch)
             notes.retry_at = max(notes.retry_at, now + self.engine.backoff.delay_s(batch.attempts - 1))
             self.metrics["record-retry"].record(batch.count, batch.count)
             logger.debug("retrying a batch of %s-%d: %s", queue.topic.name, queue.partition, error)
-        elif error.retriable and batch.maybe_written:
+        elif batch.maybe_written:
             self.fail(batch, self._unknown(batch, error))
         else:
             self.fail(batch, type(error)(f"{queue.topic.name}-{queue.partition}: {_reason(queue, error)}"))
@@ -239,6 +316,8 @@ class Sender:
         notes.in_flight -= 1
         if notes.in_flight:
             return
+        if notes.sequences is not None:
+            self._regroup(queue)
         if notes.failed:
             notes.failed.sort(key=lambda batch: batch.sequence)
             queue.requeue([batch for batch in notes.failed if not batch.done])
@@ -252,10 +331,13 @@ class Sender:
                 link.nudge()
 
     def _unknown(self, batch: Any, error: HeadraceError) -> UnknownOutcomeError:
+        queue = batch.queue
+        why = f"the last failure: {error.code}: {_reason(queue, error)}"
+        if self._leader_of(queue) < 0:
+            why = f"{self._leaderless(queue)}; {why}"
         return UnknownOutcomeError(
-            f"{batch.queue.topic.name}-{batch.queue.partition}: {batch.count} records were sent but not acknowledged "
-            f"within delivery.timeout.ms={self.delivery_timeout_s * 1000:g}: they may or may not be in the log; the "
-            f"last failure: {_reason(batch.queue, error)}"
+            f"{queue.topic.name}-{queue.partition}: {batch.count} records were sent but not acknowledged within "
+            f"delivery.timeout.ms={self.delivery_timeout_s * 1000:g}: they may or may not be in the log; {why}"
         )
 
     async def _sweep(self) -> None:
@@ -282,24 +364,35 @@ class Sender:
                     )
             for link in self.links.values():
                 link.check_request_timeout(now)
+                link.nudge()  # a batch that was given up may have held others back
 
     def _why(self, queue: Any) -> str:
         if queue.topic.name not in self.engine.metadata.snapshot.topics:
             return f"topic {queue.topic.name!r} does not exist any more"
-        if self._leader_of(queue) < 0:
-            return "the partition has no leader"
         notes = queue.sender
+        if self._leader_of(queue) < 0:
+            return self._leaderless(queue)
+        if queue in self._nameless and self.identity is not None and self.identity.last_error is not None:
+            return f"the producer got no producer id: {self.identity.last_error.message}"
         if notes is not None and notes.last_error is not None:
             return f"the last failure: {notes.last_error.code}: {notes.last_error.message}"
         if notes is not None and notes.link is not None and notes.link.last_error is not None:
             return f"the last failure: {notes.link.last_error.message}"
         return "the broker is slower than the producer"
 
+    def _leaderless(self, queue: Any) -> str:
+        last = self.engine.metadata.last_leaders.get((queue.topic.name, queue.partition))
+        if last is None:
+            return f"{queue.topic.name}-{queue.partition} has no leader"
+        return f"{queue.topic.name}-{queue.partition} has no leader; broker {last[0]} led it last (epoch {last[1]})"
+
     async def close(self) -> None:
         """Fail what is left, end the streams; what is told afterwards opens none."""
         self._closed = True
         if self._sweeper is not None:
             self._sweeper.cancel()
+        if self.identity is not None:
+            await self.identity.close()
         for batch in self.accumulator.snapshot_unfinished():
             error: HeadraceError = ClosedError("the producer was closed before the record was sent")
             if batch.in_flight or batch.maybe_written:
