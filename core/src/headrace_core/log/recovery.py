@@ -13,10 +13,12 @@ that are no sound batch. Then:
     at or above it               sound batches follow, but the bad       torn tail: cut
                                  bytes have a hole
 
-A *hole* is an aligned 4-KiB block of zeros inside the bad batch. One turn of the writer may write many blocks, and a
-machine that loses power may have persisted any of them: a file that only grew shows the lost ones as zeros. Batches of
-that turn that lie behind the hole can be sound, and were never acknowledged. Bit rot in acknowledged bytes does not
-look like this. (Without this rule an ordinary power loss could make a partition with one replica refuse to start.)
+A *hole* is an aligned 4-KiB block of zeros inside the bad batch, or as much of such a block as belongs to the batch: of
+its first block the end, of its last one, where the file ends, the beginning. One turn of the writer may write many
+blocks, and a machine that loses power may have persisted any of them: a file that only grew shows the lost ones as
+zeros. Batches of that turn that lie behind the hole can be sound, and were never acknowledged. Bit rot in acknowledged
+bytes does not look like this. (Without this rule an ordinary power loss could make a partition with one replica refuse
+to start.) A few zeros are evidence only where a sound batch would have something else.
 
 A log that ends below its recovery point has lost flushed bytes: corruption as well. Corruption is never repaired here:
 the files stay as they are, the log is not served, and its owner fetches it anew or asks a human.
@@ -39,8 +41,8 @@ from .segment import BatchMeta
 
 _WINDOW_BYTES = 4 * 1024 * 1024
 _BLOCK_BYTES = 4096
-#: A batch begins with its offset, whose upper bytes are zeros anyway.
-_MIN_HOLE_BYTES = 8
+#: A record without headers ends with their number, a zero: of the last block so many have to be there.
+_MIN_HOLE_BYTES_AT_END = 2
 _ZERO_BLOCK = bytes(_BLOCK_BYTES)
 #: A tail that ends with so many zeros was never written.
 _ZEROS = 8
@@ -155,7 +157,7 @@ def judge(file: File, found: Scan, *, recovery_point: int, is_last: bool) -> Jud
     sound = find_sound_batch(file, found.end + 1, found.file_size, found.next_offset)
     if sound is None:
         return Judgement(Verdict.TORN, f"{where}; no sound batch follows")
-    if has_hole(file, found.end, sound):
+    if has_hole(file, found.end, sound, found.next_offset):
         return Judgement(Verdict.TORN, f"{where}; a block that never reached the disk")
     return Judgement(Verdict.CORRUPT, f"{where}; but a sound batch follows at position {sound}")
 
@@ -195,25 +197,34 @@ def _is_sound(file: File, window: bytes, at: int, window_at: int, end: int, offs
     return True
 
 
-def has_hole(file: File, start: int, end: int) -> bool:
-    """Is one of the blocks that the bad batch touches, between ``start`` and ``end``, nothing but zeros?"""
+def has_hole(file: File, start: int, end: int, next_offset: int) -> bool:
+    """Is one of the blocks that the bad batch touches, between ``start`` and ``end``, nothing but zeros? Of the first,
+    which it shares with the batch before, only its own part counts, and that of the last, if the file ends there.
+    ``next_offset``: the least offset that the batch can have begun with."""
     boundary = -(-start // _BLOCK_BYTES) * _BLOCK_BYTES
-    rest = file.pread(min(boundary, end) - start, start)  # of the block that the batch before it shares
-    if len(rest) >= _MIN_HOLE_BYTES and not any(rest):
+    rest = file.pread(min(boundary, end) - start, start)
+    # (A batch begins with its offset, whose upper bytes are zeros anyway.)
+    if any(_BASE_OFFSET.pack(next_offset)[: len(rest)]) and not any(rest):
         return True
-    for at in range(boundary, end, _WINDOW_BYTES):
-        window = file.pread(min(_WINDOW_BYTES, end - at), at)
+    # (Of a sound batch behind it the last of these blocks may have a few bytes too: the first ones of its offset.)
+    blocks_end = min(-(-end // _BLOCK_BYTES) * _BLOCK_BYTES, file.size())
+    for at in range(boundary, blocks_end, _WINDOW_BYTES):
+        window = file.pread(min(_WINDOW_BYTES, blocks_end - at), at)
         for block in range(0, len(window) - _BLOCK_BYTES + 1, _BLOCK_BYTES):
             if window.startswith(_ZERO_BLOCK, block):
                 return True
-    return False
+    tail_at = max(end // _BLOCK_BYTES * _BLOCK_BYTES, boundary)
+    tail = file.pread(end - tail_at, tail_at) if tail_at < end == file.size() else b""
+    return len(tail) >= _MIN_HOLE_BYTES_AT_END and not any(tail)
 
 
 def is_cut_short(file: File, found: Scan) -> bool:
     """Does the end of the file look like what a crash leaves: a batch whose end is missing, or zeros in the place of
     blocks that never reached the disk?"""
     rest = file.pread(found.file_size - found.end, found.end)
-    if len(rest) < HEADER_BYTES or not any(rest[-_ZEROS:]) or has_hole(file, found.end, found.file_size):
+    if len(rest) < HEADER_BYTES or not any(rest[-_ZEROS:]):
+        return True
+    if has_hole(file, found.end, found.file_size, found.next_offset):
         return True
     try:
         size = read_header(rest).size
