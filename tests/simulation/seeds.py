@@ -27,6 +27,11 @@ FOUND: tuple[Found, ...] = (
         "this one: its history of brokers ends with it",
     ),
     Found(
+        2305,
+        "old answers of its followers, which came a second time, kept a leader that nobody could reach",
+        "tests/unit/controller/test_raft_traps.py",
+    ),
+    Found(
         55,
         "a controller that came back with a long log began a snapshot of nothing, and ended",
         "tests/unit/controller/test_controller_found_by_simulation.py",

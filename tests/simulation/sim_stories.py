@@ -330,13 +330,17 @@ def unwritten(world: World, rng: random.Random) -> Generator[float, None, None]:
 
 
 def deaf_leader(world: World, rng: random.Random) -> Generator[float, None, None]:
-    """6.2 of the thesis: a leader that is heard and hears nobody has to make room for another."""
+    """6.2 of the thesis: a leader that is heard and hears nobody has to make room for another, also when old answers of
+    its followers come a second time."""
     old = _leader(world)
     if old is None or old.controller is None or len(old.voters()) < 2 or not old.has_a_true_clock:
         return
     life, term = old.life, old.controller.term
     was_touched = False
+    has_echo = rng.random() < 0.5
     for _ in range(26):
+        if has_echo:
+            world.net.replay(3)
         cut = [(node, old.node_id) for node in world.hosts if node != old.node_id]
         world.net.cut(cut)
         yield 100.0

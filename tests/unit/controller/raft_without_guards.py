@@ -152,7 +152,7 @@ class ReadsWithoutAsking(RaftNode):
 
     def _ask_round(self) -> None:
         if self._reads.are_asked and self.has_committed_in_term:
-            self._served += self._reads.confirmed(self._reads.begin_round(self.committed))
+            self._served += self._reads.confirmed(self._reads.await_next(self.committed))
 
 
 class ReadsBeforeItsTerm(RaftNode):
@@ -168,7 +168,7 @@ class CountsOldRounds(RaftNode):
 
     def _on_answer_to_leader(self, sender: ReplicaKey, body: Body) -> None:
         if isinstance(body, HeartbeatResponse):
-            body = dataclasses.replace(body, round=self._reads.round)
+            body = dataclasses.replace(body, round=self._rounds.latest)
         super()._on_answer_to_leader(sender, body)
 
 
@@ -281,6 +281,16 @@ class NeverDoubtsItself(RaftNode):
     def _tick_as_leader(self) -> None:
         self._since_heartbeat += 1
         self._send_heartbeats()
+
+
+class HearsOldAnswers(RaftNode):
+    """6.2: an answer counts when it arrives, however old the question; a leader that nobody hears leads on."""
+
+    def _on_answer_to_leader(self, sender: ReplicaKey, body: Body) -> None:
+        progress = self.progress_of(sender)
+        if progress is not None:
+            progress.heard_at = self._ticks
+        super()._on_answer_to_leader(sender, body)
 
 
 class NeverGoesBackToASnapshot(RaftNode):

@@ -27,6 +27,7 @@ from raft_without_guards import (
     ForgetsWhoFollows,
     GoesWithoutAnHeir,
     HandsOverForEver,
+    HearsOldAnswers,
     InstallsWhatItHas,
     KeepsTermsToItself,
     KeepsVotersThatWereCut,
@@ -45,7 +46,7 @@ from raft_without_guards import (
     VotesTwice,
 )
 
-from headrace_controller.raft import RaftNode
+from headrace_controller.raft import HeartbeatResponse, RaftNode
 from headrace_core.errors import CorruptLogError
 
 SCHEDULES_MAX = int(os.environ.get("HEADRACE_RAFT_SCHEDULES", "400"))
@@ -88,6 +89,7 @@ BY_STORIES: tuple[tuple[type[RaftNode], Callable[[], None]], ...] = (
     (KeepsTermsToItself, more.test_a_pre_vote_spreads_the_term_of_who_says_no),
     (GoesWithoutAnHeir, more.test_a_leader_that_removes_itself_leaves_no_gap),
     (NeverTellsAStaleLeader, stories.test_a_replica_that_returns_with_a_higher_term_is_taken_back),
+    (HearsOldAnswers, lambda: stories.test_old_answers_that_arrive_late_keep_no_leader(HeartbeatResponse)),
     (KeepsVotersThatWereCut, stories.test_a_set_of_voters_that_is_cut_off_again_does_not_count),
 )
 

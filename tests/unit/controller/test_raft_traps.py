@@ -5,7 +5,22 @@ from __future__ import annotations
 import pytest
 from raft_world import World, key, voters
 
-from headrace_controller.raft import Message, Place, RaftSettings, ReplicaKey, Role, VoteRequest
+from headrace_controller.raft import (
+    AppendRequest,
+    AppendResponse,
+    Entry,
+    EntryKind,
+    HardState,
+    HeartbeatRequest,
+    HeartbeatResponse,
+    Message,
+    Place,
+    RaftSettings,
+    ReplicaKey,
+    Role,
+    VoteRequest,
+)
+from headrace_controller.raft.types import Body
 from headrace_core.errors import (
     DuplicateVoterError,
     InvalidRequestError,
@@ -157,6 +172,56 @@ def test_a_leader_that_is_heard_but_hears_nobody_makes_room() -> None:
         leaders |= {node_id for node_id in (2, 3) if world[node_id].role is Role.LEADER}
     assert leaders, "nobody took over"
     assert world[1].role is not Role.LEADER
+
+
+@pytest.mark.parametrize("kind", [HeartbeatResponse, AppendResponse])
+def test_old_answers_that_arrive_late_keep_no_leader(kind: type[Body]) -> None:
+    """6.2: its followers' answers were under way for long, or come a second time. They prove that somebody was there
+    when they were asked, and nothing of now. (The simulator, seed 2305.)"""
+    world = world_of(1, 2, 3)
+    world.elect(1)
+    world.propose(1, b"x")
+    world.tick(1)
+    old: list[Message] = []
+    while world.network:
+        message = world.network.pop(0)
+        old += [message] if isinstance(message.body, kind) else []
+        world.deliver(message)
+    assert {message.sender for message in old} == {key(2), key(3)}
+    world.is_cut = lambda sender, to: True
+    for _ in range(2 * SETTINGS.election_ticks):
+        world.tick(1)
+        world.network.clear()
+        for message in old:  # by another way than the network, which is cut
+            world[1].step(message)
+            world.work(world.replicas[key(1)])
+    assert world[1].role is not Role.LEADER
+
+
+def test_a_heartbeat_is_answered_before_the_disk_has_the_entries_that_came_with_it() -> None:
+    """6.2, 6.4: it says that somebody is there, in this term. A slow disk of a follower deposes no leader, and delays
+    no read; but a term that is not on the disk yet is not spoken of (5.1)."""
+    world = world_of(1, 2, 3)
+    world.elect(1)
+    follower = world[2]
+    entry = Entry(EntryKind.DATA, 1, follower.log_end_offset, 1, b"x")
+    append = AppendRequest(1, follower.log.end, (entry,), 0)
+    heartbeat = HeartbeatRequest(1, 0, 7)
+    for body in (append, heartbeat):
+        follower.step(Message(key(1), key(2), body))
+    ready = follower.ready()
+    assert ready.entries == (entry,)
+    assert [message.body for message in ready.messages] == [HeartbeatResponse(1, 7)]
+    assert [type(message.body) for message in ready.replies] == [AppendResponse]
+    follower.persisted(ready)
+    follower.step(Message(key(3), key(2), HeartbeatRequest(4, 0, 1)))
+    ready = follower.ready()
+    assert ready.hard_state == HardState(4)
+    assert ready.messages == ()
+    assert [message.body for message in ready.replies] == [HeartbeatResponse(4, 1)]
+    follower.persisted(ready)
+    follower.step(Message(key(3), key(2), HeartbeatRequest(4, 0, 2)))
+    assert [message.body for message in follower.ready().messages] == [HeartbeatResponse(4, 2)]
 
 
 def test_a_replica_that_returns_with_a_higher_term_is_taken_back() -> None:

@@ -48,6 +48,7 @@ from .progress import Mode, Progress
 from .quorum import Outcome, agreed, is_majority, tally
 from .reads import Reads
 from .receiving import SnapshotReceiver
+from .rounds import Rounds
 from .types import (
     NOBODY,
     AppendRequest,
@@ -112,7 +113,8 @@ class RaftNode:
         self._observers: set[ReplicaKey] = set()
         # of a leader
         self._progress: dict[ReplicaKey, Progress] = {}
-        self._reads = Reads()
+        self._rounds = Rounds(self.settings.election_ticks)
+        self._reads = Reads(self._rounds)
         self._term_start = 0
         self._since_heartbeat = self._since_asked = 0
         self._transfer_to: ReplicaKey | None = None
@@ -158,7 +160,7 @@ class RaftNode:
 
     @property
     def _is_alone(self) -> bool:
-        """The only voter, which waits for nobody else before it stands for election."""
+        """The only voter, which waits for nobody."""
         return self.voters.keys == (self.key,) and self.role is Role.FOLLOWER
 
     @property
@@ -225,7 +227,9 @@ class RaftNode:
                 self._follow(sender)
                 self.log.check_kept(body.committed, sender)
                 self._commit(body.committed)
-                self._reply(sender, HeartbeatResponse(self.term, body.round))
+                # It speaks of the term and of nothing else: once that is on the disk it waits for no entries.
+                say = self._send if self._state == self._saved else self._reply
+                say(sender, HeartbeatResponse(self.term, body.round))
             case SnapshotRequest():
                 self._follow(sender)
                 self._on_snapshot(sender, body)
@@ -371,6 +375,7 @@ class RaftNode:
     def _become_follower(self, term: int, leader: ReplicaKey | None = None) -> None:
         if self.role is Role.LEADER:
             self._reads_failed += self._reads.drop()
+            self._rounds.end()
             self._progress.clear()
             self._transfer_to = None
         if term > self.term:
@@ -527,9 +532,9 @@ class RaftNode:
             self._send_heartbeats()
 
     def _is_heard_by_majority(self) -> bool:
-        """Since it last asked itself, an election time-out ago (6.2)."""
-        heard_at = agreed(self.voters, lambda key: self._ticks if key == self.key else self._progress[key].heard_at)
-        return heard_at >= self._ticks - self.settings.election_ticks
+        """Has one answered what was sent since it last asked itself, an election time-out ago (6.2)? See rounds.py."""
+        sent_at = agreed(self.voters, lambda key: self._ticks if key == self.key else self._progress[key].heard_at)
+        return sent_at >= self._ticks - self.settings.election_ticks
 
     def _append(self, kind: EntryKind, data: bytes, count: int, voters: VoterSet | None = None) -> Entry:
         assert count > 0, "an entry takes up at least one offset"
@@ -586,11 +591,8 @@ class RaftNode:
             offset = entries[0].base_offset if entries else progress.next_offset
             if not (entries or also_empty or progress.told < self.committed or progress.mode is Mode.PROBE):
                 return
-            term = self.log.term_below(offset)
-            if term is None:  # the entry began before a snapshot that ends in the middle of it: cannot be, by batches
-                raise AssertionError(f"nothing is known of offset {offset} of a log that starts at {self.log.start}")
             progress.next_offset = offset
-            self._send(key, AppendRequest(self.term, Place(offset, term), entries, self.committed))
+            self._send(key, AppendRequest(self.term, self.log.place_at(offset), entries, self.committed))
             progress.told = self.committed
             progress.sent(entries[-1].next_offset if entries else offset, sum(entry.size for entry in entries))
             also_empty = False
@@ -612,27 +614,27 @@ class RaftNode:
 
     def _send_heartbeats(self) -> None:
         self._since_heartbeat = 0
+        number = self._rounds.begin(self._ticks)
         for key, progress in self._progress.items():
             progress.note_end(self.log.end_offset, self._ticks)
             committed = min(self.committed, progress.match)
-            self._send(key, HeartbeatRequest(self.term, committed, self._reads.round))
+            self._send(key, HeartbeatRequest(self.term, committed, number))
 
     def _ask_round(self) -> None:
         """Reads that were asked for wait for a round of heartbeats that begins now."""
         if self._reads.are_asked and self.has_committed_in_term:
-            self._reads.begin_round(self.committed)
+            self._reads.await_next(self.committed)
             self._send_heartbeats()
             self._serve_reads()
 
     def _serve_reads(self) -> None:
-        confirmed = agreed(self.voters, lambda key: self._reads.round if key == self.key else self._progress[key].round)
-        self._served += self._reads.confirmed(confirmed)
+        done = agreed(self.voters, lambda key: self._rounds.latest if key == self.key else self._progress[key].round)
+        self._served += self._reads.confirmed(done)
 
     def _on_answer_to_leader(self, sender: ReplicaKey, body: Body) -> None:
         progress = self._progress.get(sender)
         if self.role is not Role.LEADER or progress is None:
             return
-        progress.heard_at = self._ticks
         match body:
             case AppendResponse(is_rejected=True):
                 self._on_refusal(sender, progress, body)
@@ -641,7 +643,7 @@ class RaftNode:
                 if progress.matched(body.match.offset):
                     self._advance_commit()
             case HeartbeatResponse():
-                progress.round = max(progress.round, body.round)
+                progress.heard(body.round, self._rounds.sent_at(body.round))
                 progress.give_way()
                 if progress.match < self.log.end_offset:
                     self._send_entries(sender, progress, also_empty=True)

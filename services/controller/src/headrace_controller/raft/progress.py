@@ -10,10 +10,9 @@ from __future__ import annotations
 import enum
 from collections import deque
 
+from .rounds import NEVER
 from .types import RaftSettings, SnapshotId
 
-#: Before every tick.
-NEVER = -(1 << 62)
 #: A chunk of a snapshot is sent again when so many heartbeats were answered and it was not.
 CHUNK_PATIENCE = 5
 
@@ -51,7 +50,8 @@ class Progress:
         self.mode = Mode.PROBE
         self.match = 0
         self.next_offset = next_offset
-        #: The leader's tick at which it was last heard, and the last one at which it had all of the log; or NEVER.
+        #: The leader's tick at which the last heartbeat was sent that it has answered, and the last one at which it had
+        #: all of the log; or NEVER.
         self.heard_at = NEVER
         self.caught_up_at = NEVER
         #: Where the leader's log ended at which tick: when ``match`` is there, it had caught up then.
@@ -77,6 +77,11 @@ class Progress:
             return not self.is_waiting
         limits = self._settings
         return len(self._in_flight) < limits.in_flight_messages_max and self._bytes < limits.in_flight_bytes_max
+
+    def heard(self, round_: int, sent_at: int) -> None:
+        """It has answered that round of heartbeats, which was sent at that tick: then it was there."""
+        self.round = max(self.round, round_)
+        self.heard_at = max(self.heard_at, sent_at)
 
     def sent(self, next_offset: int, size: int) -> None:
         """Entries up to ``next_offset`` are under way."""

@@ -3,21 +3,23 @@
 A leader may have been deposed without knowing it. So a read notes the commit offset of now, waits until a majority has
 answered a heartbeat that was sent *after* that, which proves that nobody else led then, and may be served once the
 state machine has applied up to the noted offset. All reads that arrive before a round of heartbeats share it.
+
+The rounds are those of ``Rounds``, by which a leader also knows whether it is still heard (6.2).
 """
 
 from __future__ import annotations
 
 from collections import deque
 
+from .rounds import Rounds
 from .types import ReadState
 
 
 class Reads:
     """Those that wait for their round."""
 
-    def __init__(self) -> None:
-        #: Rounds of heartbeats begun in this term as leader.
-        self.round = 0
+    def __init__(self, rounds: Rounds) -> None:
+        self._rounds = rounds
         self._asked: list[object] = []
         self._waiting: deque[tuple[int, ReadState]] = deque()
 
@@ -28,12 +30,12 @@ class Reads:
     def are_asked(self) -> bool:
         return bool(self._asked)
 
-    def begin_round(self, committed: int) -> int:
-        """What was asked waits for this round, and will see at least ``committed``."""
-        self.round += 1
-        self._waiting += [(self.round, ReadState(token, committed)) for token in self._asked]
+    def await_next(self, committed: int) -> int:
+        """What was asked waits for the round that begins now (returned), and will see at least ``committed``."""
+        number = self._rounds.latest + 1
+        self._waiting += [(number, ReadState(token, committed)) for token in self._asked]
         self._asked.clear()
-        return self.round
+        return number
 
     def confirmed(self, round_: int) -> tuple[ReadState, ...]:
         """A majority has answered this round: the reads that may be served now."""
@@ -47,5 +49,4 @@ class Reads:
         tokens = (*(state.token for _, state in self._waiting), *self._asked)
         self._waiting.clear()
         self._asked.clear()
-        self.round = 0
         return tokens
