@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from .progress import NEVER, Mode
+from .progress import Mode
+from .rounds import NEVER
 from .types import ReplicaKey, Role, VoterSet
 
 if TYPE_CHECKING:
