@@ -5,6 +5,8 @@ loop: a thread judges them (which may read from the disk), the directory's write
 lose, in its turn, and the leaders learn their new log start. It is also the one who removes deleted files when their
 delay is over; so there is no timer for any of them.
 
+What follows a leader elsewhere starts where its leader's log does (``FollowerReplica``), and is left alone here.
+
 A directory that becomes full does not wait for either: what was deleted is removed at once, and retention looks at its
 logs, now and at every tick until it has room again.
 """
@@ -44,6 +46,9 @@ class Partitions(Protocol):
     """Who knows which logs this broker leads (``Replicas``)."""
 
     def leader_of(self, log: PartitionLog) -> PartitionLeader | None: ...
+
+    def is_followed(self, log: PartitionLog) -> bool:
+        """Does it follow a leader elsewhere, which says where it starts?"""
 
 
 def high_watermark_of(log: PartitionLog, directory: LogDirectory, partitions: Partitions) -> int:
@@ -144,7 +149,7 @@ class Retention:
     async def _check_directory(self, writer: DirectoryWriter) -> int:
         """How many logs lost something."""
         directory, changed = writer.directory, 0
-        logs = list(directory.logs.values())
+        logs = [log for log in list(directory.logs.values()) if not self._partitions.is_followed(log)]
         for start in range(0, len(logs), LOGS_AT_ONCE):
             some = [(log, high_watermark_of(log, directory, self._partitions)) for log in logs[start:][:LOGS_AT_ONCE]]
             verdicts = await self._threads.run(partial(_judge, some))
