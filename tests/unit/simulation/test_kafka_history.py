@@ -186,9 +186,27 @@ def test_without_idempotence_order_and_repetition_are_not_judged_but_loss_is() -
 
 def test_what_may_be_lost_is_not_called_lost_and_the_rest_is() -> None:
     history = sound()
-    history.log(0, log_of_sound()[:18], end=18)
-    assert history.anomalies(may_lose=lambda mark: mark.sequence == 9) == []
-    assert {anomaly.kind for anomaly in history.anomalies(may_lose=lambda mark: mark == Mark("q", 9))} == {Kind.LOST}
+    for number, offset in ((10, 20), (11, 21)):
+        history.sent(Mark("p", number), 0)
+        history.acknowledged(Mark("p", number), offset)
+    history.sent(Mark("q", 10), 0)
+    history.log(0, [*log_of_sound(), Seen(20, Mark("q", 10))])  # in the place of what is lost
+    assert history.anomalies(may_lose=lambda mark: mark.sequence > 9) == []
+    found = {anomaly.kind for anomaly in history.anomalies(may_lose=lambda mark: mark == Mark("p", 10))}
+    assert found == {Kind.LOST}, "p:11 must not be"
+
+
+def test_what_was_read_must_stay_though_its_acknowledgement_promised_little_but_for_an_unclean_election() -> None:
+    history = sound()
+    history.sent(Mark("q", 10), 0)
+    history.log(0, [*log_of_sound()[:18], Seen(18, Mark("q", 10))])
+
+    def may_lose(mark: Mark) -> bool:
+        return mark.sequence == 9
+
+    found = {anomaly.kind for anomaly in history.anomalies(may_lose=may_lose)}
+    assert found == {Kind.LOST, Kind.INCONSISTENT_OFFSET}
+    assert history.anomalies(may_lose=may_lose, unclean=True) == []
 
 
 def test_a_seek_may_go_back_and_forth() -> None:

@@ -61,7 +61,7 @@ NAMES: dict[int, str] = {}
 @pytest.fixture
 def network() -> Iterator[FaultyNetwork]:
     NAMES.clear()
-    with FaultyNetwork(lambda port: NAMES.get(port, "somebody")) as made:
+    with FaultyNetwork(lambda port, to: NAMES.get(port, "somebody")) as made:
         yield made
 
 

@@ -21,8 +21,8 @@ It takes part in no judgement but duplicate, phantom, misplaced, skip and reorde
 Order: an idempotent producer's records stand in the order of their sequences. One without idempotence may be reordered
 by a retry, and repeated; ``History(idempotent=False)`` judges neither.
 
-A log from which a leader that was elected uncleanly has cut, or one with acks below "all", loses by design:
-``may_lose`` says which marks, and everything else is still judged.
+With acks below "all", and after an unclean election, acknowledged records may be gone by design: ``may_lose`` says
+which. What somebody has read must stay even then, unless ``unclean``; everything else is judged as ever.
 
 Pure: no threads, no clock. Whoever feeds it from several threads locks.
 """
@@ -169,9 +169,13 @@ class History:
 
     # -- judgement
 
-    def anomalies(self, *, may_lose: Callable[[Mark], bool] = lambda mark: False) -> list[Anomaly]:
+    def anomalies(
+        self, *, may_lose: Callable[[Mark], bool] = lambda mark: False, unclean: bool = False
+    ) -> list[Anomaly]:
         """Everything that is wrong; empty: nothing is. ``may_lose``: the marks that may be missing though they were
-        acknowledged."""
+        acknowledged; with ``unclean`` also though they were read, and then others may stand at their offsets."""
+        if unclean:
+            self._forget({mark for mark in self._sent if may_lose(mark)} - self._in_logs())
         everybody: dict[int, list[tuple[str, Sequence[Seen]]]] = defaultdict(list)
         for (consumer, partition), reader in self._readers.items():
             everybody[partition] += [(consumer, stretch) for stretch in reader.stretches]
@@ -186,7 +190,7 @@ class History:
                     places[mark][partition].add(offset)
                     at[partition][offset].add(mark)
         for mark, sent in self._sent.items():
-            if sent.fate is _Fate.ACKNOWLEDGED and sent.offset >= 0:
+            if sent.fate is _Fate.ACKNOWLEDGED and sent.offset >= 0 and (mark in places or not may_lose(mark)):
                 at[sent.partition][sent.offset].add(mark)
         found += self._of_marks(places)
         found += self._of_offsets(at)
@@ -198,6 +202,21 @@ class History:
         found += self._gaps()
         found += self._sends()
         return found
+
+    def _in_logs(self) -> set[Mark]:
+        return {seen.mark for records, _, _ in self._logs.values() for seen in records}
+
+    def _forget(self, marks: set[Mark]) -> None:
+        """As if they had never been: an unclean election has cut them off. Who had read them begins anew there."""
+        for reader in self._readers.values():
+            stretches: list[list[Seen]] = []
+            for stretch in reader.stretches:
+                for is_gone, run in itertools.groupby(stretch, lambda seen: seen.mark in marks):
+                    if not is_gone:
+                        stretches.append(list(run))
+            reader.stretches = stretches
+        for mark in marks:
+            del self._sent[mark]
 
     def _of_marks(self, places: dict[Mark, dict[int, set[int]]]) -> Iterable[Anomaly]:
         for mark, where in places.items():
@@ -232,10 +251,8 @@ class History:
         }
         in_log = {partition: {seen.mark for seen in log[0]} for partition, log in self._logs.items()}
         for mark, sent in self._sent.items():
-            if may_lose(mark):
-                continue
             seen = places.get(mark, {}).get(sent.partition, set())
-            is_acknowledged = sent.fate is _Fate.ACKNOWLEDGED
+            is_acknowledged = sent.fate is _Fate.ACKNOWLEDGED and not may_lose(mark)
             if (marks := in_log.get(sent.partition)) is not None:
                 log_start = self._logs[sent.partition][1]
                 was_deleted = 0 <= max([sent.offset, *seen]) < log_start

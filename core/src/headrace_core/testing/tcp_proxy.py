@@ -187,9 +187,10 @@ def _reset(writer: asyncio.StreamWriter) -> None:
 
 
 class FaultyNetwork:
-    """See the module. ``identify(port)``: the name of the process that opened a connection from this local port."""
+    """See the module. ``identify(port, to)``: the name of the process that opened a connection from this local port to
+    that one; asked on a thread."""
 
-    def __init__(self, identify: Callable[[int], str] = lambda port: "") -> None:
+    def __init__(self, identify: Callable[[int, int], str] = lambda port, to: "") -> None:
         self._identify = identify
         self._rules: list[tuple[str, str, Weather]] = []
         self._connections: set[_Connection] = set()
@@ -323,7 +324,12 @@ class FaultyNetwork:
     async def _carry(
         self, target: str, host: str, port: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
-        source = await asyncio.to_thread(self._identify, int(writer.get_extra_info("peername")[1]))
+        try:
+            port_from, port_to = (int(writer.get_extra_info(end)[1]) for end in ("peername", "sockname"))
+            source = await asyncio.to_thread(self._identify, port_from, port_to)
+        except BaseException:
+            _reset(writer)
+            raise
         if self._weather(source, target).is_refused:
             _reset(writer)
             return

@@ -1,0 +1,397 @@
+"""A real cluster, each node a process of its own, in which everything can break.
+
+Every connection between nodes goes through ``FaultyNetwork``, and every node's disk can lose power or become slow
+(``PowerLossFileSystem``). Clients connect directly.
+
+    controllers and brokers are "controller-1", "broker-2", ... in the network's rules; clients are "client"
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import signal
+import socket
+import struct
+import sys
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from headrace import Admin, NewTopic
+from headrace.errors import HeadraceError
+from headrace.local import ports
+from headrace.local.directory import ClusterDirectory, Topology
+from headrace.local.state import Life, Node
+from headrace.models import PartitionDescription
+from headrace_core.testing.power_loss import Dials, Loss, lose_power
+from headrace_core.testing.tcp_proxy import FaultyNetwork
+
+#: For conditions that a healthy cluster meets in a second or two. CI's machine is slow, and shared.
+PATIENCE_S = 120.0
+
+
+def eventually(condition: Callable[[], Any], what: str | Callable[[], str], *, within_s: float = PATIENCE_S) -> Any:
+    """The first true value of ``condition``; AssertionError with ``what`` when there is none in time."""
+    deadline = time.monotonic() + within_s
+    while not (value := condition()):
+        if time.monotonic() > deadline:
+            raise AssertionError(f"not within {within_s:g} s: {what() if callable(what) else what}")
+        time.sleep(0.05)
+    return value
+
+
+class _Directory(ClusterDirectory):
+    """Other nodes' ports belong to the network, which listens there before the node does, and when it is dead."""
+
+    def __init__(self, directory: Path, pids: dict[str, int], **how: Any) -> None:
+        super().__init__(directory, **how)
+        self._pids = pids
+
+    def _spawn(self, node: Node, log: Path) -> Life:
+        life = super()._spawn(node, log)
+        self._pids[node.name] = life.pid
+        return life
+
+    def _check_ports(self, node: Node) -> None:
+        assert ports.is_free(node.port, node.host), f"{node.name} needs {node.port}"
+
+
+class FaultyCluster:
+    """``with`` starts and ends it. ``config``: every node's keys; ``of_node``: one node's, by its name, on top."""
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        brokers: int = 3,
+        controllers: int = 3,
+        config: Mapping[str, str] | None = None,
+        of_node: Mapping[str, Mapping[str, str]] | None = None,
+        rng: random.Random | None = None,
+        small_disk: str | None = None,
+    ) -> None:
+        self.directory = directory
+        #: The node whose data directory is a small file system of its own, if there is one.
+        self.small_disk = small_disk
+        self.network = FaultyNetwork(self._who_opened)
+        self.rng = rng or random.Random(0)
+        self._of_node = of_node or {}
+        self._topology = Topology(brokers=brokers, controllers=controllers, config=dict(config or {}))
+        #: Of each node's latest life.
+        self._pids: dict[str, int] = {}
+        self._local = _Directory(
+            directory, self._pids, start_timeout_s=PATIENCE_S, stop_timeout_s=60, command=self._command
+        )
+        self._ports: dict[str, int] = {}
+        self._paused: set[str] = set()
+        self._admin: Admin | None = None
+
+    # -- life
+
+    def __enter__(self) -> FaultyCluster:
+        try:
+            self._local.up(self._topology, exclusive=True)
+        except BaseException:
+            self.network.close()
+            raise
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
+        try:
+            if self._admin is not None:
+                self._admin.close()
+            for name in [*self._paused]:
+                self.resume(name)
+            if kind is None:
+                self.network.heal()
+                self._local.down()
+            else:  # what matters is what they wrote until now
+                for node in self._local.state().nodes:
+                    self._local.kill(node.role, node.id)
+        finally:
+            self.network.close()
+
+    def _command(self, directory: Path, node: Node) -> list[str]:
+        if node.name not in self._ports:
+            taken = [port for each in self._local.state().nodes for port in (each.port, each.internal_port)]
+            (self._ports[node.name],) = ports.pick(1, avoid=[*taken, *self._ports.values()])
+            self.network.listen(node.name, self._ports[node.name], listen_port=node.internal_port)
+        inside = self._ports[node.name]
+        keys = {
+            "listeners": f"client://{node.host}:{node.port},internal://{node.host}:{inside}",
+            "advertised.listeners": f"client://{node.host}:{node.port},internal://{node.host}:{node.internal_port}",
+            **self._of_node.get(node.name, {}),
+        }
+        program = str(Path(__file__).with_name("faulty_node.py"))
+        config = str(directory / "config" / f"{node.name}.properties")
+        command = [sys.executable, "-P", program, node.role, str(self.journal(node.name)), "--config", config]
+        return command + [part for key, value in keys.items() for part in ("-o", f"{key}={value}")]
+
+    def _who_opened(self, port: int, to: int) -> str:
+        """The node that opened a connection from this local port; a client when it is none of them."""
+        wanted = f"socket:[{_inode_of(port, to)}]"
+        for name, pid in list(self._pids.items()):
+            try:
+                descriptors = os.listdir(f"/proc/{pid}/fd")
+            except OSError:  # it is dead
+                continue
+            for descriptor in descriptors:
+                try:
+                    if os.readlink(f"/proc/{pid}/fd/{descriptor}") == wanted:
+                        return name
+                except OSError:  # closed meanwhile
+                    continue
+        return "client"
+
+    # -- looking
+
+    @property
+    def bootstrap(self) -> str:
+        """The brokers that live and are not paused; all of them, when there is none."""
+        brokers = self._local.state().of_role("broker")
+        living = [each for each in brokers if each.alive() and each.name not in self._paused]
+        return ",".join(each.address for each in living or brokers)
+
+    @property
+    def everybody(self) -> str:
+        """All brokers, dead or alive: what a client that must outlive any of them is told."""
+        return ",".join(each.address for each in self._local.state().of_role("broker"))
+
+    @property
+    def broker_ids(self) -> list[int]:
+        return [each.id for each in self._local.state().of_role("broker")]
+
+    @property
+    def controller_ids(self) -> list[int]:
+        return [each.id for each in self._local.state().of_role("controller")]
+
+    def dead(self) -> list[str]:
+        return [each.name for each in self._local.state().nodes if not each.alive()]
+
+    def node(self, name: str) -> Node:
+        role, _, number = name.rpartition("-")
+        return self._local.state().node(role, int(number))
+
+    def pid(self, name: str) -> int:
+        found = self.node(name).pid()
+        assert found is not None, f"{name} is dead"
+        return found
+
+    def data(self, name: str) -> Path:
+        """The node's log directory."""
+        return Path(self.node(name).data_dirs[0])
+
+    def journal(self, name: str) -> Path:
+        """Where its disk is dialled, and loses power."""
+        return self.directory / "journals" / name
+
+    def log(self, name: str) -> str:
+        role, _, number = name.rpartition("-")
+        return self._local.log_path(role, int(number)).read_text(errors="replace")
+
+    def tails(self, lines: int = 25) -> str:
+        """The end of every node's log, for a failure's report."""
+        parts = []
+        for node in self._local.state().nodes:
+            tail = "\n".join(self.log(node.name).splitlines()[-lines:])
+            parts.append(f"---- {node.name} ({'alive' if node.alive() else 'dead'})\n{tail}")
+        return "\n".join(parts)
+
+    def until_logged(self, name: str, text: str, *, since: int, within_s: float = PATIENCE_S) -> None:
+        """Until a node has said something with ``text`` (of any case) after the first ``since`` characters."""
+        eventually(
+            lambda: text.lower() in self.log(name)[since:].lower(),
+            lambda: f"{name} says nothing of {text!r}",
+            within_s=within_s,
+        )
+
+    def ask(self, question: Callable[[Admin], Any]) -> Any:
+        """What an admin call answers, from whichever broker lives; None when it fails: ask again."""
+        try:
+            if self._admin is None:
+                self._admin = Admin(bootstrap_servers=self.everybody)
+            return question(self._admin)
+        except HeadraceError:
+            return None
+
+    def describe(self, topic: str) -> list[PartitionDescription]:
+        """The topic's partitions, as the metadata have them now."""
+        found = eventually(
+            lambda: self.ask(lambda admin: admin.describe_topics([topic], timeout=10)), f"{topic} is not described"
+        )
+        return sorted(found[0].partitions, key=lambda each: each.partition)
+
+    def leader(self, topic: str, partition: int = 0) -> str:
+        """Waits until there is one that lives."""
+
+        def found() -> str:
+            leader = self.describe(topic)[partition].leader
+            return f"broker-{leader}" if leader >= 0 and self.node(f"broker-{leader}").alive() else ""
+
+        name: str = eventually(found, f"{topic}-{partition} has no leader")
+        return name
+
+    def followers(self, topic: str, partition: int = 0) -> list[str]:
+        leader = self.leader(topic, partition)
+        return [f"broker-{each}" for each in self.describe(topic)[partition].replicas if f"broker-{each}" != leader]
+
+    def controller_leader(self) -> str:
+        quorum = eventually(
+            lambda: self.ask(lambda admin: admin.describe_quorum(timeout=10)), "no controller answers for the quorum"
+        )
+        return f"controller-{quorum.leader_id}"
+
+    def make_topic(self, name: str, partitions: int = 1, *, copies: int = 3, **config: str) -> None:
+        """Made, with every replica in sync."""
+        wanted = NewTopic(name, partitions=partitions, replication_factor=copies, config=config)
+        eventually(lambda: self.ask(lambda admin: admin.create_topics([wanted], timeout=20)), f"{name} is not made")
+        self.until_in_sync(name)
+
+    def delete_topic(self, name: str) -> None:
+        self.ask(lambda admin: admin.delete_topics([name], timeout=20))
+
+    def until_in_sync(self, topic: str, *, within_s: float = PATIENCE_S) -> None:
+        """Until every replica of every partition is in sync, and somebody leads."""
+
+        def is_whole() -> bool:
+            return all(each.leader >= 0 and set(each.isr) == set(each.replicas) for each in self.describe(topic))
+
+        eventually(is_whole, lambda: f"{topic} is not whole: {self.describe(topic)}", within_s=within_s)
+
+    def until_out_of_sync(self, topic: str, name: str, partition: int = 0, *, within_s: float = PATIENCE_S) -> None:
+        broker = int(name.rpartition("-")[2])
+        eventually(
+            lambda: broker not in self.describe(topic)[partition].isr,
+            lambda: f"{name} is in sync still: {self.describe(topic)}",
+            within_s=within_s,
+        )
+
+    # -- faults
+
+    def kill(self, *names: str) -> None:
+        """kill -9, all at once; the page cache stays."""
+        for name in names:
+            self._signal(name, signal.SIGKILL)
+        for name in names:
+            node = self.node(name)
+            self._local.kill(node.role, node.id)  # waits
+            self._paused.discard(name)
+
+    def lose_power(self, *names: str, loss: Loss = Loss.ALL) -> int:
+        """All of these die at once, with what they had not forced; returns how many bytes that was."""
+        self.kill(*names)
+        return sum(lose_power(self.journal(name), loss=loss, rng=self.rng) for name in names)
+
+    def pause(self, name: str) -> None:
+        self._signal(name, signal.SIGSTOP)
+        self._paused.add(name)
+
+    def resume(self, name: str) -> None:
+        self._paused.discard(name)
+        self._signal(name, signal.SIGCONT)
+
+    def stop(self, name: str) -> None:
+        """SIGTERM, and wait."""
+        self._signal(name, signal.SIGTERM)
+        eventually(lambda: not self.node(name).alive(), f"{name} does not stop")
+
+    def start(self, *names: str) -> None:
+        """Dead nodes; returns when they, and all others, serve. Without names: all that are dead."""
+        if names and len(names) == 1:
+            node = self.node(names[0])
+            self._local.restart(node.role, node.id)
+        else:
+            self._local.up(Topology())
+
+    def restart(self, name: str) -> None:
+        """A clean stop, and a start."""
+        self.stop(name)
+        self.start(name)
+
+    def _signal(self, name: str, number: signal.Signals) -> None:
+        node = self.node(name)
+        if node.process is not None:
+            node.process.signal(number)
+
+    def wipe(self, name: str) -> None:
+        """A dead node's disk is replaced by an empty one (its next start formats it)."""
+        assert not self.node(name).alive(), f"{name} is alive"
+        for each in self.data(name).iterdir():
+            if each.is_dir() and not each.is_symlink():
+                shutil.rmtree(each)
+            else:
+                each.unlink()
+        shutil.rmtree(self.journal(name), ignore_errors=True)
+
+    @contextmanager
+    def slow_disk(self, name: str, sync_delay_ms: float) -> Iterator[None]:
+        """Each sync of the node takes so much longer."""
+        Dials(sync_delay_ms=sync_delay_ms).write(self.journal(name))
+        try:
+            yield
+        finally:
+            Dials().write(self.journal(name))
+
+    # -- the replicas' files
+
+    def replica(self, name: str, topic: str, partition: int) -> Path:
+        return self.data(name) / f"{topic}-{partition}"
+
+    def replica_bytes(self, name: str, topic: str, partition: int) -> bytes:
+        """All of a replica's log, from its first segment on; b"" when it is not there."""
+        segments = sorted(self.replica(name, topic, partition).glob("*.log"))
+        return b"".join(segment.read_bytes() for segment in segments)
+
+    def until_identical(self, topic: str, partitions: Collection[int], *, within_s: float = PATIENCE_S) -> None:
+        """Until the replicas of each partition are the same, byte for byte."""
+        for description in self.describe(topic):
+            if description.partition not in partitions:
+                continue
+            names = [f"broker-{each}" for each in description.replicas]
+
+            def logs(names: list[str] = names, partition: int = description.partition) -> list[bytes]:
+                return [self.replica_bytes(name, topic, partition) for name in names]
+
+            eventually(
+                lambda logs=logs: len(set(logs())) == 1,
+                lambda logs=logs, names=names, partition=description.partition: (
+                    f"the replicas of {topic}-{partition} differ: {_differences(dict(zip(names, logs(), strict=True)))}"
+                ),
+                within_s=within_s,
+            )
+
+
+def _differences(logs: Mapping[str, bytes]) -> str:
+    first_name, first = next(iter(logs.items()))
+    parts = []
+    for name, data in logs.items():
+        at = next(
+            (at for at, (a, b) in enumerate(zip(first, data, strict=False)) if a != b), min(len(first), len(data))
+        )
+        same = "the same" if data == first else f"differs from {first_name} at byte {at}"
+        parts.append(f"{name} has {len(data)} bytes, {same}")
+    return "; ".join(parts)
+
+
+_SOCK_DIAG, _SOCK_DIAG_BY_FAMILY, _REQUEST = 4, 20, 1
+_HEADER = struct.Struct("=IHHII")
+_ANY_COOKIE = 0xFFFFFFFF
+
+
+def _inode_of(port: int, to: int) -> int:
+    """The socket that is connected from this port to that one, both of 127.0.0.1; 0: there is none. sock_diag(7):
+    /proc/net/tcp would be read through, and printed, for each connection."""
+    host = socket.inet_aton("127.0.0.1") + bytes(12)
+    ends = struct.pack(">HH", port, to) + host + host + struct.pack("=III", 0, _ANY_COOKIE, _ANY_COOKIE)
+    question = struct.pack("=BBBBI", socket.AF_INET, socket.IPPROTO_TCP, 0, 0, 0xFFFFFFFF) + ends
+    with socket.socket(socket.AF_NETLINK, socket.SOCK_DGRAM, _SOCK_DIAG) as netlink:
+        netlink.send(_HEADER.pack(_HEADER.size + len(question), _SOCK_DIAG_BY_FAMILY, _REQUEST, 1, 0) + question)
+        answer = netlink.recv(4096)
+    if _HEADER.unpack_from(answer)[1] != _SOCK_DIAG_BY_FAMILY:
+        return 0
+    inode: int = struct.unpack_from("=I", answer, _HEADER.size + 4 + len(ends) + 16)[0]
+    return inode

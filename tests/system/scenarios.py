@@ -1,0 +1,506 @@
+"""What goes wrong, while clients write and read. ``test_faults.py`` runs these; ``docs/faults.md`` tells of them.
+
+A scenario is a function of a ``Run``. It breaks something, shows that the cluster goes on (or that it refuses, where it
+must), and mends it, in rounds until the time is over. What was lost, repeated, reordered or made up, and whether the
+replicas are the same in the end, is judged for all of them alike (``Run.judge``).
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from faulty_cluster import PATIENCE_S, FaultyCluster, eventually
+from workload import Load, verdict
+
+from headrace import Producer, TopicPartition
+from headrace.errors import HeadraceError
+from headrace_core.testing.kafka_history import Mark
+from headrace_core.testing.power_loss import Loss
+
+#: What a cluster acknowledges at least during a fault that it must tolerate.
+DURING_FAULT = 100
+#: How much memory a leader may gain over a follower that does not keep up.
+LEADER_GROWTH_BYTES_MAX = 256 << 20
+MIB = 1 << 20
+
+
+@dataclass(slots=True)
+class Run:
+    """One scenario at work."""
+
+    cluster: FaultyCluster
+    topic: str
+    partitions: int
+    load: Load
+    rng: random.Random
+    seconds: float
+    #: (from, to) of ``time.monotonic``: what was sent then may be lost though it was acknowledged.
+    lossy: list[tuple[float, float]] = field(default_factory=list)
+    #: An unclean election was asked for: what was sent then may be lost though somebody has read it.
+    unclean: bool = False
+    started: float = field(default_factory=time.monotonic)
+
+    def rounds(self) -> Iterator[int]:
+        """Numbers from 0, at least one, until the scenario has lasted long enough."""
+        number = 0
+        while number == 0 or time.monotonic() - self.started < self.seconds:
+            yield number
+            number += 1
+
+    def goes_on(self, what: str, count: int = DURING_FAULT) -> None:
+        """The fault is tolerated: so many more records are acknowledged."""
+        self.load.until_more(count, what=what)
+
+    def heals(self) -> None:
+        """Every replica is in sync again, and records are acknowledged."""
+        self.cluster.until_in_sync(self.topic)
+        self.goes_on("after healing")
+
+    def leader(self, partition: int | None = None) -> str:
+        """Of a partition, or of any."""
+        if partition is None:
+            partition = self.rng.randrange(self.partitions)
+        return self.cluster.leader(self.topic, partition)
+
+    def brokers(self) -> list[str]:
+        return [f"broker-{each}" for each in self.cluster.broker_ids]
+
+    def controllers(self) -> list[str]:
+        return [f"controller-{each}" for each in self.cluster.controller_ids]
+
+    def judge(self) -> None:
+        """Everything is mended by now: the log is read, and everything compared."""
+        self.cluster.network.heal()
+        if dead := self.cluster.dead():
+            self.cluster.start(*dead)
+        self.cluster.until_in_sync(self.topic)
+        self.load.finish()
+        verdict(self.load, may_lose=self._may_lose, unclean=self.unclean)
+        self.cluster.until_identical(self.topic, range(self.partitions))
+
+    def _may_lose(self, mark: Mark) -> bool:
+        return bool(self.lossy) and self.load.sent_between(mark, self.lossy)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scenario:
+    """``everyday``: part of ``make test``. ``own_cluster``: it needs other keys than the rest."""
+
+    name: str
+    tell: Callable[[Run], None]
+    everyday: bool = False
+    partitions: int = 3
+    copies: int = 3
+    topic: Mapping[str, str] = field(default_factory=dict)
+    load: Mapping[str, Any] = field(default_factory=dict)
+
+
+SCENARIOS: dict[str, Scenario] = {}
+
+
+def scenario(**how: Any) -> Callable[[Callable[[Run], None]], Callable[[Run], None]]:
+    def register(tell: Callable[[Run], None]) -> Callable[[Run], None]:
+        SCENARIOS[tell.__name__] = Scenario(name=tell.__name__, tell=tell, **how)
+        return tell
+
+    return register
+
+
+# ---------------------------------------------------------------------------------------------- processes that die
+
+
+@scenario(everyday=True)
+def a_leader_is_killed_again_and_again(run: Run) -> None:
+    for number in run.rounds():
+        leader = run.leader(number % run.partitions)
+        run.cluster.kill(leader)
+        run.goes_on(f"with {leader} dead")
+        run.cluster.start(leader)
+        run.heals()
+
+
+@scenario()
+def a_follower_is_killed_again_and_again(run: Run) -> None:
+    for number in run.rounds():
+        follower = run.rng.choice(run.cluster.followers(run.topic, number % run.partitions))
+        run.cluster.kill(follower)
+        run.goes_on(f"with {follower} dead")
+        run.cluster.start(follower)
+        run.heals()
+
+
+@scenario(everyday=True)
+def all_brokers_and_controllers_lose_power_at_once(run: Run) -> None:
+    for number in run.rounds():
+        run.goes_on("between power losses")
+        loss = (Loss.ALL, Loss.PREFIX, Loss.BLOCKS)[number % 3]
+        lost = run.cluster.lose_power(*run.brokers(), *run.controllers(), loss=loss)
+        print(f"round {number}: {lost} unforced bytes are gone ({loss.value})")
+        run.cluster.start()
+        run.heals()
+
+
+@scenario()
+def a_leader_loses_power_and_the_tail_of_its_log_is_torn(run: Run) -> None:
+    for number in run.rounds():
+        partition = number % run.partitions
+        leader = run.leader(partition)
+        run.cluster.lose_power(leader, loss=run.rng.choice([Loss.PREFIX, Loss.BLOCKS]))
+        tail = sorted(run.cluster.replica(leader, run.topic, partition).glob("*.log"))[-1]
+        with tail.open("ab") as file:  # half of a batch, and nonsense
+            file.write(tail.read_bytes()[:40] + run.rng.randbytes(run.rng.randrange(1, 200)))
+        run.goes_on(f"with {leader} dead")
+        run.cluster.start(leader)
+        run.heals()
+
+
+@scenario()
+def a_leader_is_frozen_until_its_session_is_over_and_thaws(run: Run) -> None:
+    for number in run.rounds():
+        partition = number % run.partitions
+        leader = run.leader(partition)
+        run.cluster.pause(leader)
+        run.goes_on(f"while {leader} is frozen")
+        eventually(lambda p=partition, old=leader: run.leader(p) != old, f"{leader} is not replaced")
+        run.goes_on("with a new leader")
+        run.cluster.resume(leader)  # it believes that it leads
+        run.heals()
+
+
+@scenario()
+def the_controllers_leader_is_killed_and_no_send_fails(run: Run) -> None:
+    for _ in run.rounds():
+        leader = run.cluster.controller_leader()
+        run.cluster.kill(leader)
+        run.goes_on(f"with {leader} dead")
+        run.cluster.start(leader)
+        run.heals()
+    assert not run.load.errors, run.load.errors
+
+
+@scenario()
+def brokers_are_restarted_one_after_the_other(run: Run) -> None:
+    for number in run.rounds():
+        name = run.brokers()[number % len(run.brokers())]
+        run.cluster.stop(name)
+        run.goes_on(f"with {name} stopped")
+        run.cluster.start(name)
+        run.heals()
+    assert not run.load.errors, run.load.errors
+
+
+@scenario()
+def a_broker_comes_back_with_an_empty_disk(run: Run) -> None:
+    for number in run.rounds():
+        name = run.leader(number % run.partitions)
+        run.cluster.kill(name)
+        run.goes_on(f"with {name} dead")
+        run.cluster.wipe(name)
+        run.cluster.start(name)
+        run.heals()
+
+
+# ---------------------------------------------------------------------------------------------- the network
+
+
+@scenario()
+def a_leader_is_cut_off_from_all_other_nodes_while_clients_reach_it(run: Run) -> None:
+    for number in run.rounds():
+        partition = number % run.partitions
+        leader = run.leader(partition)
+        for other in [*run.brokers(), *run.controllers()]:
+            if other != leader:
+                run.cluster.network.cut(leader, other)
+        eventually(lambda p=partition, old=leader: run.leader(p) != old, f"{leader} is not replaced")
+        run.goes_on(f"with {leader} cut off")
+        run.cluster.network.heal()
+        run.heals()
+
+
+@scenario()
+def a_leader_and_one_follower_are_cut_off_from_each_other(run: Run) -> None:
+    for number in run.rounds():
+        partition = number % run.partitions
+        leader = run.leader(partition)
+        follower = run.rng.choice(run.cluster.followers(run.topic, partition))
+        run.cluster.network.cut(leader, follower)
+        run.cluster.until_out_of_sync(run.topic, follower, partition)
+        run.goes_on(f"without {follower}")
+        run.cluster.network.heal()
+        run.heals()
+
+
+@scenario()
+def what_a_follower_says_does_not_arrive(run: Run) -> None:
+    for number in run.rounds():
+        partition = number % run.partitions
+        leader = run.leader(partition)
+        follower = run.rng.choice(run.cluster.followers(run.topic, partition))
+        run.cluster.network.cut(follower, leader, one_way=True)
+        run.cluster.until_out_of_sync(run.topic, follower, partition)
+        run.goes_on(f"with {follower} deaf")
+        run.cluster.network.heal()
+        run.heals()
+
+
+@scenario()
+def connections_break_and_come_back_within_the_grace_and_nothing_moves(run: Run) -> None:
+    run.goes_on("at first")
+    before = run.cluster.describe(run.topic)
+    for number in run.rounds():
+        name = run.brokers()[number % len(run.brokers())]
+        broken = run.cluster.network.reset(name) + run.cluster.network.reset(target=name)
+        assert broken > 0, f"{name} has no connections"
+        run.goes_on(f"after the connections of {name} broke", 3 * DURING_FAULT)
+        eventually(lambda n=name: run.cluster.network.connections(n) > 0, f"{name} does not connect again")
+    now = run.cluster.describe(run.topic)
+    assert [(each.leader, each.leader_epoch) for each in now] == [(each.leader, each.leader_epoch) for each in before]
+    assert all(set(each.isr) == set(each.replicas) for each in now)
+    assert not run.load.errors, run.load.errors
+
+
+@scenario()
+def the_network_between_brokers_is_slow_and_stumbles(run: Run) -> None:
+    names = run.brokers()
+    for number in run.rounds():
+        run.cluster.network.delay(names[0], names[1], 30)
+        run.cluster.network.throttle(names[1], names[2], 300_000)
+        run.goes_on("over a slow network")
+        run.cluster.network.stall(names[number % 3], names[(number + 1) % 3])
+        run.goes_on("while a cable is out", 20)
+        run.cluster.network.heal()
+        run.heals()
+
+
+# ---------------------------------------------------------------------------------------------- disks
+
+
+@scenario(partitions=1, load={"producers": 4, "pause_s": 0.001, "value_bytes": 2000})
+def a_follower_with_a_slow_disk_is_left_behind_and_comes_back(run: Run) -> None:
+    for _ in run.rounds():
+        run.goes_on("at first")
+        leader = run.leader(0)
+        (follower, *_) = run.cluster.followers(run.topic, 0)
+        process = psutil.Process(run.cluster.pid(leader))
+        before = process.memory_info().rss
+        with run.cluster.slow_disk(follower, 200):
+            run.goes_on(f"while {follower} takes 200 ms for a sync", 5 * DURING_FAULT)
+            run.cluster.until_out_of_sync(run.topic, follower)
+            run.goes_on(f"without {follower}", 5 * DURING_FAULT)
+            grown = process.memory_info().rss - before
+        assert grown < LEADER_GROWTH_BYTES_MAX, f"{leader} has grown by {grown >> 20} MiB"
+        run.heals()
+
+
+@scenario()
+def the_disk_of_one_replica_is_full(run: Run) -> None:
+    name = run.cluster.small_disk
+    if name is None:
+        pytest.skip("only root may mount a disk of its own")
+    filler = run.cluster.data(name) / "filler"
+    for _ in run.rounds():
+        try:
+            _fill(filler)
+            # Partitions that the full broker leads must be led by another one, and go on.
+            run.goes_on(f"with the disk of {name} full", 3 * DURING_FAULT)
+        finally:
+            filler.unlink(missing_ok=True)
+        run.heals()
+
+
+def _fill(path: Path) -> None:
+    with path.open("wb", buffering=0) as file:
+        try:
+            while file.write(bytes(64 * 1024)):
+                pass
+        except OSError:
+            return
+
+
+@scenario(everyday=True, partitions=1)
+def a_byte_of_the_leaders_log_flips_below_the_high_watermark(run: Run) -> None:
+    for _ in run.rounds():
+        run.goes_on("at first", 300)
+        leader = run.leader(0)
+        start = sorted(run.cluster.replica(leader, run.topic, 0).glob("*.log"))[0]
+        before = run.cluster.replica_bytes(leader, run.topic, 0)
+        said = len(run.cluster.log(leader))
+        _flip(start, position=start.stat().st_size // 3, rng=run.rng)
+        # A consumer that begins anew reads there; the leader notices, steps down, and takes the log from the others.
+        run.cluster.until_logged(leader, "corrupt", since=said)
+        run.goes_on(f"after the log of {leader} was damaged")
+        run.heals()
+        eventually(
+            lambda n=leader, b=before: run.cluster.replica_bytes(n, run.topic, 0).startswith(b),
+            f"{leader} does not hold again what it held",
+        )
+
+
+@scenario(partitions=1)
+def bytes_of_indexes_checkpoints_and_snapshots_flip_while_a_broker_is_down(run: Run) -> None:
+    for number in run.rounds():
+        run.goes_on("at first", 300)
+        name = run.rng.choice(run.brokers())
+        run.cluster.kill(name)
+        replica = run.cluster.replica(name, run.topic, 0)
+        files = [
+            *replica.glob("*.index"),
+            *replica.glob("*.timeindex"),
+            *replica.glob("*.snapshot"),
+            *replica.glob("leader-epoch-checkpoint"),
+            *run.cluster.data(name).glob("*-checkpoint"),
+        ]
+        damaged = [file for file in files if file.stat().st_size]
+        for file in damaged:
+            _flip(file, position=run.rng.randrange(file.stat().st_size), rng=run.rng)
+        print(f"round {number}: a byte of each of {[file.name for file in damaged]} of {name}")
+        run.goes_on(f"with {name} dead")
+        run.cluster.start(name)
+        run.heals()
+
+
+def _flip(path: Path, *, position: int, rng: random.Random) -> None:
+    with path.open("r+b", buffering=0) as file:
+        file.seek(position)
+        (byte,) = file.read(1)
+        file.seek(position)
+        file.write(bytes([byte ^ rng.randrange(1, 256)]))
+
+
+# ---------------------------------------------------------------------------------------------- operators
+
+
+@scenario(copies=2, topic={"min.insync.replicas": "1"})
+def partitions_are_reassigned_under_load(run: Run) -> None:
+    ids = run.cluster.broker_ids
+    for number in run.rounds():
+        wanted = {
+            TopicPartition(run.topic, partition): [ids[(partition + number + step) % len(ids)] for step in (1, 2)]
+            for partition in range(run.partitions)
+        }
+        eventually(
+            lambda wanted=wanted: run.cluster.ask(lambda admin: admin.alter_partition_reassignments(wanted) or True),
+            "the reassignment is not begun",
+        )
+        run.goes_on("while partitions move")
+
+        def is_done(wanted: Mapping[TopicPartition, list[int]] = wanted) -> bool:
+            now = run.cluster.describe(run.topic)
+            return all(list(now[each.partition].replicas) == ids for each, ids in wanted.items())
+
+        eventually(is_done, lambda: f"the partitions do not arrive: {run.cluster.describe(run.topic)}")
+        run.heals()
+
+
+# ---------------------------------------------------------------------------------------------- what every text tells
+
+
+@scenario(partitions=1, topic={"min.insync.replicas": "1"})
+def three_replicas_of_which_one_must_be_in_sync_survive_two_failures(run: Run) -> None:
+    for _ in run.rounds():
+        run.goes_on("at first")
+        first = run.leader(0)
+        run.cluster.kill(first)
+        run.goes_on("after one failure")
+        second = run.leader(0)
+        others = [each for each in run.cluster.followers(run.topic, 0) if each != first]
+        run.cluster.until_out_of_sync(run.topic, first)
+        run.cluster.kill(*others)
+        run.goes_on(f"after two failures, with {second} alone")
+        run.cluster.start(first, *others)
+        run.heals()
+
+
+@scenario(partitions=1, topic={"min.insync.replicas": "2"})
+def three_replicas_of_which_two_must_be_in_sync_refuse_writes_after_the_second_failure(run: Run) -> None:
+    for _ in run.rounds():
+        run.goes_on("at first")
+        leader = run.leader(0)
+        one, other = run.cluster.followers(run.topic, 0)
+        run.cluster.kill(one)
+        run.goes_on("after one failure")
+        run.cluster.kill(other)
+        run.cluster.until_out_of_sync(run.topic, other)
+        before = run.load.acknowledged
+        refused = _send_once(run, acks="all")
+        assert refused == "NOT_ENOUGH_REPLICAS", f"{leader} alone must refuse; it said {refused!r}"
+        assert run.load.acknowledged <= before + 5, "what was on its way at the second failure, and no more"
+        run.cluster.start(one, other)
+        run.heals()
+
+
+def _send_once(run: Run, *, acks: str) -> str:
+    """One record by a producer that soon gives up, of nobody's history: the error's code, or "" when it is written."""
+    settings = {
+        "bootstrap.servers": run.cluster.bootstrap,
+        "acks": acks,
+        "enable.idempotence": False,
+        "delivery.timeout.ms": 3_000,
+        "request.timeout.ms": 2_000,
+    }
+    with Producer(settings) as producer:
+        try:
+            producer.send(run.topic, b"probe", partition=0).result(timeout=PATIENCE_S)
+        except HeadraceError as error:
+            cause = error.__cause__
+            return str(cause.code if isinstance(cause, HeadraceError) else error.code)
+    return ""
+
+
+def _lossy_deaths(run: Run) -> None:
+    """The leader loses power, and comes back as a follower. Only what was sent shortly before may be lost."""
+    for _ in run.rounds():
+        run.goes_on("between failures")
+        leader = run.leader(0)
+        before = time.monotonic()
+        run.cluster.lose_power(leader)
+        run.goes_on(f"with {leader} dead", 20)
+        # A second of what was sent before: what had not reached the followers, or the leader at all.
+        run.lossy.append((before - 1.0, time.monotonic()))
+        run.cluster.start(leader)
+        run.heals()
+
+
+@scenario(partitions=1, load={"idempotent": False, "producer_settings": {"acks": "1"}})
+def with_acks_1_only_what_a_dying_leader_had_not_copied_may_be_lost(run: Run) -> None:
+    _lossy_deaths(run)
+
+
+@scenario(partitions=1, load={"idempotent": False, "producer_settings": {"acks": "0"}})
+def with_acks_0_only_what_was_on_its_way_to_a_dying_leader_may_be_lost(run: Run) -> None:
+    _lossy_deaths(run)
+
+
+@scenario(partitions=1, topic={"min.insync.replicas": "1"})
+def an_unclean_leader_is_elected_only_when_asked_for(run: Run) -> None:
+    for _ in run.rounds():
+        run.goes_on("at first")
+        last = run.leader(0)
+        others = run.cluster.followers(run.topic, 0)
+        before = time.monotonic()
+        run.cluster.kill(*others)
+        for other in others:
+            run.cluster.until_out_of_sync(run.topic, other)
+        run.goes_on(f"with {last} alone")
+        run.cluster.kill(last)
+        run.cluster.start(*others)
+        description = run.cluster.describe(run.topic)[0]
+        assert description.leader == -1, f"nobody but {last} has everything, and {description} says otherwise"
+        partition = TopicPartition(run.topic, 0)
+        eventually(
+            lambda p=partition: run.cluster.ask(lambda admin: admin.elect_leaders("unclean", [p]) or True),
+            "no election is held",
+        )
+        run.unclean = True
+        run.leader(0)
+        run.lossy.append((before - 1.0, time.monotonic()))
+        run.goes_on("with an unclean leader")
+        run.cluster.start(last)
+        run.heals()

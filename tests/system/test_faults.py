@@ -1,0 +1,158 @@
+"""Real processes, real faults: the scenarios of ``scenarios.py`` on one cluster after the other.
+
+    HEADRACE_FAULTS      what runs
+    (not set)            the everyday scenarios, a round each: a part of ``make test``
+    rotate               two scenarios of a minute, chosen by HEADRACE_TEST_SEED: a part of CI
+    full                 all of them, a minute each (``make verify``)
+    name,name...         these, a minute each
+
+HEADRACE_FAULTS_SECONDS says how long, if not a minute. See docs/faults.md.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from faulty_cluster import FaultyCluster
+from scenarios import SCENARIOS, Run, Scenario
+from workload import Load, verdict
+
+from headrace_core.testing.kafka_history import Kind
+from headrace_core.testing.power_loss import Loss
+
+WHICH = os.environ.get("HEADRACE_FAULTS", "")
+SECONDS = float(os.environ.get("HEADRACE_FAULTS_SECONDS", "60" if WHICH else "0"))
+ROTATED = 2
+SMALL_DISK = "broker-3"
+SMALL_DISK_BYTES = 256 << 20
+
+#: What every node of the shared cluster is given: shorter waits than the defaults, where a scenario waits for them.
+CONFIG = {
+    "min.insync.replicas": "2",
+    "default.replication.factor": "3",
+    "replica.lag.time.max.ms": "5000",
+    "broker.session.timeout.ms": "6000",
+    "broker.session.disconnect.grace.ms": "2000",
+    "auto.create.topics.enable": "false",
+    "log.dir.reserve.bytes": str(4 << 20),
+    "leader.imbalance.check.interval.seconds": "5",
+}
+
+
+def chosen() -> list[Scenario]:
+    every = list(SCENARIOS.values())
+    if not WHICH:
+        return [each for each in every if each.everyday]
+    if WHICH == "full":
+        return every
+    if WHICH == "rotate":
+        return random.Random(int(os.environ["HEADRACE_TEST_SEED"])).sample(every, ROTATED)
+    unknown = set(WHICH.split(",")) - set(SCENARIOS)
+    assert not unknown, f"HEADRACE_FAULTS: no scenario {', '.join(sorted(unknown))}; there are {', '.join(SCENARIOS)}"
+    return [SCENARIOS[name] for name in WHICH.split(",")]
+
+
+class Clusters:
+    """One cluster for all scenarios, until one of them fails: the next gets a new one."""
+
+    def __init__(self, directory: Path, rng: random.Random) -> None:
+        self._directory, self._rng = directory, rng
+        self._running: FaultyCluster | None = None
+        self._count = 0
+        self._mounted: list[Path] = []
+
+    def get(self) -> FaultyCluster:
+        if self._running is None:
+            self._count += 1
+            directory = self._directory / f"cluster-{self._count}"
+            small = self._mount(directory / SMALL_DISK)
+            self._running = FaultyCluster(
+                directory, config=CONFIG, rng=self._rng, small_disk=SMALL_DISK if small else None
+            ).__enter__()
+        return self._running
+
+    def discard(self) -> None:
+        """After a failure, for which nobody cleans up."""
+        if self._running is not None:
+            running, self._running = self._running, None
+            running.__exit__(AssertionError, None, None)
+        self._unmount()
+
+    def close(self) -> None:
+        try:
+            if self._running is not None:
+                self._running.__exit__(None, None, None)
+        finally:
+            self._unmount()
+
+    def _mount(self, path: Path) -> bool:
+        path.mkdir(parents=True)
+        command = ["mount", "-t", "tmpfs", "-o", f"size={SMALL_DISK_BYTES}", "tmpfs", str(path)]
+        if os.geteuid() != 0 or subprocess.run(command, capture_output=True, check=False).returncode:
+            return False
+        self._mounted.append(path)
+        return True
+
+    def _unmount(self) -> None:
+        while self._mounted:
+            subprocess.run(["umount", "-l", str(self._mounted.pop())], capture_output=True, check=False)
+
+
+@pytest.fixture(scope="module")
+def clusters(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Clusters]:
+    seed = int(os.environ["HEADRACE_TEST_SEED"])
+    made = Clusters(tmp_path_factory.mktemp("faults"), random.Random(seed))
+    yield made
+    made.close()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.xdist_group("faults")
+@pytest.mark.parametrize("scenario", chosen(), ids=lambda scenario: scenario.name)
+def test_nothing_acknowledged_is_lost_repeated_reordered_or_made_up(
+    scenario: Scenario, clusters: Clusters, rng: random.Random, request: pytest.FixtureRequest
+) -> None:
+    cluster = clusters.get()
+    topic = f"t{len(request.session.items)}-{scenario.name}"[:200].replace("_", "-")
+    try:
+        cluster.make_topic(
+            topic, scenario.partitions, copies=scenario.copies, **{"segment.bytes": str(1 << 20), **scenario.topic}
+        )
+        with Load(cluster, topic, scenario.partitions, seed=rng.randrange(2**31), **scenario.load) as load:
+            load.until_more(1, what="before anything breaks")
+            run = Run(cluster, topic, scenario.partitions, load, rng, SECONDS)
+            scenario.tell(run)
+            run.judge()
+        cluster.delete_topic(topic)
+    except pytest.skip.Exception:
+        raise
+    except BaseException:
+        print(cluster.tails())
+        clusters.discard()
+        raise
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.xdist_group("faults")
+def test_the_programme_sees_it_when_acknowledged_records_are_lost(tmp_path: Path, rng: random.Random) -> None:
+    """Its own proof: a topic that does not wait for the disk, on a single broker, loses what it acknowledged when the
+    power fails, and the judge says so."""
+    with FaultyCluster(tmp_path / "cluster", brokers=1, controllers=1, rng=rng) as cluster:
+        cluster.make_topic("careless", 1, copies=1, **{"log.flush": "os"})
+        with Load(cluster, "careless", 1, seed=1, consumers=1) as load:
+            load.until_more(300)
+            cluster.lose_power("broker-1", loss=Loss.ALL)
+            cluster.start("broker-1")
+            load.until_more(100)
+            load.finish()
+            kinds = {anomaly.kind for anomaly in load.history.anomalies()}
+        assert Kind.LOST in kinds
+        with pytest.raises(AssertionError, match="lost"):
+            verdict(load)
