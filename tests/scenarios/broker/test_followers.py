@@ -1,0 +1,462 @@
+"""A broker that follows: what is pushed to it, written, acknowledged, cut, and what a disk that misbehaves does to it.
+
+The leader is the test: it answers joins and pushes batches; everything behind that is the broker's own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from solo_broker import BROKER_ID, SoloBroker, StallingFileSystem
+
+from headrace_broker.partition.messages import Ack, Divergence, Ended, Join, Joined, Lane, News, Push
+from headrace_broker.replication.follower_replica import FollowerReplica
+from headrace_core import errors
+from headrace_core.errors import HeadraceError
+from headrace_core.metadata.records import (
+    BrokerEndpoint,
+    ConfigRecord,
+    ConfigResourceType,
+    PartitionChangeRecord,
+    PartitionRecord,
+    RegisterBrokerRecord,
+    TopicRecord,
+)
+from headrace_core.records import encode_batch
+from headrace_core.testing.crashing_fs import CrashingFileSystem
+from headrace_core.types import TopicPartition
+
+OTHER = 2
+#: Too much for a turn of the writer in the event loop: a thread does it, and its disk may stall.
+LARGE = b"x" * 100_000
+ORDERS = TopicPartition("orders", 0)
+
+
+def batches(base_offset: int, *values: bytes, epoch: int = 0) -> bytes:
+    return encode_batch([(1000, None, value, []) for value in values], base_offset=base_offset, leader_epoch=epoch)
+
+
+class Leader:
+    """Stands for the streams, and for the broker at their other end."""
+
+    def __init__(self) -> None:
+        self.replica: FollowerReplica | None = None
+        self.wanted: list[Lane] = []
+        self.left = 0
+        self.refusals: list[HeadraceError] = []
+        self.cuts: list[int] = []
+        self.acks: list[Ack] = []
+        self._handle = 0
+        self._changed = asyncio.Event()
+
+    # -- Following and Lanes -----------------------------------------------------------------------------------------
+
+    def follow(self, replica: FollowerReplica) -> None:
+        self.replica = replica
+        replica.begin(self)
+
+    def unfollow(self, replica: FollowerReplica) -> None:
+        self.replica = None
+        self._changed.set()
+
+    def join(self, replica: FollowerReplica) -> None:
+        self.wanted.append(replica.lane)
+        self._changed.set()
+
+    def leave(self, replica: FollowerReplica) -> None:
+        self.left += 1
+        self._changed.set()
+
+    def moved(self, replica: FollowerReplica) -> None:
+        ack = replica.next_ack()
+        if ack is not None:
+            self.acks.append(ack)
+        self._changed.set()
+
+    def wake(self, replica: FollowerReplica) -> None:
+        self._changed.set()
+
+    def refused(self, replica: FollowerReplica, error: HeadraceError) -> None:
+        self.refusals.append(error)
+
+    def truncated(self, replica: FollowerReplica, from_offset: int) -> None:
+        self.cuts.append(from_offset)
+
+    # -- what the test does ------------------------------------------------------------------------------------------
+
+    @property
+    def follower(self) -> FollowerReplica:
+        assert self.replica is not None
+        return self.replica
+
+    async def until(self, condition: Callable[[], Any]) -> None:
+        async with asyncio.timeout(60):
+            while not condition():
+                self._changed.clear()
+                await asyncio.wait([asyncio.ensure_future(self._changed.wait())], timeout=0.05)
+
+    async def asked(self) -> Join:
+        """Its next join, once it can."""
+        await self.until(lambda: self.wanted and self.follower.can_join)
+        self.wanted.clear()
+        self.acks.clear()
+        self._handle += 1
+        return self.follower.join(self._handle)
+
+    def answer(self, **fields: Any) -> None:
+        self.follower.joined(Joined(self._handle, **fields))
+
+    async def welcome(self, high_watermark: int = 0) -> Join:
+        join = await self.asked()
+        self.answer(high_watermark=high_watermark, log_end=join.log_end)
+        return join
+
+    def push(self, records: bytes, high_watermark: int = 0, log_start: int = 0) -> None:
+        self.follower.pushed(Push(self._handle, records, high_watermark, log_start))
+
+    def news(self, high_watermark: int, log_start: int = 0) -> None:
+        self.follower.news(News(self._handle, high_watermark, log_start))
+
+    def end(self, error: HeadraceError | None = None, *, other_lane: bool = False) -> None:
+        self.follower.ended(Ended(self._handle, error, other_lane))
+
+    async def acknowledged(self, end: int) -> None:
+        await self.until(lambda: self.acks and self.acks[-1].settled_end >= end)
+
+
+class World:
+    """``async with World() as (broker, leader)``: broker 1 follows broker 2 in orders-0."""
+
+    def __init__(self, fs: CrashingFileSystem | None = None, **static: str) -> None:
+        self.fs = fs or CrashingFileSystem()
+        self.leader = Leader()
+        self.broker = SoloBroker(self.fs, **static)
+
+    async def __aenter__(self) -> tuple[SoloBroker, Leader]:
+        broker, leader = self.broker, self.leader
+        broker.replicas.tie_following(leader)
+        await broker.__aenter__()
+        endpoint = BrokerEndpoint("internal", "127.0.0.1", 2)
+        topic_id = b"orders".ljust(16, b".")
+        await broker.change(
+            RegisterBrokerRecord(OTHER, 2, b"j" * 16, (b"e" * 16,), (endpoint,)),
+            TopicRecord("orders", topic_id),
+            PartitionRecord(topic_id, 0, (OTHER, BROKER_ID), (OTHER, BROKER_ID), OTHER, 0, 0),
+        )
+        return broker, leader
+
+    async def __aexit__(self, *_: object) -> None:
+        self.broker.replicas.resign_all(lambda partition: errors.ServerShuttingDownError("the test is over"))
+        await self.broker.__aexit__()
+
+
+async def change(broker: SoloBroker, **fields: Any) -> None:
+    topic, state = broker.image.topic("orders"), broker.image.partition(b"orders".ljust(16, b"."), 0)
+    assert topic is not None
+    assert state is not None
+    await broker.change(PartitionChangeRecord(topic.topic_id, 0, state.partition_epoch + 1, **fields))
+
+
+def _log(broker: SoloBroker) -> bytes:
+    log = broker.storage.log(ORDERS)
+    assert log is not None
+    return b"".join(
+        data
+        for path, data in sorted(broker.fs.files().items())
+        if path.startswith(log.directory + "/") and path.endswith(".log")
+    )
+
+
+def test_what_is_pushed_is_acknowledged_when_it_is_on_the_disk_and_stands_there_as_the_leader_has_it() -> None:
+    async def scenario() -> None:
+        fs = StallingFileSystem()
+        async with World(fs) as (broker, leader):
+            assert (await leader.welcome()).log_end == 0
+            first, second = batches(0, LARGE, b"b"), batches(2, b"c")
+            fs.stall()
+            leader.push(first)
+            leader.push(second, high_watermark=2)  # two may be under way
+            await leader.until(fs.stalling.is_set)
+            assert not [ack for ack in leader.acks if ack.log_end]
+            fs.release()
+            await leader.acknowledged(3)
+            assert leader.acks[-1][1:] == (3, 3, 0)
+            assert _log(broker) == first + second
+            assert leader.follower.high_watermark == 2
+            leader.news(high_watermark=9)
+            assert leader.follower.high_watermark == 3  # it has no more
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("damage", [20, 100])
+def test_a_push_that_was_damaged_on_its_way_is_asked_for_anew(damage: int) -> None:
+    async def scenario() -> None:
+        async with World() as (broker, leader):
+            await leader.welcome()
+            leader.push(batches(0, b"whole"))
+            await leader.acknowledged(1)
+            bad = bytearray(batches(1, b"x" * 200))
+            bad[damage] ^= 1
+            leader.push(bytes(bad))
+            assert leader.left == 1
+            assert isinstance(leader.refusals[0], errors.CorruptMessageError)
+            join = await leader.welcome()
+            assert join.log_end == 1
+            leader.push(batches(1, b"x" * 200))
+            await leader.acknowledged(2)
+            assert _log(broker) == batches(0, b"whole") + batches(1, b"x" * 200)
+
+    asyncio.run(scenario())
+
+
+def test_what_does_not_go_on_where_the_log_ends_is_refused() -> None:
+    async def scenario() -> None:
+        async with World() as (_, leader):
+            await leader.welcome()
+            leader.push(batches(0, b"a"))
+            for wrong in (batches(0, b"again"), batches(1, b"of the future", epoch=7)):
+                leader.push(wrong)
+                assert leader.refusals
+                leader.refusals.clear()
+                assert (await leader.welcome()).log_end == 1
+
+    asyncio.run(scenario())
+
+
+def test_a_log_is_cut_where_the_leaders_history_says_and_joins_again() -> None:
+    async def scenario() -> None:
+        async with World() as (broker, leader):
+            await leader.welcome()
+            leader.push(batches(0, b"a") + batches(1, b"b") + batches(2, b"c"), high_watermark=1)
+            await leader.acknowledged(3)
+            await change(broker, leader=-1, leader_epoch=1)
+            assert leader.replica is None
+            await change(broker, leader=OTHER, leader_epoch=2)
+            join = await leader.asked()
+            assert (join.leader_epoch, join.log_end, join.last_epoch) == (2, 3, 0)
+            assert leader.follower.high_watermark == 1  # it went from one epoch to the next
+            leader.answer(diverging=Divergence(0, 1))
+            join = await leader.welcome()
+            assert (join.log_end, join.last_epoch) == (1, 0)
+            assert leader.cuts == [3]
+            leader.push(batches(1, b"of two", epoch=2))
+            await leader.acknowledged(2)
+            assert _log(broker) == batches(0, b"a") + batches(1, b"of two", epoch=2)
+
+    asyncio.run(scenario())
+
+
+def test_a_log_that_lies_outside_of_the_leaders_begins_anew_where_that_one_starts() -> None:
+    async def scenario() -> None:
+        async with World() as (broker, leader):
+            await leader.welcome()
+            leader.push(batches(0, b"old"))
+            await leader.acknowledged(1)
+            leader.end(errors.NotLeaderOrFollowerError("for a while"))
+            await leader.asked()
+            leader.answer(out_of_range=True, log_start=101, log_end=110)
+            join = await leader.welcome()
+            assert (join.log_start, join.log_end, join.last_epoch) == (101, 101, -1)
+            # The leader's log starts in the middle of a batch.
+            leader.push(batches(100, b"x", b"y", b"z"), high_watermark=103, log_start=101)
+            await leader.acknowledged(103)
+            log = broker.storage.log(ORDERS)
+            assert log is not None
+            assert (log.log_start_offset, log.log_end_offset) == (101, 103)
+
+    asyncio.run(scenario())
+
+
+def test_the_log_starts_where_the_leaders_does() -> None:
+    async def scenario() -> None:
+        async with World() as (broker, leader):
+            await leader.welcome()
+            leader.push(batches(0, b"a") + batches(1, b"b"), high_watermark=2)
+            await leader.acknowledged(2)
+            leader.news(high_watermark=2, log_start=1)
+            await leader.until(lambda: leader.acks[-1].log_start == 1)
+            log = broker.storage.log(ORDERS)
+            assert log is not None
+            assert log.log_start_offset == 1
+
+    asyncio.run(scenario())
+
+
+def test_a_full_disk_stops_the_acknowledgements_and_goes_on_by_itself_when_there_is_room() -> None:
+    async def scenario() -> None:
+        fs = CrashingFileSystem()
+        async with World(fs) as (broker, leader):
+            await leader.welcome()
+            leader.push(batches(0, b"a"))
+            await leader.acknowledged(1)
+            fs.fail("write", error=errno.ENOSPC, path_ends=".log")
+            leader.push(batches(1, b"b"))
+            leader.push(batches(2, b"c"))  # on its way behind it: must not be written over the gap
+            await leader.until(lambda: leader.left)
+            assert leader.acks[-1].log_end == 1
+            join = await leader.welcome()
+            assert join.log_end == 1
+            leader.push(batches(1, b"b"))
+            await leader.acknowledged(2)
+            assert _log(broker) == batches(0, b"a") + batches(1, b"b")
+            assert not [event for event in broker.events if type(event).__name__ == "LogDirectoryFailed"]
+
+    asyncio.run(scenario())
+
+
+def test_a_directory_that_fails_takes_its_followers_with_it() -> None:
+    async def scenario() -> None:
+        fs = CrashingFileSystem()
+        async with World(fs) as (broker, leader):
+            await leader.welcome()
+            fs.fail("sync", error=errno.EIO, path_ends=".log")
+            leader.push(batches(0, b"a"))
+            await leader.until(lambda: leader.replica is None)
+            assert not [ack for ack in leader.acks if ack.log_end]
+            with pytest.raises(errors.StorageError):
+                broker.replicas.leader(ORDERS)
+
+    asyncio.run(scenario())
+
+
+def test_a_follower_that_is_elected_leads_from_where_its_log_ends() -> None:
+    async def scenario() -> None:
+        fs = StallingFileSystem()
+        async with World(fs) as (broker, leader):
+            await leader.welcome()
+            leader.push(batches(0, b"a", b"b"), high_watermark=1)
+            await leader.acknowledged(2)
+            leader.news(high_watermark=1)
+            fs.stall()
+            leader.push(batches(2, LARGE))  # being written when the election comes
+            await leader.until(fs.stalling.is_set)
+            electing = asyncio.ensure_future(change(broker, leader=BROKER_ID, leader_epoch=1, isr=(BROKER_ID, OTHER)))
+            await leader.until(lambda: leader.replica is None)
+            fs.release()
+            await electing
+            replica = broker.replicas.leader(ORDERS)
+            assert (replica.leader.epoch_start, replica.leader.log_end, replica.leader.high_watermark) == (3, 3, 1)
+            # And back: the log ends where it did.
+            await change(broker, leader=OTHER, leader_epoch=2)
+            assert (await leader.asked()).log_end == 3
+            assert leader.follower.high_watermark == 1
+
+    asyncio.run(scenario())
+
+
+def test_who_is_sent_to_the_other_lane_joins_there() -> None:
+    async def scenario() -> None:
+        async with World() as (_, leader):
+            await leader.until(lambda: leader.wanted == [Lane.LIVE])
+            await leader.asked()
+            leader.answer(other_lane=True)
+            await leader.until(lambda: leader.wanted == [Lane.CATCH_UP])
+            await leader.welcome()
+            leader.push(batches(0, b"a"))
+            leader.end(other_lane=True)
+            await leader.until(lambda: leader.wanted == [Lane.LIVE])
+            assert (await leader.welcome()).log_end == 1  # what was on its way came before
+
+    asyncio.run(scenario())
+
+
+def test_a_join_that_was_refused_is_tried_again() -> None:
+    async def scenario() -> None:
+        async with World() as (_, leader):
+            for error in (errors.UnknownLeaderEpochError("not yet"), errors.NotLeaderOrFollowerError("not here")):
+                await leader.asked()
+                leader.answer(error=error)
+            await leader.welcome()
+            leader.push(batches(0, b"a"))
+            await leader.acknowledged(1)
+
+    asyncio.run(scenario())
+
+
+def test_a_stream_that_breaks_loses_nothing_that_was_taken() -> None:
+    async def scenario() -> None:
+        fs = StallingFileSystem()
+        async with World(fs) as (broker, leader):
+            await leader.welcome()
+            fs.stall()
+            leader.push(batches(0, LARGE))
+            leader.push(batches(1, b"b"))
+            await leader.until(fs.stalling.is_set)
+            leader.follower.lost()
+            leader.join(leader.follower)
+            assert not leader.follower.can_join
+            fs.release()
+            assert (await leader.welcome()).log_end == 2
+            leader.push(batches(2, b"c"))
+            await leader.acknowledged(3)
+            assert _log(broker) == batches(0, LARGE) + batches(1, b"b") + batches(2, b"c")
+
+    asyncio.run(scenario())
+
+
+def test_a_replica_that_was_moved_away_is_deleted_and_one_that_comes_is_made() -> None:
+    async def scenario() -> None:
+        async with World() as (broker, leader):
+            await leader.welcome()
+            leader.push(batches(0, b"a"))
+            await leader.acknowledged(1)
+            await change(broker, replicas=(OTHER,), isr=(OTHER,))
+            assert leader.replica is None
+            assert broker.storage.log(ORDERS) is None
+            assert not broker.fs.exists("/data/orders-0")
+            await change(broker, replicas=(OTHER, BROKER_ID), isr=(OTHER,))
+            assert (await leader.asked()).log_end == 0
+
+    asyncio.run(scenario())
+
+
+def test_an_old_replica_is_found_and_deleted_by_a_broker_that_was_away_when_it_moved() -> None:
+    async def scenario() -> None:
+        world = World()
+        async with world as (broker, leader):
+            await leader.welcome()
+            leader.push(batches(0, b"a"))
+            await leader.acknowledged(1)
+            image = broker.image
+        topic = image.topic("orders")
+        assert topic is not None
+        moved = image.apply(
+            [PartitionChangeRecord(topic.topic_id, 0, 1, replicas=(OTHER,), isr=(OTHER,))], image.next_offset + 1
+        )
+        async with SoloBroker(world.fs, image=moved):
+            assert not world.fs.exists("/data/orders-0")
+
+    asyncio.run(scenario())
+
+
+def test_a_high_watermark_that_was_checkpointed_is_where_a_follower_begins() -> None:
+    async def scenario() -> None:
+        world = World()
+        async with world as (broker, leader):
+            await leader.welcome()
+            leader.push(batches(0, b"a", b"b"), high_watermark=2)
+            await leader.acknowledged(2)
+            await broker.storage.checkpoint(broker.replicas.high_watermarks())
+            image = broker.image
+        async with SoloBroker(world.fs, image=image) as again:
+            assert again.replicas.high_watermarks() == {ORDERS: 2}
+
+    asyncio.run(scenario())
+
+
+def test_another_flush_policy_settles_what_is_written_at_once() -> None:
+    async def scenario() -> None:
+        async with World() as (broker, leader):
+            await broker.change(ConfigRecord(ConfigResourceType.TOPIC, "orders", "log.flush", "os"))
+            await leader.welcome()
+            broker.fs.trace.clear()
+            leader.push(batches(0, b"a"))
+            await leader.acknowledged(1)
+            assert not [each for each in broker.fs.trace if each.operation == "sync" and each.path.endswith(".log")]
+
+    asyncio.run(scenario())
