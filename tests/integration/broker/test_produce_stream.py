@@ -127,9 +127,13 @@ DAMAGED = {
     "garbage said to be lz4": (patched(batch(b"a" * 50), 21, b"\0\3"), errors.HeadraceError),
     "a control batch": (patched(batch(b"a"), 21, b"\0\x20"), errors.InvalidRecordError),
     "a transactional batch": (patched(batch(b"a"), 21, b"\0\x10"), errors.HeadraceError),
-    "an idempotent batch": (
-        batch(b"a", producer_id=7, producer_epoch=0, base_sequence=0),
+    "a batch of a transaction": (
+        batch(b"a", producer_id=7, producer_epoch=0, base_sequence=0, transactional=True),
         errors.UnsupportedVersionError,
+    ),
+    "a producer without an epoch": (
+        patched(batch(b"a"), 43, (7).to_bytes(8, "big")),
+        errors.InvalidRecordError,
     ),
 }
 
@@ -144,6 +148,31 @@ def test_a_bad_batch_is_a_typed_error_and_changes_nothing(topic, what):
     assert not isinstance(refusal, errors.UnknownServerError)
     assert (result.base_offset, orders.end()) == (-1, 0)
     assert orders.produce(b"fine").base_offset == 0
+
+
+def test_an_idempotent_producer_gets_an_id_and_writes_each_batch_once(cluster, topic):
+    orders = topic()
+    stub = produce_pb2_grpc.ProduceStub(cluster.channel)
+    first, second = (stub.InitProducerId(produce_pb2.InitProducerIdRequest(), timeout=WAIT_S) for _ in range(2))
+    assert first.producer_id != second.producer_id
+    assert (first.producer_epoch, second.producer_epoch) == (0, 0)
+
+    def write(value: bytes, sequence: int, epoch: int = 0):
+        identity = {"producer_id": first.producer_id, "producer_epoch": epoch, "base_sequence": sequence}
+        return orders.append(batch(value, **identity))
+
+    assert [write(b"a", 0).base_offset, write(b"b", 1).base_offset] == [0, 1]
+    assert [write(b"a", 0).base_offset, write(b"b", 1).base_offset] == [0, 1]
+    assert code(write(b"d", 3)) == errors.OutOfOrderSequenceNumberError.number
+    present = produce_pb2.InitProducerIdRequest(producer_id=first.producer_id, producer_epoch=0)
+    renewed = stub.InitProducerId(present, timeout=WAIT_S)
+    assert (renewed.producer_id, renewed.producer_epoch) == (first.producer_id, 1)
+    assert write(b"c", 0, epoch=1).base_offset == 2
+    assert code(write(b"z", 2)) == errors.InvalidProducerEpochError.number
+    assert orders.read() == [b"a", b"b", b"c"]
+    with pytest.raises(grpc.RpcError) as caught:
+        stub.InitProducerId(produce_pb2.InitProducerIdRequest(producer_id=5), timeout=WAIT_S)
+    assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
 
 
 def test_a_batch_above_the_topics_limit_is_too_large(topic):

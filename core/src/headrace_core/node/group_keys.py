@@ -1,11 +1,12 @@
-"""Kafka's server keys of groups, offsets and transactions: accepted until the coordinator is built."""
+"""Kafka's server keys of groups, offsets and transactions: accepted until the coordinator is built. (What a partition
+remembers of idempotent producers is.)"""
 
 from __future__ import annotations
 
 from typing import Any
 
 from ..config import INT_MAX, ConfigKey, CrossCheck, Kind, Scope, at_most
-from .declaring import accepted
+from .declaring import accepted, honoured
 
 _GROUPS = "has no effect yet: it comes with the coordinator, which is not built"
 _TRANSACTIONS = "has no effect yet: transactions are not built"
@@ -158,17 +159,20 @@ TRANSACTIONS = (
         "How often transactional ids are forgotten that nobody used.",
     ),
     _transaction("transactional.id.expiration.ms", 604_800_000, "How long an unused transactional id is remembered."),
-    _transaction(
+    honoured(
         "producer.id.expiration.ms",
         86_400_000,
-        "How long a partition remembers an idempotent producer that does not write.",
+        "How long a partition remembers an idempotent producer that does not write. One that resends after that may "
+        "write a duplicate: keep it well above the producers' delivery.timeout.ms.",
+        low=1,
         source="KIP-854",
         scope=Scope.CLUSTER_WIDE,
     ),
-    _transaction(
+    honoured(
         "producer.id.expiration.check.interval.ms",
         600_000,
         "How often such producers are looked for.",
+        low=1,
         source="KIP-854",
     ),
     _transaction(

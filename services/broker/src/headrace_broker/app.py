@@ -58,7 +58,7 @@ from headrace_protos.v1 import (
 from .assignments import DirectoryAssignments
 from .budget import ByteBudget
 from .context import BrokerContext, BrokerLimits, BrokerMetrics
-from .controller_link import ControllerLink, IsrAnswer, IsrRequest, ReplicaKey
+from .controller_link import ControllerLink, IsrAnswer, IsrRequest, ProducerIdBlock, ReplicaKey
 from .deadlines import Deadlines
 from .handlers.admin import AdminService
 from .handlers.fetch import FetchService
@@ -69,6 +69,7 @@ from .handlers.produce import ProduceService
 from .handlers.replication import ReplicationService
 from .metadata_state import MetadataState
 from .partition import PartitionLeader
+from .producer_ids import ProducerIds
 from .replicas import LogSettings, Replicas
 from .replication.follower_streams import FollowerStreams
 from .replication.isr_keeper import IsrKeeper
@@ -166,6 +167,7 @@ class Broker:
         )
         self.storage.on_full = lambda _: self.upkeep.retention.disk_is_full()
         self._controller = ControllerLink(self._controllers, self.clock)
+        self.context.producer_ids = ProducerIds(self._allocate_producer_ids)
         self._assignments = DirectoryAssignments(self._directory_of, self._assign_directories)
         self.replicas.tie_beginnings(self._assignments.begin_anew)
         self._isr_keeper = IsrKeeper(
@@ -420,6 +422,11 @@ class Broker:
             broker_id, broker_epoch, where, self.context.limits.request_timeout_ms, fresh=fresh
         )
 
+    async def _allocate_producer_ids(self) -> ProducerIdBlock:
+        _, broker_id, broker_epoch = self._who()
+        timeout_ms = self.context.limits.request_timeout_ms
+        return await self._controller.allocate_producer_ids(broker_id, broker_epoch, timeout_ms)
+
     async def _alter_partitions(self, changes: list[IsrRequest]) -> Mapping[ReplicaKey, IsrAnswer | HeadraceError]:
         _, broker_id, broker_epoch = self._who()
         applied = self.context.metadata.applied_offset
@@ -483,6 +490,8 @@ class Broker:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._tasks.clear()
         self.context.deadlines.close()
+        if self.context.producer_ids is not None:
+            await self.context.producer_ids.close()
         await self._controller.close()
         if self._follower is not None:
             await self._follower.save()

@@ -14,6 +14,7 @@ from .deadlines import Deadlines
 from .metadata_state import MetadataState
 
 if TYPE_CHECKING:
+    from .producer_ids import ProducerIds
     from .replicas import Replicas
 
 
@@ -79,6 +80,8 @@ class BrokerContext:
     events: Emitter
     metadata: MetadataState
     replicas: Replicas
+    #: None: there is no controller to have any from (in tests of single rooms).
+    producer_ids: ProducerIds | None = None
     #: Every open stream of the client listener.
     streams: set[EndableStream] = field(default_factory=set)
 

@@ -110,11 +110,14 @@ class Replica:
     def append(self, records: bytes, now_ms: int, done: Done, *, committed: bool) -> None:
         """Append a producer's batches. ``done`` is called when the topic's flush policy is met here, and, if
         ``committed``, when every in-sync replica has met it too. An error is raised, and ``done`` is not called, or it
-        is handed to ``done``: what ``accept`` raises, StorageError, and what the leader resigns with.
+        is handed to ``done``: what ``accept`` raises, NotEnoughReplicasError (``committed``, and nothing was written),
+        OutOfOrderSequenceNumberError, InvalidProducerEpochError, StorageError, and what the leader resigns with.
+
+        What an idempotent producer sends again is answered with the offset that it has, under the same conditions.
 
         Batches that are costly to check are checked on a thread; those that come meanwhile wait, to keep their order.
         """
-        self.leader.check_serving()
+        self._check_may_append(committed)
         append = _Unchecked(records, now_ms, done, committed)
         if self._unchecked:
             self._unchecked.append(append)
@@ -123,6 +126,11 @@ class Replica:
             self._check_next()
         else:
             self._submit(append, self._check(append))
+
+    def _check_may_append(self, committed: bool) -> None:
+        self.leader.check_serving()
+        if committed:
+            self.leader.check_enough_in_sync()
 
     def _check(self, append: _Unchecked) -> Append:
         data, headers = accept(append.records, self.log.config, self.partition, append.now_ms)
@@ -156,7 +164,7 @@ class Replica:
 
     def _finish_check(self, append: _Unchecked, checked: Callable[[], Append]) -> None:
         try:
-            self.leader.check_serving()
+            self._check_may_append(append.committed)  # it may have waited for a thread, or for the log to be moved
             self._submit(append, checked())
         except HeadraceError as error:
             append.done(error)
@@ -287,18 +295,8 @@ class Replica:
         return StorageError(f"{self.partition}: the log cannot be read: {error}")
 
     def check_not_truncated(self, offset: int, last_fetched_epoch: int) -> None:
-        """KIP-320: does the log still hold what a client has read, which ended at ``offset`` with records of
-        ``last_fetched_epoch`` (-1: it does not say)? Raises OffsetOutOfRangeError when it was truncated meanwhile."""
-        if last_fetched_epoch < 0:
-            return
-        end = self.log.epoch_end_offset(last_fetched_epoch)
-        if end.epoch == last_fetched_epoch and end.end_offset >= offset:
-            return
-        raise OffsetOutOfRangeError(
-            f"{self.partition}: the log was truncated below offset {offset} after it was read: records of leader epoch "
-            f"{last_fetched_epoch} end at {end.end_offset if end.epoch == last_fetched_epoch else 'no known offset'}; "
-            f"ask OffsetForLeaderEpoch where to go on"
-        )
+        """``check_not_truncated`` of its log."""
+        check_not_truncated(self.log, offset, last_fetched_epoch)
 
     # -- offsets -----------------------------------------------------------------------------------------------------
 
@@ -343,6 +341,21 @@ class Replica:
                     raise
         # A later leader of the same log may have moved it further than this one ever knew.
         self.leader.advance_log_start(min(log.log_start_offset, high_watermark))
+
+
+def check_not_truncated(log: PartitionLog, offset: int, last_fetched_epoch: int) -> None:
+    """KIP-320: does the log still hold what a client has read, which ended at ``offset`` with records of
+    ``last_fetched_epoch`` (-1: it does not say)? Raises OffsetOutOfRangeError when it was truncated meanwhile."""
+    if last_fetched_epoch < 0:
+        return
+    end = log.epoch_end_offset(last_fetched_epoch)
+    if end.epoch == last_fetched_epoch and end.end_offset >= offset:
+        return
+    raise OffsetOutOfRangeError(
+        f"{log.topic_partition}: the log was truncated below offset {offset} after it was read: records of leader "
+        f"epoch {last_fetched_epoch} end at {end.end_offset if end.epoch == last_fetched_epoch else 'no known offset'}"
+        "; ask OffsetForLeaderEpoch where to go on"
+    )
 
 
 def _same(checked: Append) -> Append:

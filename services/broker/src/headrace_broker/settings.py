@@ -43,6 +43,8 @@ _KEYS = {
     "scrub_bytes_per_second": "log.scrub.bytes.per.second",
     "open_files_max": "log.open.files.max",
     "moves_bytes_per_second": "replica.alter.log.dirs.io.max.bytes.per.second",
+    "producer_expiration_ms": "producer.id.expiration.ms",
+    "producer_check_interval_ms": "producer.id.expiration.check.interval.ms",
 }
 
 #: Called in the event loop with what held and what holds now; never with two that are equal.
@@ -72,6 +74,8 @@ class BrokerSettings:
     scrub_bytes_per_second: int
     open_files_max: int
     moves_bytes_per_second: int
+    producer_expiration_ms: int
+    producer_check_interval_ms: int
 
     @classmethod
     def of(cls, static: Mapping[str, Any], image: MetadataImage | None = None, broker_id: int = -1) -> BrokerSettings:

@@ -28,6 +28,7 @@ from headrace_core.types import FlushPolicy, TopicPartition
 from headrace_protos.v1 import common_pb2, produce_pb2, produce_pb2_grpc
 
 from ..deadlines import Expiring
+from .producer_ids import InitProducerIdHandler
 
 if TYPE_CHECKING:
     from ..context import BrokerContext
@@ -47,7 +48,7 @@ _OWN_LIMIT, _BROKER_LIMIT, _UNREAD_ANSWERS = 1, 2, 4
 _ACKS = (produce_pb2.ACKS_UNSPECIFIED, produce_pb2.ACKS_ALL, produce_pb2.ACKS_LEADER, produce_pb2.ACKS_NONE)
 
 
-class ProduceService(produce_pb2_grpc.ProduceServicer):
+class ProduceService(InitProducerIdHandler, produce_pb2_grpc.ProduceServicer):
     """headrace.v1.Produce."""
 
     def __init__(self, broker: BrokerContext) -> None:
@@ -65,7 +66,17 @@ class ProduceService(produce_pb2_grpc.ProduceServicer):
 class _Pending(Expiring):
     """A request under way. ``results`` has a place for each of its partitions."""
 
-    __slots__ = ("acks", "answered", "correlation_id", "partitions", "remaining", "results", "size", "stream")
+    __slots__ = (
+        "acks",
+        "answered",
+        "correlation_id",
+        "partitions",
+        "remaining",
+        "replicas",
+        "results",
+        "size",
+        "stream",
+    )
 
     def __init__(self, stream: ProduceStream, correlation_id: int, acks: int, partitions: list[TopicPartition]) -> None:
         super().__init__()
@@ -74,6 +85,8 @@ class _Pending(Expiring):
         self.acks = acks
         self.partitions = partitions
         self.results: list[Any] = [None] * len(partitions)
+        #: Who was given the records; with acks ALL it knows why they are late.
+        self.replicas: list[Replica | None] = [None] * len(partitions)
         self.remaining = len(partitions)
         self.size = 0
         self.answered = False
@@ -140,6 +153,7 @@ class ProduceStream(StreamHandler[Any]):
             except HeadraceError as error:
                 self._refused(pending, index, error)
             else:
+                pending.replicas[index] = replica
                 self._appending[partitions[index]] = self._appending.get(partitions[index], 0) + 1
 
     def _refusal_of_all(self, pending: _Pending) -> HeadraceError | None:
@@ -290,9 +304,14 @@ class ProduceStream(StreamHandler[Any]):
 
     def expired(self, pending: _Pending) -> None:
         """The time-out is over: answer now. What was appended stays appended; its bytes stay counted until it ends."""
-        late = RequestTimedOutError("the append was not confirmed in time; whether it took effect is not known")
-        results = pending.results
-        self._answer(
-            pending,
-            [results[index] or self._result_of(partition, late) for index, partition in enumerate(pending.partitions)],
-        )
+        results = [
+            result or self._result_of(partition, self._late_error(pending, index))
+            for index, (partition, result) in enumerate(zip(pending.partitions, pending.results, strict=True))
+        ]
+        self._answer(pending, results)
+
+    def _late_error(self, pending: _Pending, index: int) -> HeadraceError:
+        replica = pending.replicas[index]
+        if replica is not None and pending.acks in (produce_pb2.ACKS_ALL, produce_pb2.ACKS_UNSPECIFIED):
+            return replica.leader.late_error()
+        return RequestTimedOutError("the append was not confirmed in time; whether it took effect is not known")

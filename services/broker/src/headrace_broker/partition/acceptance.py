@@ -12,7 +12,6 @@ from headrace_core.errors import (
     InvalidRecordError,
     RecordListTooLargeError,
     RecordTooLargeError,
-    UnsupportedVersionError,
 )
 from headrace_core.log.appending import in_topic_codec, topic_codec, validate
 from headrace_core.log.config import LogConfig
@@ -42,8 +41,8 @@ def accept(
     the bytes; safe in any thread.
 
     Raises CorruptMessageError, InvalidRecordError, InvalidTimestampError, RecordTooLargeError (a batch above
-    ``max.message.bytes``), RecordListTooLargeError (more than a segment holds), UnsupportedVersionError (idempotence
-    and transactions, which are not built yet).
+    ``max.message.bytes``), RecordListTooLargeError (more than a segment holds), UnsupportedVersionError (transactions,
+    which are not built yet).
     """
     if not records:
         raise InvalidRecordError(f"{partition}: the request has no records")
@@ -60,10 +59,4 @@ def accept(
             "send smaller batches (the producer's batch.size), or raise the topic's limit"
         )
     data, headers = validate(records, config, now_ms)
-    for header in headers:
-        if header.producer_id >= 0 or header.is_transactional:
-            raise UnsupportedVersionError(
-                f"{partition}: the batch comes from an idempotent or transactional producer (producer id "
-                f"{header.producer_id}), which this version does not support yet; set enable.idempotence=false"
-            )
     return in_topic_codec(data, headers, config)

@@ -202,7 +202,7 @@ class Cleaners:
                 log,
                 targets[0],
                 execute=lambda action: self._in_turn(writer, log, action),
-                producers={},  # idempotent producers come with replication, and with them their table
+                producers=log.producers.last_records(),  # after the plan: nobody in what is cleaned is missing
                 should_stop=should_stop,
             )
         except ServerShuttingDownError:

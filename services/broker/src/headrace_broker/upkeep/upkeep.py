@@ -15,6 +15,7 @@ from headrace_core.telemetry import Emitter, Metrics
 
 from ..settings import LiveSettings
 from .cleaners import Cleaners
+from .producers import ProducerExpiry
 from .retention import Partitions, Retention
 from .scrubber import OnDamage, Scrubber
 
@@ -45,22 +46,28 @@ class Upkeep:
             uncleanable=metrics.counter("uncleanable-partitions-count"),
         )
         self.scrubber = Scrubber(writers, on_damage, clock=clock, settings=settings, events=events, loop=loop)
-        self._task: asyncio.Task[None] | None = None
+        self.producers = ProducerExpiry(writers, clock=clock, settings=settings, loop=loop)
+        self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
         """Begin."""
-        self._task = asyncio.create_task(self.retention.run(), name="retention")
+        self._tasks = [
+            asyncio.create_task(self.retention.run(), name="retention"),
+            asyncio.create_task(self.producers.run(), name="producer-expiry"),
+        ]
         self.cleaners.start()
         self.scrubber.start()
 
     async def stop(self) -> None:
         """Nothing is under way when this returns. Idempotent; also before ``start``."""
-        task, self._task = self._task, None
-        if task is None:
+        tasks, self._tasks = self._tasks, []
+        if not tasks:
             return
-        task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await task
+        for task in tasks:
+            task.cancel()
+        for task in tasks:
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
         await self.cleaners.stop()
         await self.scrubber.stop()
 

@@ -1,0 +1,116 @@
+"""Producer ids that this broker may give away: taken from the controller in blocks (KIP-730), asked for ahead of need.
+
+A block is this broker's alone, also when it stops before the block is used up: ids are plenty (2^63), and none is ever
+given twice. The next block is asked for when nine tenths of the present one are gone, as Kafka does; one request at a
+time, however many producers wait for it. So a producer waits for the controller only where no block is at hand: the
+first one of a broker's life, or when the controllers were away for the last tenth.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+
+from headrace_core.errors import (
+    CoordinatorNotAvailableError,
+    HeadraceError,
+    InvalidRequestError,
+    ServerShuttingDownError,
+)
+
+from .controller_link import ProducerIdBlock
+
+logger = logging.getLogger(__name__)
+
+#: How much of a block is gone when the next one is asked for (Kafka's ProducerIdManager).
+PREFETCH_AT = 0.9
+#: Kafka's highest epoch that is handed out; the one above it is a coordinator's, to fence the last producer.
+EPOCH_MAX = 2**15 - 2
+
+#: Asks the controller for a block.
+Allocate = Callable[[], Awaitable[ProducerIdBlock]]
+
+
+class ProducerIds:
+    """Lives in the event loop."""
+
+    def __init__(self, allocate: Allocate) -> None:
+        self._allocate = allocate
+        self._next = self._end = self._prefetch_at = 0
+        self._spare: ProducerIdBlock | None = None
+        self._fetching: asyncio.Task[None] | None = None
+        self._is_closed = False
+
+    async def next_id(self) -> int:
+        """An id that nobody has had. Raises CoordinatorNotAvailableError (retriable): no block could be had now;
+        ServerShuttingDownError."""
+        while self._next >= self._end:
+            if self._spare is not None:
+                self._begin(self._spare)
+                break
+            fetching = self._fetch()
+            try:
+                await asyncio.shield(fetching)
+            except asyncio.CancelledError:
+                if not fetching.cancelled():
+                    raise
+                raise _closed() from None
+        producer_id = self._next
+        self._next += 1
+        if self._next >= self._prefetch_at and self._spare is None and not self._is_closed:
+            self._fetch().add_done_callback(_unheard)
+        return producer_id
+
+    async def renewed(self, producer_id: int, epoch: int) -> tuple[int, int]:
+        """What a producer gets that has ``producer_id`` with ``epoch``: the next epoch, which fences the one before; a
+        new id after the last epoch (KIP-360). Raises InvalidRequestError, and as ``next_id``."""
+        if producer_id < 0 or not 0 <= epoch <= EPOCH_MAX + 1:
+            raise InvalidRequestError(f"producer id {producer_id} with epoch {epoch}: no broker gave them")
+        if epoch < EPOCH_MAX:
+            return producer_id, epoch + 1
+        return await self.next_id(), 0
+
+    def _begin(self, block: ProducerIdBlock) -> None:
+        self._spare = None
+        self._next, self._end = block.first, block.first + block.length
+        self._prefetch_at = block.first + int(block.length * PREFETCH_AT)
+
+    def _fetch(self) -> asyncio.Task[None]:
+        """The request that is under way, or a new one."""
+        if self._is_closed:
+            raise _closed()
+        if self._fetching is None:
+            self._fetching = asyncio.create_task(self._ask(), name="producer-ids")
+        return self._fetching
+
+    async def _ask(self) -> None:
+        try:
+            block = await self._allocate()
+        except HeadraceError as error:
+            raise CoordinatorNotAvailableError(
+                f"no producer id can be had now, the controller gave no block of them: {error.code}: {error.message}; "
+                "retry"
+            ) from error
+        finally:
+            self._fetching = None
+        assert block.length > 0, f"an empty block of producer ids, from {block.first} on"
+        self._spare = block
+
+    async def close(self) -> None:
+        """No more requests. Idempotent."""
+        self._is_closed = True
+        fetching = self._fetching
+        if fetching is not None:
+            fetching.cancel()
+            await asyncio.gather(fetching, return_exceptions=True)
+
+
+def _closed() -> ServerShuttingDownError:
+    return ServerShuttingDownError("no producer ids any more: the broker is shutting down")
+
+
+def _unheard(fetching: asyncio.Task[None]) -> None:
+    """A block was asked for ahead of need: who needs one asks again."""
+    if not fetching.cancelled() and (error := fetching.exception()) is not None:
+        logger.info("producer ids were asked for ahead: %s", error)

@@ -1,0 +1,106 @@
+"""Producers that no longer write are forgotten: one task for all logs of the broker (KIP-854).
+
+Every ``producer.id.expiration.check.interval.ms`` it looks through the tables of all logs, some at a time, on a thread;
+the directory's writer forgets, in its turn, those that have not written since either for ``producer.id.expiration.ms``.
+A log that knows nobody costs one look.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
+
+from headrace_core.clock import Clock
+from headrace_core.errors import HeadraceError
+from headrace_core.log import PartitionLog
+from headrace_core.log.writer import DirectoryWriter
+
+from ..settings import BrokerSettings, LiveSettings
+from ..threads import WorkThreads
+
+logger = logging.getLogger(__name__)
+
+#: Logs that are looked through together.
+_LOGS_AT_ONCE = 64
+#: Producers that are forgotten in one turn of the writer: some milliseconds in which nobody appends to the directory.
+_FORGOTTEN_AT_ONCE = 10_000
+
+
+class _Found(NamedTuple):
+    log: PartitionLog
+    producer_ids: list[int]
+
+
+class ProducerExpiry:
+    """See the module. Lives in the event loop."""
+
+    def __init__(
+        self,
+        writers: Callable[[], list[DirectoryWriter]],
+        *,
+        clock: Clock,
+        settings: LiveSettings,
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        self._writers = writers
+        self._clock = clock
+        self._settings = settings
+        self._threads = WorkThreads(loop, size=1)
+        self._changed = asyncio.Event()
+
+    async def run(self) -> None:
+        """Until it is cancelled."""
+        unsubscribe = self._settings.subscribe(self._settings_changed)
+        try:
+            while True:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(self._settings.current.producer_check_interval_ms / 1000):
+                        await self._changed.wait()
+                self._changed.clear()
+                try:
+                    await self.check()
+                except Exception:  # a bug here must not end the broker
+                    logger.exception("the search for producers that no longer write goes on after a failure")
+        finally:
+            unsubscribe()
+            self._threads.close()
+
+    def _settings_changed(self, old: BrokerSettings, new: BrokerSettings) -> None:
+        if (old.producer_expiration_ms, old.producer_check_interval_ms) != (
+            new.producer_expiration_ms,
+            new.producer_check_interval_ms,
+        ):
+            self._changed.set()
+
+    async def check(self) -> int:
+        """One pass over all logs; how many producers were forgotten."""
+        gone = 0
+        for writer in self._writers():
+            logs = [log for log in writer.directory.logs.values() if len(log.producers)]
+            for first in range(0, len(logs), _LOGS_AT_ONCE):
+                some = logs[first : first + _LOGS_AT_ONCE]
+                for found in await self._threads.run(partial(self._look, some)):
+                    gone += await self._forget(writer, found)
+        return gone
+
+    def _look(self, logs: list[PartitionLog]) -> list[_Found]:
+        """In a thread."""
+        now_ms, expiration_ms = self._clock.now_ms(), self._settings.current.producer_expiration_ms
+        found = [_Found(log, log.producers.expired(now_ms, expiration_ms)) for log in logs]
+        return [item for item in found if item.producer_ids]
+
+    async def _forget(self, writer: DirectoryWriter, found: _Found) -> int:
+        log, gone = found.log, 0
+        expiration_ms = self._settings.current.producer_expiration_ms
+        for first in range(0, len(found.producer_ids), _FORGOTTEN_AT_ONCE):
+            some = found.producer_ids[first : first + _FORGOTTEN_AT_ONCE]
+            try:
+                gone += await writer.run(partial(log.expire_producers, expiration_ms, some), log=log)
+            except HeadraceError as error:  # the directory has failed, or the broker stops
+                logger.info("%s: its producers stay: %s", log.topic_partition, error)
+                break
+        return gone
