@@ -33,6 +33,8 @@ class Shard:
     seconds_max: int
 
 
+_FAULTS = ("TEST_WORKERS=1", "tools/test.sh", "tests/system/test_faults.py")
+
 SHARDS = (
     Shard("check", ("tools/check.sh",), 600),
     Shard("architecture", ("tools/test.sh", "tests/architecture"), 300),
@@ -59,6 +61,12 @@ SHARDS = (
     Shard("simulation", ("make", "--no-print-directory", "sim", "SCHEDULES=10000"), 3600),
     Shard("simulation-tests", ("tools/test.sh", "tests/simulation"), 600),
     Shard("fuzz", (sys.executable, "tests/fuzz/run_fuzz.py", "--seconds", "600"), 1200),
+    Shard("system", ("env", "HEADRACE_FULL=1", "tools/test.sh", "tests/system/test_controllers_fail.py"), 1200),
+    # The fault programme in parts, so that a run that was stopped goes on in the midst of it.
+    *(
+        Shard(f"faults-{part}", ("env", "HEADRACE_FAULTS=full", f"HEADRACE_FAULTS_PART={part}/4", *_FAULTS), 3600)
+        for part in range(1, 5)
+    ),
     Shard("kafka", ("tools/test_kafka.sh",), 1200),
     Shard("bench-smoke", (sys.executable, "bench/run.py", "--smoke"), 900),
     Shard("demo", (sys.executable, "-m", "headrace_spark.demo"), 1200),
