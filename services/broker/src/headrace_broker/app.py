@@ -70,6 +70,7 @@ from .handlers.replication import ReplicationService
 from .metadata_state import MetadataState
 from .partition import PartitionLeader
 from .producer_ids import ProducerIds
+from .reading import RACK_AWARE_SELECTORS
 from .replicas import LogSettings, Replicas
 from .replication.follower_streams import FollowerStreams
 from .replication.isr_keeper import IsrKeeper
@@ -154,6 +155,7 @@ class Broker:
             events=self.events,
             metadata=MetadataState(self._controllers),
             replicas=self.replicas,
+            reads_by_rack=values["replica.selector.class"] in RACK_AWARE_SELECTORS,
         )
         self.upkeep = Upkeep(
             self.storage.writers,

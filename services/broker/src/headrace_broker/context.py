@@ -82,8 +82,15 @@ class BrokerContext:
     replicas: Replicas
     #: None: there is no controller to have any from (in tests of single rooms).
     producer_ids: ProducerIds | None = None
+    #: May consumers be sent to followers in their rack (replica.selector.class, KIP-392)?
+    reads_by_rack: bool = False
     #: Every open stream of the client listener.
     streams: set[EndableStream] = field(default_factory=set)
+
+    def rack_of(self, broker_id: int) -> str | None:
+        """Of a broker that is there: registered, not fenced, and with a rack; None of any other."""
+        broker = self.metadata.image.brokers.get(broker_id)
+        return None if broker is None or broker.fenced else broker.rack or None
 
     def end_streams(self, error: HeadraceError) -> None:
         """End every open stream with ``error``, after what is queued on it."""

@@ -219,6 +219,11 @@ class Replica:
 
     # -- read --------------------------------------------------------------------------------------------------------
 
+    @property
+    def reads(self) -> PartitionLeader:
+        """What of it may be read (``reading.ReadState``)."""
+        return self.leader
+
     def read(self, offset: int, max_bytes: int) -> ReadResult | None:
         """Batches from the one that holds ``offset`` up to the high watermark, at least one. None when they are not in
         the page cache: see ``read_cold``. Raises OffsetOutOfRangeError, CorruptLogError, StorageError."""

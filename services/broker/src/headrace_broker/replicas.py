@@ -30,6 +30,7 @@ from headrace_core.types import NO_LEADER, TopicPartition
 
 from .partition import PartitionLeader
 from .partition.leader import LAG_TIME_MAX_MS
+from .reading import Readable
 from .replica import Replica
 from .replication.follower_replica import FollowerReplica
 from .roles import BeginAnew, Following, LogSettings, Roles
@@ -100,13 +101,13 @@ class Replicas:
             raise UnknownTopicIdError(f"no topic with the id {topic_id.hex()} is known here")
         return self.leader(TopicPartition(topic.name, partition))
 
-    def readable(self, partition: TopicPartition) -> Replica | FollowerReplica:
+    def readable(self, partition: TopicPartition) -> Readable:
         """The replica here that a consumer may read, up to its high watermark: the one that leads, or one that follows
         (KIP-392). Raises as ``leader``."""
         if self.refusal is not None:
             raise self.refusal
         followed = self._followed.get(partition)
-        return self.leader(partition) if followed is None else followed
+        return self.leader(partition) if followed is None else self._storage.reader(followed)
 
     def check_serving(self) -> None:
         """Raises ``refusal``."""

@@ -54,6 +54,7 @@ from .directories import (
 from .moves import Moves, settle_moves
 from .partition import PartitionFollower, PartitionLeader
 from .placement import Assigned, Placement, nothing_assigned
+from .reading import FollowerReader
 from .replica import OnDamage, Replica
 from .replication.follower_replica import FollowerReplica
 from .threads import WorkThreads
@@ -362,6 +363,10 @@ class Storage:
     def follower(self, log: PartitionLog, follower: PartitionFollower) -> FollowerReplica:
         """``log`` that follows a leader elsewhere."""
         return self._in_place_of_former(log, lambda writer: FollowerReplica(log, follower, writer, self._on_damage))
+
+    def reader(self, follower: FollowerReplica) -> FollowerReader:
+        """``follower`` for consumers."""
+        return FollowerReader(follower, self._threads, self._on_damage)
 
     def _in_place_of_former(self, log: PartitionLog, make: Callable[[DirectoryWriter], R]) -> R:
         partition = log.topic_partition

@@ -8,6 +8,10 @@ At any time a stream is in one of three states::
 
 All of it runs in plain callbacks: an idle session costs no task, and no timer but the one of its waiting poll.
 Positions advance only when an answer is queued, so that a poll which gives up leaves nothing behind.
+
+A consumer that says its rack may read from a follower, and is told by the leader of one in its rack when there is one
+(KIP-392): the partition leaves the session then, to be named again wherever the consumer goes. Who says no rack reads
+from leaders only, so that it finds out at once when one has changed.
 """
 
 from __future__ import annotations
@@ -18,19 +22,27 @@ import logging
 from collections import deque
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from headrace_core.errors import HeadraceError, InvalidRequestError, OffsetOutOfRangeError, UnknownServerError
+from headrace_core.errors import (
+    HeadraceError,
+    InvalidRequestError,
+    OffsetNotAvailableError,
+    OffsetOutOfRangeError,
+    UnknownServerError,
+)
 from headrace_core.rpc.status import error_to_proto
 from headrace_core.rpc.streams import ServerStream, StreamHandler
 from headrace_core.types import TopicPartition
 from headrace_protos.v1 import common_pb2, fetch_pb2, fetch_pb2_grpc
 
 from ..partition.session import FetchSession, SessionPartition
+from ..reading import nearer_replica
+from ..replica import Replica
 
 if TYPE_CHECKING:
     from headrace_core.log import ReadResult
 
     from ..context import BrokerContext
-    from ..replica import Replica
+    from ..reading import Readable
 
 logger = logging.getLogger(__name__)
 
@@ -44,6 +56,8 @@ QUEUED_BYTES_MAX = 2 * ANSWER_BYTES_MAX
 QUEUED_REQUESTS_MAX = 64
 #: What an answer, and each partition in it, counts beside its records: an empty answer is not free either.
 _OVERHEAD_BYTES = 64
+#: How often a leader looks for a replica that is nearer to a consumer which reads from it.
+NEARER_LOOK_MS = 5_000
 _EMPTY = b""
 
 
@@ -63,12 +77,13 @@ class FetchService(fetch_pb2_grpc.FetchServicer):
 
 
 class _Piece(NamedTuple):
-    """What an answer says of one partition of the session."""
+    """What an answer says of one partition of the session. ``nearer``: read from that broker instead."""
 
     entry: SessionPartition
-    replica: Replica
+    replica: Readable
     slice: ReadResult | None
     error: HeadraceError | None
+    nearer: int | None = None
 
 
 class FetchStream(StreamHandler[Any]):
@@ -79,7 +94,9 @@ class FetchStream(StreamHandler[Any]):
         "_closed",
         "_cold",
         "_current",
+        "_looked_ms",
         "_loop",
+        "_rack",
         "_reading",
         "_refused",
         "_replicas",
@@ -95,7 +112,10 @@ class FetchStream(StreamHandler[Any]):
         self._stream = stream
         self._loop = asyncio.get_running_loop()
         self._session = FetchSession(self._schedule_wake)
-        self._replicas: dict[TopicPartition, Replica] = {}
+        self._replicas: dict[TopicPartition, Readable] = {}
+        #: The consumer's, when it says one; and when a nearer replica was looked for last.
+        self._rack = ""
+        self._looked_ms: dict[TopicPartition, float] = {}
         self._requests: deque[Any] = deque()
         self._current: Any = None  # the request being waited or read for
         self._refused: list[Any] = []  # results of partitions that the current request named in vain
@@ -133,7 +153,7 @@ class FetchStream(StreamHandler[Any]):
         self._current = None
         self._requests.clear()
         for replica in self._replicas.values():
-            replica.leader.unsubscribe(self._session)
+            replica.reads.unsubscribe(self._session)
         self._replicas.clear()
         self._cold.clear()
 
@@ -143,6 +163,7 @@ class FetchStream(StreamHandler[Any]):
         """Look at queued requests until one has to wait, or the answers pile up."""
         while self._requests and self._current is None and self._stream.queued_bytes < QUEUED_BYTES_MAX:
             self._current = self._requests.popleft()
+            self._rack = self._current.rack or self._rack
             self._apply(self._current)
             self._broker.metrics.fetch_requests.value += 1
             self._look(give_up=self._current.max_wait_ms == 0)
@@ -161,7 +182,7 @@ class FetchStream(StreamHandler[Any]):
             self._start_cold_read(*cold)
             return
         wanted = min(request.min_bytes, most)
-        failed = bool(self._refused) or any(piece.error is not None for piece in pieces)
+        failed = bool(self._refused) or any(piece.error is not None or piece.nearer is not None for piece in pieces)
         # What lies on the disk is no reason to wait for producers: hand out what is at hand, and read it for the next.
         if size >= wanted or cold is not None or failed or give_up or self._requests:
             self._stop_waiting()
@@ -171,20 +192,25 @@ class FetchStream(StreamHandler[Any]):
         if self._timer is None:
             self._timer = self._loop.call_later(request.max_wait_ms / 1000, self._time_over)
 
-    def _collect(self, most: int) -> tuple[list[_Piece], int, tuple[SessionPartition, Replica, int] | None]:
+    def _collect(self, most: int) -> tuple[list[_Piece], int, tuple[SessionPartition, Readable, int] | None]:
         """What the ready partitions have to say, up to ``most`` bytes, without moving anything. The third item is a
         read that would have to wait for the disk, behind which nobody has been asked."""
         pieces: list[_Piece] = []
         size = 0
         for entry in self._session.ready():
             replica = self._replicas[entry.partition]
-            leader = replica.leader
+            reads = replica.reads
             try:
                 self._broker.replicas.check_serving()
-                leader.check_serving()
-                high_watermark = leader.high_watermark
-                if entry.position >= high_watermark or entry.position < leader.log_start:
-                    if not leader.log_start <= entry.position <= leader.log_end:
+                reads.check_serving()
+                if self._rack:
+                    nearer = self._nearer(entry, replica)
+                    if nearer is not None:
+                        pieces.append(_Piece(entry, replica, None, None, nearer))
+                        continue
+                high_watermark = reads.high_watermark
+                if entry.position >= high_watermark or entry.position < reads.log_start:
+                    if not reads.log_start <= entry.position <= reads.log_end:
                         raise _out_of_range(entry, replica)
                     pieces.append(_Piece(entry, replica, None, None))
                     continue
@@ -215,14 +241,27 @@ class FetchStream(StreamHandler[Any]):
         size_told = size + response.ByteSize() + _OVERHEAD_BYTES
         self._refused = []
         tell = response.results.add  # in place: a message that is made first and then put in is copied, records and all
-        for entry, replica, piece, error in pieces:
-            leader, position = replica.leader, entry.position
+        for entry, replica, piece, error, nearer in pieces:
+            reads, position = replica.reads, entry.position
             if error is not None:
                 self._drop(entry.partition)
                 response.results.append(self._failure(entry.partition, position, error))
                 continue
+            if nearer is not None:
+                self._drop(entry.partition)
+                tell(
+                    topic=entry.partition.topic,
+                    partition=entry.partition.partition,
+                    fetch_offset=position,
+                    next_offset=position,
+                    high_watermark=reads.high_watermark,
+                    last_stable_offset=reads.last_stable_offset,
+                    log_start_offset=reads.log_start,
+                    preferred_read_replica=nearer,
+                )
+                continue
             next_offset = position if piece is None else piece.next_offset
-            high_watermark, log_start = leader.high_watermark, leader.log_start
+            high_watermark, log_start = reads.high_watermark, reads.log_start
             if piece is not None or entry.has_news(high_watermark, log_start):
                 entry.told_high_watermark = high_watermark
                 entry.told_log_start = log_start
@@ -232,7 +271,7 @@ class FetchStream(StreamHandler[Any]):
                     fetch_offset=position,
                     next_offset=next_offset,
                     high_watermark=high_watermark,
-                    last_stable_offset=leader.last_stable_offset,
+                    last_stable_offset=reads.last_stable_offset,
                     log_start_offset=log_start,
                     records=_EMPTY if piece is None else piece.records,
                 )
@@ -269,7 +308,7 @@ class FetchStream(StreamHandler[Any]):
 
     # -- cold reads --------------------------------------------------------------------------------------------------
 
-    def _start_cold_read(self, entry: SessionPartition, replica: Replica, room: int) -> None:
+    def _start_cold_read(self, entry: SessionPartition, replica: Readable, room: int) -> None:
         self._reading = True
         future = replica.read_cold(entry.position, room)
         position, partition = entry.position, entry.partition
@@ -307,10 +346,10 @@ class FetchStream(StreamHandler[Any]):
                 self._refused.append(self._failure(partition, item.fetch_offset, error))
 
     def _put(self, partition: TopicPartition, item: Any) -> None:
-        replica = self._broker.replicas.leader(partition)
-        leader = replica.leader
-        leader.check_topic_id(item.topic_id)
-        leader.check_epoch(item.current_leader_epoch)
+        replica = self._readable(partition)
+        reads = replica.reads
+        reads.check_topic_id(item.topic_id)
+        reads.check_epoch(item.current_leader_epoch)
         if item.fetch_offset < 0:
             raise OffsetOutOfRangeError(
                 f"{partition}: fetch_offset={item.fetch_offset} is negative; ask ListOffsets for a place to begin at"
@@ -331,16 +370,33 @@ class FetchStream(StreamHandler[Any]):
         before = self._replicas.get(partition)
         if before is not replica:
             if before is not None:
-                before.leader.unsubscribe(self._session)
+                before.reads.unsubscribe(self._session)
             self._replicas[partition] = replica
-        leader.subscribe(self._session)
+        reads.subscribe(self._session)
 
     def _drop(self, partition: TopicPartition) -> None:
         self._session.forget(partition)
         self._cold.pop(partition, None)
+        self._looked_ms.pop(partition, None)
         replica = self._replicas.pop(partition, None)
         if replica is not None:
-            replica.leader.unsubscribe(self._session)
+            replica.reads.unsubscribe(self._session)
+
+    def _readable(self, partition: TopicPartition) -> Readable:
+        replicas = self._broker.replicas
+        return replicas.readable(partition) if self._rack else replicas.leader(partition)
+
+    def _nearer(self, entry: SessionPartition, replica: Readable) -> int | None:
+        """The follower in the consumer's rack, if this is the leader, and elsewhere; asked now and then only."""
+        broker = self._broker
+        if not (broker.reads_by_rack and isinstance(replica, Replica)):
+            return None
+        now_ms = broker.clock.monotonic_ms()
+        looked_ms = self._looked_ms.get(entry.partition)
+        if looked_ms is not None and now_ms - looked_ms < NEARER_LOOK_MS:
+            return None
+        self._looked_ms[entry.partition] = now_ms
+        return nearer_replica(replica.leader, entry.position, self._rack, broker.rack_of)
 
     def _failure(self, partition: TopicPartition, position: int, error: HeadraceError) -> Any:
         self._broker.metrics.fetch_errors.value += 1
@@ -348,11 +404,11 @@ class FetchStream(StreamHandler[Any]):
         high_watermark = last_stable_offset = log_start = -1
         if isinstance(error, OffsetOutOfRangeError):  # where the log is, so that nobody need ask
             with contextlib.suppress(HeadraceError):
-                replica = self._broker.replicas.leader(partition)
-                leader = replica.leader
+                replica = self._readable(partition)
+                reads = replica.reads
                 # The log may be ahead of its leader, in the midst of a turn that moves its start.
-                high_watermark, log_start = leader.high_watermark, max(leader.log_start, replica.log.log_start_offset)
-                last_stable_offset = leader.last_stable_offset
+                high_watermark, log_start = reads.high_watermark, max(reads.log_start, replica.log.log_start_offset)
+                last_stable_offset = reads.last_stable_offset
         return fetch_pb2.FetchPartitionResult(
             topic=partition.topic,
             partition=partition.partition,
@@ -366,9 +422,14 @@ class FetchStream(StreamHandler[Any]):
         )
 
 
-def _out_of_range(entry: SessionPartition, replica: Replica) -> OffsetOutOfRangeError:
-    leader = replica.leader
+def _out_of_range(entry: SessionPartition, replica: Readable) -> OffsetOutOfRangeError | OffsetNotAvailableError:
+    reads = replica.reads
+    if entry.position > reads.log_end and not isinstance(replica, Replica):
+        return OffsetNotAvailableError(
+            f"{entry.partition}: offset {entry.position} has not come to this follower yet, its log ends at "
+            f"{reads.log_end}; retry, or read from the leader"
+        )
     return OffsetOutOfRangeError(
-        f"{entry.partition}: offset {entry.position} is not within the log, which has {leader.log_start} up to "
-        f"{leader.log_end}"
+        f"{entry.partition}: offset {entry.position} is not within the log, which has {reads.log_start} up to "
+        f"{reads.log_end}"
     )
