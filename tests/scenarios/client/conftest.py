@@ -60,6 +60,8 @@ class FakeCluster:
         self.on_offsets: Callable[[Any], object] = lambda request: None
         self.answers_held = False
         self.metadata_held = False
+        self.watchable = False  # it tells of changes as they happen
+        self.watches = 0
         self.creations_held = False  # a topic that is asked for is made, and the answer waits
         self.creations_asked = 0
         self.on_create: Callable[[Any], object] = lambda context: None  # made already; may abort the call
@@ -189,6 +191,11 @@ class _Metadata(metadata_pb2_grpc.MetadataServicer):
             cluster.metadata_asked.append(request)
             while cluster.metadata_held and context.is_active():
                 cluster.changed.wait(0.05)
+            return self._answer(request)
+
+    def _answer(self, request: Any) -> Any:
+        cluster = self.cluster
+        with cluster.changed:
             answer = metadata_pb2.MetadataResponse(cluster_id="fake", controller_id=0, metadata_offset=1)
             for broker, port in enumerate(cluster.ports):
                 answer.brokers.add(broker_id=broker, host="127.0.0.1", port=port)
@@ -205,6 +212,22 @@ class _Metadata(metadata_pb2_grpc.MetadataServicer):
                     leader = cluster.leaders[name, number]
                     item.partitions.add(partition=number, leader_id=leader, leader_epoch=cluster.epochs[name, number])
         return answer
+
+    def WatchMetadata(self, request: Any, context: Any) -> Iterator[Any]:
+        cluster = self.cluster
+        if not cluster.watchable:
+            context.abort(grpc.StatusCode.UNIMPLEMENTED, "no watches here")
+        with cluster.changed:
+            cluster.watches += 1
+        told = None
+        while context.is_active():
+            with cluster.changed:
+                answer = self._answer(request)
+                if answer == told:
+                    cluster.changed.wait(0.05)
+                    continue
+            told = answer
+            yield answer
 
 
 class _Produce(produce_pb2_grpc.ProduceServicer):

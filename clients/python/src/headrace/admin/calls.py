@@ -35,7 +35,7 @@ class AdminCalls:
     """Keeps the largest metadata offset that an answer named, so that reads see this client's own writes."""
 
     def __init__(self, config: dict[str, Any]) -> None:
-        self.engine = Engine(config)
+        self.engine = Engine(config, watches=False)
         self.engine.create_topics = False  # who asks about a topic, or deletes its records, does not mean to make it
         self.written_offset = 0
         self.state = "open"

@@ -28,6 +28,7 @@ from headrace_core.errors import (
 from headrace_core.types import TopicPartition
 from headrace_protos.v1 import fetch_pb2
 
+from ..engine.connections import connected
 from .inbox import Slice
 from .tracked import SessionOwner, Tracked
 
@@ -129,6 +130,7 @@ class FetchLink:
         reader.add_done_callback(lambda _: self._event.set())
         watchdog = asyncio.create_task(self._watch(stream))
         try:
+            await connected(stream, reader)
             while not reader.done():
                 self._event.clear()
                 if self._may_ask():

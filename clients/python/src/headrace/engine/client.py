@@ -38,8 +38,10 @@ class NoSuchTopicError(FinalError):
 class Engine:
     """Connections and metadata of one client. Everything but ``__init__`` runs on the I/O thread."""
 
-    def __init__(self, config: dict[str, Any]) -> None:
+    def __init__(self, config: dict[str, Any], *, watches: bool = True) -> None:
+        """``watches``: hear of new leaders as they are elected (not worth a stream for a few calls)."""
         self.config = config
+        self.watches = watches
         self.io: IoThread = io_thread()
         self.connections = Connections()
         self.backoff = Backoff(config)
@@ -47,17 +49,20 @@ class Engine:
         self.api_timeout_s: float = config["default.api.timeout.ms"] / 1000
         self.create_topics: bool = config["allow.auto.create.topics"]
         self.metadata = MetadataCache(config, self.connections)
-        self._keeper: asyncio.Task[None] | None = None
+        self._keepers: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
         """Begin background work; later calls do nothing."""
-        if self._keeper is None:
-            self._keeper = self.io.spawn(self.metadata.keep_fresh(), "headrace-metadata")
+        if not self._keepers:
+            self._keepers.append(self.io.spawn(self.metadata.keep_fresh(), "headrace-metadata"))
+            if self.watches:
+                self._keepers.append(self.io.spawn(self.metadata.watch(), "headrace-metadata-watch"))
 
     async def close(self) -> None:
-        keeper, self._keeper = self._keeper, None
-        if keeper is not None:
+        keepers, self._keepers = self._keepers, []
+        for keeper in keepers:
             keeper.cancel()
+        await asyncio.gather(*keepers, return_exceptions=True)
         await self.connections.close()
 
     def deadline(self, timeout_s: float | None = None) -> float:

@@ -1,8 +1,9 @@
 """What the client knows of the cluster: brokers, and the topics it uses, with their leaders.
 
-A snapshot is immutable; the cache replaces it. It is read again when it is older than ``metadata.max.age.ms``, when an
-answer showed it to be wrong, and when a topic is used for the first time (that topic alone, KIP-526). One request at a
-time: callers that come while it is under way share its answer.
+A snapshot is immutable; the cache replaces it. A broker tells of changes as they happen (``watch.py``); besides it is
+read again when it is older than ``metadata.max.age.ms``, when an answer showed it to be wrong, and when a topic is used
+for the first time (that topic alone, KIP-526). One request at a time: callers that come while it is under way share its
+answer.
 """
 
 from __future__ import annotations
@@ -29,11 +30,15 @@ from headrace_protos.v1 import metadata_pb2
 
 from ..models import BrokerInfo
 from .connections import Connections, call, why_unreachable
+from .watch import MetadataWatch
 
 logger = logging.getLogger("headrace")
 
 #: How long a topic may stay unknown before we believe it: a new topic needs a moment to reach every node.
 UNKNOWN_TOPIC_GRACE_S = 2.0
+
+#: How long one node is waited for at first, when it need not do anything for its answer; doubled each round.
+QUICK_S = 2.0
 
 
 class Backoff:
@@ -99,6 +104,9 @@ class MetadataCache:
         self._stale = asyncio.Event()
         self._version = 0
         self._tracked: set[str] = set()
+        self._watch = MetadataWatch(
+            connections, lambda: self._tracked, self._broker_addresses, self._absorb, self._backoff.delay_s
+        )
 
     async def topic(self, name: str, *, create: bool, deadline: float) -> TopicInfo:
         """The topic, read from the cluster when not known yet; ``deadline`` is of time.monotonic().
@@ -108,7 +116,7 @@ class MetadataCache:
         """
         found = self.snapshot.topics.get(name)
         if found is not None:
-            self._tracked.add(name)
+            self._track(name)
             return found
         check_topic_name(name)
         begun, attempt = time.monotonic(), 0
@@ -118,7 +126,7 @@ class MetadataCache:
                 errors = await self.refresh([name], create=create, unless_known=True, deadline=deadline)
                 found = self.snapshot.topics.get(name)
                 if found is not None:
-                    self._tracked.add(name)
+                    self._track(name)
                     return found
                 error = errors.get(name) or UnknownTopicOrPartitionError(f"topic {name!r} does not exist")
             except BootstrapError:
@@ -140,6 +148,11 @@ class MetadataCache:
                 raise RequestTimedOutError(f"topic {name!r}: no metadata in time; the last failure: {error.message}")
             attempt += 1
             await asyncio.sleep(pause)
+
+    def _track(self, name: str) -> None:
+        if name not in self._tracked:
+            self._tracked.add(name)
+            self._watch.changed.set()
 
     async def refresh(
         self,
@@ -188,11 +201,14 @@ class MetadataCache:
         """
         give_up = min(deadline, time.monotonic() + self._config["bootstrap.timeout.ms"] / 1000)
         attempt = 0
+        is_quick = not (request.allow_auto_topic_creation or request.min_metadata_offset)
         while True:
             failures: dict[str, HeadraceError] = {}
             for address in self.addresses():
                 left = deadline - time.monotonic()
                 per_try = min(self._request_timeout_s, max(left, 0.05))
+                if is_quick:  # a node that stands still must not keep us from those that know the new leader
+                    per_try = min(per_try, QUICK_S * 2**attempt)
                 if not self.snapshot.brokers:
                     per_try = min(per_try, max(give_up - time.monotonic(), 0.5))
                 try:
@@ -209,9 +225,12 @@ class MetadataCache:
 
     def addresses(self) -> list[str]:
         """Where to ask, best first."""
+        return list(dict.fromkeys([*self._broker_addresses(), *self._bootstrap]))
+
+    def _broker_addresses(self) -> list[str]:
         known = [broker.address for broker in self.snapshot.brokers.values()]
         random.shuffle(known)
-        return list(dict.fromkeys([*known, *self._bootstrap]))
+        return known
 
     async def _bootstrap_error(self, failures: dict[str, HeadraceError], deadline: float) -> BootstrapError:
         patience_s = min(max(deadline - time.monotonic(), 0.2), 2.0)
@@ -285,6 +304,10 @@ class MetadataCache:
         )
         for listener in list(self.listeners):
             listener(self.snapshot)
+
+    async def watch(self) -> None:
+        """Background task: hear of changes as they happen."""
+        await self._watch.run()
 
     async def keep_fresh(self) -> None:
         """Background task: by age, and on error, at most once per backoff."""

@@ -25,6 +25,9 @@ logger = logging.getLogger("headrace")
 #: How long a batch that is not full waits for the answer before it (linger.ms=0 on a busy link): Kafka 4's linger.
 GATHER_S = 0.005
 
+#: How long a broker that has lost a partition may take to refuse what is on its way to it.
+MOVED_S = 1.0
+
 #: How long closing waits for the broker to read what was sent with acks=0.
 DRAIN_S = 2.0
 
@@ -63,6 +66,8 @@ class LinkOwner(Protocol):
     async def compressed(self, batch: Any) -> None: ...
 
     def may_go(self, queue: Any, batch: Any, now: float) -> bool: ...
+
+    def leader_of(self, queue: Any) -> int: ...
 
     def succeed(self, batch: Any, base_offset: int, log_append_time_ms: int) -> None: ...
 
@@ -145,6 +150,25 @@ class BrokerLink:
         if oldest is not None and now - oldest.sent_at > self.sender.request_timeout_s and self._stream is not None:
             self.last_error = RequestTimedOutError(f"{self.address}: no answer for {self.sender.request_timeout_s:g} s")
             self._stream.cancel()
+
+    def moved(self, now: float) -> None:
+        """Give up waiting for what concerns partitions that another broker has led for a while: this one would have
+        refused it by now, were it alive. With numbers it is safe to try there; whatever is answered here is too late.
+        """
+        for request in self.in_flight.values():
+            for index, batch in enumerate(request.batches if request.was_sent else ()):
+                if batch is None or batch.queue.sender.sequences is None:
+                    continue
+                queue, notes = batch.queue, batch.queue.sender
+                if self.sender.leader_of(queue) in (self.broker_id, -1):
+                    notes.moved_at = float("inf")
+                elif notes.moved_at > now:
+                    notes.moved_at = now
+                elif now - notes.moved_at > MOVED_S:
+                    request.batches[index] = None
+                    lost = NetworkError(f"broker {self.broker_id} at {self.address} leads no more and says nothing")
+                    self.sender.settle(batch, lost, unknown=True)
+                    self.sender.release(queue)
 
     async def _run(self) -> None:
         failures = 0
@@ -347,6 +371,8 @@ class BrokerLink:
         sender = self.sender
         sender.metrics["request-latency"].record((time.monotonic() - request.sent_at) * 1000)
         for batch, result in zip(request.batches, response.results, strict=True):
+            if batch is None:  # it went to another leader meanwhile
+                continue
             if not result.error.code:
                 self.last_error = None
                 sender.succeed(batch, result.base_offset, result.log_append_time_ms)
@@ -377,7 +403,7 @@ class BrokerLink:
         if not requests:
             self.sender.engine.metadata.invalidate()
         for request in requests.values():
-            for batch in request.batches:
+            for batch in filter(None, request.batches):
                 retriable = error if error.retriable else NetworkError(error.message)
                 self.sender.settle(batch, retriable, unknown=request.was_sent)
                 self.sender.release(batch.queue)

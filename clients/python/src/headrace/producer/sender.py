@@ -76,11 +76,12 @@ _STALE_METADATA = frozenset(
 class QueueNotes:
     """What the sender remembers of one partition queue. ``sequences``: None without idempotence."""
 
-    __slots__ = ("failed", "in_flight", "last_error", "leader_epoch", "link", "retry_at", "sequences")
+    __slots__ = ("failed", "in_flight", "last_error", "leader_epoch", "link", "moved_at", "retry_at", "sequences")
 
     def __init__(self, sequences: PartitionSequences[Any] | None) -> None:
         self.sequences = sequences
         self.leader_epoch = -1
+        self.moved_at = float("inf")  # since when another than ``link``'s broker leads, while batches are in flight
         self.link: BrokerLink | None = None  # where its batches go, or went last
         self.in_flight = 0
         self.failed: list[Any] = []  # to be tried again once nothing is in flight
@@ -160,7 +161,7 @@ class Sender:
         if notes.in_flight and notes.link is not link:  # order: the old leader must have answered first
             self._orphans[queue] = None
             return None
-        notes.link = link
+        notes.link, notes.moved_at = link, float("inf")
         epoch = info.partitions[queue.partition].leader_epoch if info else -1
         if epoch > notes.leader_epoch:  # news: what failed before need not wait
             notes.leader_epoch, notes.retry_at = epoch, 0.0
@@ -186,7 +187,8 @@ class Sender:
                 self._orphans[queue] = None
         self.adopt_orphans()
 
-    def _leader_of(self, queue: Any) -> int:
+    def leader_of(self, queue: Any) -> int:
+        """As far as we know; -1: nobody."""
         info = self.engine.metadata.snapshot.topics.get(queue.topic.name)
         return info.partitions[queue.partition].leader if info and queue.partition < len(info.partitions) else -1
 
@@ -333,7 +335,7 @@ class Sender:
     def _unknown(self, batch: Any, error: HeadraceError) -> UnknownOutcomeError:
         queue = batch.queue
         why = f"the last failure: {error.code}: {_reason(queue, error)}"
-        if self._leader_of(queue) < 0:
+        if self.leader_of(queue) < 0:
             why = f"{self._leaderless(queue)}; {why}"
         return UnknownOutcomeError(
             f"{queue.topic.name}-{queue.partition}: {batch.count} records were sent but not acknowledged within "
@@ -364,13 +366,14 @@ class Sender:
                     )
             for link in self.links.values():
                 link.check_request_timeout(now)
+                link.moved(now)
                 link.nudge()  # a batch that was given up may have held others back
 
     def _why(self, queue: Any) -> str:
         if queue.topic.name not in self.engine.metadata.snapshot.topics:
             return f"topic {queue.topic.name!r} does not exist any more"
         notes = queue.sender
-        if self._leader_of(queue) < 0:
+        if self.leader_of(queue) < 0:
             return self._leaderless(queue)
         if queue in self._nameless and self.identity is not None and self.identity.last_error is not None:
             return f"the producer got no producer id: {self.identity.last_error.message}"

@@ -1,0 +1,90 @@
+"""The metadata watch: one stream on which a broker tells of each change of the topics that a client uses.
+
+So a new leader is known at once, and whoever has lost the old one need not ask again and again. What it brings goes
+into the cache; that goes on asking by itself by age, and on errors, for a watch that stands still says nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import grpc.aio
+
+import headrace_core.rpc as rpc
+from headrace_core.errors import HeadraceError, NetworkError, UnsupportedVersionError
+from headrace_protos.v1 import metadata_pb2
+
+from .connections import Connections
+
+logger = logging.getLogger("headrace")
+
+
+class MetadataWatch:
+    """Lives on the I/O thread. ``wanted()``: the topics; ``addresses()``: whom to ask, shuffled; ``heard(answer,
+    names)`` takes what is told; ``pause_s(attempt)`` is the pause after a failure."""
+
+    def __init__(
+        self,
+        connections: Connections,
+        wanted: Callable[[], set[str]],
+        addresses: Callable[[], list[str]],
+        heard: Callable[[Any, list[str]], object],
+        pause_s: Callable[[int], float],
+    ) -> None:
+        self.changed = asyncio.Event()  # other topics are wanted
+        self._connections = connections
+        self._wanted = wanted
+        self._addresses = addresses
+        self._heard = heard
+        self._pause_s = pause_s
+        self._answers = 0
+
+    async def run(self) -> None:
+        """Until it is cancelled, or no node knows of watches."""
+        failures, strangers = 0, set[str]()
+        while True:
+            self.changed.clear()
+            names = sorted(self._wanted())
+            if not names:
+                await self.changed.wait()
+                continue
+            candidates = [address for address in self._addresses() if address not in strangers]
+            if not candidates:
+                return
+            address = candidates[0]
+            answers = self._answers
+            try:
+                await self._watch(address, names)
+            except UnsupportedVersionError:
+                strangers.add(address)
+            except HeadraceError as error:
+                failures = 0 if self._answers > answers + 1 else failures + 1
+                logger.debug("the metadata watch at %s ended: %s", address, error)
+                await asyncio.sleep(self._pause_s(failures))
+
+    async def _watch(self, address: str, names: list[str]) -> None:
+        """One stream, until it breaks (HeadraceError), or other topics are wanted."""
+        stream = self._connections.metadata(address).WatchMetadata(metadata_pb2.MetadataRequest(topics=names))
+        reader = asyncio.create_task(self._read(stream, address, names))
+        change = asyncio.create_task(self.changed.wait())
+        try:
+            await asyncio.wait({reader, change}, return_when=asyncio.FIRST_COMPLETED)
+            if reader.done():
+                await reader
+        finally:
+            stream.cancel()
+            change.cancel()
+            reader.cancel()
+            await asyncio.gather(reader, change, return_exceptions=True)
+
+    async def _read(self, stream: Any, address: str, names: list[str]) -> None:
+        try:
+            while (answer := await stream.read()) is not grpc.aio.EOF:
+                self._answers += 1
+                self._heard(answer, names)
+            raise NetworkError(f"{address}: the broker ended the metadata watch")
+        except grpc.aio.AioRpcError as failure:
+            raise rpc.error_from_rpc(failure, address) from None
