@@ -65,6 +65,7 @@ def test_only_topic_keys_are_per_topic_and_clients_keys_stay() -> None:
 def _read_by_code() -> str:
     """All code but the declarations: what honours a key has to name it."""
     declarations = {"log_config.py", "broker_defaults.py", "keys.py", "upkeep_keys.py", "pasted_keys.py"}
+    declarations |= {"replication_keys.py"}
     declarations |= {"refused_keys.py", "group_keys.py"}
     texts = []
     for folder in ("core/src", "services", "clients/python/src", "pipelines/src"):
@@ -188,6 +189,9 @@ def test_kafkas_own_file_is_taken_and_what_does_nothing_is_told(tmp_path: Path) 
         "delete.topic.enable",
         "log.cleaner.threads",
         "message.max.bytes",
+        "min.insync.replicas",
+        "replica.lag.time.max.ms",
+        "unclean.leader.election.enable",
     }
     assert all(len(note) > 20 for note in config.notes())
 

@@ -38,7 +38,6 @@ def _check_throttled(replicas: list[str]) -> str | None:
 
 
 _REPLICA = re.compile(r"[0-9]{1,10}:[0-9]{1,10}")
-_REPLICATION = f"{_NOT_YET}: replication is not built"
 _NO_TIERS = "tiered storage is not built"
 
 TOPIC = ConfigDef(
@@ -183,7 +182,6 @@ TOPIC = ConfigDef(
             1,
             "How many replicas must be in sync for a write with acks=all.",
             low=1,
-            note=_REPLICATION,
         ),
         _key("preallocate", Kind.BOOLEAN, False, "Reserve a segment's whole space on disk when it is created."),
         _key(
@@ -227,7 +225,6 @@ TOPIC = ConfigDef(
             Kind.BOOLEAN,
             False,
             "May a replica that is not in sync become leader, losing records, when no other is left?",
-            note=_REPLICATION,
             source="KIP-106",
         ),
         _key(
@@ -236,7 +233,7 @@ TOPIC = ConfigDef(
             [],
             "Replicas whose catching up is throttled on the follower's side: partition:broker,..., or *.",
             check=_check_throttled,
-            note=_REPLICATION,
+            note="has no effect: catching up is throttled where it is sent (leader.replication.throttled.replicas)",
             source="KIP-73",
         ),
         _key(
@@ -245,7 +242,6 @@ TOPIC = ConfigDef(
             [],
             "Replicas whose catching up is throttled on the leader's side: partition:broker,..., or *.",
             check=_check_throttled,
-            note=_REPLICATION,
             source="KIP-73",
         ),
         _key(

@@ -23,6 +23,7 @@ from ..log.broker_defaults import COARSE_DEFAULT_KEYS, TOPIC_DEFAULT_KEYS, serve
 from ..log.config import TOPIC
 from . import group_keys, pasted_keys, quorum_keys
 from .refused_keys import REFUSED
+from .replication_keys import REPLICATION
 from .upkeep_keys import UPKEEP
 
 ROLES = ("controller", "broker", "coordinator")
@@ -289,7 +290,7 @@ SERVER_GROUPS: dict[str, tuple[ConfigKey, ...]] = {
     "Upkeep of the logs": UPKEEP,
     "Defaults of topics": (*_TOPIC_DEFAULTS, *_COARSE),
     "Network and threads": pasted_keys.NETWORK,
-    "Replication": pasted_keys.REPLICATION,
+    "Replication": (*REPLICATION, *pasted_keys.REPLICATION),
     "The controllers": (*quorum_keys.QUORUM, *pasted_keys.QUORUM),
     "Log files": pasted_keys.LOGS,
     "Offsets": group_keys.OFFSETS,

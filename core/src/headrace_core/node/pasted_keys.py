@@ -16,7 +16,10 @@ _LISTENERS = "nodes call each other, and the controllers, at the listener called
 _ONE_LOOP = "has no effect: a broker is one event loop, with a thread for each log directory; run more brokers instead"
 _SOCKETS = "has no effect: gRPC and the operating system size the buffers of connections"
 _CONNECTIONS = "has no effect yet: connections are not counted; a stream is held back by the bytes it has under way"
-_REPLICATION = "has no effect yet: replication is not built"
+_REPLICATION = (
+    "has no effect: a leader pushes what it has at once, on one stream to each follower, and on a second one to those "
+    "that are far behind"
+)
 _CHECKPOINTS = (
     "has no effect: recovery points, high watermarks and log starts are written every 5 s, and at a clean stop"
 )
@@ -180,15 +183,6 @@ REPLICATION = (
     accepted("replica.socket.timeout.ms", 30_000, "When a silent leader counts as gone.", _REPLICATION, low=1),
     accepted("replica.socket.receive.buffer.bytes", 65_536, "SO_RCVBUF of a follower.", _REPLICATION),
     accepted(
-        "replica.lag.time.max.ms",
-        30_000,
-        "A follower that has not caught up for so long leaves the ISR.",
-        _REPLICATION,
-        kind=Kind.LONG,
-        low=1,
-        source="KIP-16",
-    ),
-    accepted(
         "eligible.leader.replicas.enable",
         False,
         "Elect from the eligible leader replicas when the ISR is empty.",
@@ -196,24 +190,14 @@ REPLICATION = (
         source="KIP-966",
     ),
     accepted(
-        "replica.selector.class",
-        None,
-        "The Java class that lets consumers read from a follower nearby.",
-        "consumers read from the leader; reading from followers comes with replication",
-        source="KIP-392",
-    ),
-    *(
-        accepted(
-            f"{side}.replication.throttled.rate",
-            LONG_MAX,
-            f"Bytes per second of throttled replicas' catching up, on the {side}'s side.",
-            _REPLICATION,
-            kind=Kind.LONG,
-            low=0,
-            scope=Scope.CLUSTER_WIDE,
-            source="KIP-73",
-        )
-        for side in ("leader", "follower")
+        "follower.replication.throttled.rate",
+        LONG_MAX,
+        "Bytes per second of throttled replicas' catching up, on the follower's side.",
+        "has no effect: catching up is throttled where it is sent from (leader.replication.throttled.rate)",
+        kind=Kind.LONG,
+        low=0,
+        scope=Scope.CLUSTER_WIDE,
+        source="KIP-73",
     ),
     *(
         accepted(f"{kind}.window.{what}", default, doc, _QUOTAS, low=1)

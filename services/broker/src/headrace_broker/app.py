@@ -30,6 +30,7 @@ from headrace_core.node.config import NodeConfig
 from headrace_core.node.ids import random_id
 from headrace_core.node.listeners import CLIENT, INTERNAL, ListenerAddress, advertised
 from headrace_core.node.meta_properties import MetaProperties
+from headrace_core.node.replication_keys import RACK_AWARE_SELECTORS
 from headrace_core.node.state_file import RuntimeState, remove_state, write_state
 from headrace_core.rpc.broker_session import BrokerRegistration, BrokerSession
 from headrace_core.rpc.controllers import Controllers
@@ -70,7 +71,6 @@ from .handlers.replication import ReplicationService
 from .metadata_state import MetadataState
 from .partition import PartitionLeader
 from .producer_ids import ProducerIds
-from .reading import RACK_AWARE_SELECTORS
 from .replicas import LogSettings, Replicas
 from .replication.follower_streams import FollowerStreams
 from .replication.isr_keeper import IsrKeeper
@@ -260,6 +260,9 @@ class Broker:
 
     async def _bind(self) -> None:
         context, config = self.context, self.config
+        replication = ReplicationService(context)
+        replication.set_throttle(self.settings.current.leader_throttle_bytes_per_second)
+        self.settings.subscribe(lambda _, new: replication.set_throttle(new.leader_throttle_bytes_per_second))
         auto_create = bool(config.values["auto.create.topics.enable"])
         metadata = MetadataService(
             context, self._controller, auto_create=auto_create, topic_defaults=config.topic_defaults()
@@ -281,7 +284,7 @@ class Broker:
             INTERNAL: [  # transaction markers come here
                 (
                     replication_pb2_grpc.add_ReplicationServicer_to_server,
-                    ReplicationService(context),
+                    replication,
                     "headrace.v1.Replication",
                 ),
             ],

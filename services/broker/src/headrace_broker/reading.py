@@ -28,16 +28,6 @@ from .replica import check_not_truncated
 from .replication.follower_replica import FollowerReplica, OnDamage
 from .threads import WorkThreads
 
-#: What ``replica.selector.class`` may name to have consumers read from a replica in their rack: Kafka's class, and
-#: shorter names for it.
-RACK_AWARE_SELECTORS = (
-    "org.apache.kafka.common.replica.RackAwareReplicaSelector",
-    "RackAwareReplicaSelector",
-    "rack-aware",
-)
-#: ... and to have them read from leaders, which is so without it too.
-LEADER_SELECTORS = ("org.apache.kafka.common.replica.LeaderSelector", "LeaderSelector", "leader")
-
 
 class ReadState(Protocol):
     """What is readable: [``log_start``, ``high_watermark``) of a log that ends at ``log_end``. ``PartitionLeader`` is

@@ -43,6 +43,7 @@ _KEYS = {
     "scrub_bytes_per_second": "log.scrub.bytes.per.second",
     "open_files_max": "log.open.files.max",
     "moves_bytes_per_second": "replica.alter.log.dirs.io.max.bytes.per.second",
+    "leader_throttle_bytes_per_second": "leader.replication.throttled.rate",
     "producer_expiration_ms": "producer.id.expiration.ms",
     "producer_check_interval_ms": "producer.id.expiration.check.interval.ms",
 }
@@ -74,6 +75,7 @@ class BrokerSettings:
     scrub_bytes_per_second: int
     open_files_max: int
     moves_bytes_per_second: int
+    leader_throttle_bytes_per_second: int
     producer_expiration_ms: int
     producer_check_interval_ms: int
 
