@@ -26,7 +26,8 @@ def test_a_topics_life(cli: Cli) -> None:
     assert described["config"] == {"retention.ms": "3600000"}
     assert [part["partition"] for part in described["partitions"]] == [0, 1, 2]
     assert set(described["partitions"][0]) == {
-        "partition", "leader", "leader_epoch", "replicas", "isr", "offline_replicas", "elr", "last_known_elr"
+        "partition", "leader", "leader_epoch", "replicas", "isr", "offline_replicas", "elr", "last_known_elr",
+        "under_replicated", "under_min_isr", "unavailable",
     }  # fmt: skip
     assert "retention.ms=3600000" in cli("topics", "describe", "life").text
 

@@ -48,6 +48,11 @@ def test_the_demos_numbers_are_those_of_the_csv(tmp_path: Path) -> None:
         assert summary[f"by_{column}"] == expected
     for key in ("produce_records_per_s", "pipeline_rows_per_s", "seconds"):
         assert summary[key] > 0
+    failover = summary["failover"]
+    assert failover["new_leader"] != failover["old_leader"]
+    assert failover["new_epoch"] > failover["old_epoch"]
+    assert failover["first_write_s"] > 0
+    assert f"KILLING broker {failover['old_leader']} (kill -9)" in done.stdout
     assert cluster_processes(tmp_path) == []
 
 

@@ -16,7 +16,6 @@ from pathlib import Path
 
 import pytest
 
-from headrace.local import directory
 from headrace.local.directory import ClusterDirectory, Topology
 from headrace.local.state import Node
 from headrace_core.errors import (
@@ -44,13 +43,6 @@ def _command(behaviours: dict[str, str]) -> Callable[[Path, Node], list[str]]:
         ]
 
     return command
-
-
-@pytest.fixture(autouse=True)
-def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One of each when a test does not say otherwise: stand-ins are cheap, and their starts are not."""
-    monkeypatch.setattr(directory, "DEFAULT_BROKERS", 1)
-    monkeypatch.setattr(directory, "DEFAULT_CONTROLLERS", 1)
 
 
 @pytest.fixture

@@ -20,6 +20,7 @@ from headrace_core.errors import HeadraceError
 
 from .. import session
 from . import dataset, pipeline, plots, publish
+from .failover import LeaderDeath
 from .show import Show
 
 
@@ -75,12 +76,12 @@ def run(root: Path, *, keep: bool, show: Show) -> dict[str, Any]:
     show.note(f"{len(events):,} events, {len(events) - keyless:,} keyed by tail number, {keyless:,} without one")
     show.step("starting Spark (in this process's JVM, two tasks at a time)")
     with _spark() as spark:
-        show.step("starting a cluster: real processes, one broker and one controller")
-        with LocalCluster(brokers=1, controllers=1, mode="process", data=places.cluster) as cluster:
-            servers = cluster.bootstrap_servers
-            show.note(f"serving on {servers}; one copy of each record, fsynced before it is acknowledged")
-            show.note("replication, and with it surviving the loss of a disk, is not built yet")
-            summary = _work(spark, servers, events, names, places, show)
+        show.step("starting a cluster: real processes, three brokers and three controllers")
+        with LocalCluster(brokers=3, controllers=3, mode="process", data=places.cluster) as cluster:
+            show.note(f"serving on {cluster.bootstrap_servers}")
+            show.note("each record has three copies; two at least are on disk (fsynced) before it is acknowledged")
+            with LeaderDeath(cluster, publish.TOPIC, show) as death:
+                summary = _work(spark, cluster.bootstrap_servers, events, names, places, death, show)
             summary["seconds"] = round(time.perf_counter() - began, 3)
             places.summary.write_text(json.dumps(summary, indent=2) + "\n")
             show.note(f"summary: {places.summary}")
@@ -96,14 +97,25 @@ def _work(
     events: list[dataset.Event],
     names: dict[str, str],
     places: Places,
+    death: LeaderDeath,
     show: Show,
 ) -> dict[str, Any]:
     publish.create_topics(servers)
     show.step(f"publishing to topic {publish.TOPIC}: {publish.PARTITIONS} partitions, acks=all, one outcome per record")
     with show.meter("published", len(events)) as meter:
-        published = publish.publish(servers, events, meter.at)
+        published = publish.publish(servers, events, meter.at, death)
+    election = death.election()
     show.note(
-        f"{published.records:,} acknowledged, {published.failed} failed; {published.records_per_s:,.0f} records/s"
+        f"{publish.TOPIC}-{election.partition}: broker {election.old_leader} led it in epoch {election.old_epoch}; "
+        f"broker {election.new_leader} was elected for epoch {election.new_epoch}"
+    )
+    show.note(
+        f"all {election.partitions} partitions of the dead broker had new leaders {election.elected_s:.2f} s after the "
+        f"kill; the first write to one of them was acknowledged after {election.first_write_s:.2f} s"
+    )
+    show.note(
+        f"{published.records:,} acknowledged, {published.failed} failed; {published.records_per_s:,.0f} records/s, "
+        "the election included"
     )
 
     show.step(
@@ -139,6 +151,10 @@ def _work(
     written = pipeline.publish_result(spark, places.parquet, servers)
     show.note(f"{written:,} records read back, as many as there are rows in Parquet: {answer.groups:,}")
 
+    show.step(f"starting broker {election.old_leader} again, and waiting until it is in sync everywhere")
+    back_s = death.bring_back(publish.TOPIC, publish.RESULT_TOPIC)
+    show.note(f"every partition has {publish.REPLICAS} replicas in sync again, {back_s:.1f} s after its start")
+
     show.step("reading the log back: is every acknowledged record there?")
     lost = publish.count_lost(servers, published.acknowledged)
     late_groups = streamed.late_groups + closing.late_groups
@@ -155,6 +171,7 @@ def _work(
         "produce_records_per_s": round(published.records_per_s, 1),
         "pipeline_rows_per_s": round(rate, 1),
         "seconds": 0.0,
+        "failover": {**election.summary(), "in_sync_again_s": round(back_s, 3)},
         "by_origin": {row.name: row.summary() for row in answer.by_origin},
         "by_carrier": {row.name: row.summary() for row in answer.by_carrier},
     }

@@ -10,9 +10,11 @@ from dataclasses import dataclass
 from headrace import Admin, Consumer, NewTopic, Producer, TopicPartition
 
 from .dataset import Event
+from .failover import LeaderDeath
 
 TOPIC = "departures"
 PARTITIONS = 6
+REPLICAS = 3
 #: The result, for whoever goes on with it: the latest of each hour, airport and carrier is kept.
 RESULT_TOPIC = "departures_by_hour"
 RESULT_PARTITIONS = 2
@@ -44,9 +46,12 @@ class Published:
 def create_topics(bootstrap_servers: str) -> None:
     """Both topics, new and empty. The events are of 2013: without ``retention.ms=-1`` they would be deleted as old."""
     new = [
-        NewTopic(TOPIC, partitions=PARTITIONS, replication_factor=1, config={"retention.ms": "-1"}),
+        NewTopic(TOPIC, partitions=PARTITIONS, replication_factor=REPLICAS, config={"retention.ms": "-1"}),
         NewTopic(
-            RESULT_TOPIC, partitions=RESULT_PARTITIONS, replication_factor=1, config={"cleanup.policy": "compact"}
+            RESULT_TOPIC,
+            partitions=RESULT_PARTITIONS,
+            replication_factor=REPLICAS,
+            config={"cleanup.policy": "compact"},
         ),
     ]
     with Admin({"bootstrap.servers": bootstrap_servers}) as admin:
@@ -56,14 +61,25 @@ def create_topics(bootstrap_servers: str) -> None:
         admin.create_topics(new)
 
 
-def publish(bootstrap_servers: str, events: Sequence[Event], told: Callable[[int], None]) -> Published:
-    """Send every event with an outcome of its own; ``told(n)`` hears how many have been sent."""
+#: Every so many records sent after the leader's death, one is watched until it is acknowledged.
+_WATCHED_EVERY = 20
+
+
+def publish(
+    bootstrap_servers: str, events: Sequence[Event], told: Callable[[int], None], death: LeaderDeath
+) -> Published:
+    """Send every event with an outcome of its own; ``told(n)`` hears how many have been sent. ``death`` strikes when
+    half of them are."""
     settings = {"bootstrap.servers": bootstrap_servers, "acks": "all", "linger.ms": 20, "batch.size": 262_144}
     with Producer(settings) as producer:
         started = time.perf_counter()
         futures = []
         for index, event in enumerate(events):
+            if index == len(events) // 2:
+                death.strike()
             futures.append(producer.send(TOPIC, value=event.value, key=event.key, timestamp_ms=event.timestamp_ms))
+            if death.has_struck and index % _WATCHED_EVERY == 0:
+                futures[-1].add_done_callback(death.acknowledged)
             if index % 20_000 == 0:
                 told(index)
         producer.flush(timeout=60)

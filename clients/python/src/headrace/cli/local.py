@@ -33,9 +33,9 @@ def register(app: typer.Typer) -> None:
 def up(
     data: _Data = _DEFAULT_DATA,
     controllers: Annotated[
-        int | None, typer.Option(help="How many controllers (default 1); of a cluster that is there: more than it has.")
+        int | None, typer.Option(help="How many controllers (default 3); of a cluster that is there: more than it has.")
     ] = None,
-    brokers: Annotated[int | None, typer.Option(help="How many brokers (default 1).")] = None,
+    brokers: Annotated[int | None, typer.Option(help="How many brokers (default 3).")] = None,
     coordinators: Annotated[int | None, typer.Option(help="Accepted; none is built yet.")] = None,
     port: Annotated[
         int | None, typer.Option(help=f"The first broker's port (default {_DEFAULT_PORT}; 0: any free one).")
@@ -56,10 +56,10 @@ def up(
 
     \b
     Examples:
-      headrace up --data ./cluster                 one controller, one broker on 127.0.0.1:9095
+      headrace up --data ./cluster                 three controllers, three brokers from 127.0.0.1:9095 on
       headrace up --data ./cluster -d              in the background; `headrace down` stops it
-      headrace up --data ./cluster --brokers 3 --port 0 -c log.flush=os
-      headrace up --data ./cluster --controllers 3 -d      a quorum; a cluster that is there grows
+      headrace up --data ./small --brokers 1 --controllers 1 --port 0 -c log.flush=os
+      headrace up --data ./small --controllers 3 -d        a cluster that is there gets more controllers
     """
     if coordinators:
         note(f"headrace: --coordinators {coordinators}: the coordinator is not built yet; none is started")

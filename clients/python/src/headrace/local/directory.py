@@ -30,8 +30,8 @@ from .state import ROLES, ClusterState, Life, Node, StateFile
 
 HOST = "127.0.0.1"
 #: What a new cluster has when nobody says how much.
-DEFAULT_BROKERS = 1
-DEFAULT_CONTROLLERS = 1
+DEFAULT_BROKERS = 3
+DEFAULT_CONTROLLERS = 3
 _PORT_TRIES = 6
 _LOG_LINES_QUOTED = 25
 

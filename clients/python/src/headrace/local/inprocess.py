@@ -89,7 +89,8 @@ class Runner:
         return asyncio.run_coroutine_threadsafe(begin(), self._loop).result()
 
     def close(self) -> None:
-        """After the nodes have ended."""
+        """After the nodes have ended; waits for the threads that they handed work to."""
+        asyncio.run_coroutine_threadsafe(self._loop.shutdown_default_executor(), self._loop).result()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(5.0)
 

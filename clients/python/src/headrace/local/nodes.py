@@ -8,7 +8,7 @@ from pathlib import Path
 from .state import ClusterState, Node
 
 #: default.replication.factor where there are enough brokers.
-FACTOR_MAX = 1
+FACTOR_MAX = 3
 
 _MODULES = {"controller": "headrace_controller", "broker": "headrace_broker"}
 

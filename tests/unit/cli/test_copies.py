@@ -1,0 +1,41 @@
+"""How many copies of a record a local cluster keeps."""
+
+from __future__ import annotations
+
+import pytest
+
+from headrace.local import nodes
+from headrace.local.directory import DEFAULT_BROKERS, DEFAULT_CONTROLLERS
+from headrace.local.state import ClusterState, Node
+
+FACTOR, MINIMUM = "default.replication.factor", "min.insync.replicas"
+
+
+def properties(brokers: int, **config: str) -> dict[str, str]:
+    """Those of the controller of a cluster with so many brokers."""
+    made = tuple(
+        Node(role=role, id=number, host="h", port=1, internal_port=2, data_dirs=("/d",))
+        for role, count in (("controller", 1), ("broker", brokers))
+        for number in range(1, count + 1)
+    )
+    keys = {key.replace("_", "."): value for key, value in config.items()}
+    return nodes.properties(ClusterState(cluster_id="c", nodes=made, config=keys), made[0])
+
+
+@pytest.mark.parametrize(
+    ("brokers", "factor", "minimum"), [(1, "1", None), (2, "2", None), (3, "3", "2"), (5, "3", "2")]
+)
+def test_there_are_three_where_there_are_three_brokers_and_two_must_have_a_record(
+    brokers: int, factor: str, minimum: str | None
+) -> None:
+    found = properties(brokers)
+    assert (found[FACTOR], found.get(MINIMUM)) == (factor, minimum)
+
+
+def test_what_the_user_says_comes_last() -> None:
+    found = properties(3, default_replication_factor="1", min_insync_replicas="1")
+    assert (found[FACTOR], found[MINIMUM]) == ("1", "1")
+
+
+def test_a_new_cluster_has_three_of_each() -> None:
+    assert (DEFAULT_BROKERS, DEFAULT_CONTROLLERS) == (3, 3)
