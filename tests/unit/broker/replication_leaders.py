@@ -106,6 +106,8 @@ class LeadingBroker:
         self.pacer = Pacer(UNLIMITED, 0)
         self.throttled = False
         self.wakes = 0
+        #: Topics whose low watermark may have moved.
+        self.moved: list[str] = []
 
     def lead(self, name: str, **settings: object) -> Led:
         led = Led(name, **settings)  # type: ignore[arg-type]
@@ -133,6 +135,9 @@ class LeadingBroker:
             raise UnknownTopicIdError("no such topic")
         led.leader.check_serving()
         return led
+
+    def low_watermark_moved(self, leader: PartitionLeader) -> None:
+        self.moved.append(leader.partition.topic)
 
     def is_throttled(self, leader: PartitionLeader, broker_id: int) -> bool:
         return self.throttled and leader.is_behind(broker_id)

@@ -815,3 +815,23 @@ def test_many_joins_are_answered_in_messages_of_a_bounded_size_and_before_any_pu
         known |= {joined.handle for joined in message.joined}
         assert {push.handle for push in message.pushes} <= known
     assert len(known) == 5_000
+
+
+# -- where followers' logs start ---------------------------------------------------------------------------------------
+
+
+def test_a_follower_that_deleted_too_moves_the_low_watermark_and_so_does_one_that_goes():
+    broker = LeadingBroker()
+    led = broker.lead("orders")
+    lane = broker.lane()
+    lane.join(join(led, 1))
+    for _ in range(4):
+        led.append(10)
+    drain(lane)
+    acked(lane, 1, 4)
+    led.leader.advance_log_start(3)
+    assert (broker.moved, led.leader.low_watermark) == ([], 0)
+    lane.ack(Ack(1, 4, 4, 2))
+    assert (broker.moved, led.leader.low_watermark) == (["orders"], 2)
+    lane.close()
+    assert (broker.moved, led.leader.low_watermark) == (["orders", "orders"], 3)

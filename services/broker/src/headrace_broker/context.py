@@ -11,6 +11,7 @@ from headrace_core.telemetry import Counter, Emitter, Metrics
 
 from .budget import ByteBudget
 from .deadlines import Deadlines
+from .low_watermarks import LowWatermarks
 from .metadata_state import MetadataState
 
 if TYPE_CHECKING:
@@ -84,6 +85,7 @@ class BrokerContext:
     producer_ids: ProducerIds | None = None
     #: May consumers be sent to followers in their rack (replica.selector.class, KIP-392)?
     reads_by_rack: bool = False
+    low_watermarks: LowWatermarks = field(default_factory=LowWatermarks)
     #: Every open stream of the client listener.
     streams: set[EndableStream] = field(default_factory=set)
 

@@ -71,6 +71,7 @@ class OffsetsService(offsets_pb2_grpc.OffsetsServicer):
         if request.timeout_ms < 0:
             raise InvalidRequestError(f"timeout_ms={request.timeout_ms}: must not be negative")
         timeout_ms = request.timeout_ms or self._broker.limits.request_timeout_ms
+        deadline_ms = self._broker.clock.monotonic_ms() + timeout_ms
 
         async def one(item: Any) -> Any:
             replica = self._leader(item, NO_EPOCH)
@@ -84,8 +85,10 @@ class OffsetsService(offsets_pb2_grpc.OffsetsServicer):
             self._broker.events.emit(
                 RecordsDeleted(partition=replica.partition, log_start_offset=replica.leader.log_start)
             )
+            left_ms = max(deadline_ms - self._broker.clock.monotonic_ms(), 0)
+            await self._broker.low_watermarks.wait(replica.leader, before, left_ms / 1000)
             return offsets_pb2.DeleteRecordsResult(
-                topic=item.topic, partition=item.partition, low_watermark=replica.leader.log_start
+                topic=item.topic, partition=item.partition, low_watermark=replica.leader.low_watermark
             )
 
         def refused(item: Any, error: HeadraceError) -> Any:
@@ -93,7 +96,9 @@ class OffsetsService(offsets_pb2_grpc.OffsetsServicer):
                 topic=item.topic, partition=item.partition, error=error_to_proto(error), low_watermark=-1
             )
 
-        return offsets_pb2.DeleteRecordsResponse(results=await _each(request.partitions, one, refused))
+        # All at once: each waits for the other replicas, and they delete together.
+        results = await asyncio.gather(*(_each([item], one, refused) for item in request.partitions))
+        return offsets_pb2.DeleteRecordsResponse(results=[result for (result,) in results])
 
     def _leader(self, item: Any, current_leader_epoch: int) -> Replica:
         replica = self._broker.replicas.leader(TopicPartition(item.topic, item.partition))
@@ -115,9 +120,11 @@ async def _each(
 
 
 async def _find(replica: Replica, timestamp_ms: int, read_committed: bool) -> tuple[int, int, int]:
-    """(offset, its timestamp, its leader epoch); offset -1 when there is no such record."""
+    """(offset, its timestamp, its leader epoch); offset -1 when there is no such record. OffsetNotAvailableError after
+    an election, as long as it is not known again how far the log is committed (KIP-207)."""
     leader = replica.leader
     if timestamp_ms == LATEST_TIMESTAMP:
+        leader.check_latest_known()
         end = leader.last_stable_offset if read_committed else leader.high_watermark
         return end, -1, leader.leader_epoch
     if timestamp_ms == EARLIEST_TIMESTAMP:
@@ -132,5 +139,6 @@ async def _find(replica: Replica, timestamp_ms: int, read_committed: bool) -> tu
             f"largest timestamp"
         )
     if found is None:
+        leader.check_latest_known()  # else there may be one above the high watermark that was committed before
         return -1, -1, NO_EPOCH
     return found.offset, found.timestamp_ms, found.leader_epoch

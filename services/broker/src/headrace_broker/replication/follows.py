@@ -107,6 +107,9 @@ class LaneHost(Protocol):
     def find(self, topic_id: bytes, partition: int) -> LedPartition:
         """Raises what ``Replicas.leader`` raises, UnknownTopicIdError, InconsistentTopicIdError."""
 
+    def low_watermark_moved(self, leader: PartitionLeader) -> None:
+        """A follower's log starts elsewhere now, or it is gone."""
+
     def is_throttled(self, leader: PartitionLeader, broker_id: int) -> bool:
         """Does the leader's throttle hold for this replica, which is behind (KIP-73)?"""
 
@@ -122,6 +125,7 @@ class Follow:
         "key",
         "lane",
         "leader",
+        "log_start",
         "position",
         "source",
         "stash",
@@ -137,6 +141,8 @@ class Follow:
         self.key = (join.topic_id, join.partition, lane.broker_id)
         self.source = source
         self.leader = source.leader
+        #: As it acknowledged last.
+        self.log_start = join.log_start
         #: The next offset to push.
         self.position = join.log_end
         #: (end offset, bytes) of what was pushed and not acknowledged.

@@ -237,6 +237,9 @@ class LeaderLane:
             log_start=ack.log_start,
             now_ms=self._now_ms(),
         )
+        if ack.log_start != follow.log_start:
+            follow.log_start = ack.log_start
+            self._host.low_watermark_moved(follow.leader)
         if follow.state is State.FULL:
             if follow.in_flight_bytes < follow.window_bytes:
                 self.make_ready(follow)
@@ -301,6 +304,7 @@ class LeaderLane:
         leader.unwatch_log(follow)
         if self._registry.remove(follow):
             leader.follower_left(self.broker_id, self._now_ms())
+            self._host.low_watermark_moved(leader)
         if self._ready:
             self._wake()  # what was in flight for it is room for the others
         return True
