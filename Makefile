@@ -1,6 +1,7 @@
 # Thin on purpose: what a target does is in tools/, and each line can be run by hand.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test fuzz check proto bench bench-peers bench-partitions bench-metadata bench-quorum sim verify compose-test clean
+.PHONY: help setup demo test fuzz check proto bench bench-peers bench-replicated bench-peers-replicated bench-failover \
+	bench-partitions bench-metadata bench-quorum sim verify compose-test clean
 
 PYTHON := .venv/bin/python
 
@@ -30,6 +31,15 @@ bench: setup ## our benchmarks: codec, produce, consume, latency, connections, g
 
 bench-peers: setup ## the same beside Apache Kafka and its clients, in one run (Java, Maven)
 	@$(PYTHON) bench/peers.py $(BENCH)
+
+bench-replicated: setup ## three replicas: throughput, latencies, the headline of 500,000 records/s (BENCH="--only REGEX --save")
+	@$(PYTHON) bench/replicated.py $(BENCH)
+
+bench-peers-replicated: setup ## the same beside three nodes of Apache Kafka, in one run (Java, Maven)
+	@$(PYTHON) bench/replicated.py --peers $(BENCH)
+
+bench-failover: setup ## leaders killed, frozen, moved under load: how long nobody may write (half an hour)
+	@$(PYTHON) bench/failover.py $(BENCH)
 
 bench-quorum: setup ## three controllers: failovers, hand-overs, metadata writes a second (minutes)
 	@$(PYTHON) bench/quorum.py $(BENCH)
