@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import shutil
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -14,6 +15,7 @@ import grpc
 from broker_world import Node, Stream, batch, fetch_partition, fetch_request, produce_partition, produce_request, until
 from broker_world import values_of as values_in
 
+from headrace_core.node.meta_properties import format_directories
 from headrace_core.rpc.channel import COMMON_OPTIONS
 from headrace_protos.v1 import (
     admin_pb2,
@@ -42,6 +44,7 @@ class Fleet:
         self._count = brokers
         self._keys = keys
         self.brokers: dict[int, Node] = {}
+        self.loads: list[Load] = []
         self._channels: dict[int, grpc.Channel] = {}
 
     def __enter__(self) -> Fleet:
@@ -72,6 +75,8 @@ class Fleet:
         self.close()
 
     def close(self) -> None:
+        for load in self.loads:  # before what they use goes away
+            load.stop()
         for channel in self._channels.values():
             channel.close()
         for node in (*self.brokers.values(), self.controller):
@@ -86,6 +91,12 @@ class Fleet:
     def restart(self, broker_id: int) -> None:
         """Returns when it serves."""
         self.brokers[broker_id].start()
+
+    def replace_disk(self, broker_id: int) -> None:
+        """The broker's only disk is a new one, formatted and empty."""
+        data = self.brokers[broker_id].data
+        shutil.rmtree(data)
+        format_directories([str(data)], cluster_id="tests", node_id=broker_id)
 
     def is_up(self, broker_id: int) -> bool:
         process = self.brokers[broker_id].process
@@ -143,11 +154,21 @@ class ReplicatedTopic:
 
     def state(self, partition: int = 0) -> Any:
         """As a broker that lives has it."""
-        stub = metadata_pb2_grpc.MetadataStub(self.fleet.channel(self.fleet.some_broker()))
-        answer = stub.GetMetadata(metadata_pb2.MetadataRequest(topics=[self.name]), timeout=LONG_S, wait_for_ready=True)
-        (topic,) = answer.topics
-        assert not topic.error.code, topic.error
-        return topic.partitions[partition]
+        return until(lambda: self._told(), f"somebody to tell of {self.name}", LONG_S).partitions[partition]
+
+    def _told(self) -> Any:
+        request = metadata_pb2.MetadataRequest(topics=[self.name])
+        for broker_id in self.fleet.brokers:
+            if not self.fleet.is_up(broker_id):
+                continue
+            try:
+                answer = metadata_pb2_grpc.MetadataStub(self.fleet.channel(broker_id)).GetMetadata(request, timeout=10)
+            except grpc.RpcError:  # it is starting, or stopping
+                continue
+            (topic,) = answer.topics
+            assert not topic.error.code, topic.error
+            return topic
+        return None
 
     def leader(self, partition: int = 0) -> int:
         return int(self.state(partition).leader_id)
@@ -195,6 +216,23 @@ class ReplicatedTopic:
             return result if result is not None and not result.error.code else None
 
         return int(until(appended, f"an append to {self.name}-{partition}", LONG_S).base_offset)
+
+    def try_read(self, offset: int, partition: int = 0) -> bool:
+        """One fetch at whoever leads; False: it answered with an error."""
+        leader = self.wait_leader(lambda _: True, partition)
+        with Stream(fetch_pb2_grpc.FetchStub(self.fleet.channel(leader)).Fetch) as stream:
+            stream.send(fetch_request(1, fetch_partition(self.name, offset, partition), max_wait_ms=0))
+            (result,) = stream.receive().results
+            return not result.error.code
+
+    def delete_records(self, before: int, partition: int = 0) -> int:
+        """The log start afterwards."""
+        item = offsets_pb2.DeleteRecordsPartition(topic=self.name, partition=partition, before_offset=before)
+        stub = offsets_pb2_grpc.OffsetsStub(self.fleet.channel(self.leader(partition)))
+        request = offsets_pb2.DeleteRecordsRequest(partitions=[item], timeout_ms=int(LONG_S * 1000))
+        (result,) = stub.DeleteRecords(request, timeout=LONG_S).results
+        assert not result.error.code, result.error
+        return int(result.low_watermark)
 
     def read(self, partition: int = 0) -> list[bytes | None]:
         """Every value that a consumer finds at the leader now."""
@@ -268,6 +306,7 @@ class Load(threading.Thread):
         self._topic = topic
         self._partition = partition
         self._stopping = threading.Event()
+        topic.fleet.loads.append(self)
         self.start()
 
     def run(self) -> None:

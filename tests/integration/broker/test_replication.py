@@ -119,3 +119,71 @@ def test_a_replica_that_was_damaged_is_healed_by_the_others(fleet: Fleet, broker
     assert topic.append(b"and later") == 11
     topic.wait_same_bytes(1, 2, 3)
     assert "ReplicaBeginsAnew" in fleet.brokers[broker_id].log()
+
+
+def test_damage_that_a_running_leader_finds_costs_it_the_lead_and_is_healed(fleet: Fleet) -> None:
+    topic = fleet.topic(on=[2, 3, 1], min_insync_replicas="2")
+    topic.wait_isr(1, 2, 3)
+    for number in range(10):
+        topic.append(b"%d" % number * 1_000)
+    (segment,) = topic.path(2).glob("*.log")
+    with segment.open("r+b") as file:
+        file.seek(500)
+        byte = file.read(1)[0]
+        file.seek(500)
+        file.write(bytes([byte ^ 0x10]))
+    # Whoever reads meets it. That broker leads no more, another answers, and the log is copied anew.
+    until(lambda: topic.leader() != 2 or not topic.try_read(0), "the damage to be found", LONG_S)
+    topic.wait_leader(lambda leader: leader != 2)
+    topic.wait_isr(1, 2, 3)
+    topic.wait_same_bytes(1, 2, 3)
+    assert len(topic.read()) == 10
+    assert "CorruptionFound" in fleet.brokers[2].log()
+
+
+def test_a_broker_with_an_emptied_disk_has_everything_again(fleet: Fleet) -> None:
+    topic = fleet.topic(on=[3, 1, 2], min_insync_replicas="2")
+    topic.wait_isr(1, 2, 3)
+    for number in range(10):
+        topic.append(b"%d" % number * 1_000)
+    fleet.kill(3)
+    topic.wait_isr(1, 2)
+    fleet.replace_disk(3)
+    fleet.restart(3)
+    topic.wait_isr(1, 2, 3)
+    topic.wait_same_bytes(1, 2, 3)
+    assert topic.append(b"and on it goes") == 10
+    topic.wait_same_bytes(1, 2, 3)
+    assert "ReplicaBeginsAnew" in fleet.brokers[3].log()
+
+
+def test_a_broker_that_stops_in_order_hands_its_partitions_over_and_nobody_notices(fleet: Fleet) -> None:
+    topic = fleet.topic(on=[1, 2, 3], min_insync_replicas="2")
+    topic.wait_isr(1, 2, 3)
+    load = Load(topic)
+    load.wait_for(20)
+    assert fleet.brokers[1].terminate() == 0
+    assert topic.wait_leader(lambda leader: leader != 1) in (2, 3)
+    load.wait_for(20)
+    fleet.restart(1)
+    topic.wait_isr(1, 2, 3)
+    check_nothing_lost(topic, load.stop())
+    topic.wait_same_bytes(1, 2, 3)
+
+
+def test_deleted_records_and_deleted_topics_go_everywhere(fleet: Fleet) -> None:
+    topic = fleet.topic(on=[1, 2, 3], segment_bytes="20000")
+    topic.wait_isr(1, 2, 3)
+    for number in range(40):
+        topic.append(b"%d" % number * 1_000)
+    assert topic.delete_records(25) == 25
+    until(
+        lambda: all(len(list(topic.path(each).glob("*.log"))) < 3 for each in (1, 2, 3)),
+        "the segments below the log start to go on every replica",
+        LONG_S,
+    )
+    assert topic.offset(earliest=True) == 25
+    topic.append(b"and on it goes")
+    fleet.admin.DeleteTopics(admin_pb2.DeleteTopicsRequest(topics=[topic.name]), timeout=LONG_S)
+    for broker_id in (1, 2, 3):
+        wait_gone(topic.path(broker_id))

@@ -387,6 +387,8 @@ class Broker:
         assert self._session is not None
         self.context.metadata.advance(image, delta)
         self._session.applied(image.next_offset)
+        if any(broker.in_controlled_shutdown and not broker.fenced for broker in image.brokers.values()):
+            self._session.hurry()  # it may stop once all have applied that it leads nothing any more
         self._isr_keeper.metadata_changed(self._leaders_of(image, delta))
         self._serve_or_not()
 

@@ -179,7 +179,7 @@ class Roles:
             elif step is Step.TELL:
                 directory = self.storage.directory_of(each.partition)
                 if directory is not None:
-                    self._tell_anew(each, directory, self.failed[each.partition].message)
+                    self._tell_anew(each, directory)
         if not anew:
             return
         await self.storage.delete([each.partition for each in anew])
@@ -405,14 +405,16 @@ class Roles:
         if directory is None or not has_others(each.state, self.broker_id):
             return False
         why = "its log was in a directory that this broker does not have any more"
-        self._tell_anew(each, directory, why)
-        self._failed_or_not(
-            each.partition,
-            ReplicaNotAvailableError(f"{each.partition}: {why}; it begins anew when the controllers know, try again"),
+        self._tell_anew(each, directory)
+        before = self.failed.get(each.partition)
+        if not isinstance(before, ReplicaNotAvailableError):
+            self._events.emit(ReplicaBeginsAnew(partition=each.partition, leader_id=each.state.leader, reason=why))
+        self.failed[each.partition] = ReplicaNotAvailableError(
+            f"{each.partition}: {why}; it begins anew when the controllers know, try again"
         )
         return True
 
-    def _tell_anew(self, each: Assigned, directory: uuid.UUID, why: str) -> None:
+    def _tell_anew(self, each: Assigned, directory: uuid.UUID) -> None:
         self.begin_anew(each.topic.topic_id, each.partition.partition, directory.bytes)
 
     # -- settings ----------------------------------------------------------------------------------------------------
