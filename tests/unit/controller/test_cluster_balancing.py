@@ -279,6 +279,37 @@ def test_what_is_on_its_way_to_a_broker_that_is_drained_turns_round() -> None:
     assert world.state("t")[0] == (1, 2)
 
 
+def test_what_is_on_its_way_to_a_drained_broker_turns_round_before_what_is_on_one_leaves() -> None:
+    """A single broker could take either of the two. A plan for the replica that is there was dropped as it came, because
+    of the one on its way, and made again at once, without end: the metadata log grew for nothing."""
+    world = with_replicas(4, (2, 3))
+    world.move("t", 0, (4, 3))
+    world.pass_time(20_000, but=[4])
+    for number in (2, 3, 4):
+        world.ask(DrainBroker(number, draining=True))
+    world.pass_time(1_000, but=[4])
+    assert world.state("t") == ((1, 3, 4, 2), (1,), (4, 2), (2, 3))
+    world.settle()
+    assert world.state("t")[0] == (1, 3)
+
+
+def test_a_move_to_two_drained_brokers_goes_on_where_only_one_could_be_replaced() -> None:
+    """And the log does not grow meanwhile."""
+    world = with_replicas(5, (1, 2))
+    world.move("t", 0, (3, 4))
+    world.pass_time(20_000, but=[3, 4])
+    for number in (1, 2, 3, 4):
+        world.ask(DrainBroker(number, draining=True))
+    before = len(world.log)
+    world.pass_time(10 * DELAY_MS, but=[3, 4])
+    assert world.state("t")[:2] == ((3, 4, 1, 2), (3, 4))
+    assert len(world.log) == before
+    world.add_broker(6)
+    world.pass_time(10 * DELAY_MS, but=[3, 4])
+    world.settle()
+    assert sorted(world.state("t")[0]) == [5, 6]
+
+
 def test_a_broker_that_has_replicas_or_is_a_target_is_not_unregistered() -> None:
     world = with_replicas(3, (1, 2))
     world.pass_time(20_000, but=[2, 3])

@@ -1,5 +1,6 @@
 """Which replicas should move when brokers join or leave: a plan, pure, whole, and as small as it can be.
 
+    divert    what is on its way to a broker that is being emptied goes elsewhere instead
     drain     each replica of a broker that is being emptied goes to the broker with the fewest replicas that does not
               bring two replicas of the partition into one rack
     fill      a broker that has less than its share (all replicas / all brokers, rounded down) is given replicas of
@@ -50,9 +51,11 @@ def plan(image: MetadataImage, *, fill: bool, moves_max: int) -> list[Move]:
     as many replicas as before, no fewer racks than before where a choice was left.
     """
     planner = _Planner(image, moves_max)
-    for broker in sorted(image.brokers):
-        if image.brokers[broker].draining:
-            planner.drain(broker)
+    draining = [broker for broker in sorted(image.brokers) if image.brokers[broker].draining]
+    for broker in draining:
+        planner.divert(broker)
+    for broker in draining:
+        planner.drain(broker)
     if fill:
         planner.fill()
         planner.lead()
@@ -88,14 +91,41 @@ class _Planner:
 
     # -- drain --------------------------------------------------------------------------------------------------------
 
+    def divert(self, broker_id: int) -> None:
+        """What is on its way there. All that a partition brings to drained brokers, or nothing: what brings one replica
+        to a drained broker is not begun (reassignment.py), so it would be planned again and again."""
+        for topic, number, partition in self._image.partitions_on(broker_id):
+            key = (topic.topic_id, number)
+            if len(self._changed) >= self._moves_max:
+                return
+            if broker_id not in partition.adding or not self._may_leave(key, partition):
+                continue
+            before = after = self._now(key, partition)
+            for gone in self._lost(partition, before):
+                taker = self._best_taker(after, gone, partition.removing)
+                if taker is not None:
+                    after = tuple(taker if replica == gone else replica for replica in after)
+            if not self._lost(partition, after):
+                self._put(key, before, after)
+
+    def _lost(self, partition: PartitionImage, replicas: Sequence[int]) -> list[int]:
+        """Which of them are under way to a drained broker."""
+        brokers = self._image.brokers
+        return [each for each in replicas if each in partition.adding and each in brokers and brokers[each].draining]
+
+    def _may_leave(self, key: Key, partition: PartitionImage) -> bool:
+        """Not what has no leader, for there is nobody to copy it from; nor what waits for its turn already."""
+        return partition.leader != NO_LEADER and key not in self._image.ledger.queued
+
     def drain(self, broker_id: int) -> None:
-        """Also what is on its way there; not what has no leader, for there is nobody to copy it from."""
+        """What is there. Where something is on its way to a drained broker, and nobody else takes it, that comes
+        first."""
         for topic, number, partition in self._image.partitions_on(broker_id):
             if len(self._changed) >= self._moves_max:
                 return
             key = (topic.topic_id, number)
             now = self._now(key, partition)
-            if broker_id not in now or partition.leader == NO_LEADER or key in self._image.ledger.queued:
+            if broker_id not in now or self._lost(partition, now) or not self._may_leave(key, partition):
                 continue
             taker = self._best_taker(now, broker_id, partition.removing)
             if taker is not None:
