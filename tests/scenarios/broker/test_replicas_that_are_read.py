@@ -1,0 +1,337 @@
+"""Which replica a consumer reads from, how far, and what it is told about the end (KIP-392, KIP-207, KIP-107)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from solo_broker import BROKER_ID, SoloBroker, batch, fetch
+
+from headrace_broker.handlers.fetch import NEARER_LOOK_MS
+from headrace_broker.handlers.offsets import OffsetsService
+from headrace_broker.partition.messages import Joined, Push
+from headrace_broker.replication.follower_replica import FollowerReplica
+from headrace_core import errors
+from headrace_core.metadata.records import (
+    BrokerChangeRecord,
+    BrokerEndpoint,
+    PartitionRecord,
+    RegisterBrokerRecord,
+    TopicRecord,
+)
+from headrace_core.records import with_base
+from headrace_core.testing.crashing_fs import CrashingFileSystem
+from headrace_core.types import TopicPartition
+from headrace_protos.v1 import offsets_pb2
+
+OTHER = 2
+ORDERS = TopicPartition("orders", 0)
+TOPIC_ID = b"orders".ljust(16, b".")
+
+
+class Pair:
+    """This broker, and another one of which there is only what it says."""
+
+    def __init__(self, broker: SoloBroker) -> None:
+        self.broker = broker
+
+    async def begin(self, *, leader: int = BROKER_ID, rack: str = "b", leader_epoch: int = 3) -> None:
+        endpoint = BrokerEndpoint("client", "127.0.0.1", 2)
+        await self.broker.change(
+            RegisterBrokerRecord(OTHER, 7, b"j" * 16, (b"e" * 16,), (endpoint,), rack),
+            BrokerChangeRecord(OTHER, 7, fenced=False),
+            TopicRecord("orders", TOPIC_ID),
+            PartitionRecord(TOPIC_ID, 0, (BROKER_ID, OTHER), (BROKER_ID, OTHER), leader, leader_epoch, 0),
+        )
+        self.broker.context.metadata.advance(self.broker.image, None)  # type: ignore[arg-type]
+        self.broker.context.reads_by_rack = True
+
+    @property
+    def leader(self) -> Any:
+        return self.broker.replicas.leader(ORDERS).leader
+
+    def follows(self, end: int, *, log_start: int = 0) -> None:
+        """The other one has all up to ``end``."""
+        said = {"log_end": end, "settled_end": end, "log_start": log_start, "now_ms": 1}
+        if not self.leader.follower_acked(OTHER, 7, **said):
+            self.leader.follower_joined(OTHER, 7, **said)
+
+    @property
+    def followed(self) -> FollowerReplica:
+        (replica,) = self.broker.replicas.followed()
+        return replica
+
+
+def racked(correlation_id: int, *topics: str, rack: str = "b", **keys: Any) -> Any:
+    request = fetch(correlation_id, *topics, **keys)
+    request.rack = rack
+    return request
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(60):
+        while not condition():  # noqa: ASYNC110 - what is waited for tells nobody
+            await asyncio.sleep(0.001)
+
+
+async def append(broker: SoloBroker, *values: bytes) -> None:
+    """With acks=1."""
+    done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    broker.replicas.leader(ORDERS).append(batch(*values), 1, done.set_result, committed=False)
+    assert not isinstance(await done, errors.HeadraceError)
+
+
+def test_a_consumer_is_sent_to_a_replica_in_its_rack():
+    async def scenario() -> None:
+        async with SoloBroker(CrashingFileSystem()) as broker:
+            pair = Pair(broker)
+            await pair.begin()
+            await append(broker, b"a")
+            pair.follows(1)
+            consumer, answers = broker.consumer()
+            consumer.on_request(racked(1, "orders"))
+            (told,) = (await answers.wait_sent(1))[0].results
+            assert told.preferred_read_replica == OTHER
+            assert (told.records, told.next_offset, told.error.code) == (b"", 0, 0)
+            consumer.on_request(racked(2, max_wait_ms=0))  # it has left the session
+            assert not (await answers.wait_sent(2))[1].results
+            consumer.on_closed()
+            assert pair.leader.waiting == (0, 0)
+
+    asyncio.run(scenario())
+
+
+def test_who_says_no_rack_or_another_one_stays_with_the_leader():
+    async def scenario() -> None:
+        async with SoloBroker(CrashingFileSystem()) as broker:
+            pair = Pair(broker)
+            await pair.begin()
+            await append(broker, b"a")
+            pair.follows(1)
+            for number, request in enumerate((fetch(1, "orders"), racked(1, "orders", rack="c"))):
+                consumer, answers = broker.consumer()
+                consumer.on_request(request)
+                (told,) = (await answers.wait_sent(1))[0].results
+                assert not told.HasField("preferred_read_replica"), number
+                assert told.next_offset == 1
+                consumer.on_closed()
+
+    asyncio.run(scenario())
+
+
+def test_a_replica_that_lacks_the_offset_or_is_away_is_nobodys_to_read_from():
+    async def scenario() -> None:
+        async with SoloBroker(CrashingFileSystem()) as broker:
+            pair = Pair(broker)
+            await pair.begin()
+            for value in (b"a", b"b"):
+                await append(broker, value)
+            pair.follows(1)
+            consumer, answers = broker.consumer()
+            consumer.on_request(racked(1, "orders", offset=2, max_wait_ms=0))
+            assert not any(
+                result.HasField("preferred_read_replica") for result in (await answers.wait_sent(1))[0].results
+            )
+            consumer.on_closed()
+            pair.follows(2)
+            pair.leader.follower_left(OTHER, 1)
+            consumer, answers = broker.consumer()
+            consumer.on_request(racked(1, "orders", offset=0, max_wait_ms=0))
+            assert not any(
+                result.HasField("preferred_read_replica") for result in (await answers.wait_sent(1))[0].results
+            )
+            consumer.on_closed()
+
+    asyncio.run(scenario())
+
+
+def test_without_the_selector_nobody_is_sent_anywhere():
+    async def scenario() -> None:
+        async with SoloBroker(CrashingFileSystem()) as broker:
+            pair = Pair(broker)
+            await pair.begin()
+            broker.context.reads_by_rack = False
+            await append(broker, b"a")
+            pair.follows(1)
+            consumer, answers = broker.consumer()
+            consumer.on_request(racked(1, "orders"))
+            (told,) = (await answers.wait_sent(1))[0].results
+            assert not told.HasField("preferred_read_replica")
+            consumer.on_closed()
+
+    asyncio.run(scenario())
+
+
+def test_a_leader_looks_again_now_and_then_whether_somebody_is_nearer():
+    class Later:
+        ahead_ms = 0.0
+
+        def __init__(self, clock: Any) -> None:
+            self._clock = clock
+
+        def monotonic_ms(self) -> float:
+            return self._clock.monotonic_ms() + self.ahead_ms
+
+        def now_ms(self) -> int:
+            return self._clock.now_ms()
+
+    async def scenario() -> None:
+        async with SoloBroker(CrashingFileSystem()) as broker:
+            clock = broker.context.clock = Later(broker.context.clock)
+            pair = Pair(broker)
+            await pair.begin()
+            await append(broker, b"a")
+            consumer, answers = broker.consumer()
+            consumer.on_request(racked(1, "orders", max_wait_ms=0))
+            pair.follows(1)
+            consumer.on_request(racked(2, "orders", max_wait_ms=0))
+            clock.ahead_ms = NEARER_LOOK_MS + 1
+            await append(broker, b"b")
+            pair.follows(2)
+            consumer.on_request(racked(3, max_wait_ms=0))
+            third = (await answers.wait_sent(3))[2]
+            assert [result.preferred_read_replica for result in third.results] == [OTHER]
+            consumer.on_closed()
+
+    asyncio.run(scenario())
+
+
+def _feed(pair: Pair, *values: bytes, high_watermark: int) -> None:
+    """The other one leads, and pushes."""
+    replica, end = pair.followed, pair.followed.log.log_end_offset
+    records = batch(*values)
+    replica.pushed(Push(1, with_base(records, 0, end, 3) + records[16:], high_watermark, 0))
+
+
+def test_a_follower_serves_up_to_its_high_watermark_and_no_further():
+    async def scenario() -> None:
+        async with SoloBroker(CrashingFileSystem()) as broker:
+            pair = Pair(broker)
+            await pair.begin(leader=OTHER)
+            replica = pair.followed
+            replica.join(1)
+            replica.joined(Joined(1))
+            _feed(pair, b"a", b"b", high_watermark=0)
+            await until(lambda: replica.follower.settled_end >= 2)
+            consumer, answers = broker.consumer()
+            consumer.on_request(racked(1, "orders", max_wait_ms=0))
+            assert not any(result.records for result in (await answers.wait_sent(1))[0].results)
+            consumer.on_request(racked(2))
+            _feed(pair, b"c", high_watermark=2)
+            (told,) = (await answers.wait_sent(2))[1].results
+            assert (told.next_offset, told.high_watermark, told.error.code) == (2, 2, 0)
+            assert told.records
+            consumer.on_request(racked(3, "orders", offset=2, max_wait_ms=0))
+            assert not any(result.error.code for result in (await answers.wait_sent(3))[2].results)  # it is on its way
+            consumer.on_request(racked(4, "orders", offset=9, max_wait_ms=0))
+            (told,) = (await answers.wait_sent(4))[3].results
+            assert told.error.code == errors.OffsetNotAvailableError.number
+            consumer.on_closed()
+
+    asyncio.run(scenario())
+
+
+def test_a_follower_serves_nobody_who_did_not_ask_for_it_and_names_the_leader():
+    async def scenario() -> None:
+        async with SoloBroker(CrashingFileSystem()) as broker:
+            pair = Pair(broker)
+            await pair.begin(leader=OTHER)
+            consumer, answers = broker.consumer()
+            consumer.on_request(fetch(1, "orders"))
+            (told,) = (await answers.wait_sent(1))[0].results
+            assert told.error.code == errors.NotLeaderOrFollowerError.number
+            assert told.current_leader.leader_id == OTHER
+            consumer.on_closed()
+
+    asyncio.run(scenario())
+
+
+def test_a_follower_that_follows_no_more_says_so_to_its_readers():
+    async def scenario() -> None:
+        async with SoloBroker(CrashingFileSystem()) as broker:
+            pair = Pair(broker)
+            await pair.begin(leader=OTHER)
+            consumer, answers = broker.consumer()
+            consumer.on_request(racked(1, "orders"))
+            await broker.new_leader("orders", BROKER_ID, 4)
+            (told,) = (await answers.wait_sent(1))[0].results
+            assert told.error.code == errors.NotLeaderOrFollowerError.number
+            consumer.on_closed()
+
+    asyncio.run(scenario())
+
+
+def _list_offsets(timestamp_ms: int) -> Any:
+    item = offsets_pb2.ListOffsetsPartition(
+        topic="orders", partition=0, timestamp_ms=timestamp_ms, current_leader_epoch=-1
+    )
+    return offsets_pb2.ListOffsetsRequest(partitions=[item])
+
+
+def test_the_latest_offset_is_not_told_after_an_election_before_it_is_known_again():
+    async def scenario() -> None:
+        async with SoloBroker(CrashingFileSystem()) as broker:
+            pair = Pair(broker)
+            await pair.begin()
+            await append(broker, b"a")
+            service = OffsetsService(broker.context)
+            await broker.new_leader("orders", BROKER_ID, 5)  # it knows of no record that it is committed
+            assert pair.leader.high_watermark == 0
+            for timestamp_ms in (-1, -3, 500):
+                (told,) = (await service.ListOffsets(_list_offsets(timestamp_ms), None)).results
+                assert told.error.code == errors.OffsetNotAvailableError.number, timestamp_ms
+            (told,) = (await service.ListOffsets(_list_offsets(-2), None)).results
+            assert (told.error.code, told.offset) == (0, 0)
+            pair.follows(1)
+            for timestamp_ms, offset in ((-1, 1), (-3, 0), (500, 0)):
+                (told,) = (await service.ListOffsets(_list_offsets(timestamp_ms), None)).results
+                assert (told.error.code, told.offset) == (0, offset)
+
+    asyncio.run(scenario())
+
+
+def _delete(before: int, timeout_ms: int) -> Any:
+    item = offsets_pb2.DeleteRecordsPartition(topic="orders", partition=0, before_offset=before)
+    return offsets_pb2.DeleteRecordsRequest(partitions=[item], timeout_ms=timeout_ms)
+
+
+def test_deleting_records_waits_for_the_replicas_that_are_there():
+    async def scenario() -> None:
+        async with SoloBroker(CrashingFileSystem()) as broker:
+            pair = Pair(broker)
+            await pair.begin()
+            for value in (b"a", b"b", b"c"):
+                await append(broker, value)
+            pair.follows(3)
+            service = OffsetsService(broker.context)
+            (late,) = (await service.DeleteRecords(_delete(1, 1), None)).results
+            assert late.error.code == errors.RequestTimedOutError.number
+            assert pair.leader.log_start == 1
+            deleting = asyncio.create_task(service.DeleteRecords(_delete(2, 120_000), None))
+            await until(lambda: pair.leader.log_start >= 2)
+            assert not deleting.done()
+            pair.follows(3, log_start=2)
+            broker.context.low_watermarks.moved(pair.leader)
+            (done,) = (await deleting).results
+            assert (done.error.code, done.low_watermark) == (0, 2)
+
+    asyncio.run(scenario())
+
+
+def test_deleting_records_ends_with_the_leadership():
+    async def scenario() -> None:
+        async with SoloBroker(CrashingFileSystem()) as broker:
+            pair = Pair(broker)
+            await pair.begin()
+            await append(broker, b"a")
+            pair.follows(1)
+            leader = pair.leader
+            deleting = asyncio.create_task(OffsetsService(broker.context).DeleteRecords(_delete(1, 120_000), None))
+            await until(lambda: leader.log_start >= 1)
+            await broker.new_leader("orders", OTHER, 4)
+            broker.context.low_watermarks.moved(leader)
+            (ended,) = (await deleting).results
+            assert ended.error.code == errors.NotLeaderOrFollowerError.number
+
+    asyncio.run(scenario())
