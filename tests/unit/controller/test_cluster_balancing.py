@@ -280,8 +280,8 @@ def test_what_is_on_its_way_to_a_broker_that_is_drained_turns_round() -> None:
 
 
 def test_what_is_on_its_way_to_a_drained_broker_turns_round_before_what_is_on_one_leaves() -> None:
-    """A single broker could take either of the two. A plan for the replica that is there was dropped as it came, because
-    of the one on its way, and made again at once, without end: the metadata log grew for nothing."""
+    """A single broker could take either of the two. A plan for the replica that is there was dropped as it came,
+    because of the one on its way, and made again at once, without end: the metadata log grew for nothing."""
     world = with_replicas(4, (2, 3))
     world.move("t", 0, (4, 3))
     world.pass_time(20_000, but=[4])
