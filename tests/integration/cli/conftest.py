@@ -66,7 +66,7 @@ def cli(headrace: LocalCluster) -> Cli:
     return run
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def bare_cli() -> Cli:
     """``headrace`` without a cluster in its environment."""
     return run_headrace
