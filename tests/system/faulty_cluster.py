@@ -300,12 +300,13 @@ class FaultyCluster:
         eventually(lambda: not self.node(name).alive(), f"{name} does not stop")
 
     def start(self, *names: str) -> None:
-        """Dead nodes; returns when they, and all others, serve. Without names: all that are dead."""
-        if names and len(names) == 1:
-            node = self.node(names[0])
-            self._local.restart(node.role, node.id)
-        else:
+        """Dead nodes; returns when they serve. Without names, all that are dead, at once."""
+        if not names or set(names) == set(self.dead()):
             self._local.up(Topology())
+            return
+        for name in names:
+            node = self.node(name)
+            self._local.restart(node.role, node.id)
 
     def restart(self, name: str) -> None:
         """A clean stop, and a start."""

@@ -152,7 +152,8 @@ def test_the_programme_sees_it_when_acknowledged_records_are_lost(tmp_path: Path
             cluster.lose_power("broker-1", loss=Loss.ALL)
             cluster.start("broker-1")
             load.until_more(100)
-            load.finish()
+            load.end_producing()
+            load.read_the_log()
             kinds = {anomaly.kind for anomaly in load.history.anomalies()}
         assert Kind.LOST in kinds
         with pytest.raises(AssertionError, match="lost"):

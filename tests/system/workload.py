@@ -22,6 +22,8 @@ from headrace_core.testing.kafka_history import Anomaly, History, Mark, Seen
 
 #: Of one producer and partition, at a time: a partition that is stuck holds nobody else up.
 IN_FLIGHT_MAX = 32
+#: How often a consumer that reads again and again begins anew.
+AGAIN_S = 3.0
 #: What a failure lists.
 LISTED_MAX = 12
 
@@ -111,7 +113,7 @@ class _Delivered:
 
 
 class _Consuming(threading.Thread):
-    """One consumer of all partitions. ``again``: it begins anew whenever it has been at the end; else it follows."""
+    """One consumer of all partitions. ``again``: it begins anew every few seconds; else it follows."""
 
     def __init__(self, load: Load, name: str, *, again: bool) -> None:
         super().__init__(name=name, daemon=True)
@@ -125,6 +127,7 @@ class _Consuming(threading.Thread):
             with Consumer(load.consumer_settings) as consumer:
                 consumer.assign(assigned)
                 load.position(self.name)
+                begun = time.monotonic()
                 while not load.stopping_reading.is_set():
                     try:
                         records = consumer.poll(timeout=0.3, max_records=2000)
@@ -135,10 +138,10 @@ class _Consuming(threading.Thread):
                     if records:
                         load.read(self.name, records)
                         load.stopping_reading.wait(0.01)
-                    elif self._again:
+                    if self._again and time.monotonic() - begun > AGAIN_S:
                         consumer.seek_to_beginning(*assigned)
                         load.position(self.name)
-                        load.stopping_reading.wait(2.0)
+                        begun = time.monotonic()
         except BaseException as error:
             load.broken = error
             raise
@@ -272,25 +275,27 @@ class Load:
 
     # -- the end
 
-    def finish(self) -> History:
-        """Producers send what they have, and end; then the whole log is read, by one that knows nothing."""
+    def end_producing(self) -> None:
+        """Producers send what they have, and end."""
         self.stopping.set()
         for producing in self._producing:
             producing.join(2 * PATIENCE_S)
             assert not producing.is_alive(), f"{producing.name} does not end; errors: {self.errors}"
         assert self.broken is None, f"a client broke: {self.broken!r}"
+
+    def read_the_log(self) -> None:
+        """The whole log is read, by one that knows nothing; then the consumers end."""
         self._read_the_log()
         self.stopping_reading.set()
         for consuming in self._consuming:
             consuming.join(PATIENCE_S)
             assert not consuming.is_alive(), f"{consuming.name} does not end; errors: {self.reading_errors}"
-        return self.history
 
     def _read_the_log(self) -> None:
         assigned = [TopicPartition(self.topic, number) for number in range(self.partitions)]
         with Consumer(self.consumer_settings) as consumer:
             starts = _insist(lambda: consumer.beginning_offsets(assigned))
-            ends = _insist(lambda: consumer.end_offsets(assigned))
+            ends = self._settled(lambda: _insist(lambda: consumer.end_offsets(assigned)))
             consumer.assign(assigned)
             for partition in assigned:
                 consumer.seek(partition, starts[partition])
@@ -305,8 +310,24 @@ class Load:
                 each.partition, found[each.partition], log_start=starts[each], end=max(ends[each], _end(found, each))
             )
 
+    def _settled(self, ask: Callable[[], Any]) -> Any:
+        """The ends, once they stand: below acks=all records are acknowledged before they are committed."""
+        found = [ask()]
+
+        def stand() -> bool:
+            self.stopping_reading.wait(0.3)
+            found.append(ask())
+            return bool(found[-1] == found[-2])
+
+        eventually(stand, lambda: f"the log's ends move though nobody writes: {found[-3:]}")
+        return found[-1]
+
     def report(self) -> str:
         history = self.history
+        with self._lock:
+            return self._report(history)
+
+    def _report(self, history: History) -> str:
         return (
             f"{history.count_acknowledged} acknowledged, {history.count_refused} refused, {history.count_unknown} "
             f"unknown, {history.count_polled} read; the longest time without an acknowledgement: "
