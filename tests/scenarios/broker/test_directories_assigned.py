@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping
 from solo_broker import BROKER_ID, SoloBroker, batch
 
 from headrace_broker.assignments import DirectoryAssignments
-from headrace_broker.controller_link import ReplicaKey
+from headrace_broker.controller_link import DirectoriesTold, ReplicaKey
 from headrace_core import errors
 from headrace_core.metadata import EMPTY_IMAGE, LOST_DIRECTORY, PartitionChangeRecord
 from headrace_core.testing.crashing_fs import CrashingFileSystem
@@ -27,11 +27,9 @@ class Told:
         found = self.broker.storage.directory_of(partition)
         return None if found is None else found.bytes
 
-    async def _tell(
-        self, where: Mapping[ReplicaKey, bytes], fresh: Collection[ReplicaKey]
-    ) -> Mapping[ReplicaKey, errors.HeadraceError]:
+    async def _tell(self, where: Mapping[ReplicaKey, bytes], fresh: Collection[ReplicaKey]) -> DirectoriesTold:
         self.where.update({partition: directory for (_, partition), directory in where.items()})
-        return {}
+        return DirectoriesTold({}, 0)
 
     async def everything(self) -> dict[int, bytes]:
         """What is told when all of the metadata is compared."""

@@ -50,6 +50,7 @@ class Leader:
         self.refusals: list[HeadraceError] = []
         self.cuts: list[int] = []
         self.acks: list[Ack] = []
+        self.farewells: list[Callable[[], None]] = []
         self._handle = 0
         self._changed = asyncio.Event()
 
@@ -62,6 +63,10 @@ class Leader:
     def unfollow(self, replica: FollowerReplica) -> None:
         self.replica = None
         self._changed.set()
+
+    def farewell(self, replica: FollowerReplica, done: Callable[[], None]) -> Callable[[], None]:
+        self.farewells.append(done)
+        return lambda: self.farewells.remove(done)
 
     def join(self, replica: FollowerReplica) -> None:
         self.wanted.append(replica.lane)
@@ -458,5 +463,107 @@ def test_another_flush_policy_settles_what_is_written_at_once() -> None:
             leader.push(batches(0, b"a"))
             await leader.acknowledged(1)
             assert not [each for each in broker.fs.trace if each.operation == "sync" and each.path.endswith(".log")]
+
+    asyncio.run(scenario())
+
+
+def _damage(broker: SoloBroker) -> None:
+    log = broker.storage.log(ORDERS)
+    assert log is not None
+    broker.replicas.quarantine(log, errors.CorruptLogError("a test says so"))
+
+
+def test_a_damaged_follower_is_made_anew_when_everybody_knows_and_not_before() -> None:
+    async def scenario() -> None:
+        async with World() as (broker, leader):
+            told: list[tuple[bytes, int, bytes]] = []
+            broker.replicas.tie_beginnings(lambda *what: told.append(what))
+            await leader.welcome()
+            leader.push(batches(0, b"a"))
+            await leader.acknowledged(1)
+            _damage(broker)
+            assert leader.replica is None
+            await asyncio.sleep(0)
+            await change(broker, isr=(OTHER, BROKER_ID))  # whatever it is about
+            assert told == [], "its leader does not know yet that it follows no more"
+            leader.farewells.pop()()
+            await leader.until(lambda: told)
+            directory = broker.storage.directory_of(ORDERS)
+            assert directory is not None
+            assert told[0] == (b"orders".ljust(16, b"."), 0, directory.bytes)
+            # An answer that the metadata does not show yet; and an in-sync set that was asked for before it.
+            broker.replicas.told_anew(told[0][0], 0, broker.image.next_offset + 2)
+            await change(broker, isr=(OTHER,))
+            assert broker.fs.exists("/data/orders-0/headrace-quarantine")
+            await change(broker, isr=(OTHER,))
+            assert (await leader.welcome()).log_end == 0
+            leader.push(batches(0, b"a"))
+            await leader.acknowledged(1)
+            assert not broker.fs.exists("/data/orders-0/headrace-quarantine")
+            assert [event for event in broker.events if type(event).__name__ == "ReplicaBeginsAnew"]
+
+    asyncio.run(scenario())
+
+
+def test_a_damaged_follower_whose_leader_is_gone_says_farewell_to_nobody() -> None:
+    async def scenario() -> None:
+        async with World() as (broker, leader):
+            told: list[tuple[bytes, int, bytes]] = []
+            broker.replicas.tie_beginnings(lambda *what: told.append(what))
+            await leader.welcome()
+            leader.push(batches(0, b"a"))
+            await leader.acknowledged(1)
+            _damage(broker)
+            await change(broker, leader=-1, leader_epoch=1, isr=(OTHER, BROKER_ID))
+            assert leader.farewells == []
+            assert told
+
+    asyncio.run(scenario())
+
+
+def test_the_last_copy_is_kept_however_damaged_it_is() -> None:
+    async def scenario() -> None:
+        async with World() as (broker, _):
+            told: list[tuple[bytes, int, bytes]] = []
+            broker.replicas.tie_beginnings(lambda *what: told.append(what))
+            await change(broker, leader=BROKER_ID, leader_epoch=1, isr=(BROKER_ID,))
+            _damage(broker)
+            await asyncio.sleep(0)
+            await change(broker, leader=-1, leader_epoch=2, isr=(BROKER_ID,))
+            assert told == []
+            assert broker.fs.exists("/data/orders-0/00000000000000000000.log")
+            with pytest.raises(errors.CorruptLogError):
+                broker.replicas.leader(ORDERS)
+
+    asyncio.run(scenario())
+
+
+def test_a_follower_goes_on_while_its_log_moves_to_another_directory() -> None:
+    async def scenario() -> None:
+        leader, broker = Leader(), SoloBroker(CrashingFileSystem(), "/one", "/two")
+        broker.replicas.tie_following(leader)
+        async with broker:
+            topic_id = b"orders".ljust(16, b".")
+            await broker.change(
+                TopicRecord("orders", topic_id),
+                PartitionRecord(topic_id, 0, (OTHER, BROKER_ID), (OTHER, BROKER_ID), OTHER, 0, 0),
+            )
+            await leader.welcome()
+            expected = b""
+            log = broker.storage.log(ORDERS)
+            assert log is not None
+            target = "/two" if log.directory.startswith("/one") else "/one"
+            await broker.storage.move(ORDERS, target)
+            for offset in range(50):
+                expected += batches(offset, b"x" * 1_000)
+                leader.push(batches(offset, b"x" * 1_000), high_watermark=offset)
+                await asyncio.sleep(0)
+            await broker.storage.until_moved(ORDERS)
+            await leader.acknowledged(50)
+            log = broker.storage.log(ORDERS)
+            assert log is not None
+            assert log.directory.startswith(target)
+            assert _log(broker) == expected
+            broker.replicas.resign_all(lambda partition: errors.ServerShuttingDownError("the test is over"))
 
     asyncio.run(scenario())

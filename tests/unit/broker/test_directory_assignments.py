@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping
 
 from headrace_broker import assignments
 from headrace_broker.assignments import DirectoryAssignments
-from headrace_broker.controller_link import ReplicaKey
+from headrace_broker.controller_link import DirectoriesTold, ReplicaKey
 from headrace_core.errors import (
     HeadraceError,
     NetworkError,
@@ -37,6 +37,8 @@ class World:
     def __init__(self) -> None:
         self.at: dict[TopicPartition, bytes] = {}
         self.calls: list[dict[ReplicaKey, bytes]] = []
+        self.fresh: list[set[ReplicaKey]] = []
+        self.anew: list[tuple[bytes, int, int]] = []
         self.failures: list[HeadraceError] = []
         self.refusals: dict[ReplicaKey, HeadraceError] = {}
         self.on_call: Callable[[], None] | None = None
@@ -44,11 +46,11 @@ class World:
         self.image = MetadataImage()
         self.told = DirectoryAssignments(self.at.get, self._tell, backoff=Backoff(first_ms=0.1, most_ms=1))
         self.told.broker_id = ME
+        self.told.on_told_anew = lambda *what: self.anew.append(what)
 
-    async def _tell(
-        self, where: Mapping[ReplicaKey, bytes], fresh: Collection[ReplicaKey]
-    ) -> Mapping[ReplicaKey, HeadraceError]:
+    async def _tell(self, where: Mapping[ReplicaKey, bytes], fresh: Collection[ReplicaKey]) -> DirectoriesTold:
         self.calls.append(dict(where))
+        self.fresh.append(set(fresh))
         if self.on_call is not None:
             self.on_call()
         await asyncio.sleep(0)
@@ -56,7 +58,7 @@ class World:
             raise PolicyViolationError("metadata.max.records.per.request")
         if self.failures:
             raise self.failures.pop(0)
-        return {key: error for key, error in self.refusals.items() if key in where}
+        return DirectoriesTold({key: error for key, error in self.refusals.items() if key in where}, 77)
 
     def change(self, *records: MetadataRecord) -> None:
         image, delta = self.image.apply_with_delta(records, self.image.next_offset + len(records))
@@ -177,3 +179,24 @@ def test_calls_become_smaller_where_the_controllers_take_less() -> None:
     world.topic("t", A, ONE, partitions=2_000)
     asyncio.run(world.settled())
     assert [len(call) for call in world.calls] == [2_000, 1_000, 500, 500, 500, 500]
+
+
+def test_what_begins_anew_is_said_to_until_it_is_known_and_whoever_waits_hears_as_of_when() -> None:
+    world = World()
+    world.topic("t", A, ONE, partitions=2)
+    world.change(*(PartitionChangeRecord(A, number, 1, directories=(ONE, bytes(16))) for number in range(2)))
+    world.told.begin_anew(A, 1, ONE)  # where it was before: nothing in the metadata would show it
+    world.failures.append(NetworkError("the answer is lost"))
+    asyncio.run(world.settled())
+    assert world.calls == [{(A, 1): ONE}] * 2
+    assert world.fresh == [{(A, 1)}] * 2
+    assert world.anew == [(A, 1, 77)]
+
+
+def test_what_was_refused_does_not_begin_anew() -> None:
+    world = World()
+    world.topic("t", A, ONE)
+    world.refusals[A, 0] = UnknownTopicIdError("it was deleted")
+    world.told.begin_anew(A, 0, TWO)
+    asyncio.run(world.settled())
+    assert world.anew == []

@@ -15,9 +15,9 @@ import pytest
 from cluster_world import World, id16
 
 from headrace_broker.assignments import DirectoryAssignments
-from headrace_broker.controller_link import ReplicaKey
+from headrace_broker.controller_link import DirectoriesTold, ReplicaKey
 from headrace_controller.cluster.requests import AssignDirectories, DeleteTopics, Placement
-from headrace_core.errors import HeadraceError, NetworkError
+from headrace_core.errors import NetworkError
 from headrace_core.metadata import EMPTY_IMAGE, LOST_DIRECTORY, UNASSIGNED_DIRECTORY, MetadataImage
 from headrace_core.rpc.backoff import Backoff
 from headrace_core.types import NO_LEADER, TopicPartition
@@ -114,9 +114,7 @@ class Broker:
             self.opened[self.rng.choice(self.online())].add(key)
             self.told.replicas_changed([TopicPartition(self.image.topics[key[0]].name, key[1])])
 
-    async def _tell(
-        self, where: Mapping[ReplicaKey, bytes], fresh: Collection[ReplicaKey]
-    ) -> Mapping[ReplicaKey, HeadraceError]:
+    async def _tell(self, where: Mapping[ReplicaKey, bytes], fresh: Collection[ReplicaKey]) -> DirectoriesTold:
         fate = self.rng.random() if self.calls_are_lost else 1.0
         await asyncio.sleep(0)
         if fate < 0.25:
@@ -128,7 +126,10 @@ class Broker:
         )
         if fate < 0.5:
             raise NetworkError("the answer is lost")
-        return {(each.placement.topic_id, each.placement.partition): each.error for each in refused}
+        return DirectoriesTold(
+            {(each.placement.topic_id, each.placement.partition): each.error for each in refused},
+            self.world.image.next_offset,
+        )
 
     async def report(self, turns: int) -> None:
         """Let the reports go on for so many turns of the event loop (0: until there is nothing left to tell)."""

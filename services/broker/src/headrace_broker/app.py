@@ -59,7 +59,7 @@ from headrace_protos.v1 import (
 from .assignments import DirectoryAssignments
 from .budget import ByteBudget
 from .context import BrokerContext, BrokerLimits, BrokerMetrics
-from .controller_link import ControllerLink, IsrAnswer, IsrRequest, ProducerIdBlock, ReplicaKey
+from .controller_link import ControllerLink, DirectoriesTold, IsrAnswer, IsrRequest, ProducerIdBlock, ReplicaKey
 from .deadlines import Deadlines
 from .handlers.admin import AdminService
 from .handlers.fetch import FetchService
@@ -172,6 +172,7 @@ class Broker:
         self.context.producer_ids = ProducerIds(self._allocate_producer_ids)
         self._assignments = DirectoryAssignments(self._directory_of, self._assign_directories)
         self.replicas.tie_beginnings(self._assignments.begin_anew)
+        self._assignments.on_told_anew = self.replicas.told_anew
         self._isr_keeper = IsrKeeper(
             self._alter_partitions,
             self._alive,
@@ -423,7 +424,7 @@ class Broker:
 
     async def _assign_directories(
         self, where: Mapping[ReplicaKey, bytes], fresh: Collection[ReplicaKey]
-    ) -> Mapping[ReplicaKey, HeadraceError]:
+    ) -> DirectoriesTold:
         _, broker_id, broker_epoch = self._who()
         return await self._controller.assign_directories(
             broker_id, broker_epoch, where, self.context.limits.request_timeout_ms, fresh=fresh

@@ -24,7 +24,7 @@ from headrace_core.metadata import MetadataDelta, MetadataImage
 from headrace_core.rpc.backoff import Backoff
 from headrace_core.types import TopicPartition
 
-from .controller_link import ReplicaKey
+from .controller_link import DirectoriesTold, ReplicaKey
 
 logger = logging.getLogger(__name__)
 
@@ -35,7 +35,7 @@ CALL_REPLICAS_MAX = 2_000
 _BACKOFF_MS_MAX = 10_000
 
 #: Tells the controllers where replicas are, and which of them begin anew there; gives what they refused.
-Tell = Callable[[Mapping[ReplicaKey, bytes], Collection[ReplicaKey]], Awaitable[Mapping[ReplicaKey, HeadraceError]]]
+Tell = Callable[[Mapping[ReplicaKey, bytes], Collection[ReplicaKey]], Awaitable[DirectoriesTold]]
 
 
 class DirectoryAssignments:
@@ -53,6 +53,8 @@ class DirectoryAssignments:
         self._pending: dict[ReplicaKey, bytes] = {}
         #: Those of the pending ones that begin anew.
         self._fresh: set[ReplicaKey] = set()
+        #: Hears which replica begins anew, as of which metadata offset; in the event loop.
+        self.on_told_anew: Callable[[bytes, int, int], None] = lambda topic_id, partition, offset: None
         self._call_max = CALL_REPLICAS_MAX
         self._wake = asyncio.Event()
 
@@ -117,7 +119,7 @@ class DirectoryAssignments:
                 told = dict(itertools.islice(self._pending.items(), self._call_max))
                 fresh = self._fresh & told.keys()
                 try:
-                    refused = await self._tell(told, fresh)
+                    answer = await self._tell(told, fresh)
                 except HeadraceError as error:
                     if isinstance(error, PolicyViolationError) and len(told) > 1:
                         self._call_max = len(told) // 2
@@ -128,7 +130,9 @@ class DirectoryAssignments:
                     await asyncio.sleep(self._backoff.next_s())
                     continue
                 self._backoff.reset()
-                self._told(told, refused)
+                self._told(told, answer.refused)
+                for topic_id, partition in fresh - answer.refused.keys():
+                    self.on_told_anew(topic_id, partition, answer.metadata_offset)
             await self._wake.wait()
 
     def _told(self, told: Mapping[ReplicaKey, bytes], refused: Mapping[ReplicaKey, HeadraceError]) -> None:

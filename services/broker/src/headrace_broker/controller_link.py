@@ -55,6 +55,13 @@ class IsrAnswer(NamedTuple):
     recovering: bool
 
 
+class DirectoriesTold(NamedTuple):
+    """What the controllers refused of where replicas are said to be; the rest holds at ``metadata_offset``."""
+
+    refused: Mapping[ReplicaKey, HeadraceError]
+    metadata_offset: int
+
+
 class ProducerIdBlock(NamedTuple):
     """The producer ids ``first``, ``first + 1``, ..., ``first + length - 1``: given out to nobody else, ever."""
 
@@ -86,7 +93,7 @@ class ControllerLink:
         timeout_ms: int,
         *,
         fresh: Collection[ReplicaKey] = (),
-    ) -> dict[ReplicaKey, HeadraceError]:
+    ) -> DirectoriesTold:
         """Tell the controllers in which directory replicas of this broker are (KIP-858); what they refused. Those of
         ``fresh`` are about to be made anew, empty: when this returns, they are eligible for nothing any more (KIP-903).
         Raises as ``call`` does, and StaleBrokerEpochError."""
@@ -107,7 +114,9 @@ class ControllerLink:
             cluster_pb2_grpc.ClusterStub, "AssignReplicasToDirs", request, timeout_ms, repeatable=True
         )
         refused = {(item.topic_id, item.partition): error_of(item.error) for item in answer.refused}
-        return {key: error for key, error in refused.items() if error is not None}
+        return DirectoriesTold(
+            {key: error for key, error in refused.items() if error is not None}, answer.metadata_offset
+        )
 
     async def alter_partitions(
         self,

@@ -47,6 +47,7 @@ class Replicas:
         self._events = events
         self._storage: Storage  # tied by the composition root: each needs the other
         self._roles = Roles(settings, events, lag_time_max_ms=lag_time_max_ms)
+        self._roles.heal_soon = self._heal_soon
         self._led, self._followed, self._failed = self._roles.led, self._roles.followed, self._roles.failed
         self._changing = asyncio.Lock()  # one change of the metadata, or retry, at a time
         self._tasks: set[asyncio.Task[None]] = set()
@@ -232,6 +233,14 @@ class Replicas:
             )
         )
         self._events.emit(PartitionFailed(partition=partition, reason=error.message))
+        self._heal_soon()
+
+    def told_anew(self, topic_id: bytes, partition: int, metadata_offset: int) -> None:
+        """The controllers know, as of ``metadata_offset``, that this replica begins anew."""
+        self._roles.told_anew(topic_id, partition, metadata_offset)
+        self._heal_soon()
+
+    def _heal_soon(self) -> None:
         task = asyncio.get_running_loop().create_task(self._heal(), name="healing")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -250,6 +259,8 @@ class Replicas:
 
     def resign_all(self, reason: Callable[[TopicPartition], HeadraceError]) -> None:
         """Lead and follow nothing any more: the broker stops."""
+        for task in self._tasks:
+            task.cancel()
         for partition in (*self._led, *self._followed):
             self._roles.end(partition, reason(partition))
 

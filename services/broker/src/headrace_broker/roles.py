@@ -67,6 +67,10 @@ class Following(Protocol):
 
     def unfollow(self, replica: FollowerReplica) -> None: ...
 
+    def farewell(self, replica: FollowerReplica, done: Callable[[], None]) -> Callable[[], None]:
+        """``done`` is called when the leader has surely heard that ``replica``, which follows no more, has let go;
+        returns what calls that off."""
+
 
 class Nobody:
     """For a broker that is alone: replicas that should follow wait."""
@@ -76,6 +80,10 @@ class Nobody:
 
     def unfollow(self, replica: FollowerReplica) -> None:
         pass
+
+    def farewell(self, replica: FollowerReplica, done: Callable[[], None]) -> Callable[[], None]:
+        done()
+        return lambda: None
 
 
 #: Tells the controllers that a replica (topic id, partition) begins anew in a directory.
@@ -116,6 +124,30 @@ class Assigned(NamedTuple):
     state: PartitionImage
 
 
+class Ward:
+    """A damaged replica on its way to being healed, as far as the metadata does not tell; forgotten with the process,
+    for the next life of the broker is another one to all leaders (KIP-903)."""
+
+    __slots__ = ("call_off", "farewell_to", "told_offset")
+
+    def __init__(self, farewell_to: tuple[int, int] | None = None) -> None:
+        #: The leader, and its epoch, that may not have heard yet that this replica follows no more.
+        self.farewell_to = farewell_to
+        self.call_off: Callable[[], None] = lambda: None
+        #: The controllers know that it begins anew, as of this metadata offset; None: not yet.
+        self.told_offset: int | None = None
+
+    def still_says_farewell_to(self, state: PartitionImage) -> bool:
+        """Not if another leader, or epoch, has begun: that one never had this replica as a follower."""
+        if self.farewell_to is not None and self.farewell_to != (state.leader, state.leader_epoch):
+            self.close()
+        return self.farewell_to is not None
+
+    def close(self) -> None:
+        self.farewell_to = None
+        self.call_off()
+
+
 class Roles:
     """The tables, and what changes them. Owned by the event loop; one ``apply`` or ``retry`` at a time."""
 
@@ -130,6 +162,8 @@ class Roles:
         self.following: Following = Nobody()
         self.begin_anew: BeginAnew = lambda topic_id, partition, directory: None
         self.isr_due: Callable[[PartitionLeader], None] = lambda leader: None
+        self.heal_soon: Callable[[], None] = lambda: None
+        self._wards: dict[TopicPartition, Ward] = {}
         self._settings = settings
         self._events = events
         self._lag_time_max_ms = lag_time_max_ms
@@ -171,26 +205,56 @@ class Roles:
     async def heal(self) -> None:
         """A step for each damaged replica; those that the next change of the metadata brings on wait for it."""
         damaged = [item for item, error in self.failed.items() if isinstance(error, CorruptLogError)]
-        anew: list[Assigned] = []
-        for each in self._assigned(damaged):
-            step = next_step(each.state, self.broker_id)
-            if step is Step.MAKE:
-                anew.append(each)
-            elif step is Step.TELL:
-                directory = self.storage.directory_of(each.partition)
-                if directory is not None:
-                    self._tell_anew(each, directory)
+        for item in [item for item in self._wards if item not in damaged]:
+            self._wards.pop(item).close()
+        anew = [each for each in self._assigned(damaged) if self._may_be_made(each)]
         if not anew:
             return
         await self.storage.delete([each.partition for each in anew])
         for each in anew:
             error = self.failed.pop(each.partition)
+            self._wards.pop(each.partition).close()
             self._events.emit(
                 ReplicaBeginsAnew(
                     partition=each.partition, leader_id=each.state.leader, reason=f"it was damaged: {error.message}"
                 )
             )
         await self._take_up(anew)
+
+    def _may_be_made(self, each: Assigned) -> bool:
+        """Goes on with one damaged replica, as far as that is possible now; may its log be deleted, and made anew?"""
+        step = next_step(each.state, self.broker_id)
+        if step is Step.KEEP:
+            return False
+        ward = self._wards.get(each.partition)
+        if ward is None:
+            ward = self._wards[each.partition] = Ward()
+        if ward.still_says_farewell_to(each.state):
+            return False
+        if ward.told_offset is None or (step is Step.TELL and self.image.next_offset >= ward.told_offset):
+            directory = self.storage.directory_of(each.partition)
+            if directory is not None:
+                self._tell_anew(each, directory)
+            return False
+        return step is Step.MAKE and self.image.next_offset >= ward.told_offset
+
+    def told_anew(self, topic_id: bytes, number: int, metadata_offset: int) -> None:
+        """The controllers know, as of ``metadata_offset``, that this broker's replica begins anew."""
+        topic = self.image.topics.get(topic_id)
+        ward = None if topic is None else self._wards.get(TopicPartition(topic.name, number))
+        if ward is not None:
+            ward.told_offset = metadata_offset
+
+    def _say_farewell(self, followed: FollowerReplica) -> None:
+        """Its log is damaged. Before the controllers hear that it begins anew, its leader must know that it follows no
+        more: else that one might ask for it to be in sync again, as it was."""
+        ward = self._wards[followed.partition] = Ward((followed.leader_id, followed.leader_epoch))
+
+        def heard() -> None:
+            ward.farewell_to, ward.call_off = None, lambda: None
+            self.heal_soon()
+
+        ward.call_off = self.following.farewell(followed, heard)
 
     def _assigned(self, partitions: Iterable[TopicPartition]) -> list[Assigned]:
         found = []
@@ -277,6 +341,8 @@ class Roles:
         if followed is not None:
             self.following.unfollow(followed)
             followed.end(reason)
+            if isinstance(reason, CorruptLogError):
+                self._say_farewell(followed)
             return followed.high_watermark
         return None
 

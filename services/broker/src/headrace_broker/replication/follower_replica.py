@@ -121,6 +121,10 @@ class FollowerReplica:
         return self.follower.topic_id
 
     @property
+    def number(self) -> int:
+        return self.partition.partition
+
+    @property
     def leader_id(self) -> int:
         return self.follower.leader_id
 

@@ -32,6 +32,7 @@ from headrace_protos.v1 import replication_pb2_grpc
 
 from ..partition.messages import Hello, Lane, Response
 from . import wire
+from .farewell import Farewell, OnStream
 from .follower_replica import FollowerReplica
 from .following import FollowerLane
 
@@ -69,6 +70,13 @@ class FollowerStreams:
         """It has another part now."""
         self.leave(replica)
 
+    def farewell(self, replica: FollowerReplica, done: Callable[[], None]) -> Callable[[], None]:
+        """Have ``done`` called when ``replica``'s leader has surely heard that it follows no more, by an answer on the
+        stream on which it let go, or on one that took its place. Returns what calls that off."""
+        last = Farewell(replica, self, done)
+        self.join(last)
+        return lambda: self.leave(last)
+
     def metadata_changed(self, image: MetadataImage, delta: MetadataDelta | None = None) -> None:
         """Brokers may have other addresses; to be told before the partitions. ``delta`` None: all is new."""
         for broker_id in image.brokers if delta is None else delta.brokers:
@@ -101,7 +109,7 @@ class FollowerStreams:
 
     # -- what the replicas say -----------------------------------------------------------------------------------------
 
-    def join(self, replica: FollowerReplica) -> None:
+    def join(self, replica: OnStream) -> None:
         if not self._is_open:
             return
         for lane in Lane:
@@ -114,7 +122,7 @@ class FollowerStreams:
         stream.lane.join(replica)
         stream.wake()
 
-    def leave(self, replica: FollowerReplica) -> None:
+    def leave(self, replica: OnStream) -> None:
         for lane in Lane:
             self._take_off((replica.leader_id, lane), replica)
 
@@ -148,7 +156,7 @@ class FollowerStreams:
         """(leader, lane, partitions, connected) of every stream; for tests and operators."""
         return [(*key, len(stream.lane), stream.is_connected) for key, stream in self._streams.items()]
 
-    def _take_off(self, key: tuple[int, Lane], replica: FollowerReplica) -> None:
+    def _take_off(self, key: tuple[int, Lane], replica: OnStream) -> None:
         stream = self._streams.get(key)
         if stream is None or replica not in stream.lane:
             return
@@ -167,7 +175,7 @@ class _Stream:
     """A lane, and the task that carries it: stream after stream."""
 
     def __init__(self, streams: FollowerStreams, leader_id: int, lane: Lane) -> None:
-        self.lane: FollowerLane[FollowerReplica] = FollowerLane()
+        self.lane: FollowerLane[OnStream] = FollowerLane()
         self.is_connected = False
         self._streams = streams
         self.leader_id = leader_id

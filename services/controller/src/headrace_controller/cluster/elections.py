@@ -315,4 +315,7 @@ def assigned(
         isr=tuple(each for each in partition.isr if each != broker_id),
         last_known_elr=tuple(each for each in partition.last_known_elr if each != broker_id),
     )
-    return settled(electorate, topic, number, wanted, lost=(broker_id,))
+    record = settled(electorate, topic, number, wanted, lost=(broker_id,))
+    # Even if nothing else changes: a set that its leader has asked for meanwhile, with this replica as it was, is not
+    # to be agreed to any more.
+    return record or PartitionChangeRecord(topic.topic_id, number, partition.partition_epoch + 1)

@@ -1,0 +1,97 @@
+"""Making sure that a leader has heard a follower's last word.
+
+A stream is read in order, so whatever the leader answers to a join that came behind a farewell shows that the farewell
+was heard. An answer on a later stream shows it as well: what was joined on an earlier one ended with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from ..partition.messages import Ack, Ended, Join, Joined, Lane, News, Push
+
+
+class OnStream(Protocol):
+    """What a stream carries: a replica that follows, or one that has just let go."""
+
+    @property
+    def leader_id(self) -> int: ...
+
+    @property
+    def lane(self) -> Lane: ...
+
+    @property
+    def can_join(self) -> bool: ...
+
+    def join(self, handle: int) -> Join: ...
+
+    def next_ack(self) -> Ack | None: ...
+
+    def joined(self, answer: Joined) -> None: ...
+
+    def pushed(self, push: Push) -> None: ...
+
+    def news(self, news: News) -> None: ...
+
+    def ended(self, message: Ended) -> None: ...
+
+    def lost(self) -> None:
+        """The stream broke; it is joined again on the next one."""
+
+
+class _Streams(Protocol):
+    def leave(self, replica: OnStream) -> None: ...
+
+
+class _Replica(Protocol):
+    @property
+    def leader_id(self) -> int: ...
+
+    @property
+    def leader_epoch(self) -> int: ...
+
+    @property
+    def topic_id(self) -> bytes: ...
+
+    @property
+    def number(self) -> int: ...
+
+    @property
+    def lane(self) -> Lane: ...
+
+
+class Farewell:
+    """Joins as what the replica will be, empty, behind its last word on the same lane, and lets go at the answer."""
+
+    def __init__(self, replica: _Replica, streams: _Streams, done: Callable[[], None]) -> None:
+        self.leader_id = replica.leader_id
+        self.lane = replica.lane
+        self.can_join = True
+        self._leader_epoch = replica.leader_epoch
+        self._topic_id, self._partition = replica.topic_id, replica.number
+        self._streams = streams
+        self._done = done
+
+    def join(self, handle: int) -> Join:
+        return Join(handle, self._topic_id, self._partition, self._leader_epoch, 0, 0, -1, 0, window_bytes=1)
+
+    def next_ack(self) -> Ack | None:
+        return None
+
+    def joined(self, answer: Joined) -> None:
+        """Whatever it says."""
+        self._streams.leave(self)
+        self._done()
+
+    def pushed(self, push: Push) -> None:
+        pass
+
+    def news(self, news: News) -> None:
+        pass
+
+    def ended(self, message: Ended) -> None:
+        pass
+
+    def lost(self) -> None:
+        pass
