@@ -1,0 +1,361 @@
+"""What is promised of brokers, held against what happened after every event.
+
+*Committed* is what lies below any replica's high watermark: when one advances, its log up to there has to be, byte for
+byte, what every other one had below its own (promise 2, KIP-101, KIP-279, KIP-497). A record that a producer with
+acks=all was acknowledged is in there, once, at the offset that it was told (promise 1, idempotence); a leader that was
+elected cleanly has all of it (KIP-966, KIP-903). After an unclean election of a partition only its replicas' equality
+at the end is asked for.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from sim_checks import Violation
+
+from headrace_core.errors import CorruptLogError, HeadraceError
+from headrace_core.log import PartitionLog
+from headrace_core.metadata import MetadataDelta, MetadataImage
+from headrace_core.records import decode_batch, iterate_headers
+from headrace_core.types import NO_LEADER, TopicPartition
+
+if TYPE_CHECKING:
+    from broker_clients import ConsumerModel, ProducerModel
+    from broker_node import Broker, BrokerHost
+    from broker_world import BrokerWorld
+
+READ_BYTES = 1 << 20
+
+
+class Truth:
+    """What is committed in a partition."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.end = 0
+        #: Base offset -> batch, byte for byte.
+        self.batches: dict[int, bytes] = {}
+        #: Offset -> value; value -> offset.
+        self.values: dict[int, bytes] = {}
+        self.offsets: dict[bytes, int] = {}
+        #: The last record of each producer.
+        self.last: dict[bytes, int] = {}
+        self.is_tainted = False
+
+
+class BrokerChecks:
+    """See the module. ``look`` is called after each turn of a broker's loop."""
+
+    def __init__(self, world: BrokerWorld) -> None:
+        self.world = world
+        self.truths = [Truth(number) for number in range(world.plan.partitions)]
+        self._seen: dict[tuple[int, int, int], int] = {}
+        self._led: dict[tuple[int, int, int], int] = {}
+        #: value -> offset that its producer was told.
+        self._told: dict[bytes, int] = {}
+        self._idempotent: set[bytes] = set()
+
+    def is_tainted(self, partition: int) -> bool:
+        return self.truths[partition].is_tainted
+
+    # -- after every event -------------------------------------------------------------------------------------------
+
+    def look(self, host: BrokerHost, broker: Broker) -> None:
+        if not broker.acting:
+            return
+        for truth in self.truths:
+            partition = TopicPartition("orders", truth.number)
+            replica: Any = broker.replicas._led.get(partition)
+            if replica is not None:
+                high_watermark = replica.leader.high_watermark
+                epoch = replica.leader.leader_epoch
+                if (host.number, host.life, truth.number) not in self._led or self._led[
+                    host.number, host.life, truth.number
+                ] != epoch:
+                    self._led[host.number, host.life, truth.number] = epoch
+                    self._elected(host, truth, replica)
+            else:
+                replica = broker.replicas._followed.get(partition)
+                if replica is None:
+                    continue
+                high_watermark = replica.high_watermark
+            self._look_at(host, truth, replica.log, high_watermark)
+
+    def committed(self, host: BrokerHost, replica: Any) -> None:
+        """A leader answers a producer; it may lead no more when its turn is over."""
+        truth = self.truths[replica.partition.partition]
+        self._look_at(host, truth, replica.log, replica.leader.high_watermark)
+
+    def _look_at(self, host: BrokerHost, truth: Truth, log: PartitionLog, high_watermark: int) -> None:
+        key = (host.number, host.life, truth.number)
+        seen = self._seen.get(key, -1)
+        if high_watermark > seen:
+            start = seen if seen >= 0 else min(high_watermark, truth.end) - 40  # the rest is compared at the end
+            self._seen[key] = self._advanced(host, truth, log, start, high_watermark)
+        elif high_watermark < seen:
+            self._seen[key] = high_watermark
+
+    def _elected(self, host: BrokerHost, truth: Truth, replica: Any) -> None:
+        leader = replica.leader
+        self.world.count("state", "leader elected")
+        self.world.tell(
+            host, f"leads {replica.partition} in epoch {leader.leader_epoch}, up to {leader.log_end}, {leader.isr}"
+        )
+        topic = self.world.image.topic("orders")
+        if truth.is_tainted or topic is None or topic.partitions[truth.number].leader_epoch != leader.leader_epoch:
+            return  # (who hears late that it was elected commits nothing: others lead by now)
+        if leader.log_end < truth.end:
+            raise Violation(
+                "elections",
+                f"{host} leads {replica.partition} in epoch {leader.leader_epoch} with a log that ends at "
+                f"{leader.log_end}, and {truth.end} is committed",
+            )
+        self._compare(host, truth, replica.log, max(leader.log_start, truth.end - 40), truth.end)
+
+    def _advanced(self, host: BrokerHost, truth: Truth, log: PartitionLog, start: int, high_watermark: int) -> int:
+        """The new part below a replica's high watermark; returns up to where it could be read."""
+        if truth.is_tainted or log.is_closed:
+            return high_watermark
+        start = max(start, log.log_start_offset)
+        return self._compare(host, truth, log, start, high_watermark)
+
+    def _compare(self, host: BrokerHost, truth: Truth, log: PartitionLog, start: int, end: int) -> int:
+        at = max(start, 0)
+        while at < end:
+            try:
+                found = log.read(at, READ_BYTES, end)
+            except CorruptLogError:  # it serves nothing of this, and heals
+                if at >= truth.end:
+                    return start
+                at = truth.end
+                continue
+            except HeadraceError as error:
+                raise Violation(
+                    "high watermark", f"{host}: {log.topic_partition} at {at}, below {end}: {error}"
+                ) from error
+            if found is None or not found.records:
+                raise Violation("high watermark", f"{host}: {log.topic_partition} has nothing at {at}, below {end}")
+            self._match(host, truth, found.records, at)
+            at = found.next_offset
+        return end
+
+    def _match(self, who: object, truth: Truth, records: bytes, start: int) -> None:
+        for position, header in iterate_headers(records):
+            batch = records[position : position + header.size]
+            known = truth.batches.get(header.base_offset)
+            if known is not None:
+                if known != batch:
+                    raise Violation(
+                        "prefix",
+                        f"{who}: what is committed at {header.base_offset} of partition {truth.number} was "
+                        f"{_told(known)}, and is {_told(batch)}",
+                    )
+                continue
+            if header.base_offset != truth.end:
+                raise Violation(
+                    "prefix",
+                    f"{who}: a committed batch of partition {truth.number} begins at {header.base_offset}, where the "
+                    f"committed ones end at {truth.end} (read from {start}): {_told(batch)}",
+                )
+            self._commit(truth, header.base_offset, batch)
+            truth.end = header.next_offset
+
+    def _commit(self, truth: Truth, base_offset: int, batch: bytes) -> None:
+        truth.batches[base_offset] = batch
+        for record in decode_batch(batch):
+            value = bytes(record.value or b"")
+            if value in truth.offsets and value in self._idempotent:
+                raise Violation(
+                    "doubled", f"{value!r} is committed at {truth.offsets[value]} and again at {record.offset}"
+                )
+            producer, _, number = value.partition(b"/")
+            last = truth.last.get(producer, -1)
+            if value in self._idempotent and int(number) != last + 1:
+                raise Violation("order", f"producer {producer!r}: record {number!r} is committed after {last}")
+            if value not in self._idempotent and int(number) <= last and self.world.quality.reordering == 0.0:
+                self.world.count("state", "records without idempotence out of order")
+            truth.last[producer] = max(last, int(number))
+            truth.values[record.offset] = value
+            truth.offsets[value] = record.offset
+
+    # -- clients -----------------------------------------------------------------------------------------------------
+
+    def sent(self, producer: ProducerModel, values: list[bytes]) -> None:
+        if producer.kind == "idempotent":
+            self._idempotent.update(values)
+
+    def acknowledged(self, producer: ProducerModel, values: list[bytes], base_offset: int) -> None:
+        truth = self.truths[producer.partition]
+        for index, value in enumerate(values):
+            self._told[value] = base_offset + index
+            if truth.is_tainted:
+                continue
+            if truth.values.get(base_offset + index) != value:
+                raise Violation(
+                    "acknowledged",
+                    f"{producer} was told that {value!r} is at {base_offset + index}, where "
+                    f"{truth.values.get(base_offset + index)!r} is committed",
+                )
+
+    def answered_again(self, producer: ProducerModel, values: list[bytes], base_offset: int) -> None:
+        """The answer to another try: a duplicate has the first one's offset."""
+        told = self._told.get(values[0])
+        if told is not None and told != base_offset and not self.is_tainted(producer.partition):
+            raise Violation("duplicates", f"{producer} was told {told} of {values[0]!r} first, and now {base_offset}")
+        self.world.count("state", "duplicate answered")
+
+    def consumed(self, consumer: ConsumerModel, partition: int, position: int, records: bytes) -> int:
+        """What a consumer was given; where it goes on."""
+        truth = self.truths[partition]
+        for at, header in iterate_headers(records):
+            if header.next_offset <= position:
+                continue
+            if not truth.is_tainted:
+                batch = records[at : at + header.size]
+                if header.base_offset > position:
+                    raise Violation("consumers", f"{consumer} was at {position}, and is given {header.base_offset}")
+                known = truth.batches.get(header.base_offset)
+                if known is None or known != batch:
+                    raise Violation(
+                        "consumers",
+                        f"{consumer} reads {_told(batch)}, where {'nothing' if known is None else _told(known)} is "
+                        "committed",
+                    )
+            position = header.next_offset
+        return position
+
+    # -- the metadata ------------------------------------------------------------------------------------------------
+
+    def metadata_changed(self, before: MetadataImage, image: MetadataImage, delta: MetadataDelta) -> None:
+        for topic_id, numbers in delta.partitions.items():
+            for number in sorted(numbers):
+                old, new = before.partition(topic_id, number), image.partition(topic_id, number)
+                if old is None or new is None:
+                    continue
+                self.world.tell(
+                    "controllers",
+                    f"partition {number}: leader {new.leader} in epoch {new.leader_epoch}, in sync {list(new.isr)}, "
+                    f"eligible {list(new.elr)}, replicas {list(new.replicas)}, partition epoch {new.partition_epoch}",
+                )
+                if new.leader not in (old.leader, NO_LEADER) and new.leader not in (
+                    *old.isr,
+                    *old.elr,
+                    *old.last_known_elr,
+                ):
+                    self._unclean(number, new.leader)
+                if new.recovering and not old.recovering:
+                    self._unclean(number, new.leader)
+                if len(new.isr) > len(old.isr):
+                    self.world.count("state", "in-sync set grew")
+                elif len(new.isr) < len(old.isr):
+                    self.world.count("state", "in-sync set shrank")
+
+    def _unclean(self, number: int, leader: int) -> None:
+        if not self.world.plan.unclean:
+            raise Violation("elections", f"broker {leader} was elected uncleanly, which nobody allowed")
+        self.truths[number].is_tainted = True
+        self.world.count("state", "unclean election")
+
+    # -- at the end --------------------------------------------------------------------------------------------------
+
+    def why_not_well(self) -> str | None:
+        world = self.world
+        for host in world.hosts:
+            broker = world.image.brokers.get(host.number)
+            if not host.is_up or broker is None or broker.fenced or not host.broker or not host.broker.is_serving:
+                return f"{host} does not serve"
+        topic = world.image.topic("orders")
+        assert topic is not None
+        for number, state in enumerate(topic.partitions):
+            if state.leader == NO_LEADER:
+                return f"nobody leads partition {number}"
+            if len(state.isr) < len(state.replicas):
+                return f"in sync in partition {number} are {list(state.isr)} of {list(state.replicas)}"
+        return None
+
+    def why_not_equal(self) -> str | None:
+        why = self.why_not_well()
+        if why is not None:
+            return why
+        if not all(producer.is_idle for producer in self.world.producers):
+            return "a producer waits for its last answers"
+        for truth in self.truths:
+            ends = []
+            for host, log in self._logs(truth.number):
+                assert host.broker is not None
+                damage = _damage_in(log)
+                if damage is not None:  # nobody has read it since: in the product, the scrubber does
+                    assert host.loop is not None
+                    host.loop.run(host.broker.replicas.quarantine, log, damage)
+                    return f"{host}: {damage.message}"
+                partition = TopicPartition("orders", truth.number)
+                led = host.broker.replicas._led.get(partition)
+                replica: Any = host.broker.replicas._followed.get(partition)
+                high_watermark = (
+                    led.leader.high_watermark if led is not None else getattr(replica, "high_watermark", -1)
+                )
+                ends.append((host.number, log.log_end_offset, high_watermark))
+            if len({end for _, end, _ in ends} | {mark for _, _, mark in ends}) != 1 or len(ends) < 3:
+                return f"(broker, log end, high watermark) of partition {truth.number}: {ends}"
+        return None
+
+    def _logs(self, number: int) -> list[tuple[BrokerHost, PartitionLog]]:
+        topic = self.world.image.topic("orders")
+        assert topic is not None
+        found = []
+        for host in self.world.hosts:
+            if host.number in topic.partitions[number].replicas and host.broker is not None:
+                log = host.broker.storage.log(TopicPartition("orders", number))
+                if log is not None:
+                    found.append((host, log))
+        return found
+
+    def final(self) -> None:
+        for truth in self.truths:
+            whole: list[tuple[BrokerHost, int, bytes]] = []
+            for host, log in self._logs(truth.number):
+                start, parts, at = log.log_start_offset, [], log.log_start_offset
+                while at < log.log_end_offset:
+                    found = log.read(at, READ_BYTES)
+                    assert found is not None
+                    parts.append(found.records)
+                    at = found.next_offset
+                whole.append((host, start, b"".join(parts)))
+            first = whole[0]
+            for host, start, data in whole[1:]:
+                if (start, data) != first[1:]:
+                    raise Violation("equal", f"the logs of {first[0]} and {host} differ in partition {truth.number}")
+            if truth.is_tainted:
+                continue
+            self._match("the end", truth, first[2], first[1])
+            for value, offset in self._told.items():
+                if value in truth.offsets and truth.offsets[value] != offset:
+                    raise Violation("lost", f"{value!r} was acknowledged at {offset}, is at {truth.offsets[value]}")
+        lost = [
+            value
+            for producer in self.world.producers
+            for value in self._told
+            if value.startswith(b"%d/" % producer.number)
+            and not self.truths[producer.partition].is_tainted
+            and value not in self.truths[producer.partition].offsets
+        ]
+        if lost:
+            raise Violation("lost", f"{len(lost)} acknowledged records are gone: {lost[:5]}")
+
+
+def _damage_in(log: PartitionLog) -> CorruptLogError | None:
+    at = log.log_start_offset
+    try:
+        while at < log.log_end_offset:
+            found = log.read(at, READ_BYTES)
+            assert found is not None
+            at = found.next_offset
+    except CorruptLogError as error:
+        return error
+    return None
+
+
+def _told(batch: bytes) -> str:
+    (header,) = [header for _, header in iterate_headers(batch)]
+    values = [bytes(record.value or b"").decode() for record in decode_batch(batch, check_crc=False)]
+    return f"{header.base_offset}..{header.last_offset} of epoch {header.leader_epoch}: {','.join(values)}"

@@ -1,0 +1,318 @@
+"""Producers and consumers of the brokers' half, as models: what they send is theirs to remember, and what they are told
+is held against what was committed (``broker_checks``).
+
+An idempotent producer numbers its batches and sends each until it is answered, five at a time and in their order; it
+believes in a leader until somebody tells it otherwise. One without idempotence sends once, and never knows.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from sim_checks import Violation
+
+from headrace_core.errors import HeadraceError, InvalidProducerEpochError, OutOfOrderSequenceNumberError
+from headrace_core.records import BatchBuilder
+from headrace_core.types import TopicPartition
+
+if TYPE_CHECKING:
+    from broker_node import BrokerHost
+    from broker_world import BrokerWorld
+
+IN_FLIGHT_MAX = 5
+REQUEST_TIMEOUT_MS = 350.0
+RETRY_MS = 25.0
+#: Refused so often although all before it is acknowledged: the log has forgotten what it acknowledged.
+OUT_OF_ORDER_MAX = 12
+
+
+class Batch:
+    __slots__ = ("data", "number", "sent_ms", "tries", "values")
+
+    def __init__(self, number: int, values: list[bytes], data: bytes) -> None:
+        self.number = number
+        self.values = values
+        self.data = data
+        self.tries = 0
+        self.sent_ms = -1.0
+
+
+class Client:
+    """Who leads, as it believes; calls that may be lost, late or doubled."""
+
+    def __init__(self, world: BrokerWorld, number: int, kind: str) -> None:
+        self.world = world
+        self.number = number
+        self.address = 100 + number + (50 if kind == "consumer" else 0)
+        self.rng = random.Random(f"{world.plan.seed} {kind} {number}")
+        self.leader = -1
+        self.leader_epoch = -1
+
+    def refresh(self, partition: int) -> None:
+        image = self.world.image.topic("orders")
+        if image is None:
+            return
+        state = image.partitions[partition]
+        if state.leader_epoch >= self.leader_epoch:
+            self.leader, self.leader_epoch = state.leader, state.leader_epoch
+
+    def connection_lost(self, host: BrokerHost) -> None:
+        """Told when a broker is gone."""
+
+    def call(self, host: BrokerHost, act: Callable[[Any, Callable[[Any], None]], None], answered: Any) -> None:
+        """``act(broker, reply)`` in the broker's loop; ``answered(result)`` when (and if) an answer comes."""
+        world = self.world
+        out_ms = world.message_delay_ms((self.address, host.number))
+        if out_ms is None:
+            return
+        times = 1
+        if world.quality.doubling and self.rng.random() < world.quality.doubling:
+            times = 2
+        is_overtaking = bool(world.quality.reordering) and self.rng.random() < world.quality.reordering
+        if is_overtaking:
+            out_ms += self.rng.random() * 8.0
+        life = host.life
+
+        def back(result: Any) -> None:
+            back_ms = world.message_delay_ms((host.number, self.address))
+            if back_ms is not None:
+                world.scheduler.after(back_ms, answered, result)
+
+        def arrive() -> None:
+            if host.life == life and host.broker is not None and host.loop is not None:
+                host.loop.run(act, host.broker, back)
+
+        if is_overtaking:
+            world.scheduler.after(out_ms, arrive)
+        else:
+            world.in_order(("client", self.address, host.number, life), out_ms, arrive)
+        for _ in range(times - 1):
+            world.scheduler.after(out_ms + self.rng.random() * 60.0, arrive)
+
+
+class ProducerModel(Client):
+    def __init__(self, world: BrokerWorld, number: int) -> None:
+        super().__init__(world, number, "producer")
+        self.partition = number % world.plan.partitions
+        self.kind = "idempotent" if number == 0 else self.rng.choice(["idempotent", "idempotent", "acks=1", "acks=0"])
+        self.producer_id = 1_000 + number
+        self.acknowledged = 0
+        self._next = 0
+        self._sequence = 0
+        self._count = 0
+        self._batches: list[Batch] = []
+        self._is_stopped = False
+        self._refused = 0
+        self._retry_ms = -1.0
+        #: A log takes any number of a producer that it does not know (Kafka's rule since 2.5), so nothing goes out
+        #: beside the very first batch until that is acknowledged.
+        self._is_known = False
+
+    def __str__(self) -> str:
+        return f"producer {self.number}"
+
+    @property
+    def target(self) -> TopicPartition:
+        return TopicPartition("orders", self.partition)
+
+    def begin(self) -> None:
+        self.refresh(self.partition)
+        self._turn()
+
+    def stop(self) -> None:
+        self._is_stopped = True
+
+    @property
+    def is_idle(self) -> bool:
+        return not self._batches
+
+    def _turn(self) -> None:
+        world = self.world
+        now_ms = world.scheduler.now_ms
+        if self._batches and any(now_ms - batch.sent_ms > REQUEST_TIMEOUT_MS for batch in self._batches):
+            if self.kind == "idempotent":
+                self.refresh(self.partition)
+                self._send_again()
+            else:
+                self._batches = [each for each in self._batches if now_ms - each.sent_ms <= REQUEST_TIMEOUT_MS]
+                self.refresh(self.partition)
+        if 0 <= self._retry_ms <= now_ms:
+            self._send_again()
+        most = IN_FLIGHT_MAX if self._is_known or self.kind != "idempotent" else 1
+        ahead = self._count - self._batches[0].number if self._batches else 0
+        if not self._is_stopped and ahead < most and self._retry_ms < 0:
+            self._new_batch()
+        elif self._is_stopped and not self._batches:
+            return
+        world.scheduler.after(self.rng.uniform(0.5, 1.5) * world.plan.rest_ms, self._turn)
+
+    def _new_batch(self) -> None:
+        values = [b"%d/%d" % (self.number, self._next + index) for index in range(self.rng.choice([1, 1, 2, 3]))]
+        self._next += len(values)
+        builder = BatchBuilder(10_000)
+        for value in values:
+            builder.append(1_700_000_000_000, None, value)
+        identity = (
+            {"producer_id": self.producer_id, "producer_epoch": 0, "base_sequence": self._sequence}
+            if self.kind == "idempotent"
+            else {}
+        )
+        batch = Batch(self._count, values, builder.build(**identity))
+        self._count += 1
+        self._sequence += len(values)
+        self._batches.append(batch)
+        self.world.checks.sent(self, values)
+        self._send(batch)
+
+    def _send_again(self) -> None:
+        """All that is not answered, in its order."""
+        self._retry_ms = -1.0
+        for batch in self._batches:
+            self.world.count("state", "batch sent again")
+            self._send(batch)
+
+    def _send(self, batch: Batch) -> None:
+        batch.sent_ms = self.world.scheduler.now_ms
+        batch.tries += 1
+        host = self.world.host_of(self.leader)
+        if host is None:
+            self._fail()
+            return
+        acks = {"idempotent": -1, "acks=1": 1, "acks=0": 0}[self.kind]
+        was_first = bool(self._batches) and batch is self._batches[0]
+        if self.kind == "acks=0":
+            self._batches.remove(batch)
+        self.call(
+            host,
+            lambda broker, reply: produce(broker, self.target, batch.data, acks, reply),
+            lambda result: self._answered(batch, was_first, result),
+        )
+
+    def connection_lost(self, host: BrokerHost) -> None:
+        if host.number == self.leader and self._batches:
+            self._fail()
+
+    def _fail(self) -> None:
+        self.refresh(self.partition)
+        if self.kind != "idempotent":
+            self._batches.clear()
+        elif self._retry_ms < 0:
+            self._retry_ms = self.world.scheduler.now_ms + RETRY_MS
+
+    def _answered(self, batch: Batch, was_first: bool, result: Any) -> None:
+        if batch not in self._batches:
+            if not isinstance(result, HeadraceError) and self.kind == "idempotent":
+                self.world.checks.answered_again(self, batch.values, result.base_offset)
+            return
+        if not isinstance(result, HeadraceError):
+            self._batches.remove(batch)
+            self._refused = 0
+            self._is_known = True
+            self.acknowledged += 1
+            if self.kind == "idempotent":
+                self.world.checks.acknowledged(self, batch.values, result.base_offset)
+            return
+        self.world.count("refusal", result.code)
+        if isinstance(result, OutOfOrderSequenceNumberError | InvalidProducerEpochError):
+            if was_first and batch is self._batches[0]:
+                self._forgotten(result)
+        elif not result.retriable and result.code not in ("KAFKA_STORAGE_ERROR", "FENCED_BROKER"):
+            raise Violation("producers", f"{self} was told {result!r}")
+        self._fail()
+
+    def _forgotten(self, error: HeadraceError) -> None:
+        """What came before it is acknowledged, and the broker knows nothing of it: perhaps it is a former leader."""
+        if self.world.checks.is_tainted(self.partition):
+            self._begin_anew()
+            return
+        self._refused += 1
+        if self._refused > OUT_OF_ORDER_MAX:
+            raise Violation("sequences", f"{self} sends what comes next, again and again, and is told {error!r}")
+
+    def _begin_anew(self) -> None:
+        """After an unclean election acknowledged batches may be gone, and their numbers with them."""
+        self.producer_id += 10
+        self._sequence = 0
+        self._batches.clear()
+        self._refused = 0
+        self._is_known = False
+
+
+def produce(broker: Any, partition: TopicPartition, data: bytes, acks: int, reply: Callable[[Any], None]) -> None:
+    """As the Produce service does it."""
+    try:
+        replica = broker.replicas.leader(partition)
+        broker.world.append(broker.host, replica, data, acks, broker.host.clock.now_ms(), reply)
+    except HeadraceError as error:
+        reply(error)
+
+
+class ConsumerModel(Client):
+    """Reads a partition from its beginning, from its leader or from another replica."""
+
+    def __init__(self, world: BrokerWorld, number: int) -> None:
+        super().__init__(world, number, "consumer")
+        self.partition = number % world.plan.partitions
+        self.position = 0
+        self._asked = 0
+
+    def __str__(self) -> str:
+        return f"consumer {self.number}"
+
+    def begin(self) -> None:
+        self.refresh(self.partition)
+        self._turn()
+
+    def _turn(self) -> None:
+        self._asked += 1
+        number = self._asked
+        if self.rng.random() < 0.3:
+            host = self.rng.choice(self.world.hosts)
+        else:
+            host = self.world.host_of(self.leader) or self.world.hosts[0]
+        epoch, position = self.leader_epoch, self.position
+        target = TopicPartition("orders", self.partition)
+        self.call(
+            host,
+            lambda broker, reply: fetch(broker, target, position, epoch, reply),
+            lambda result: self._answered(number, result),
+        )
+        self.world.scheduler.after(self.rng.uniform(15.0, 45.0), self._turn)
+
+    def _answered(self, number: int, result: Any) -> None:
+        if number != self._asked:
+            return
+        if isinstance(result, HeadraceError):
+            self.refresh(self.partition)
+            if result.code == "OFFSET_OUT_OF_RANGE":
+                if not self.world.checks.is_tainted(self.partition):
+                    raise Violation("consumers", f"{self} has read up to {self.position}, and is told {result!r}")
+                self.position = 0
+            return
+        records, _ = result
+        self.position = self.world.checks.consumed(self, self.partition, self.position, records)
+
+
+def fetch(broker: Any, partition: TopicPartition, position: int, epoch: int, reply: Callable[[Any], None]) -> None:
+    """As the Fetch service does it: from whoever may be read, up to its high watermark."""
+    try:
+        replica = broker.replicas.readable(partition)
+        leader = getattr(replica, "leader", None)
+        if leader is not None:
+            leader.check_epoch(epoch)
+            if position > leader.high_watermark:
+                reply((b"", position))
+                return
+        found = replica.read(position, 4_000)
+        if found is None:
+            if leader is None:
+                reply((b"", position))
+                return
+            reading = replica.read_cold(position, 4_000)
+            reading.add_done_callback(lambda done: reply(done.exception() or done.result()))
+        else:
+            reply(found)
+    except HeadraceError as error:
+        reply(error)

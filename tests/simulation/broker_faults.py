@@ -1,0 +1,346 @@
+"""What goes wrong with brokers (kinds in ``broker_plan``), and how it is mended.
+
+At most one disk is lost or damaged at a time, and only one whose partitions have another copy that may lead: nobody
+could make up for more. A disk counts as healed once every in-sync set is full again.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from broker_node import ROOT, BrokerHost
+from sim_plan import Fault
+
+from headrace_controller.cluster.ledger_requests import AlterPartitionReassignments, Reassignment
+from headrace_controller.cluster.requests import (
+    AlterConfigs,
+    AlterResource,
+    ConfigOp,
+    ElectionType,
+    ElectLeaders,
+    OpKind,
+)
+from headrace_core.errors import HeadraceError
+from headrace_core.metadata import ConfigResourceType, PartitionImage
+from headrace_core.testing.crashing_fs import Loss, SimulatedCrash, TraceEntry
+from headrace_core.types import NO_LEADER
+
+if TYPE_CHECKING:
+    from broker_world import BrokerWorld
+
+CONTROLLER = -1
+_LOSSES = (Loss.ALL, Loss.ALL, Loss.PREFIX, Loss.BLOCKS)
+_CHANGES = frozenset({"write", "sync", "sync_directory", "rename", "truncate", "create", "unlink"})
+
+
+class BrokerFaults:
+    """``strike`` makes a fault happen; ``mend`` ends whatever goes on."""
+
+    def __init__(self, world: BrokerWorld) -> None:
+        self.world = world
+        self._damaged: BrokerHost | None = None
+
+    def strike(self, fault: Fault) -> None:
+        rng = random.Random(fault.seed)
+        act: Callable[[Fault, random.Random], str] = getattr(self, f"_{fault.kind}")
+        what = act(fault, rng)
+        if what:
+            self.world.fault_happened(fault, what)
+
+    def mend(self) -> None:
+        """The network is good, everybody runs, disks have room and pace."""
+        world = self.world
+        world.quality = world.plan.quality
+        world.cuts.clear()
+        world.lost_answers_until_ms = world.late_requests_until_ms = world.late_metadata_until_ms = 0.0
+        for host in world.hosts:
+            host.slow_until_ms = 0.0
+            host.fs.capacity_bytes = None
+            host.fs.on_operation = None
+            host.clock.drift(1.0)
+            host.resume()
+            if host.is_up and host.broker is not None and host.broker.wants_shutdown:
+                world.scheduler.after(400.0, self._started_again, host, host.life)
+            elif not host.is_up:
+                host.down_until_ms = 0.0
+                world.restart(host)
+
+    def _started_again(self, host: BrokerHost, life: int) -> None:
+        """Somebody who was asked to stop: it has stopped by now, or is killed; then it starts."""
+        if host.life == life and host.is_up:
+            host.kill()
+        if not host.is_up:
+            host.down_until_ms = 0.0
+            self.world.restart(host)
+
+    # -- the network -------------------------------------------------------------------------------------------------
+
+    def _for_a_while(self, fault: Fault, **changes: float) -> str:
+        world = self.world
+        before = world.quality
+        world.quality = replace(before, **changes)
+
+        def over() -> None:
+            world.quality = replace(world.quality, **{name: getattr(world.plan.quality, name) for name in changes})
+
+        world.scheduler.after(fault.for_ms, over)
+        return f"{changes} for {fault.for_ms:.0f} ms"
+
+    def _drop(self, fault: Fault, rng: random.Random) -> str:
+        return self._for_a_while(fault, loss=0.02 + 0.3 * fault.amount)
+
+    def _duplicate(self, fault: Fault, rng: random.Random) -> str:
+        return self._for_a_while(fault, doubling=0.1 + 0.6 * fault.amount)
+
+    def _reorder(self, fault: Fault, rng: random.Random) -> str:
+        return self._for_a_while(fault, reordering=0.1 + 0.7 * fault.amount)
+
+    def _delay(self, fault: Fault, rng: random.Random) -> str:
+        return self._for_a_while(fault, slowness=0.1 + 0.5 * fault.amount, slow_ms=20.0 + 300.0 * fault.amount)
+
+    def _partition(self, fault: Fault, rng: random.Random) -> str:
+        """Some brokers apart from others, from the controllers, from clients; also in one direction only."""
+        world = self.world
+        host = self._anybody(rng, leaders=0.6)
+        others = [other.number for other in world.hosts if other is not host]
+        clients = [client.address for client in (*world.producers, *world.consumers)]
+        apart = rng.choice([others, [*others, CONTROLLER], [CONTROLLER], [rng.choice(others)], [*others, *clients]])
+        is_one_way = rng.random() < 0.4
+        links = [(host.number, other) for other in apart] + (
+            [] if is_one_way else [(other, host.number) for other in apart]
+        )
+        if is_one_way and rng.random() < 0.5:
+            links = [(to, sender) for sender, to in links]
+        world.cuts.update(links)
+
+        def over() -> None:
+            world.cuts.difference_update(links)
+
+        world.scheduler.after(fault.for_ms + 100.0, over)
+        if is_one_way:
+            world.count("state", "asymmetric partition")
+        return f"{host} {'cannot be heard by, or hear,' if is_one_way else 'is apart from'} {apart}"
+
+    def _stream_broken(self, fault: Fault, rng: random.Random) -> str:
+        connections = self.world.connections
+        if not connections:
+            return ""
+        for connection in rng.sample(connections, max(1, int(len(connections) * fault.amount))):
+            connection.close()
+        return "followers' streams break"
+
+    def _stale_replay(self, fault: Fault, rng: random.Random) -> str:
+        return "old requests arrive again" if self.world.replay(1 + int(5 * fault.amount)) else ""
+
+    def _isr_answer_lost(self, fault: Fault, rng: random.Random) -> str:
+        self.world.lost_answers_until_ms = self.world.scheduler.now_ms + fault.for_ms
+        return f"AlterPartition's answers are lost for {fault.for_ms:.0f} ms"
+
+    def _isr_request_late(self, fault: Fault, rng: random.Random) -> str:
+        self.world.late_requests_until_ms = self.world.scheduler.now_ms + fault.for_ms
+        return f"AlterPartition is late for {fault.for_ms:.0f} ms"
+
+    def _metadata_late(self, fault: Fault, rng: random.Random) -> str:
+        self.world.late_metadata_until_ms = self.world.scheduler.now_ms + fault.for_ms
+        return f"metadata is late for {fault.for_ms:.0f} ms"
+
+    # -- processes ---------------------------------------------------------------------------------------------------
+
+    def _anybody(self, rng: random.Random, *, leaders: float = 0.5) -> BrokerHost:
+        topic = self.world.image.topic("orders")
+        if topic is not None and rng.random() < leaders:
+            host = self.world.host_of(topic.partitions[rng.randrange(len(topic.partitions))].leader)
+            if host is not None:
+                return host
+        return rng.choice(self.world.hosts)
+
+    def _down(self, host: BrokerHost, for_ms: float) -> None:
+        host.down_until_ms = self.world.scheduler.now_ms + for_ms
+        self.world.scheduler.after(for_ms, self.world.restart, host)
+
+    def _crash(self, fault: Fault, rng: random.Random) -> str:
+        host = self._anybody(rng)
+        if not host.is_up:
+            return ""
+        if rng.random() < 0.35:
+            host.kill()
+            what = "is killed"
+        else:
+            host.power_loss(rng.choice(_LOSSES))
+            what = "loses power"
+        self._down(host, fault.for_ms)
+        return f"{host} {what}"
+
+    def _torn_block(self, fault: Fault, rng: random.Random) -> str:
+        """Power is lost in the midst of something that changes the disk."""
+        host = self._anybody(rng)
+        if not host.is_up:
+            return ""
+        countdown = rng.randrange(1, 12)
+        loss = rng.choice([Loss.PREFIX, Loss.BLOCKS, Loss.BLOCKS])
+
+        def operation(entry: TraceEntry) -> None:
+            nonlocal countdown
+            if entry.operation in _CHANGES or countdown <= 0:
+                countdown -= 1
+                if countdown <= 0:
+                    host.is_losing_power = loss
+                    raise SimulatedCrash("torn")
+
+        host.fs.on_operation = operation
+        return f"{host} loses power while it writes"
+
+    def _pause(self, fault: Fault, rng: random.Random) -> str:
+        host = self._anybody(rng, leaders=0.7)
+        if not host.is_up or host.is_paused:
+            return ""
+        life = host.life
+        host.pause()
+        self.world.scheduler.after(fault.for_ms, lambda: host.life == life and host.resume())
+        return f"{host} stands still for {fault.for_ms:.0f} ms"
+
+    def _restart_all(self, fault: Fault, rng: random.Random) -> str:
+        for host in self.world.hosts:
+            if host.is_up:
+                host.power_loss(rng.choice(_LOSSES))
+            self._down(host, rng.uniform(20.0, 150.0))
+        return "all brokers lose power"
+
+    def _controlled_shutdown(self, fault: Fault, rng: random.Random) -> str:
+        host = self._anybody(rng, leaders=0.7)
+        if not host.is_up or host.broker is None:
+            return ""
+        host.stop_cleanly()
+        self.world.scheduler.after(fault.for_ms + 300.0, self._started_again, host, host.life)
+        return f"{host} is asked to stop"
+
+    def _clock_jump(self, fault: Fault, rng: random.Random) -> str:
+        host = rng.choice(self.world.hosts)
+        host.clock.jump(rng.choice([-1.0, 1.0]) * 3_600_000.0 * fault.amount)
+        return f"{host}: its wall clock is set"
+
+    def _clock_drift(self, fault: Fault, rng: random.Random) -> str:
+        host = rng.choice(self.world.hosts)
+        host.clock.drift(0.3 + 2.5 * fault.amount)
+        return f"{host}: its clock drifts"
+
+    # -- disks -------------------------------------------------------------------------------------------------------
+
+    def _slow_disk(self, fault: Fault, rng: random.Random) -> str:
+        host = self._anybody(rng)
+        host.slow_until_ms = self.world.scheduler.now_ms + fault.for_ms
+        return f"{host}: its disk is slow for {fault.for_ms:.0f} ms"
+
+    def _full_disk(self, fault: Fault, rng: random.Random) -> str:
+        host = self._anybody(rng)
+        fs = host.fs
+        fs.capacity_bytes = fs._used_bytes + int(600 * fault.amount)
+
+        def over() -> None:
+            fs.capacity_bytes = None
+
+        self.world.scheduler.after(fault.for_ms, over)
+        return f"{host}: its disk is full for {fault.for_ms:.0f} ms"
+
+    def _wipe(self, fault: Fault, rng: random.Random) -> str:
+        host = self._anybody(rng)
+        if not self._may_lose(host):
+            return ""
+        host.kill()
+        host.new_disk()
+        self._damaged = host
+        self._down(host, fault.for_ms)
+        return f"{host} has a new disk"
+
+    def _flipped_block(self, fault: Fault, rng: random.Random) -> str:
+        """A bit of a log, not of its last batch: the machine is down meanwhile, so that nothing hides it."""
+        host = self._anybody(rng)
+        if not self._may_lose(host):
+            return ""
+        host.kill()
+        logs = sorted(
+            path for path, data in host.fs.files().items() if path.endswith(".log") and len(data) > 300 and ROOT in path
+        )
+        if logs:
+            path = rng.choice(logs)
+            host.fs.flip(path, rng.randrange(len(host.fs.files()[path]) - 200), 1 << rng.randrange(8))
+            self._damaged = host
+        self._down(host, 20.0)
+        return f"{host}: a bit of {path} is flipped" if logs else ""
+
+    def _may_lose(self, host: BrokerHost) -> bool:
+        """No other disk is in danger, and each partition has another copy of all that is committed."""
+        world = self.world
+        topic = world.image.topic("orders")
+        if topic is None:
+            return False
+        if self._damaged is not None and (world.checks.why_not_well() is not None or self._damaged is not host):
+            if world.checks.why_not_well() is not None:
+                return False
+            self._damaged = None
+        return all(
+            host.number not in state.replicas or self._has_other(state, host.number) for state in topic.partitions
+        )
+
+    @staticmethod
+    def _has_other(state: PartitionImage, number: int) -> bool:
+        return state.leader != NO_LEADER and len([each for each in state.isr if each != number]) >= 1
+
+    # -- operators ---------------------------------------------------------------------------------------------------
+
+    def _membership(self, fault: Fault, rng: random.Random) -> str:
+        """A partition is reassigned."""
+        world = self.world
+        topic = world.image.topic("orders")
+        if topic is None:
+            return ""
+        number = rng.randrange(len(topic.partitions))
+        targets = tuple(rng.sample([host.number for host in world.hosts], 3))
+        request = AlterPartitionReassignments((Reassignment("orders", number, targets),))
+        reply = world.decide(request)
+        if isinstance(reply, HeadraceError):
+            return ""
+        return f"partition {number} is to be on {targets}"
+
+    def _leader_moved(self, fault: Fault, rng: random.Random) -> str:
+        """The preferred replicas are put in another order, and the first is elected."""
+        world = self.world
+        topic = world.image.topic("orders")
+        if topic is None:
+            return ""
+        number = rng.randrange(len(topic.partitions))
+        replicas = list(topic.partitions[number].replicas)
+        rng.shuffle(replicas)
+        reply = world.decide(AlterPartitionReassignments((Reassignment("orders", number, tuple(replicas)),)))
+        if isinstance(reply, HeadraceError):
+            return ""
+        world.scheduler.after(5.0, world.decide, ElectLeaders(ElectionType.PREFERRED, (("orders", number),)))
+        return f"partition {number} prefers {replicas}"
+
+    def _min_insync(self, fault: Fault, rng: random.Random) -> str:
+        world = self.world
+        value = rng.choice(["1", "2", "2", "3"])
+        operation = ConfigOp(OpKind.SET, "min.insync.replicas", value)
+        resource = (ConfigResourceType.TOPIC, "orders")
+        world.decide(AlterConfigs((AlterResource(resource, (operation,)),)))
+        back = ConfigOp(OpKind.SET, "min.insync.replicas", str(world.plan.min_insync))
+        world.scheduler.after(fault.for_ms, world.decide, AlterConfigs((AlterResource(resource, (back,)),)))
+        return f"min.insync.replicas={value} for {fault.for_ms:.0f} ms"
+
+    def _unclean_election(self, fault: Fault, rng: random.Random) -> str:
+        """All in-sync replicas go away; whoever is left is asked for."""
+        world = self.world
+        topic = world.image.topic("orders")
+        if topic is None:
+            return ""
+        state = topic.partitions[0]
+        for number in state.isr:
+            host = world.host_of(number)
+            if host is not None and host.is_up and len(state.isr) < len(state.replicas):
+                host.kill()
+                self._down(host, fault.for_ms + 700.0)
+        world.scheduler.after(fault.for_ms + 300.0, world.decide, ElectLeaders(ElectionType.UNCLEAN, (("orders", 0),)))
+        return "whoever is in sync goes away"

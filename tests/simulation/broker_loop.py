@@ -1,0 +1,277 @@
+"""A broker's event loop and its disk on virtual time: the brokers' asyncio code runs on them as it is.
+
+A loop is one process: when that is killed nothing in it runs any more, while it is paused everything waits. Callbacks
+that are ready run together, as in asyncio's own loop, some time after the first of them was. What a callback raises is
+no longer a line in a log here, but a broken promise.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from headrace_core.errors import StorageError
+from headrace_core.log.partition_log import PartitionLog, flush_together
+from headrace_core.log.turns import Turn, WriteStep, must_flush_now
+from headrace_core.log.writer import DirectoryWriter, TurnResult, _waiters
+from headrace_core.testing.crashing_fs import SimulatedCrash
+from headrace_core.testing.scheduler import Planned
+
+if TYPE_CHECKING:
+    from broker_node import BrokerHost
+
+
+class _Buried(BaseException):
+    """Ends what is left of a process when its world is over; no ``except Exception`` holds it."""
+
+
+class Ready:
+    """A callback that is due."""
+
+    __slots__ = ("arguments", "callback", "context")
+
+    def __init__(
+        self, callback: Callable[..., object], arguments: tuple[Any, ...], context: contextvars.Context | None
+    ) -> None:
+        self.callback: Callable[..., object] | None = callback
+        self.arguments = arguments
+        self.context = context
+
+    def cancel(self) -> None:
+        self.callback = None
+
+    def cancelled(self) -> bool:
+        return self.callback is None
+
+
+class Timer:
+    """What ``call_later`` gives."""
+
+    __slots__ = ("_is_cancelled", "_planned", "_ready", "_when")
+
+    def __init__(self, when: float) -> None:
+        self._planned: Planned | None = None
+        self._ready: Ready | None = None
+        self._when = when
+        self._is_cancelled = False
+
+    def cancel(self) -> None:
+        self._is_cancelled = True
+        if self._planned is not None:
+            self._planned.cancel()
+        if self._ready is not None:  # it is due, and has not run yet
+            self._ready.cancel()
+
+    def cancelled(self) -> bool:
+        return self._is_cancelled
+
+    def when(self) -> float:
+        return self._when
+
+
+class SimLoop(asyncio.AbstractEventLoop):
+    """The part of an event loop that the brokers' code uses. See the module."""
+
+    def __init__(self, host: BrokerHost) -> None:
+        self._host = host
+        self._scheduler = host.world.scheduler
+        self._ready: deque[Ready] = deque()
+        self._is_scheduled = False
+        self.is_dead = False
+        self.is_paused = False
+        #: Kept until the end of the world: a process that is killed runs no ``finally``.
+        self._coroutines: list[Any] = []
+
+    def time(self) -> float:
+        return self._scheduler.now_ms / 1_000
+
+    def get_debug(self) -> bool:
+        return False
+
+    def is_running(self) -> bool:
+        return not self.is_dead
+
+    def is_closed(self) -> bool:
+        return self.is_dead
+
+    def call_soon(self, callback: Any, *args: Any, context: contextvars.Context | None = None) -> Any:
+        ready = Ready(callback, args, context)
+        self._ready.append(ready)
+        if not self._is_scheduled and not self.is_dead:
+            self._is_scheduled = True
+            self._scheduler.after(self._host.loop_delay_ms(), self._turn)
+        return ready
+
+    def call_soon_threadsafe(self, callback: Any, *args: Any, context: contextvars.Context | None = None) -> Any:
+        return self.call_soon(callback, *args, context=context)
+
+    def call_later(self, delay: float, callback: Any, *args: Any, context: Any = None) -> Any:
+        return self.call_at(self.time() + delay, callback, *args, context=context)
+
+    def call_at(self, when: float, callback: Any, *args: Any, context: Any = None) -> Any:
+        timer = Timer(when)
+
+        def due() -> None:
+            timer._ready = self.call_soon(callback, *args, context=context)
+
+        timer._planned = self._scheduler.at(when * 1_000, due)
+        return timer
+
+    def create_future(self) -> asyncio.Future[Any]:
+        return asyncio.Future(loop=self)
+
+    def create_task(self, coro: Any, *, name: Any = None, context: Any = None) -> Any:
+        self._coroutines.append(coro)
+        host_loops = self._host.world.loops
+        if self not in host_loops:
+            host_loops.append(self)
+        task: asyncio.Task[Any] = asyncio.Task(coro, loop=self, name=name or "task")
+        task._log_destroy_pending = False  # type: ignore[attr-defined]  # a process that is killed awaits nothing
+        task.add_done_callback(self._task_ended)
+        return task
+
+    def run_in_executor(self, executor: Any, func: Any, *args: Any) -> Any:
+        """What a thread does is done at one moment, somewhat later."""
+        future = self.create_future()
+
+        def work() -> None:
+            if future.cancelled():
+                return
+            try:
+                future.set_result(func(*args))
+            except Exception as error:  # noqa: BLE001 - it is the caller's
+                future.set_exception(error)
+
+        self.call_later(self._host.world.rng.uniform(0.1, 1.0) / 1_000, work)
+        return future
+
+    def call_exception_handler(self, context: dict[str, Any]) -> None:
+        error = context.get("exception")
+        if isinstance(error, BaseException):
+            self._host.world.stumbled(self._host, error)
+
+    def _task_ended(self, task: asyncio.Task[Any]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._host.task_failed(error)
+
+    def _turn(self) -> None:
+        """Everything that is ready now; what becomes ready meanwhile has the next turn."""
+        if self.is_dead or self.is_paused:
+            return
+        self._is_scheduled = False
+        asyncio._set_running_loop(self)
+        try:
+            for _ in range(len(self._ready)):
+                ready = self._ready.popleft()
+                callback = ready.callback
+                if callback is None:
+                    continue
+                if ready.context is None:
+                    callback(*ready.arguments)
+                else:
+                    ready.context.run(callback, *ready.arguments)
+                if self.is_dead:
+                    break
+        except SimulatedCrash:
+            pass
+        except Exception as error:  # noqa: BLE001 - nothing may be raised in the loop
+            self._host.world.stumbled(self._host, error)
+        finally:
+            asyncio._set_running_loop(None)
+        self._host.turned()
+        if self._ready and not self._is_scheduled and not self.is_dead:
+            self._is_scheduled = True
+            self._scheduler.after(self._host.loop_delay_ms(), self._turn)
+
+    def run(self, callback: Callable[..., object], *arguments: Any) -> None:
+        """Something from outside (a message, a request) reaches the process."""
+        self.call_soon(callback, *arguments)
+
+    def die(self) -> None:
+        self.is_dead = True
+        self._ready.clear()
+
+    def bury(self) -> None:
+        """The world is over."""
+        self.die()
+        asyncio._set_running_loop(self)
+        try:
+            for coroutine in self._coroutines:
+                for _ in range(20):  # it may wait again in a ``finally``
+                    if coroutine.cr_frame is None:
+                        break
+                    with contextlib.suppress(_Buried, Exception):
+                        coroutine.throw(_Buried())
+        finally:
+            asyncio._set_running_loop(None)
+        self._coroutines.clear()
+
+    def resume(self) -> None:
+        self.is_paused = False
+        self._is_scheduled = True
+        self._scheduler.after(0.0, self._turn)
+
+
+class SimWriter(DirectoryWriter):
+    """The directory's writer with a disk that takes its time: what a turn has written is read, and pushed, before it is
+    forced; between the two the machine may lose power. The steps are those of a turn on the directory's thread."""
+
+    def _start_turn(self) -> None:
+        from headrace_core.log.turns import plan_turn
+
+        self._is_scheduled = False
+        if self._is_running:
+            return
+        if not self._queue:
+            self._became_idle()
+            return
+        turn = plan_turn(self._queue, bytes_max=self._turn_bytes_max, inline_bytes_max=self._inline_bytes_max)
+        self._is_running = True
+        self._begin(turn)
+
+    def _begin(self, turn: Turn) -> None:
+        loop: Any = self._loop
+        outcomes: list[tuple[Any, Any]] = []
+        touched: dict[PartitionLog, None] = {}
+        written: dict[PartitionLog, None] = {}
+        try:
+            for step in turn.steps:
+                if isinstance(step, WriteStep):
+                    dones = [entry.done for entry in step.entries]
+                    outcomes += zip(dones, self._write(step, False), strict=True)
+                    touched[step.log] = None
+                    if self._on_written is not None and step.log.log_end_offset > step.log.flushed_offset:
+                        written[step.log] = None
+                else:
+                    if step.log is not None:
+                        touched[step.log] = None
+                    outcomes.append((step.done, self._act(step)))
+        except Exception as error:  # noqa: BLE001 - as in the product: both kinds are final
+            self._broken(turn, error)
+            return
+        if written:
+            self._tell_written(list(written))
+        loop.call_later(loop._host.disk_delay_ms() / 1_000, self._finish, turn, outcomes, list(touched))
+
+    def _finish(self, turn: Turn, outcomes: list[tuple[Any, Any]], touched: list[PartitionLog]) -> None:
+        try:
+            flush_together(
+                self.directory.fs,
+                [
+                    log
+                    for log in touched
+                    if not log.is_closed and must_flush_now(log.config, log.log_end_offset - log.flushed_offset)
+                ],
+            )
+        except Exception as error:  # noqa: BLE001
+            self._broken(turn, error)
+            return
+        self._end_turn(turn, TurnResult(outcomes, touched, None, 0.0))
+
+    def _broken(self, turn: Turn, error: Exception) -> None:
+        failure: StorageError = self._failure_of(error)
+        self._end_turn(turn, TurnResult([(done, failure) for done in _waiters(turn)], [], failure, 0.0))

@@ -1,0 +1,138 @@
+"""A schedule of the brokers' half as data, drawn from a seed before anything runs (``sim_plan`` has the same shape).
+
+A quarter of the periods are quiet: what is broken is mended, and nothing is broken. In the others 5 to 40 faults come,
+of kinds that each schedule draws for itself.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+
+from sim_plan import FAULTS_MAX, FAULTS_MIN, Fault, Period
+
+from headrace_core.testing.network import GOOD, Quality
+
+#: Kind -> how much it weighs. The names are those of contract.md where there is one.
+KINDS: dict[str, float] = {
+    "drop": 1.0,
+    "duplicate": 1.0,
+    "reorder": 1.0,
+    "delay": 1.0,
+    "partition": 2.0,
+    "crash": 2.5,
+    "pause": 1.2,
+    "clock_jump": 0.5,
+    "clock_drift": 0.5,
+    "torn_block": 1.2,
+    "flipped_block": 1.0,
+    "full_disk": 0.9,
+    "wipe": 1.0,
+    "membership": 1.0,
+    "stale_replay": 1.2,
+    "slow_disk": 1.0,
+    "isr_answer_lost": 1.5,
+    "isr_request_late": 1.0,
+    "metadata_late": 1.2,
+    "stream_broken": 1.2,
+    "controlled_shutdown": 1.0,
+    "leader_moved": 1.2,
+    "restart_all": 0.6,
+    "min_insync": 0.4,
+    "unclean_election": 0.6,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerPlan:
+    """See the module."""
+
+    seed: int
+    brokers: int
+    partitions: int
+    min_insync: int
+    #: unclean.leader.election.enable, and faults that make it happen. What follows from it is expected then.
+    unclean: bool
+    producers: int
+    consumers: int
+    rest_ms: float
+    periods: tuple[Period, ...]
+    faults: tuple[Fault, ...]
+    quality: Quality
+    disk_ms: tuple[float, float]
+    loop_ms: tuple[float, float]
+    metadata_ms: tuple[float, float]
+    lag_ms: int
+    segment_bytes: int
+
+    @property
+    def length_ms(self) -> float:
+        return self.periods[-1].to_ms
+
+    def keeping(self, numbers: Collection[int]) -> BrokerPlan:
+        """Only these faults."""
+        return replace(self, faults=tuple(fault for fault in self.faults if fault.number in numbers))
+
+    def until(self, length_ms: float) -> BrokerPlan:
+        """Ends earlier; faults that come later are left out."""
+        periods = tuple(
+            Period(period.from_ms, min(period.to_ms, length_ms), period.is_quiet)
+            for period in self.periods
+            if period.from_ms < length_ms
+        )
+        return replace(self, periods=periods, faults=tuple(each for each in self.faults if each.at_ms < length_ms))
+
+
+def make_broker_plan(seed: int) -> BrokerPlan:
+    """The schedule of a seed."""
+    rng = random.Random(f"broker plan {seed}")
+    periods = _periods(rng)
+    noisy = [period for period in periods if not period.is_quiet]
+    unclean = rng.random() < 0.12
+    return BrokerPlan(
+        seed=seed,
+        brokers=rng.choice([3, 3, 3, 4]),
+        partitions=rng.choice([1, 1, 2]),
+        min_insync=rng.choice([2, 2, 2, 1]),
+        unclean=unclean,
+        producers=2,
+        consumers=1,
+        rest_ms=rng.choice([11.0, 14.0, 17.0]),
+        periods=periods,
+        faults=_faults(rng, noisy, unclean),
+        quality=rng.choice([GOOD, GOOD, Quality(0.5, 6.0), Quality(1.0, 20.0)]),
+        disk_ms=rng.choice([(0.1, 0.6), (0.2, 3.0), (1.0, 12.0)]),
+        loop_ms=rng.choice([(0.02, 0.1), (0.05, 0.5), (0.2, 2.0)]),
+        metadata_ms=rng.choice([(0.5, 3.0), (1.0, 20.0), (5.0, 60.0)]),
+        lag_ms=rng.choice([250, 400, 800]),
+        segment_bytes=rng.choice([1_500, 4_000, 20_000]),
+    )
+
+
+def _periods(rng: random.Random) -> tuple[Period, ...]:
+    count = rng.choice([4, 4, 8])
+    quiet = set(rng.sample(range(1, count), count // 4))
+    periods: list[Period] = []
+    at_ms = 0.0
+    for number in range(count):
+        length_ms = rng.uniform(500.0, 800.0) if number in quiet else rng.uniform(2_400.0, 4_000.0) / count
+        periods.append(Period(at_ms, at_ms + length_ms, number in quiet))
+        at_ms += length_ms
+    return tuple(periods)
+
+
+def _faults(rng: random.Random, noisy: list[Period], unclean: bool) -> tuple[Fault, ...]:
+    count = min(FAULTS_MAX, FAULTS_MIN + int(rng.expovariate(1 / 9.0)))
+    kinds = [kind for kind in KINDS if unclean or kind != "unclean_election"]
+    weights = [KINDS[kind] * rng.choice([0.0, 0.3, 1.0, 1.0, 4.0]) for kind in kinds]
+    if not any(weights):
+        weights = [KINDS[kind] for kind in kinds]
+    found = []
+    for _ in range(count):
+        (period,) = rng.choices(noisy, [each.to_ms - each.from_ms for each in noisy])
+        (kind,) = rng.choices(kinds, weights)
+        at_ms = rng.uniform(period.from_ms, period.to_ms)
+        for_ms = min(rng.choice([30.0, 120.0, 400.0, 900.0]) * rng.uniform(0.5, 1.5), period.to_ms - at_ms)
+        found.append((at_ms, kind, for_ms, rng.random(), rng.randrange(1 << 32)))
+    return tuple(Fault(number, *each) for number, each in enumerate(sorted(found)))

@@ -1,0 +1,473 @@
+"""The brokers' half of the simulator: brokers with the product's code, the cluster's rules, producers and consumers.
+
+    world = BrokerWorld(make_broker_plan(4711)); world.run()        raises Violation
+
+One partition or two, three or four brokers, the real ``ClusterCore`` as the controllers (what happens among them is
+the other half's, ``sim_world``), connections that break, calls that are lost or late, disks that forget what was not
+forced.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import random
+from collections import Counter, deque
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from broker_checks import BrokerChecks
+from broker_clients import ConsumerModel, ProducerModel
+from broker_loop import SimWriter
+from broker_node import CLUSTER, Broker, BrokerHost, LeaderEnd, converse, heartbeats_ended
+from broker_plan import BrokerPlan
+from sim_checks import Violation
+from sim_plan import Fault
+from sim_story import Story
+
+from headrace_broker import storage as storage_module
+from headrace_broker.replication import follower_replica, follower_streams
+from headrace_controller.cluster.core import ClusterCore
+from headrace_controller.cluster.decision import ClusterSettings
+from headrace_controller.cluster.requests import AssignDirectories, Bootstrap, CreateTopics, NewTopic, Request
+from headrace_core.errors import HeadraceError
+from headrace_core.metadata import MetadataDelta, MetadataImage
+from headrace_core.rpc.backoff import Backoff
+from headrace_core.testing.crashing_fs import Loss
+from headrace_core.testing.network import GOOD, Quality
+from headrace_core.testing.scheduler import Scheduler
+
+TOPIC = "orders"
+#: The controllers' address in links.
+CONTROLLER = -1
+EVENTS_MAX = 120_000
+#: Within so much virtual time after everything was mended, all has to be well.
+HEAL_MS = 20_000.0
+
+
+class Connection:
+    """A follower's stream: in order, whole, until it breaks."""
+
+    def __init__(self, world: BrokerWorld, follower: BrokerHost, leader: BrokerHost) -> None:
+        assert follower.loop is not None
+        assert leader.broker is not None
+        assert leader.loop is not None
+        self.world = world
+        self.follower = follower
+        self.leader = leader
+        self._follower_loop = follower.loop
+        self._leader_loop = leader.loop
+        self.is_closed = False
+        #: Whose messages do not get through any more: nothing may come behind one that is lost.
+        self._stuck: list[BrokerHost] = []
+        self._end = LeaderEnd(leader.broker, self)
+        self._inbox: deque[Any] = deque()
+        self._reading: Any = None
+        world.connections.append(self)
+
+    def to_leader(self, message: Any) -> None:
+        self._send(self.follower, self.leader, lambda: self._leader_loop.run(self._end.received, message))
+
+    def to_follower(self, message: Any) -> None:
+        self._send(self.leader, self.follower, lambda: self._follower_loop.run(self._arrived, message))
+
+    def _send(self, sender: BrokerHost, to: BrokerHost, deliver: Callable[[], None]) -> None:
+        if self.is_closed or sender in self._stuck:
+            return
+        delay_ms = self.world.message_delay_ms((sender.number, to.number))
+        if delay_ms is None:
+            # A lost packet is sent again by TCP; one that never gets through breaks the connection.
+            self._stuck.append(sender)
+            self.world.scheduler.after(self.world.rng.uniform(20.0, 200.0), self.close)
+            return
+
+        def arrive() -> None:
+            if not self.is_closed:
+                deliver()
+
+        self.world.in_order(("stream", id_of(self), sender.number), delay_ms, arrive)
+
+    def _arrived(self, message: Any) -> None:
+        self._inbox.append(message)
+        if self._reading is not None and not self._reading.done():
+            self._reading.set_result(None)
+
+    async def read(self) -> Any:
+        while not self._inbox:
+            if self.is_closed:
+                return None
+            self._reading = self._follower_loop.create_future()
+            await self._reading
+        return self._inbox.popleft()
+
+    def cancel(self) -> None:
+        self.close()
+
+    def close(self) -> None:
+        if self.is_closed:
+            return
+        self.is_closed = True
+        self.world.connections.remove(self)
+        self._leader_loop.run(self._end.closed)
+        self._follower_loop.run(self._wake)
+
+    def _wake(self) -> None:
+        if self._reading is not None and not self._reading.done():
+            self._reading.set_result(None)
+
+
+def id_of(connection: Connection) -> int:
+    number: int = connection.__dict__.setdefault("number", next(connection.world.numbers))
+    return number
+
+
+class BrokerWorld:
+    """See the module."""
+
+    def __init__(self, plan: BrokerPlan, *, with_story: bool = False) -> None:
+        self.plan = plan
+        self.scheduler = Scheduler()
+        self.rng = random.Random(f"{plan.seed} brokers")
+        self.story = Story(with_story)
+        self.coverage: Counter[tuple[str, str]] = Counter()
+        self.numbers = iter(range(1 << 60))
+        self.quality: Quality = plan.quality
+        self.cuts: set[tuple[int, int]] = set()
+        self.connections: list[Connection] = []
+        self.loops: list[Any] = []
+        self._last_ms: dict[Any, float] = {}
+        self._failure: BaseException | None = None
+        #: Calls to the controllers whose answers are lost, or that are late, until then.
+        self.lost_answers_until_ms = 0.0
+        self.late_requests_until_ms = 0.0
+        self.late_metadata_until_ms = 0.0
+        self.past: list[tuple[BrokerHost, Request]] = []
+        self.core = ClusterCore(
+            ClusterSettings(
+                broker_session_timeout_ms=600,
+                broker_session_disconnect_grace_ms=100,
+                default_replication_factor=3,
+                min_insync_replicas=plan.min_insync,
+                unclean_leader_election_enable=plan.unclean,
+                unclean_leader_election_interval_ms=400,
+                leader_imbalance_check_interval_seconds=1,
+                auto_rebalance_enable=False,
+            ),
+            new_id=lambda: self.rng.randbytes(16),
+        )
+        self._log_end = 0
+        #: Every committed step of the metadata, and from which offset it leads on.
+        self.steps: list[tuple[int, MetadataImage, MetadataDelta]] = []
+        self._known: dict[int, int] = {}
+        self._waiting: dict[int, Any] = {}
+        self.hosts = [BrokerHost(self, number) for number in range(1, plan.brokers + 1)]
+        self.checks = BrokerChecks(self)
+        self.producers = [ProducerModel(self, number) for number in range(plan.producers)]
+        self.consumers = [ConsumerModel(self, number) for number in range(plan.consumers)]
+
+    # -- telling -----------------------------------------------------------------------------------------------------
+
+    def tell(self, who: object, what: str) -> None:
+        if self.story.is_wanted:
+            self.story.tell(self.scheduler.now_ms, str(who), what)
+
+    def count(self, category: str, name: str) -> None:
+        self.coverage[category, name] += 1
+
+    def fault_happened(self, fault: Fault, what: str) -> None:
+        self.coverage["fault", fault.kind] += 1
+        self.tell("fault", f"#{fault.number} {fault.kind}: {what}")
+
+    def stumbled(self, host: BrokerHost, error: BaseException) -> None:
+        """The product raised where nothing may be raised."""
+        if self._failure is None:
+            self.tell(host, f"stumbles: {error!r}")
+            self._failure = error
+
+    # -- the network -------------------------------------------------------------------------------------------------
+
+    def message_delay_ms(self, link: tuple[int, int]) -> float | None:
+        """How long a message takes; None: it is lost."""
+        if link in self.cuts:
+            return None
+        quality, rng = self.quality, self.rng
+        delay_ms = rng.uniform(quality.delay_min_ms, quality.delay_max_ms)
+        if quality.loss and rng.random() < quality.loss:
+            return None
+        if quality.slowness and rng.random() < quality.slowness:
+            delay_ms += rng.random() * quality.slow_ms
+        return delay_ms
+
+    def in_order(self, link: Any, delay_ms: float, action: Callable[[], None]) -> None:
+        at_ms = max(self.scheduler.now_ms + delay_ms, self._last_ms.get(link, 0.0))
+        self._last_ms[link] = at_ms
+        self.scheduler.at(at_ms, action)
+
+    def dial(self, follower: BrokerHost, leader_id: int) -> Connection | None:
+        leader = self.host_of(leader_id)
+        if leader is None or leader.broker is None or leader.is_paused or not leader.broker.acting:
+            return None
+        if {(follower.number, leader.number), (leader.number, follower.number)} & self.cuts:
+            return None
+        return Connection(self, follower, leader)
+
+    def host_of(self, broker_id: int) -> BrokerHost | None:
+        return next((host for host in self.hosts if host.number == broker_id), None)
+
+    def node_gone(self, host: BrokerHost, broker: Broker) -> None:
+        """Its connections break, which the others notice soon."""
+        for connection in [each for each in self.connections if host in (each.follower, each.leader)]:
+            connection.close()
+        ended = heartbeats_ended(host, broker)
+        if ended is not None and (host.number, CONTROLLER) not in self.cuts:
+            self.scheduler.after(self.rng.uniform(1.0, 30.0), self._decide, ended)
+        for client in (*self.producers, *self.consumers):
+            client.connection_lost(host)
+
+    def power_lost(self, host: BrokerHost) -> None:
+        loss = host.is_losing_power
+        assert loss is not None
+        host.power_loss(loss)
+        host.down_until_ms = self.scheduler.now_ms + 100.0
+        self.scheduler.after(100.0 + 200.0 * self.rng.random(), self.restart, host)
+
+    def storage_died(self, host: BrokerHost, life: int) -> None:
+        """Its disk failed, or it heard that it is a former life: the process ends; somebody starts it again."""
+        if host.life == life and host.is_up:
+            self.count("state", "process ended by itself")
+            host.kill()
+            self.scheduler.after(150.0, self.restart, host)
+
+    def restart(self, host: BrokerHost) -> None:
+        if not host.is_up and self.scheduler.now_ms >= host.down_until_ms - 1e-6:
+            host.start()
+
+    # -- the controllers ---------------------------------------------------------------------------------------------
+
+    @property
+    def image(self) -> MetadataImage:
+        return self.core.committed
+
+    def append(
+        self, host: BrokerHost, replica: Any, data: bytes, acks: int, now_ms: int, reply: Callable[[Any], None]
+    ) -> None:
+        """As the Produce service has it done."""
+
+        def done(result: Any) -> None:
+            self.checks.committed(host, replica)
+            reply(result)
+
+        replica.append(data, now_ms, done, committed=acks < 0)
+
+    def ask(self, host: BrokerHost, request: Request, answered: Callable[[Any], None]) -> None:
+        """A broker's call: in order on its connection; the request may be late, it or its answer may be lost."""
+        delay_ms = self.message_delay_ms((host.number, CONTROLLER))
+        if delay_ms is None:
+            return
+        is_isr = type(request).__name__ == "AlterPartition"
+        if is_isr and self.scheduler.now_ms < self.late_requests_until_ms:
+            delay_ms += self.rng.uniform(50.0, 700.0)
+        life = host.life
+
+        def arrive() -> None:
+            reply = self._decide(request)
+            if is_isr:
+                self._remember(host, request, reply)
+            elif isinstance(request, AssignDirectories) and not isinstance(reply, HeadraceError):
+                reply = reply, self.image.next_offset
+            back_ms = self.message_delay_ms((CONTROLLER, host.number))
+            if back_ms is None or (is_isr and self.scheduler.now_ms < self.lost_answers_until_ms):
+                self.count("state", "answer of the controllers lost")
+                return
+            self.in_order(("answer", host.number, life), back_ms, lambda: answered(reply))
+
+        self.in_order(("call", host.number), delay_ms, arrive)
+
+    def _remember(self, host: BrokerHost, request: Request, reply: Any) -> None:
+        """For a replay. One that was refused because a member does not work now may be granted later, at the same
+        partition epoch: no connection delivers it twice, so it is not replayed (docs/simulation.md)."""
+        refused = isinstance(reply, HeadraceError) or any(
+            each.error is not None and each.error.code == "INELIGIBLE_REPLICA" for each in reply
+        )
+        if not refused:
+            self.past = [*self.past[-30:], (host, request)]
+
+    def replay(self, count: int) -> int:
+        for _ in range(count if self.past else 0):
+            _, request = self.past[self.rng.randrange(len(self.past))]
+            self.scheduler.after(self.rng.uniform(0.0, 50.0), self._decide, request)
+        return count if self.past else 0
+
+    def _decide(self, request: Request) -> Any:
+        decision = self.core.decide(request, self.scheduler.now_ms)
+        self._accept(decision)
+        return decision.reply if decision.failure is None else decision.failure
+
+    def decide(self, request: Request) -> Any:
+        """An operator's request."""
+        return self._decide(request)
+
+    def _accept(self, decision: Any) -> None:
+        self._log_end += len(decision.records)
+        self.core.accept(decision, self._log_end, epoch=1)
+        before = self.image
+        for image, delta in self.core.commit(self._log_end):
+            self.steps.append((before.next_offset, image, delta))
+            self.checks.metadata_changed(before, image, delta)
+            before = image
+            for host in self.hosts:
+                self._publish(host)
+
+    def _publish(self, host: BrokerHost) -> None:
+        index = len(self.steps)
+        delay_ms = self.rng.uniform(*self.plan.metadata_ms)
+        if self.scheduler.now_ms < self.late_metadata_until_ms and self.rng.random() < 0.5:
+            delay_ms += self.rng.uniform(50.0, 500.0)
+        self.in_order(("metadata", host.number), delay_ms, functools.partial(self._heard, host, index))
+
+    def _heard(self, host: BrokerHost, index: int) -> None:
+        if (CONTROLLER, host.number) in self.cuts:
+            self.scheduler.after(30.0, self._heard, host, index)
+            return
+        self._known[host.number] = max(self._known.get(host.number, 0), index)
+        waiting = self._waiting.pop(host.number, None)
+        if waiting is not None and host.loop is waiting.get_loop():
+            host.loop.run(lambda: waiting.done() or waiting.set_result(None))
+
+    def known_to(self, host: BrokerHost) -> MetadataImage:
+        known = self._known.get(host.number, 0)
+        return self.steps[known - 1][1] if known else MetadataImage()
+
+    def next_step(self, host: BrokerHost, applied: int) -> tuple[MetadataImage, MetadataDelta] | None:
+        for before, image, delta in self.steps[: self._known.get(host.number, 0)][-400:]:
+            if before == applied:
+                return image, delta
+        return None
+
+    def more_metadata(self, host: BrokerHost) -> Any:
+        assert host.loop is not None
+        waiting = self._waiting[host.number] = host.loop.create_future()
+        return waiting
+
+    def _upkeep(self) -> None:
+        for _ in range(8):
+            decision = self.core.upkeep(self.scheduler.now_ms)
+            if not decision.records:
+                break
+            self._accept(decision)
+        self.scheduler.after(25.0, self._upkeep)
+
+    def backoff(self, first_ms: float, most_ms: float) -> Backoff:
+        return Backoff(first_ms=first_ms, most_ms=most_ms, rng=random.Random(self.rng.random()))
+
+    # -- the run -----------------------------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """The schedule, the recovery, the proof. Raises Violation, or what the product raised."""
+        with self._patched():
+            try:
+                self._run()
+            finally:
+                for loop in self.loops:
+                    loop.bury()
+
+    @contextlib.contextmanager
+    def _patched(self) -> Iterator[None]:
+        """What the product makes for itself, made by us: the writer of a directory, chance, and the wire."""
+
+        def backoff(**given: Any) -> Backoff:
+            return Backoff(**given, rng=random.Random(self.rng.random()))
+
+        patches: list[tuple[Any, str, Any]] = [
+            (storage_module, "DirectoryWriter", SimWriter),
+            (follower_replica, "Backoff", backoff),
+            (follower_streams, "Backoff", backoff),
+            (follower_streams._Stream, "_converse", converse),
+        ]
+        saved = [(where, name, vars(where)[name]) for where, name, _ in patches]
+        try:
+            for where, name, instead in patches:
+                setattr(where, name, instead)
+            yield
+        finally:
+            for where, name, before in saved:
+                setattr(where, name, before)
+
+    def _run(self) -> None:
+        from broker_faults import BrokerFaults
+
+        faults = BrokerFaults(self)
+        for period in self.plan.periods:
+            if period.is_quiet:
+                self.scheduler.at(period.from_ms, faults.mend)
+        for fault in self.plan.faults:
+            self.scheduler.at(fault.at_ms + 150.0, faults.strike, fault)
+        self.core.lead(0.0)
+        self._decide(Bootstrap(CLUSTER))
+        for host in self.hosts:
+            host.start()
+        self._upkeep()
+        self.pass_until(100.0)
+        self._create_topic()
+        self.pass_until(150.0)
+        for client in (*self.producers, *self.consumers):
+            client.begin()
+        self.pass_until(self.plan.length_ms + 150.0)
+        faults.mend()
+        self._prove()
+
+    def _create_topic(self) -> None:
+        while sum(not broker.fenced for broker in self.image.brokers.values()) < 3:
+            self.pass_until(self.scheduler.now_ms + 50.0)
+            if self.scheduler.now_ms > 5_000.0:
+                raise Violation("liveness", "no three brokers after five seconds without a fault")
+        configs = {
+            "min.insync.replicas": str(self.plan.min_insync),
+            "segment.bytes": str(self.plan.segment_bytes),
+            "index.interval.bytes": "200",
+        }
+        if self.plan.unclean:
+            configs["unclean.leader.election.enable"] = "true"
+        topic = NewTopic(name=TOPIC, partitions=self.plan.partitions, replication_factor=3, configs=configs)
+        (result,) = self._decide(CreateTopics((topic,)))
+        if result.error is not None:
+            raise result.error
+
+    def pass_until(self, at_ms: float) -> None:
+        scheduler = self.scheduler
+        while scheduler.run_one(at_ms):
+            if self._failure is not None:
+                raise self._failure
+            if scheduler.events > EVENTS_MAX:
+                raise Violation("liveness", f"{EVENTS_MAX} events, and only {scheduler.now_ms:.0f} ms have passed")
+
+    def _prove(self) -> None:
+        """All is mended: within HEAL_MS every ISR is full, all logs are equal, and writes go through."""
+        self.quality = GOOD
+        until_ms = self.scheduler.now_ms + HEAL_MS
+        marks = [producer.acknowledged for producer in self.producers]
+        while True:
+            self.pass_until(self.scheduler.now_ms + 50.0)
+            why = self.checks.why_not_well()
+            if why is None and all(
+                producer.acknowledged > mark or producer.kind == "acks=0"
+                for producer, mark in zip(self.producers, marks, strict=True)
+            ):
+                break
+            if self.scheduler.now_ms > until_ms:
+                raise Violation("liveness", f"{HEAL_MS:.0f} ms after all was mended: {why or 'no write goes through'}")
+        for producer in self.producers:
+            producer.stop()
+        until_ms = self.scheduler.now_ms + HEAL_MS
+        while (why := self.checks.why_not_equal()) is not None:
+            self.pass_until(self.scheduler.now_ms + 50.0)
+            if self.scheduler.now_ms > until_ms:
+                raise Violation("liveness", f"the logs do not become equal: {why}")
+        self.checks.final()
+
+    @property
+    def acknowledged(self) -> int:
+        return sum(producer.acknowledged for producer in self.producers)
+
+
+__all__ = ["BrokerWorld", "Loss"]
