@@ -344,6 +344,9 @@ def a_byte_of_the_leaders_log_flips_below_the_high_watermark(run: Run) -> None:
             lambda n=leader, b=before: run.cluster.replica_bytes(n, run.topic, 0).startswith(b),
             f"{leader} does not hold again what it held",
         )
+    # Nobody is told: the others have it.
+    assert not run.load.errors, run.load.errors
+    assert not run.load.reading_errors, run.load.reading_errors
 
 
 @scenario(partitions=1)

@@ -521,6 +521,21 @@ def test_a_damaged_follower_whose_leader_is_gone_says_farewell_to_nobody() -> No
     asyncio.run(scenario())
 
 
+def test_clients_of_a_damaged_leader_are_sent_to_the_others_unless_it_is_the_last_copy() -> None:
+    async def scenario() -> None:
+        async with World() as (broker, _):
+            broker.replicas.tie_beginnings(lambda *what: None)
+            await change(broker, leader=BROKER_ID, leader_epoch=1, isr=(BROKER_ID, OTHER))
+            _damage(broker)
+            refused = await broker.append("orders", batches(0, b"a"))
+            assert refused.error.code == errors.NotLeaderOrFollowerError.number
+            await change(broker, isr=(BROKER_ID,))
+            refused = await broker.append("orders", batches(0, b"a"))
+            assert refused.error.code == errors.CorruptLogError.number
+
+    asyncio.run(scenario())
+
+
 def test_the_last_copy_is_kept_however_damaged_it_is() -> None:
     async def scenario() -> None:
         async with World() as (broker, _):

@@ -33,6 +33,7 @@ from .partition.leader import LAG_TIME_MAX_MS
 from .reading import Readable
 from .replica import Replica
 from .replication.follower_replica import FollowerReplica
+from .replication.healing import Step, next_step
 from .roles import BeginAnew, Following, LogSettings, Roles
 from .storage import Storage
 
@@ -122,6 +123,16 @@ class Replicas:
         found = self._roles.state_of(partition)
         return None if found is None else (found.leader, found.leader_epoch)
 
+    def for_clients(self, partition: TopicPartition, error: HeadraceError) -> HeadraceError:
+        """What a client hears of ``error``. That a log is damaged is no matter of its own while others have what was in
+        it: NotLeaderOrFollowerError, for one of them takes over. CorruptLogError is the last copy's."""
+        if not isinstance(error, CorruptLogError):
+            return error
+        found = self._roles.state_of(partition)
+        if found is None or next_step(found, self.broker_id) is Step.KEEP:
+            return error
+        return NotLeaderOrFollowerError(f"{error.message}; another replica takes over: refresh the metadata")
+
     def assigned_directory(self, partition: TopicPartition, topic_id: uuid.UUID) -> uuid.UUID | None:
         """The directory that the controllers have on record for this broker's replica; the zero id: none yet."""
         state = self._roles.image.partition(topic_id.bytes, partition.partition)
@@ -210,12 +221,16 @@ class Replicas:
             if replica is not None and replica.log is log:
                 replica.log_moved()
 
-    def logs_written(self, logs: Sequence[PartitionLog]) -> None:
-        """These logs have more than before, which is not forced to the disk yet: followers may have it already."""
+    def logs_written(self, logs: Sequence[PartitionLog]) -> bool:
+        """These logs have more than before, which is not forced to the disk yet: followers may have it already. True
+        when there are any."""
+        has_followers = False
         for log in logs:
             replica = self._led.get(log.topic_partition)
             if replica is not None and replica.log is log:
                 replica.log_moved()
+                has_followers = has_followers or replica.leader.is_followed
+        return has_followers
 
     def quarantine(self, log: PartitionLog, error: CorruptLogError) -> None:
         """A log was found to be damaged, and looked at twice: this broker serves and writes it no more, here or after a

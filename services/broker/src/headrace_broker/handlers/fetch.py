@@ -400,6 +400,7 @@ class FetchStream(StreamHandler[Any]):
 
     def _failure(self, partition: TopicPartition, position: int, error: HeadraceError) -> Any:
         self._broker.metrics.fetch_errors.value += 1
+        error = self._broker.replicas.for_clients(partition, error)
         hint = self._broker.replicas.leader_hint(partition, error)
         high_watermark = last_stable_offset = log_start = -1
         if isinstance(error, OffsetOutOfRangeError):  # where the log is, so that nobody need ask

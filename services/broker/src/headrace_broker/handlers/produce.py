@@ -273,6 +273,7 @@ class ProduceStream(StreamHandler[Any]):
         self._one_done(pending)
 
     def _result_of(self, partition: TopicPartition, error: HeadraceError) -> Any:
+        error = self._broker.replicas.for_clients(partition, error)
         hint = self._broker.replicas.leader_hint(partition, error)
         return produce_pb2.ProducePartitionResult(
             topic=partition.topic,
