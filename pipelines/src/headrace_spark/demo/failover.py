@@ -5,12 +5,13 @@ from __future__ import annotations
 import threading
 import time
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from headrace import Admin, LocalCluster
 from headrace_core.errors import HeadraceError
 
-from .show import Show
+if TYPE_CHECKING:
+    from .show import Show  # which knows the pipeline, and that knows who publishes, and he knows us
 
 #: How long an election, or catching up, may take before something is wrong.
 PATIENCE_S = 60.0
