@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import random
+import zlib
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -129,7 +130,7 @@ class BrokerWorld:
         self.scheduler = Scheduler()
         self.rng = random.Random(f"{plan.seed} brokers")
         self.story = Story(with_story)
-        self.coverage: Counter[tuple[str, str]] = Counter()
+        self.coverage: Counter[tuple[str, str]] = Counter({("half", "brokers"): 1})
         self.numbers = iter(range(1 << 60))
         self.quality: Quality = plan.quality
         self.cuts: set[tuple[int, int]] = set()
@@ -464,6 +465,12 @@ class BrokerWorld:
             if self.scheduler.now_ms > until_ms:
                 raise Violation("liveness", f"the logs do not become equal: {why}")
         self.checks.final()
+
+    @property
+    def digest(self) -> str:
+        """Of what is committed and what happened: equal for equal histories."""
+        told = repr((sorted(self.coverage.items()), [sorted(truth.batches) for truth in self.checks.truths]))
+        return f"{zlib.crc32(told.encode()):08x}"
 
     @property
     def acknowledged(self) -> int:

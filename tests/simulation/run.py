@@ -3,6 +3,8 @@
     tests/simulation/run.py --schedules 10000 --seed 1        seeds 1 to 10000, and the mutants
     tests/simulation/run.py --schedules 1 --seed 4711         one again, told like a story
     tests/simulation/run.py ... --mutants none | all | NAME,NAME
+    tests/simulation/run.py ... --half controllers | brokers     only this half; else odd seeds are of the controllers,
+                                                                 even ones of the brokers
     tests/simulation/run.py --schedules 1 ... --keep 3,7 --until 2500   only some of its faults: a shrunk schedule
     tests/simulation/run.py --schedules 1 ... --mutant NAME             with a guard removed
 
@@ -29,6 +31,9 @@ from typing import Any, NamedTuple
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE / "mutants"), str(HERE.parent / "unit" / "controller")]
 
+from broker_coverage import BROKERS_LISTED, brokers_missing  # noqa: E402
+from broker_plan import BrokerPlan, make_broker_plan  # noqa: E402
+from broker_world import BrokerWorld  # noqa: E402
 from mutant import Mutant  # noqa: E402
 from scoreboard import MUTANTS  # noqa: E402
 from sim_coverage import LISTED, missing  # noqa: E402
@@ -67,11 +72,22 @@ class Outcome(NamedTuple):
 #: A broken promise, an assertion of the product, an error that would end a process; or a mistake of the simulator's.
 _FAILURES = (AssertionError, HeadraceError, OSError, LookupError, TypeError, ValueError, AttributeError, RecursionError)
 _ALL_PARTS = ("world", "brokers", "ledger")
+#: The part of a mutant that only the brokers' half can miss.
+REPLICAS = "replicas"
+AnyPlan = Plan | BrokerPlan
 
 
-def run_one(plan: Plan, *, with_story: bool = False) -> tuple[World, BaseException | None]:
+def plan_of(seed: int, half: str = "both") -> AnyPlan:
+    """The schedule of a seed; of ``both`` halves, odd seeds are of the controllers, even ones of the brokers."""
+    if half == "brokers" or (half == "both" and seed % 2 == 0):
+        return make_broker_plan(seed)
+    return make_plan(seed)
+
+
+def run_one(plan: AnyPlan, *, with_story: bool = False) -> tuple[World | BrokerWorld, BaseException | None]:
     """The world of a schedule."""
-    world = World(plan, with_story=with_story)
+    make: Any = BrokerWorld if isinstance(plan, BrokerPlan) else World
+    world: World | BrokerWorld = make(plan, with_story=with_story)
     try:
         world.run()
     except _FAILURES as error:
@@ -79,7 +95,12 @@ def run_one(plan: Plan, *, with_story: bool = False) -> tuple[World, BaseExcepti
     return world, None
 
 
-def outcome_of(plan: Plan, parts: tuple[str, ...] = _ALL_PARTS, profile: int | None = None) -> Outcome:
+def outcome_of(plan: AnyPlan, parts: tuple[str, ...] = _ALL_PARTS, profile: int | None = None) -> Outcome:
+    if isinstance(plan, BrokerPlan):
+        brokers, failure = run_one(plan)
+        assert isinstance(brokers, BrokerWorld)
+        told = None if failure is None else _told(failure)
+        return Outcome(plan.seed, brokers.scheduler.events, brokers.acknowledged, brokers.coverage, told)
     try:
         coverage = run_histories(plan.seed, parts, profile)
     except _FAILURES as error:
@@ -87,6 +108,7 @@ def outcome_of(plan: Plan, parts: tuple[str, ...] = _ALL_PARTS, profile: int | N
     if "world" not in parts:
         return Outcome(plan.seed, 0, 0, coverage, None)
     world, failure = run_one(plan)
+    assert isinstance(world, World)
     return Outcome(
         plan.seed,
         world.scheduler.events,
@@ -111,6 +133,7 @@ class Work(NamedTuple):
     mutant: str
     first: int
     end: int
+    half: str = "both"
 
 
 def do_work(work: Work) -> tuple[Work, list[Outcome]]:
@@ -119,9 +142,12 @@ def do_work(work: Work) -> tuple[Work, list[Outcome]]:
     outcomes = []
     parts = (MUTANTS[work.mutant].part,) if work.mutant else _ALL_PARTS
     profile = MUTANTS[work.mutant].profile if work.mutant else None
+    half = work.half
+    if work.mutant:
+        half = "brokers" if REPLICAS in parts else "controllers"
     with MUTANTS[work.mutant].applied() if work.mutant else contextlib.nullcontext():
         for seed in range(work.first, work.end):
-            outcomes.append(outcome_of(make_plan(seed), parts, profile))
+            outcomes.append(outcome_of(plan_of(seed, half), parts, profile))
             if seed % _COLLECT_EVERY == 0:
                 gc.collect()
             if work.mutant and outcomes[-1].failure is not None:
@@ -151,6 +177,8 @@ class Tally:
     """Everything that is known so far."""
 
     schedules: int = 0
+    #: Of them, those of the brokers' half.
+    brokers: int = 0
     events: list[int] = field(default_factory=list)
     acknowledged: list[int] = field(default_factory=list)
     coverage: Counter[tuple[str, str]] = field(default_factory=Counter)
@@ -162,6 +190,7 @@ class Tally:
         self.events.append(outcome.events)
         self.acknowledged.append(outcome.acknowledged)
         self.coverage.update(outcome.coverage)
+        self.brokers += ("half", "brokers") in outcome.coverage
         if outcome.failure is not None:
             self.failures.append(outcome)
 
@@ -176,7 +205,7 @@ def simulate(arguments: argparse.Namespace, names: list[str]) -> Tally:
     first = arguments.seed
     waiting = [Work(name, first, first + _MUTANT_CHUNK) for name in names]
     end = first + arguments.schedules
-    waiting += [Work("", seed, min(seed + _CHUNK, end)) for seed in range(first, end, _CHUNK)]
+    waiting += [Work("", seed, min(seed + _CHUNK, end), arguments.half) for seed in range(first, end, _CHUNK)]
     waiting.reverse()
     began, total, last_said = time.monotonic(), arguments.schedules, 0.0
     context = multiprocessing.get_context("fork")
@@ -226,12 +255,13 @@ def simulate(arguments: argparse.Namespace, names: list[str]) -> Tally:
 # ---------------------------------------------------------------------------------------------- one that failed
 
 
-def explain(seed: int, failure: tuple[str, str], mutant: str = "") -> str:
+def explain(seed: int, failure: tuple[str, str], mutant: str = "", half: str = "both") -> str:
     """A shrunk schedule, the line that replays it, and its story."""
-    plan = make_plan(seed)
+    plan: Any = plan_of(seed, half)
+    whole = plan
     until_s = time.monotonic() + _SHRINK_S_MAX
 
-    def fails(candidate: Plan) -> bool:
+    def fails(candidate: AnyPlan) -> bool:
         return time.monotonic() < until_s and run_one(candidate)[1] is not None
 
     if not fails(plan):
@@ -247,12 +277,13 @@ def explain(seed: int, failure: tuple[str, str], mutant: str = "") -> str:
     world, error = run_one(plan, with_story=True)
     found = failure if error is None else _told(error)
     keep = f" --keep {','.join(map(str, numbers)) or 'none'} --until {length_ms:.0f}"
-    name = f" --mutant {mutant}" if mutant else ""
+    name = f" --half {half}" if half != "both" else ""
+    name += f" --mutant {mutant}" if mutant else ""
     lines = [
         f"seed {seed}: {found[0]}: {found[1]}",
         f"  again:  make sim SCHEDULES=1 SEED={seed}" + (f" MUTANT={mutant}" if mutant else ""),
         f"  shrunk: .venv/bin/python tests/simulation/run.py --schedules 1 --seed {seed}{keep}{name}",
-        f"  {len(plan.faults)} of {len(make_plan(seed).faults)} faults are needed, in {length_ms / 1_000:.1f} s:",
+        f"  {len(plan.faults)} of {len(whole.faults)} faults are needed, in {length_ms / 1_000:.1f} s:",
     ]
     story = [f"    {line}" for line in world.story.lines()]
     BUILD.mkdir(parents=True, exist_ok=True)
@@ -277,10 +308,13 @@ def report(tally: Tally, *, is_measured: bool) -> list[str]:
     for (category, name), times in sorted(tally.coverage.items()):
         print(f"  {category:<9} {name:<44} {times:>9}")
     if is_measured:
-        unseen = missing(tally.coverage)
+        controllers = tally.schedules - tally.brokers
+        unseen = missing(tally.coverage, controllers) if controllers >= MEASURED_FROM else []
+        unseen += brokers_missing(tally.coverage) if tally.brokers >= MEASURED_FROM else []
         if unseen:
             wrong.append("never seen: " + "; ".join(f"{category} {name}" for category, name in unseen))
-        print(f"  {len(LISTED) - len(unseen)} of {len(LISTED)} listed transitions were seen")
+        listed = len(LISTED) + len(BROKERS_LISTED)
+        print(f"  {listed - len(unseen)} of {listed} listed transitions were seen")
         rare = {kind: n for kind, n in tally.faults.items() if n < FAULTS_SHARE_MIN * tally.schedules}
         if rare:
             wrong.append(f"faults that struck too seldom: {rare}")
@@ -317,7 +351,11 @@ def summary(tally: Tally, seconds: float) -> dict[str, object]:
 
 def replay(arguments: argparse.Namespace) -> int:
     """One schedule, told."""
-    began, plan, tally = time.monotonic(), make_plan(arguments.seed), Tally()
+    began, tally = time.monotonic(), Tally()
+    half = arguments.half
+    if arguments.mutant:
+        half = "brokers" if MUTANTS[arguments.mutant].part == REPLICAS else "controllers"
+    plan: Any = plan_of(arguments.seed, half)
     is_shrunk = arguments.until is not None or arguments.keep is not None
     if arguments.until is not None:
         plan = plan.until(arguments.until)
@@ -336,7 +374,7 @@ def replay(arguments: argparse.Namespace) -> int:
         elif is_shrunk:
             print(f"{outcome.failure[0]}: {outcome.failure[1]}")
         else:
-            print(explain(plan.seed, outcome.failure, arguments.mutant))
+            print(explain(plan.seed, outcome.failure, arguments.mutant, half))
     print(json.dumps(summary(tally, time.monotonic() - began)), flush=True)
     return 1 if tally.failures else 0
 
@@ -351,6 +389,7 @@ def main(argv: list[str]) -> int:
     )
     parser.add_argument("--mutant-schedules", type=int, default=MUTANT_SCHEDULES_MAX, help="within which each must die")
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--half", choices=("both", "controllers", "brokers"), default="both")
     parser.add_argument("--keep", help="numbers of the faults to keep")
     parser.add_argument("--until", type=float, help="end the schedule at this time, ms")
     arguments = parser.parse_args(argv)
@@ -374,7 +413,7 @@ def main(argv: list[str]) -> int:
     listen_to_the_log()
     for outcome in sorted(tally.failures)[:_STORIES_MAX]:
         assert outcome.failure is not None
-        print(explain(outcome.seed, outcome.failure))
+        print(explain(outcome.seed, outcome.failure, half=arguments.half))
     for outcome in sorted(tally.failures)[_STORIES_MAX:]:
         print(f"seed {outcome.seed}: {outcome.failure}; again: make sim SCHEDULES=1 SEED={outcome.seed}")
     for problem in wrong:

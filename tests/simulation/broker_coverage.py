@@ -1,0 +1,37 @@
+"""What has to have been seen by a run of the brokers' half that claims to prove something."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from broker_plan import KINDS
+
+#: (category, name), as they are counted in the world.
+BROKERS_LISTED: tuple[tuple[str, str], ...] = (
+    *(("fault", kind) for kind in KINDS),
+    ("state", "leader elected"),
+    ("state", "in-sync set grew"),
+    ("state", "in-sync set shrank"),
+    ("state", "answer of the controllers lost"),
+    ("state", "asymmetric partition"),
+    ("state", "batch sent again"),
+    ("state", "duplicate answered"),
+    ("state", "process ended by itself"),
+    ("state", "stopped cleanly"),
+    ("state", "unclean election"),
+    ("refusal", "NOT_ENOUGH_REPLICAS"),
+    ("refusal", "NOT_LEADER_OR_FOLLOWER"),
+    ("refusal", "OUT_OF_ORDER_SEQUENCE_NUMBER"),
+    ("event", "CorruptionFound"),
+    ("event", "IsrExpanded"),
+    ("event", "IsrShrunk"),
+    ("event", "LogDirectoryFull"),
+    ("event", "PartitionFollowed"),
+    ("event", "ReplicaBeginsAnew"),
+    ("event", "ReplicaTruncated"),
+)
+
+
+def brokers_missing(seen: Counter[tuple[str, str]]) -> list[tuple[str, str]]:
+    """What of it never happened."""
+    return [each for each in BROKERS_LISTED if not seen[each]]
