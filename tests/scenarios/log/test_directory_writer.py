@@ -21,7 +21,7 @@ from headrace_core.errors import (
     StorageError,
     UnknownTopicOrPartitionError,
 )
-from headrace_core.log import DirectoryWriter, LogConfig, PartitionLog
+from headrace_core.log import AppendInfo, DirectoryWriter, LogConfig, PartitionLog
 from headrace_core.testing.clock import ManualClock
 from headrace_core.testing.crashing_fs import CrashingFileSystem, TraceEntry
 from headrace_core.types import FlushPolicy
@@ -449,5 +449,62 @@ def test_nobody_is_told_of_a_turn_that_wrote_nothing_or_of_one_that_failed() -> 
             with pytest.raises(StorageError):
                 await writer.append(log, batch("b"), leader_epoch=0)
             assert told == [log]
+
+    run(scenario)
+
+
+def test_a_turn_in_the_loop_flushes_when_what_it_wrote_is_on_its_way_to_the_followers() -> None:
+    async def scenario() -> None:
+        diary: list[str] = []
+        loop = asyncio.get_running_loop()
+
+        def send(logs: Sequence[PartitionLog]) -> bool:
+            # As a stream does it: a turn of the handler, the task that writes wakes, the message leaves.
+            def turn() -> None:
+                loop.call_soon(lambda: diary.append("sent"))
+
+            loop.call_soon(turn)
+            return True
+
+        async with writing(on_written=send, inline_sync_ms_max=1e9) as (fs, writer, log):
+            fs.on_operation = lambda entry: diary.append(entry.operation) if entry.path.endswith(".log") else None
+            await writer.append(log, batch("a"), leader_epoch=0)
+            fs.on_operation = None
+            assert [said for said in diary if said in ("write", "sent", "sync")] == ["write", "sent", "sync"]
+
+    run(scenario)
+
+
+def test_what_comes_while_a_turn_waits_for_its_flush_goes_into_the_next_and_closing_waits_for_both() -> None:
+    async def scenario() -> None:
+        later: list[asyncio.Future[AppendInfo]] = []
+
+        async with writing(inline_sync_ms_max=1e9) as (_, writer, log):
+
+            def send(logs: Sequence[PartitionLog]) -> bool:
+                if not later:
+                    later.append(writer.append(log, batch("b"), leader_epoch=0))
+                return True
+
+            writer._on_written = send
+            first = writer.append(log, batch("a"), leader_epoch=0)
+            await asyncio.sleep(0)
+            assert log.log_end_offset == 1  # written
+            assert not first.done()
+            await writer.close()
+            assert [(await first).base_offset, (await later[0]).base_offset] == [0, 1]
+            assert log.flushed_offset == 2
+
+    run(scenario)
+
+
+def test_a_flush_that_fails_after_it_waited_is_final_like_any_other() -> None:
+    async def scenario() -> None:
+        async with writing(on_written=lambda logs: True, inline_sync_ms_max=1e9) as (fs, writer, log):
+            fs.fail("sync", errno.EIO, path_ends=".log")
+            with pytest.raises(StorageError):
+                await writer.append(log, batch("a"), leader_epoch=0)
+            with pytest.raises(StorageError):
+                await writer.append(log, batch("b"), leader_epoch=0)
 
     run(scenario)

@@ -60,6 +60,8 @@ logger = logging.getLogger(__name__)
 INLINE_BYTES_MAX = 64 * 1024
 TURN_BYTES_MAX = 32 * 1024 * 1024
 INLINE_SYNC_MS_MAX = 1.0
+#: From "these bytes are written" to "they are on their way": a handler's turn, its stream's task, its write.
+SENDING_PASSES = 3
 
 
 class TurnResult(NamedTuple):
@@ -73,6 +75,15 @@ class TurnResult(NamedTuple):
     sync_ms: float
 
 
+class _Begun(NamedTuple):
+    """A turn that has written, and not flushed yet."""
+
+    outcomes: list[tuple[Done, Any]]
+    touched: list[PartitionLog]
+    #: Logs with bytes that may be sent on.
+    written: list[PartitionLog]
+
+
 class DirectoryWriter:
     """See the module. Lives in one event loop; create it there, and ``await close()`` it before the directory is
     closed.
@@ -80,9 +91,10 @@ class DirectoryWriter:
     ``on_turn`` is called in the loop after each turn, before its waiters, with the logs that moved: the place to
     advance high watermarks and to wake fetches, once for each log. ``on_written`` is called in the loop before that:
     these logs' bytes are written, and may be read up to ``log_end_offset``, but are not forced yet: the place to send
-    them to followers, whose disks then work beside this one. (A turn in the loop calls it before it flushes; one on the
-    thread has the loop call it meanwhile, and it may hear of a log that was closed since.) ``on_failure`` is called
-    once, when the directory has failed. ``on_full`` is called in the loop when the directory begins to refuse appends
+    them to followers, whose disks then work beside this one. (A turn in the loop calls it before it flushes, and when
+    the answer is true it lets the loop pass a few times before it does; one on the thread has the loop call it
+    meanwhile, and it may hear of a log that was closed since.) ``on_failure`` is called once, when the directory has
+    failed. ``on_full`` is called in the loop when the directory begins to refuse appends
     for want of space (True), and when it takes them again (False), which it finds out by trying.
     """
 
@@ -92,7 +104,7 @@ class DirectoryWriter:
         *,
         clock: Clock,
         on_turn: Callable[[list[PartitionLog]], None] | None = None,
-        on_written: Callable[[Sequence[PartitionLog]], None] | None = None,
+        on_written: Callable[[Sequence[PartitionLog]], object] | None = None,
         on_failure: Callable[[StorageError], None] | None = None,
         space: SpaceGauge | None = None,
         on_full: Callable[[bool], None] | None = None,
@@ -216,7 +228,24 @@ class DirectoryWriter:
         if turn.is_heavy or self._sync_gauge.value_ms > self._inline_sync_ms_max or self._will_roll(turn):
             self._hand_over(turn)
         else:
-            self._end_turn(turn, self._execute(turn, self._tell_written))
+            self._run_inline(turn)
+
+    def _run_inline(self, turn: Turn) -> None:
+        begun = self._write_all(turn)
+        if isinstance(begun, TurnResult):
+            self._end_turn(turn, begun)
+        elif begun.written and self._tell_written(begun.written):
+            self._flush_after(SENDING_PASSES, turn, begun)
+        else:
+            self._end_turn(turn, self._flush_all(turn, begun))
+
+    def _flush_after(self, passes: int, turn: Turn, begun: _Begun) -> None:
+        """Whoever sends on what was written needs some passes of the loop for it: then the other disks work while this
+        one does, and the loop waits for it."""
+        if passes:
+            self._loop.call_soon(self._flush_after, passes - 1, turn, begun)
+        else:
+            self._end_turn(turn, self._flush_all(turn, begun))
 
     def _will_roll(self, turn: Turn) -> bool:
         """Sealing a segment flushes all that its topic's policy left unflushed: not in the event loop. May say yes too
@@ -272,21 +301,22 @@ class DirectoryWriter:
         if not self._queue:
             self._became_idle()
 
-    def _tell_written(self, logs: list[PartitionLog]) -> None:
-        if self._on_written is not None and self.failure is None:
-            self._call(self._on_written, logs)
+    def _tell_written(self, logs: list[PartitionLog]) -> bool:
+        """True when somebody sends it on."""
+        return self._on_written is not None and self.failure is None and bool(self._call(self._on_written, logs))
 
     def _tell_written_soon(self, logs: list[PartitionLog]) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is left to be told
             self._loop.call_soon_threadsafe(self._tell_written, logs)
 
-    def _call(self, function: Callable[[Any], None], argument: object) -> None:
+    def _call(self, function: Callable[[Any], object], argument: object) -> object:
         try:
-            function(argument)
+            return function(argument)
         except Exception as error:  # noqa: BLE001 - one waiter's bug must not cost the others their answers
             self._loop.call_exception_handler(
                 {"message": f"{self.directory.root}: a callback of the log writer failed", "exception": error}
             )
+            return None
 
     def _became_idle(self) -> None:
         if self._idle is not None and not self._idle.done():
@@ -337,14 +367,21 @@ class DirectoryWriter:
 
     def _serve_turns(self) -> None:
         while (turn := self._turns.get()) is not None:
-            result = self._execute(turn, self._tell_written_soon)
+            begun = self._write_all(turn)
+            if isinstance(begun, TurnResult):
+                result = begun
+            else:
+                if begun.written:
+                    self._tell_written_soon(begun.written)
+                result = self._flush_all(turn, begun)
             try:
                 self._loop.call_soon_threadsafe(self._end_turn, turn, result)
             except RuntimeError:  # the loop is closed: nobody is left to be told
                 return
-            turn = result = None  # type: ignore[assignment] # the buffers are not kept while waiting
+            turn = begun = result = None  # type: ignore[assignment] # the buffers are not kept while waiting
 
-    def _execute(self, turn: Turn, tell_written: Callable[[list[PartitionLog]], None]) -> TurnResult:
+    def _write_all(self, turn: Turn) -> _Begun | TurnResult:
+        """The turn's steps; its end when one of them failed."""
         outcomes: list[tuple[Done, Any]] = []
         touched: dict[PartitionLog, None] = {}
         written: dict[PartitionLog, None] = {}
@@ -360,21 +397,29 @@ class DirectoryWriter:
                     if step.log is not None:
                         touched[step.log] = None
                     outcomes.append((step.done, self._act(step)))
-            if written:
-                tell_written(list(written))
+        except Exception as error:  # noqa: BLE001 - a disk error, or a bug in the middle of a change: both are final
+            return self._failed(turn, error)
+        return _Begun(outcomes, list(touched), list(written))
+
+    def _flush_all(self, turn: Turn, begun: _Begun) -> TurnResult:
+        """What the turn has written is forced, as the topics demand."""
+        try:
             started = time.perf_counter()
             flush_together(
                 self.directory.fs,
                 [
                     log
-                    for log in touched
+                    for log in begun.touched
                     if not log.is_closed and must_flush_now(log.config, log.log_end_offset - log.flushed_offset)
                 ],
             )
-            return TurnResult(outcomes, list(touched), None, (time.perf_counter() - started) * 1000)
-        except Exception as error:  # noqa: BLE001 - a disk error, or a bug in the middle of a change: both are final
-            failure = self._failure_of(error)
-            return TurnResult([(done, failure) for done in _waiters(turn)], [], failure, 0.0)
+            return TurnResult(begun.outcomes, begun.touched, None, (time.perf_counter() - started) * 1000)
+        except Exception as error:  # noqa: BLE001 - as above
+            return self._failed(turn, error)
+
+    def _failed(self, turn: Turn, error: Exception) -> TurnResult:
+        failure = self._failure_of(error)
+        return TurnResult([(done, failure) for done in _waiters(turn)], [], failure, 0.0)
 
     def _failure_of(self, error: BaseException) -> StorageError:
         failure = StorageError(

@@ -94,7 +94,7 @@ class Storage:
         on_directory_failed: Callable[[uuid.UUID | None], None] | None = None,
         on_full: Callable[[DirectoryWriter], None] | None = None,
         on_moved: Callable[[Iterable[TopicPartition]], None] | None = None,
-        on_written: Callable[[Sequence[PartitionLog]], None] | None = None,
+        on_written: Callable[[Sequence[PartitionLog]], object] | None = None,
         reserve_bytes: int = DEFAULT_RESERVE_BYTES,
         recovery_threads: int = 1,
     ) -> None:

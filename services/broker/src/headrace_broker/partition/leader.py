@@ -442,6 +442,11 @@ class PartitionLeader:
             return None
         return follower if broker_epoch == follower.broker_epoch else None
 
+    @property
+    def is_followed(self) -> bool:
+        """Is there a stream that pushes it?"""
+        return bool(self._log_watchers)
+
     def watch_log(self, watcher: LogWatcher) -> None:
         self._log_watchers[watcher] = None
 
