@@ -94,7 +94,8 @@ def test_log_dump_reads_a_partition_and_finds_planted_corruption(
     assert "key=k2" in text
     found = cli("log", "dump", copy, "--deep", "-o", "json").json()
     assert set(found) == {
-        "path", "sound", "files", "batches", "records", "offset_entries", "time_entries", "problems", "notes"
+        "path", "sound", "files", "batches", "records", "offset_entries", "time_entries", "producers",
+        "problems", "notes",
     }  # fmt: skip
     assert found["sound"] is True
     assert [row["offset"] for row in found["records"]] == list(range(6))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import errno
+import math
 import random
+import uuid
 
 import pytest
 from log_world import ORDERS, ROOT, TOPIC_ID, formatted, open_directory
@@ -11,8 +13,12 @@ from producer_world import NOW_MS, Producers, append, check_table, expected_of, 
 
 from headrace_core.errors import DiskFullError, InvalidProducerEpochError, OutOfOrderSequenceNumberError
 from headrace_core.log import Append, AppendInfo, LogConfig, LogDirectory, PartitionLog
+from headrace_core.log.dump import Note, Problem, ProducerLine, dump
+from headrace_core.log.moving import LogCopy, Pace
 from headrace_core.log.producer_state import ProducerTable
 from headrace_core.log.replicated import check_replicated
+from headrace_core.log.verify import verify
+from headrace_core.testing.clock import ManualClock
 from headrace_core.testing.crashing_fs import CrashingFileSystem, Loss, SimulatedCrash
 from headrace_core.types import TimestampType
 
@@ -294,6 +300,48 @@ def test_producers_that_write_nothing_are_forgotten() -> None:
     assert log.expire_producers(1_000, candidates) == 0, "it has written since it was looked at"
     assert log.expire_producers(0, [7, 8, 9]) == 2
     assert len(log.producers) == 0
+
+
+def test_a_dump_shows_each_producer_and_tells_rot_from_what_a_crash_leaves() -> None:
+    fs, _, log = begun()
+    append(log, idempotent(7, 4, 2, epoch=3), idempotent(8, 0))
+    log.roll()
+    log.flush()
+    path = f"{log.directory}/{3:020d}.snapshot"
+    lines = [line for line in dump(log.directory, fs=fs) if isinstance(line, ProducerLine)]
+    assert lines == list(dump(path, fs=fs))[1:]
+    assert [(line.producer_id, line.producer_epoch, line.last_sequence) for line in lines] == [(7, 3, 5), (8, 0, 0)]
+    assert [(line.last_offset, line.offset_delta, line.transaction_first_offset) for line in lines] == [
+        (1, 1, -1),
+        (2, 0, -1),
+    ]
+    sound = fs.files()[path]
+    for data, is_rot in ((sound[:-1], False), (b"", False), (bytes(len(sound)), False), (sound[:-1] + b"x", True)):
+        fs.replace(path, data)
+        for found in (dump(path, fs=fs), verify(log.directory, fs=fs)):
+            problems = [line for line in found if isinstance(line, Problem)]
+            assert [isinstance(line, Note) for line in problems] == [not is_rot]
+            assert problems[0].path == path
+
+
+def test_a_log_that_is_copied_to_another_directory_takes_its_snapshots_along() -> None:
+    fs, _, log = begun()
+    producers = Producers(random.Random(9))
+    while len(log.segments) < 4:
+        producers.write(log)
+    fs.mkdir("/other")
+    copy = LogCopy(fs, log, "/other", move_id=uuid.UUID(int=1), pace=Pace(ManualClock(NOW_MS), math.inf))
+    copy.begin()
+    copy.catch_up()
+    producers.write(log)
+    copy.finish()
+    copied = [name for name in fs.listdir(copy.path) if name.endswith(".snapshot")]
+    assert copied == [f"{base:020d}.snapshot" for base in bases(log)[1:]]
+    moved = PartitionLog.open(
+        fs, copy.path, ORDERS, TINY, clock=ManualClock(NOW_MS), recovery_point=log.log_end_offset, clean=True
+    )
+    producers.check(moved)
+    producers.check_window(moved)
 
 
 # ---------------------------------------------------------------------------------------------- cuts and crashes

@@ -8,6 +8,7 @@ recovery:
 * segments: sound headers and CRCs, offsets that go on, whole batches up to the end of the file; ``deep``: every record;
 * offset index: ascending; each entry names the last offset of the batch that starts at its position;
 * time index: ascending; each entry names the last offset of a batch whose largest timestamp it is;
+* producer snapshots: their checksum and structure;
 * a directory: one segment goes on where the one before it ended; ``leader-epoch-checkpoint`` and ``partition.metadata``
   can be read, and the epochs agree with the batches.
 
@@ -32,6 +33,7 @@ from .contents import Kind, kind_of, log_directories_in, partitions_in, recovery
 from .epochs import LEADER_EPOCH_FILE, EpochStart, parse_epochs
 from .files import File, FileSystem, RealFileSystem, read_file
 from .index import OFFSET_ENTRY, TIME_ENTRY
+from .producer_state import SNAPSHOT_SUFFIX, ProducerTable, is_torn_snapshot
 from .recovery import Scan, Verdict, find_sound_batch, is_cut_short, judge, scan
 from .segment import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, BatchMeta
 
@@ -83,6 +85,22 @@ class TimeEntryLine:
 
 
 @dataclass(frozen=True, slots=True)
+class ProducerLine:
+    """A producer in a snapshot: its last batch (-1: none), and where its open transaction begins (-1: none is open)."""
+
+    path: str
+    number: int
+    producer_id: int
+    producer_epoch: int
+    last_sequence: int
+    last_offset: int
+    offset_delta: int
+    last_timestamp_ms: int
+    coordinator_epoch: int
+    transaction_first_offset: int
+
+
+@dataclass(frozen=True, slots=True)
 class Problem:
     """Something does not hold. ``position``: byte in the file; ``offset``: the record offset concerned; -1: not
     known."""
@@ -120,12 +138,12 @@ def problem_of(error: CorruptLogError, *, path: str) -> Problem:
     return Problem(match["path"], int(match["position"]), int(offset), match["what"])
 
 
-Line = FileLine | BatchLine | RecordLine | OffsetEntryLine | TimeEntryLine | Problem
+Line = FileLine | BatchLine | RecordLine | OffsetEntryLine | TimeEntryLine | ProducerLine | Problem
 
 
 def dump(path: str, *, deep: bool = False, fs: FileSystem | None = None) -> Iterator[Line]:
-    """What is found in a ``.log``, ``.index`` or ``.timeindex`` file, in a partition's directory, or in every partition
-    of a log directory, or of several in one directory.
+    """What is found in a ``.log``, ``.index``, ``.timeindex`` or ``.snapshot`` file, in a partition's directory, or in
+    every partition of a log directory, or of several in one directory.
 
     Raises FileNotFoundError for a path that is not there, ValueError for a file of another kind.
     """
@@ -142,8 +160,10 @@ def dump(path: str, *, deep: bool = False, fs: FileSystem | None = None) -> Iter
         yield from _dump_index(fs, path)
     elif path.endswith(TIME_INDEX_SUFFIX):
         yield from _dump_time_index(fs, path)
+    elif path.endswith(SNAPSHOT_SUFFIX):
+        yield from _dump_snapshot(fs, path)
     else:
-        raise ValueError(f"{path}: not a .log, .index or .timeindex file, nor a partition's directory")
+        raise ValueError(f"{path}: not a .log, .index, .timeindex or .snapshot file, nor a partition's directory")
 
 
 def _partitions(fs: FileSystem, path: str) -> list[str]:
@@ -245,6 +265,9 @@ def _dump_directory(fs: FileSystem, path: str, deep: bool) -> Iterator[Line]:
             else:
                 cure = "nothing to do: the broker makes it anew when it starts"
                 yield Note(f"{path}/{stem}{suffix}", -1, int(stem), "the index is missing", cure)
+    for name in names:
+        if name.endswith(SNAPSHOT_SUFFIX):
+            yield from _dump_snapshot(fs, f"{path}/{name}")
     for (end, is_sound, _), (_, _, stem) in pairwise(zip(ends, sound, stems, strict=True)):
         if is_sound and int(stem) != end:
             yield Problem(
@@ -386,6 +409,39 @@ def _dump_time_index(fs: FileSystem, path: str) -> Iterator[Line]:
     for number, (timestamp_ms, relative) in enumerate(TIME_ENTRY.iter_unpack(data[: _whole(data, TIME_ENTRY)])):
         yield TimeEntryLine(path, number, timestamp_ms, base_offset + relative)
     yield from check_time_index(path, data, base_offset, _batches_of(fs, path, TIME_INDEX_SUFFIX))
+
+
+def _dump_snapshot(fs: FileSystem, path: str) -> Iterator[Line]:
+    data = read_file(fs, path)
+    yield FileLine(path, len(data))
+    try:
+        table = ProducerTable.from_snapshot(data, path, 0)
+    except CorruptLogError as error:
+        yield snapshot_fault(data, path, error)
+        return
+    for number, entry in enumerate(table):
+        last = entry.last_batch
+        yield ProducerLine(
+            path,
+            number,
+            entry.producer_id,
+            entry.epoch,
+            -1 if last is None else last.last_sequence,
+            -1 if last is None else last.last_offset,
+            0 if last is None else last.offset_delta,
+            entry.last_timestamp_ms,
+            entry.coordinator_epoch,
+            -1 if entry.transaction_first_offset is None else entry.transaction_first_offset,
+        )
+
+
+def snapshot_fault(data: bytes, path: str, error: CorruptLogError) -> Problem:
+    """What is wrong with a producer snapshot. They are not forced when a segment is rolled: a crash may leave the last
+    one short, or with holes."""
+    what = error.message.removeprefix(f"{path}: ")
+    if is_torn_snapshot(data):
+        return Note(path, 0, -1, what, "nothing to do: the next start takes the producers from the log")
+    return Problem(path, 0, -1, what, "leave it: the next start takes the producers from the log, and replaces it")
 
 
 def _whole(data: bytes, entry: struct.Struct) -> int:

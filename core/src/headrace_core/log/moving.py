@@ -48,6 +48,7 @@ from .checkpoints import decode_id, encode_id
 from .directory import LogDirectory
 from .files import NO_SPACE, File, FileSystem, read_file, remove_tree, write_file_atomically
 from .partition_log import PartitionLog
+from .producer_state import SNAPSHOT_SUFFIX
 from .segment import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, LogSegment, segment_name
 
 MARKER = "moved-to"
@@ -57,7 +58,9 @@ _NAME_BYTES_MAX = 255
 #: How often a copy that waits looks whether its rate was changed.
 _RECONSIDER_S = 0.5
 _FUTURE = re.compile(r"(.+)-(\d{1,10})\.[0-9a-f]{32}-future\Z")
-_SEGMENT_FILE = re.compile(r"\d{20}\.(log|index|timeindex)\Z")
+_SEGMENT_FILE = re.compile(r"\d{20}\.(log|index|timeindex|snapshot)\Z")
+#: What is copied beside a sealed segment; what is missing, the target makes anew from the log.
+_BESIDE = (INDEX_SUFFIX, TIME_INDEX_SUFFIX, SNAPSHOT_SUFFIX)
 #: Files that are in the making, or on their way out.
 _PASSING = (".tmp", ".deleted", ".cleaned", ".swap", MARKER)
 #: Whose failed rename certainly changed nothing.
@@ -249,7 +252,7 @@ class LogCopy:
             if copy.file is not None:
                 copy.file.close()
             with _on_target(self._target_root):
-                for suffix in (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX):
+                for suffix in (LOG_SUFFIX, *_BESIDE):
                     with contextlib.suppress(FileNotFoundError):
                         self._fs.unlink(f"{self.path}/{segment_name(base)}{suffix}")
             self.copied_bytes -= copy.size
@@ -284,8 +287,8 @@ class LogCopy:
     def _complete(self, segment: LogSegment, copy: _SegmentCopy, stem: str) -> None:
         source = segment.path.removesuffix(LOG_SUFFIX)
         indexes = {}
-        for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX):
-            with contextlib.suppress(FileNotFoundError):  # the target makes it anew from the log
+        for suffix in _BESIDE:
+            with contextlib.suppress(FileNotFoundError):
                 indexes[suffix] = read_file(self._fs, source + suffix)
         try:
             modified_ms: int | None = self._fs.modified_ms(segment.path)

@@ -35,6 +35,7 @@ BATCHES_KEPT = 5
 SEQUENCE_MAX = 2**31 - 1
 NO_PRODUCER_EPOCH = -1
 
+_BLOCK_BYTES = 4096
 _HEAD = struct.Struct(">hI")
 _COUNT = struct.Struct(">i")
 _ENTRY = struct.Struct(">qhiqiqiq")
@@ -82,6 +83,9 @@ class Checked(NamedTuple):
     check: Check
     batch: ProducerBatch | None = None
     why: str = ""
+
+
+_NEXT = Checked(Check.NEXT)
 
 
 @dataclass(slots=True)
@@ -171,31 +175,33 @@ class ProducerTable:
         """
         entry = self._entries.get(header.producer_id)
         if entry is None:
-            return Checked(Check.NEXT)
-        producer = f"producer {header.producer_id}"
+            return _NEXT
         if header.producer_epoch < entry.epoch:
             return Checked(
                 Check.FENCED,
-                why=f"{producer} with epoch {header.producer_epoch} is fenced: epoch {entry.epoch} is here",
+                why=f"producer {header.producer_id} with epoch {header.producer_epoch} is fenced: epoch {entry.epoch} "
+                "is here",
             )
         if header.producer_epoch > entry.epoch:
             if header.base_sequence == 0 or entry.epoch == NO_PRODUCER_EPOCH:
-                return Checked(Check.NEXT)
+                return _NEXT
             return Checked(
                 Check.OUT_OF_ORDER,
-                why=f"{producer} begins epoch {header.producer_epoch} with sequence {header.base_sequence}, not with 0",
+                why=f"producer {header.producer_id} begins epoch {header.producer_epoch} with sequence "
+                f"{header.base_sequence}, not with 0",
             )
+        last = entry.last_batch
+        expected = 0 if last is None else sequence_after(last.last_sequence)
+        if header.base_sequence == expected:
+            return _NEXT
         last_sequence = sequence_after(header.base_sequence, header.last_offset_delta)
         for batch in entry.batches:
             if (batch.first_sequence, batch.last_sequence) == (header.base_sequence, last_sequence):
                 return Checked(Check.DUPLICATE, batch)
-        last = entry.last_batch
-        expected = 0 if last is None else sequence_after(last.last_sequence)
-        if header.base_sequence == expected:
-            return Checked(Check.NEXT)
         return Checked(
             Check.OUT_OF_ORDER,
-            why=f"{producer}, epoch {header.producer_epoch}: sequence {header.base_sequence} came, {expected} is next",
+            why=f"producer {header.producer_id}, epoch {header.producer_epoch}: sequence {header.base_sequence} came, "
+            f"{expected} is next",
         )
 
     def appended(
@@ -341,6 +347,18 @@ class ProducerTable:
             ],
             next_offset=next_offset,
         )
+
+
+def is_torn_snapshot(data: Buffer) -> bool:
+    """Does a snapshot that is not sound look like what a crash leaves of one that was not forced: too short, or with a
+    block of zeros?"""
+    view = memoryview(data)
+    if len(view) < _HEAD.size + _COUNT.size:
+        return True
+    if any(not any(view[at : at + _BLOCK_BYTES]) for at in range(0, len(view), _BLOCK_BYTES)):
+        return True
+    count: int = _COUNT.unpack_from(view, _HEAD.size)[0]
+    return len(view) < _HEAD.size + _COUNT.size + count * _ENTRY.size
 
 
 def _read_entry(values: tuple[int, ...], packed: bytes) -> ProducerEntry:

@@ -55,6 +55,7 @@ from .dump import (
     epochs_beside,
     is_last_segment,
     partition_id_beside,
+    snapshot_fault,
     torn_tail,
 )
 from .epochs import LEADER_EPOCH_FILE, EpochStart
@@ -296,9 +297,10 @@ class _Partition:
     def _snapshot(self, path: str) -> Iterator[FileLine | Problem]:
         yield _file(self._fs, path)
         try:
-            ProducerTable.from_snapshot(read_file(self._fs, path), path, 0)
+            data = read_file(self._fs, path)
+            ProducerTable.from_snapshot(data, path, 0)
         except CorruptLogError as error:
-            yield Problem(path, 0, -1, error.message.removeprefix(f"{path}: "), _REBUILD)
+            yield snapshot_fault(data, path, error)
 
 
 def _file(fs: FileSystem, path: str) -> FileLine:

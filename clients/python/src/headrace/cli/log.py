@@ -150,6 +150,7 @@ _KINDS = {
     "RecordLine": "record",
     "OffsetEntryLine": "offset_entry",
     "TimeEntryLine": "time_entry",
+    "ProducerLine": "producer",
     "Problem": "problem",
     "Note": "note",
 }
@@ -159,6 +160,7 @@ _PLURALS = (
     ("record", "records"),
     ("offset_entry", "offset_entries"),
     ("time_entry", "time_entries"),
+    ("producer", "producers"),
     ("problem", "problems"),
     ("note", "notes"),
 )
