@@ -16,6 +16,11 @@ from pathlib import Path
 import pytest
 
 from headrace import Admin, LocalCluster, NewTopic, Producer
+from headrace_core.clock import SystemClock
+from headrace_core.log import LogConfig, PartitionLog, RealFileSystem
+from headrace_core.log.dump import ProducerLine, dump
+from headrace_core.records import encode_batch
+from headrace_core.types import TopicPartition
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.xdist_group("kafka_jars")]
 
@@ -145,3 +150,46 @@ def test_kafka_names_a_flipped_byte(written: dict[str, Path], dump_log: DumpLog,
     copy.write_bytes(damaged)
     output = dump_log("--deep-iteration", "--files", str(copy))
     assert "isvalid: false" in output or "exception" in output.lower(), output[:2000]
+
+
+def test_kafka_reads_our_producer_snapshots_as_our_own_dump_does(dump_log: DumpLog, tmp_path: Path) -> None:
+    directory = tmp_path / "orders-0"
+    directory.mkdir()
+    log = PartitionLog.open(
+        RealFileSystem(),
+        str(directory),
+        TopicPartition("orders", 0),
+        LogConfig(segment_bytes=4_000),
+        clock=SystemClock(),
+        clean=True,
+    )
+    for number in range(120):
+        fields = {"producer_id": 1_000 + number % 7, "producer_epoch": number % 7, "base_sequence": number // 7 * 2}
+        log.append(encode_batch([(1_700_000_000_000 + number, None, b"v" * 20, [])] * 2, **fields), leader_epoch=0)
+    log.close()
+    snapshots = sorted(directory.glob("*.snapshot"))
+    assert len(snapshots) > 3
+    for path in snapshots:
+        ours = {
+            (
+                line.producer_id,
+                line.producer_epoch,
+                line.last_timestamp_ms,
+                line.last_sequence - line.offset_delta,
+                line.last_sequence,
+                line.last_offset,
+                line.offset_delta,
+            )
+            for line in dump(str(path))
+            if isinstance(line, ProducerLine)
+        }
+        output = dump_log("--files", str(path))
+        assert not COMPLAINTS.search(output), output
+        found = re.findall(
+            r"^producerId: (\d+) producerEpoch: (\d+) coordinatorEpoch: -1 currentTxnFirstOffset: \S+ "
+            r"lastTimestamp: (\d+) firstSequence: (\d+) lastSequence: (\d+) lastOffset: (\d+) offsetDelta: (\d+) ",
+            output,
+            re.MULTILINE,
+        )
+        assert {tuple(map(int, row)) for row in found} == ours
+        assert len(ours) == 7
