@@ -83,7 +83,7 @@ class KafkaNode:
                     )
                 )  # fmt: skip
         try:
-            self._first_acknowledged_record(deadline=started + 60)
+            self._first_acknowledged_record(deadline=time.monotonic() + 60 + 20 * self.nodes)
         except BaseException:
             self.__exit__(None, None, None)
             raise
