@@ -52,7 +52,6 @@ OTHER_DEFAULTS = {
     "producer": {
         "batch.size": "a message costs the same whatever it carries",
         "client.id": "a name in logs helps",
-        "enable.idempotence": "not built yet",
         "linger.ms": "0 lets records gather while a request is under way",
         "metric.reporters": "no JMX",
         "receive.buffer.bytes": "the system's",

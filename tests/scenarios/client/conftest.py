@@ -18,7 +18,7 @@ import headrace_core.rpc  # noqa: F401  (before grpc)
 import grpc  # isort: skip
 import pytest
 
-from headrace_core.records import check_batch, split_batches, with_base
+from headrace_core.records import check_batch, read_header, split_batches, with_base
 from headrace_protos.v1 import (
     admin_pb2,
     admin_pb2_grpc,
@@ -55,6 +55,8 @@ class FakeCluster:
         #: "break" to append and break the stream.
         self.on_produce: Callable[[int, Any], Any] = lambda broker, item: 0
         self.on_fetch: Callable[[int, Any], int] = lambda broker, item: 0
+        #: (broker, partition, rack) -> the follower that is nearer, None: stay.
+        self.nearer: Callable[[int, tuple[str, int], str], int | None] = lambda broker, key, rack: None
         self.on_answer: Callable[[Any], object] = lambda answer: None  # may spoil a produce answer
         self.offsets_error = 0
         self.on_offsets: Callable[[Any], object] = lambda request: None
@@ -67,6 +69,7 @@ class FakeCluster:
         self.on_create: Callable[[Any], object] = lambda context: None  # made already; may abort the call
         self.produced: list[tuple[int, Any]] = []  # (broker, ProduceRequest) as they came
         self.fetched: list[tuple[int, Any]] = []
+        self.epochs_asked: list[Any] = []
         self.metadata_asked: list[Any] = []
         self.fetch_in_flight_max = 0
         self.servers: list[grpc.Server] = []
@@ -107,7 +110,10 @@ class FakeCluster:
         with self.changed:
             base = end = self.ends[topic, partition]
             for position, size, first, last in split_batches(data):
-                batch = with_base(data, position, end, 0) + data[position + 16 : position + size]
+                batch = (
+                    with_base(data, position, end, self.epochs[topic, partition])
+                    + data[position + 16 : position + size]
+                )
                 self.logs[topic, partition].append(batch)
                 end += last - first + 1
             self.ends[topic, partition] = end
@@ -138,6 +144,24 @@ class FakeCluster:
             batches.append((first, last, offset))
             known[header.producer_id] = (header.producer_epoch, batches)
             return 0, offset
+
+    def truncate(self, topic: str, partition: int, batches: int) -> None:
+        """Cut so many batches off, as an unclean election does, and begin the next leader epoch."""
+        with self.changed:
+            log = self.logs[topic, partition]
+            del log[-batches:]
+            self.ends[topic, partition] = split_batches(log[-1])[0][3] + 1 if log else 0
+            self.epochs[topic, partition] += 1
+            self.changed.notify_all()
+
+    def end_of_epoch(self, key: tuple[str, int], epoch: int) -> tuple[int, int]:
+        """The largest epoch not above ``epoch`` and one past its last offset; -1 and -1 for none."""
+        found = (-1, -1)
+        for batch in self.logs[key]:
+            header = read_header(batch, 0)  # a damaged one too
+            if header.leader_epoch <= epoch:
+                found = (header.leader_epoch, header.next_offset)
+        return found
 
     def records(self, topic: str, partition: int = 0) -> list[Any]:
         from headrace_core.records import RecordIterator
@@ -302,7 +326,7 @@ class _Fetch(fetch_pb2_grpc.FetchServicer):
                 cluster.fetched.append((self.broker, request))
                 cluster.fetch_in_flight_max = max(cluster.fetch_in_flight_max, 1 + inbox.qsize())
             for item in request.partitions:
-                session[item.topic, item.partition] = [item.fetch_offset, item.max_bytes]
+                session[item.topic, item.partition] = [item.fetch_offset, item.max_bytes, item.last_fetched_epoch]
             for item in request.forgotten:
                 session.pop((item.topic, item.partition), None)
             deadline = time.monotonic() + request.max_wait_ms / 1000
@@ -319,12 +343,26 @@ class _Fetch(fetch_pb2_grpc.FetchServicer):
         cluster = self.cluster
         answer = fetch_pb2.FetchResponse(correlation_id=request.correlation_id)
         room = request.max_bytes
-        for key, (offset, max_bytes) in list(session.items()):
+        for key, (offset, max_bytes, last_epoch) in list(session.items()):
             error = cluster.on_fetch(self.broker, key)
-            if not error and cluster.leaders.get(key) != self.broker:
+            leads = cluster.leaders.get(key) == self.broker
+            if not error and not leads and not request.rack:
                 error = 6
             if not error and not cluster.starts[key] <= offset <= cluster.ends[key]:
                 error = 1
+            if not error and last_epoch >= 0 and cluster.end_of_epoch(key, last_epoch)[1] < offset:
+                error = 1
+            nearer = cluster.nearer(self.broker, key, request.rack) if leads and not error else None
+            if nearer is not None:
+                answer.results.add(
+                    topic=key[0],
+                    partition=key[1],
+                    fetch_offset=offset,
+                    next_offset=offset,
+                    preferred_read_replica=nearer,
+                )
+                del session[key]
+                continue
             if error:
                 result = answer.results.add(topic=key[0], partition=key[1], fetch_offset=offset)
                 result.error.code = error  # type: ignore[assignment]
@@ -344,7 +382,7 @@ class _Fetch(fetch_pb2_grpc.FetchServicer):
                 at = base
             if taken:
                 room -= size
-                session[key][0] = at
+                session[key][0], session[key][2] = at, -1
                 answer.results.add(
                     topic=key[0],
                     partition=key[1],
@@ -374,6 +412,16 @@ class _Offsets(offsets_pb2_grpc.OffsetsServicer):
                 offset = cluster.starts[key] if item.timestamp_ms == -2 else cluster.ends[key]
                 result = answer.results.add(topic=item.topic, partition=item.partition, offset=offset, timestamp_ms=-1)
                 result.error.code = cluster.offsets_error  # type: ignore[assignment]
+        return answer
+
+    def OffsetForLeaderEpoch(self, request: Any, context: Any) -> Any:
+        cluster = self.cluster
+        answer = offsets_pb2.OffsetForLeaderEpochResponse()
+        with cluster.changed:
+            cluster.epochs_asked.append(request)
+            for item in request.partitions:
+                epoch, end = cluster.end_of_epoch((item.topic, item.partition), item.leader_epoch)
+                answer.results.add(topic=item.topic, partition=item.partition, leader_epoch=epoch, end_offset=end)
         return answer
 
 

@@ -32,7 +32,7 @@ def consumer(cluster: Any, **settings: Any) -> Consumer:
 @contextlib.contextmanager
 def silence() -> Iterator[tuple[int, list[Any], Callable[[], None]]]:
     """A port that accepts connections and says nothing on them, as a machine that vanished; what it took; its end."""
-    listener = socket.create_server(("127.0.0.1", 0))
+    listener = socket.create_server(("127.0.0.1", 0), reuse_port=True)  # so that a server may take the port over
     taken: list[Any] = []
 
     def accept() -> None:
@@ -61,7 +61,7 @@ def silence() -> Iterator[tuple[int, list[Any], Callable[[], None]]]:
 def test_records_for_a_leader_that_never_connects_go_to_the_next_one(
     fake_cluster: Any, until: Any, idempotent: bool
 ) -> None:
-    """A write that waits for a connection is not told when its call is cancelled (grpc.aio 1.85): it waited for ever."""
+    """A write that waits for a connection is not told when its call is cancelled (grpc.aio 1.85): it waits for ever."""
     cluster = fake_cluster(2)
     cluster.create("t", leader=1)
     with silence() as (port, taken, _):
@@ -106,8 +106,8 @@ def test_broker_that_stood_still_while_it_was_connected_to_is_used_when_it_is_ba
                 until(lambda: core.sender.links[1]._stream is not None, 60)
                 core.engine.io.call(lambda: core.sender.links[1]._stream.cancel())
             core.engine.io.run(core.engine.metadata.refresh(["t"], deadline=float("inf")))
+            cluster.servers[1] = cluster._serve(1)  # while the port is ours still
             end()
-            cluster.servers[1] = cluster._serve(1)
             if what == "producer":
                 assert sent.result(60).offset == 1
             else:

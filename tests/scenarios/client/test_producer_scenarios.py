@@ -59,10 +59,11 @@ def test_records_gather_while_a_request_is_in_flight(fake: Any, until: Any) -> N
 
 
 def test_partial_batch_waits_five_milliseconds_at_most_behind_a_slow_answer(fake: Any, until: Any) -> None:
-    fake.hold_answers(True)
     with producer(fake) as out:
+        out.send("t", b"known").result(10)  # a producer that the broker does not know yet sends one batch at a time
+        fake.hold_answers(True)
         out.send("t", b"first")
-        until(lambda: len(fake.produced) == 1)
+        until(lambda: len(fake.produced) == 2)
         out.send("t", b"second")
         until(lambda: len(out._core.sender.links[0].in_flight) == 2)  # though the first has no answer
         fake.hold_answers(False)
@@ -186,8 +187,8 @@ def test_outcome_is_unknown_when_the_broker_never_answers(fake: Any) -> None:
 
 def test_delivery_times_out_when_the_broker_keeps_refusing(fake: Any) -> None:
     fake.on_produce = lambda broker, item: NOT_ENOUGH_REPLICAS
-    with producer(fake, request_timeout_ms=100, delivery_timeout_ms=300) as out:
-        error = out.send("t", b"v").exception(10)
+    with producer(fake, request_timeout_ms=100, delivery_timeout_ms=2_000) as out:
+        error = out.send("t", b"v").exception(30)
     assert error is not None
     assert error.code in ("DELIVERY_TIMED_OUT", "NOT_ENOUGH_REPLICAS")
     assert "as the test has it" in error.message

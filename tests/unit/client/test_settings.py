@@ -176,7 +176,8 @@ def test_none_means_the_default() -> None:
     ],
 )
 def test_idempotence_gives_way_to_other_keys_unless_it_was_asked_for(settings: dict[str, Any], words: str) -> None:
-    """KIP-679, as Kafka's KafkaProducerConfig does it."""
+    """KIP-679, as Kafka's ProducerConfig does it."""
+    assert resolve(PRODUCER, None, {})["enable.idempotence"] is True
     assert resolve(PRODUCER, None, settings)["enable.idempotence"] is False
     assert resolve(PRODUCER, None, {"enable_idempotence": False, **settings})["enable.idempotence"] is False
     with pytest.raises(InvalidConfigError, match=words):

@@ -196,7 +196,7 @@ PRODUCER = ConfigDef(
         _key(
             "enable.idempotence",
             Kind.BOOLEAN,
-            False,
+            True,
             "No duplicates and no other order by retries. Needs acks=all, retries above 0 and at most 5 requests in "
             "flight; where one of these is set otherwise and this key is not, it is off.",
             source="KIP-98",

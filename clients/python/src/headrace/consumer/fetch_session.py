@@ -30,6 +30,7 @@ from headrace_protos.v1 import fetch_pb2
 
 from ..engine.connections import connected
 from .inbox import Slice
+from .positions import last_leader_epoch
 from .tracked import SessionOwner, Tracked
 
 logger = logging.getLogger("headrace")
@@ -210,19 +211,16 @@ class FetchLink:
             isolation_level=fetcher.isolation,
             rack=fetcher.config["client.rack"],
         )
-        topics = fetcher.engine.metadata.snapshot.topics
         for tp in self._to_name:
             tracked = self.members[tp]
             tracked.valid_from = self._correlation
-            info = topics.get(tp.topic)
-            known = info is not None and tp.partition < len(info.partitions)
             request.partitions.add(
                 topic=tp.topic,
                 partition=tp.partition,
                 fetch_offset=tracked.fetch_at or 0,
                 max_bytes=fetcher.partition_bytes,
-                current_leader_epoch=info.partitions[tp.partition].leader_epoch if info and known else -1,
-                last_fetched_epoch=-1,
+                current_leader_epoch=self._leader_epoch(tp),
+                last_fetched_epoch=tracked.last_epoch,
             )
             self._named.add(tp)
         for tp in self._to_forget:
@@ -244,6 +242,10 @@ class FetchLink:
             if result.error.code:
                 self._failed(tp, tracked, result)
                 continue
+            if result.HasField("preferred_read_replica") and result.preferred_read_replica != self.broker_id:
+                self._gone(tp, tracked)
+                fetcher.read_near(tracked, result.preferred_read_replica)
+                continue
             assigned = tracked.assigned
             assigned.high_watermark = result.high_watermark
             assigned.last_stable_offset = result.last_stable_offset
@@ -253,6 +255,8 @@ class FetchLink:
                 total += len(data)
                 fetcher.inbox.put(Slice(assigned, tracked.generation, tracked.fetch_at or 0, result.next_offset, data))
                 tracked.fetch_at = result.next_offset
+                tracked.last_epoch = last_leader_epoch(data, self._leader_epoch(tp))
+                tracked.may_be_truncated = False
                 tracked.attempts = 0
                 if assigned.end_offset is not None and tracked.fetch_at >= assigned.end_offset:
                     self.remove(tracked)
@@ -266,20 +270,37 @@ class FetchLink:
             fetcher.metrics["fetch-size"].record(total)
         self._event.set()
 
+    def _gone(self, tp: TopicPartition, tracked: Tracked) -> None:
+        """The partition has left the session at the broker."""
+        del self.members[tp]
+        self._named.discard(tp)
+        tracked.link = None
+
+    def _leader_epoch(self, tp: TopicPartition) -> int:
+        info = self.fetcher.engine.metadata.snapshot.topics.get(tp.topic)
+        return info.partitions[tp.partition].leader_epoch if info and tp.partition < len(info.partitions) else -1
+
     def _failed(self, tp: TopicPartition, tracked: Tracked, result: Any) -> None:
         """The partition has left the session; find out where it goes on, or tell the caller."""
         fetcher = self.fetcher
         told = result.error.message
         error = from_number(result.error.code, told if told.startswith(str(tp)) else f"{tp}: {told}")
-        del self.members[tp]
-        self._named.discard(tp)
-        tracked.link = None
+        self._gone(tp, tracked)
+        if tracked.near >= 0:  # a follower may lag, or follow no more: the leader knows
+            tracked.near = -1
+            fetcher.send_home(tracked, error if error.retriable else None)
+            return
         if isinstance(error, OffsetOutOfRangeError):
+            if tracked.last_epoch >= 0 and not tracked.may_be_truncated:
+                tracked.may_be_truncated = True  # look before it is called a mere end of the log
+                fetcher.send_home(tracked)
+                return
+            tracked.may_be_truncated = False
             if fetcher.config["auto.offset.reset"] == "none" or tracked.assigned.end_offset is not None:
                 fetcher.tell(tracked, error)
                 return
             logger.info("%s: offset %s is out of range; auto.offset.reset applies", tp, tracked.fetch_at)
-            tracked.fetch_at, tracked.reset = None, None
+            tracked.fetch_at, tracked.reset, tracked.last_epoch = None, None, -1
             fetcher.send_home(tracked)
             return
         if result.HasField("current_leader"):

@@ -12,7 +12,7 @@ import logging
 import time
 from typing import Any
 
-from headrace_core.errors import HeadraceError, InvalidArgumentError
+from headrace_core.errors import HeadraceError, InvalidArgumentError, ReplicaNotAvailableError
 from headrace_core.types import TopicPartition
 
 from ..engine.client import Engine
@@ -21,7 +21,7 @@ from ..engine.offsets import ISOLATION
 from ..metrics import Metrics
 from .fetch_session import FetchLink
 from .inbox import Assigned, Inbox, Slice
-from .positions import find_position, find_together
+from .positions import check_truncation, find_position, find_together
 from .tracked import Tracked
 
 logger = logging.getLogger("headrace")
@@ -40,6 +40,7 @@ class Fetcher:
         self.partition_bytes: int = config["max.partition.fetch.bytes"]
         #: Of one answer: an eighth of the queue at most, so that those in flight leave room for what waits.
         self.answer_bytes: int = min(config["fetch.max.bytes"], max(config["fetch.queue.max.bytes"] // 8, 1))
+        self.near_s: float = config["metadata.max.age.ms"] / 1000
         self.isolation = ISOLATION[config["isolation.level"]]
         self.tracked: dict[TopicPartition, Tracked] = {}
         self.links: dict[int, FetchLink] = {}
@@ -107,6 +108,7 @@ class Fetcher:
         if self.tracked.get(tp) is not tracked or tracked.paused:
             return
         if error is not None:
+            tracked.near = -1
             tracked.retry_at = time.monotonic() + self.engine.backoff.delay_s(tracked.attempts)
             tracked.attempts += 1
             self.engine.metadata.invalidate()
@@ -116,17 +118,30 @@ class Fetcher:
     def _on_snapshot(self, snapshot: Snapshot) -> None:
         for tp, tracked in self.tracked.items():
             old = tracked.link
-            if old is not None and self._leader(tp) is not old:
+            if old is not None and self._home(tracked) is not old:
                 old.remove(tracked)  # asking for the leader may have retired the link, and sent all its members home
                 tracked.link = None
                 self._homeless[tp] = None
         if self._homeless:
             self._placing.set()
 
-    def _leader(self, tp: TopicPartition) -> FetchLink | None:
-        snapshot = self.engine.metadata.snapshot
+    def read_near(self, tracked: Tracked, broker_id: int) -> None:
+        """The leader named a follower in our rack: read there, and ask the leader again after metadata.max.age.ms."""
+        if broker_id not in self.engine.metadata.snapshot.brokers:
+            self.send_home(tracked, ReplicaNotAvailableError(f"broker {broker_id} is not known here yet"))
+            return
+        tracked.near, tracked.near_until = broker_id, time.monotonic() + self.near_s
+        self.send_home(tracked)
+
+    def _home(self, tracked: Tracked) -> FetchLink | None:
+        """Where the partition is read: at a follower in our rack, or at its leader; None: nobody leads it."""
+        snapshot, tp = self.engine.metadata.snapshot, tracked.assigned.tp
         info = snapshot.topics.get(tp.topic)
         leader = info.partitions[tp.partition].leader if info and tp.partition < len(info.partitions) else -1
+        if tracked.near >= 0 and time.monotonic() < tracked.near_until and tracked.near in snapshot.brokers:
+            leader = tracked.near
+        else:
+            tracked.near = -1
         broker = snapshot.brokers.get(leader)
         if broker is None:
             return None
@@ -197,6 +212,8 @@ class Fetcher:
                 )
             if tracked.fetch_at is None:
                 await find_position(self, tracked)
+            elif tracked.may_be_truncated:
+                await check_truncation(self, tracked)
         except HeadraceError as error:
             if error.retriable and error.code not in ("BOOTSTRAP_FAILED", "UNKNOWN_TOPIC_OR_PARTITION"):
                 self.send_home(tracked, error)
@@ -211,7 +228,7 @@ class Fetcher:
         end = tracked.assigned.end_offset
         if end is not None and tracked.fetch_at is not None and tracked.fetch_at >= end:
             return
-        link = self._leader(tp)
+        link = self._home(tracked)
         if link is None:
             tracked.retry_at = time.monotonic() + self.engine.backoff.delay_s(tracked.attempts)
             tracked.attempts += 1

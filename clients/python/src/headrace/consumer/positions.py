@@ -1,4 +1,4 @@
-"""Where partitions without a position begin. Runs on the I/O thread.
+"""Where partitions without a position begin, and whether one that has a position may go on. Runs on the I/O thread.
 
 Partitions that come together (a thousand at an assign) are asked for together, one request to each leader: one request
 for each would take seconds.
@@ -8,13 +8,21 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
+import struct
 
-from headrace_core.errors import HeadraceError
+from headrace_core.errors import HeadraceError, LogTruncationError
 
-from ..engine.offsets import list_offsets
+from ..engine.offsets import end_of_epoch, list_offsets
 from .inbox import Slice
 from .offsets import reset_timestamp
 from .tracked import SessionOwner, Tracked
+
+logger = logging.getLogger("headrace")
+
+#: Of a batch's header: base offset (8 bytes), then these.
+_SIZE_AND_EPOCH = struct.Struct(">ii")
+_BATCH_START = 16
 
 #: A question for many that is not answered in this time is asked again for each partition by itself.
 TOGETHER_S = 2.0
@@ -52,6 +60,48 @@ async def find_position(fetcher: SessionOwner, tracked: Tracked) -> None:
     timestamp = reset_timestamp(tracked.reset, fetcher.config["auto.offset.reset"], tp)
     found = await list_offsets(engine, {tp: timestamp}, fetcher.isolation, engine.deadline(engine.request_timeout_s))
     _note(fetcher, tracked, found[tp].offset)
+
+
+async def check_truncation(fetcher: SessionOwner, tracked: Tracked) -> None:
+    """Does the log still have what was read before ``fetch_at``? Where it does not, go on where it went another way, or
+    tell LogTruncationError when auto.offset.reset is none or the read is of a range (KIP-320)."""
+    tp, at, epoch = tracked.assigned.tp, tracked.fetch_at, tracked.last_epoch
+    assert at is not None
+    engine = fetcher.engine
+    end = await end_of_epoch(engine, tp, epoch, engine.deadline(engine.request_timeout_s))
+    if end.end_offset >= at and end.leader_epoch == epoch:
+        return  # a mere end, or beginning, of the log: the next answer says so
+    is_known = end.end_offset >= 0 and end.leader_epoch >= 0
+    divergent = min(end.end_offset, at) if is_known else None
+    if fetcher.config["auto.offset.reset"] == "none" or tracked.assigned.end_offset is not None:
+        where = f"the log goes another way from offset {divergent} on" if is_known else "no such epoch is known"
+        raise LogTruncationError(
+            f"{tp}: the log was truncated: offset {at} was to be read next, after a record of leader epoch {epoch}; "
+            f"{where}. Records that were read are not in the log any more; seek to go on",
+            partition=tp,
+            position=at,
+            divergent_offset=divergent,
+        )
+    logger.warning("%s: the log was truncated below offset %d; reading goes on at %s", tp, at, divergent)
+    tracked.may_be_truncated = False
+    if divergent is None:
+        tracked.fetch_at, tracked.reset, tracked.last_epoch = None, None, -1
+        await find_position(fetcher, tracked)
+    else:
+        tracked.last_epoch = end.leader_epoch
+        _note(fetcher, tracked, divergent)
+
+
+def last_leader_epoch(data: bytes, newest: int) -> int:
+    """The leader epoch of the last of whole batches; ``newest`` is the highest that there can be (-1: not known). An
+    epoch never falls within a log, so mostly the first batch tells. -1 for no batch."""
+    at, epoch = 0, -1
+    while at + _BATCH_START <= len(data):
+        size, epoch = _SIZE_AND_EPOCH.unpack_from(data, at + 8)
+        if epoch == newest:
+            break
+        at += 12 + size
+    return int(epoch)
 
 
 def _note(fetcher: SessionOwner, tracked: Tracked, offset: int) -> None:

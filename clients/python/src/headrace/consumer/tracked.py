@@ -27,7 +27,11 @@ class Tracked:
         "attempts",
         "fetch_at",
         "generation",
+        "last_epoch",
         "link",
+        "may_be_truncated",
+        "near",
+        "near_until",
         "paused",
         "placing",
         "reset",
@@ -43,6 +47,10 @@ class Tracked:
         self.link: Session | None = None
         self.paused = False
         self.placing = False
+        self.last_epoch = -1  # the leader epoch of the record before fetch_at; -1: not known (KIP-320)
+        self.may_be_truncated = False  # a broker said that the log does not go on at fetch_at as it did before it
+        self.near = -1  # a follower in our rack to read from, until time.monotonic() is near_until (KIP-392)
+        self.near_until = 0.0
         self.valid_from = 0  # answers to requests before this one are about an older position
         self.attempts = 0
         self.retry_at = 0.0
@@ -64,3 +72,5 @@ class SessionOwner(Protocol):
     def send_home(self, tracked: Tracked, error: HeadraceError | None = None) -> None: ...
 
     def tell(self, tracked: Tracked, error: HeadraceError) -> None: ...
+
+    def read_near(self, tracked: Tracked, broker_id: int) -> None: ...

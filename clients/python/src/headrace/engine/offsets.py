@@ -1,10 +1,10 @@
-"""Where a time, the start or the end of a log lies, asked of each partition's leader. Runs on the I/O thread."""
+"""Where a time, an epoch's end, the start or the end of a log lies, asked of partitions' leaders, on the I/O thread."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from typing import Any
+from typing import Any, NamedTuple
 
 from headrace_core.errors import HeadraceError, from_number
 from headrace_core.types import TopicPartition
@@ -19,6 +19,32 @@ ISOLATION = {
     "read_uncommitted": common_pb2.ISOLATION_LEVEL_READ_UNCOMMITTED,
     "read_committed": common_pb2.ISOLATION_LEVEL_READ_COMMITTED,
 }
+
+
+class EpochEnd(NamedTuple):
+    """``leader_epoch``: the largest one of the log that is not above the one asked for; ``end_offset``: one past its
+    last record. -1: none."""
+
+    leader_epoch: int
+    end_offset: int
+
+
+async def end_of_epoch(engine: Engine, tp: TopicPartition, epoch: int, deadline: float) -> EpochEnd:
+    """Where a leader epoch ended, by the partition's leader (KIP-101). Raises what the partition fails with."""
+
+    async def attempt(timeout_s: float) -> EpochEnd:
+        address, current = await engine.at_leader(*tp, max(deadline - time.monotonic(), 0.01))
+        request = offsets_pb2.OffsetForLeaderEpochRequest()
+        request.partitions.add(topic=tp.topic, partition=tp.partition, leader_epoch=epoch, current_leader_epoch=current)
+        answer = await call(engine.connections.offsets(address).OffsetForLeaderEpoch, request, address, timeout_s)
+        result = answer.results[0]
+        if result.error.code:
+            engine.metadata.invalidate()
+            raise from_number(result.error.code, f"{tp}: {result.error.message}")
+        return EpochEnd(result.leader_epoch, result.end_offset)
+
+    found: EpochEnd = await engine.retrying(attempt, deadline, "asking for the end of a leader epoch")
+    return found
 
 
 async def list_offsets(
