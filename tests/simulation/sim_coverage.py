@@ -70,6 +70,6 @@ RARE = frozenset({("state", "damaged disk noticed while running"), ("state", "no
 RARE_FROM = 3_000
 
 
-def missing(seen: Counter[tuple[str, str]], schedules: int) -> list[tuple[str, str]]:
-    """What of it never happened in so many ``schedules``; what is rare is asked of more than RARE_FROM only."""
+def missing(seen: Counter[tuple[str, str]], schedules: int = RARE_FROM) -> list[tuple[str, str]]:
+    """What of it never happened in so many ``schedules``; what is rare is asked of RARE_FROM or more only."""
     return [each for each in LISTED if not seen[each] and (schedules >= RARE_FROM or each not in RARE)]
