@@ -28,13 +28,14 @@ from headrace_core.metadata import MetadataDelta, MetadataImage
 from headrace_core.telemetry import CorruptionFound, Emitter, PartitionClosed, PartitionFailed
 from headrace_core.types import NO_LEADER, TopicPartition
 
+from .log_settings import LogSettings
 from .partition import PartitionLeader
 from .partition.leader import LAG_TIME_MAX_MS
 from .reading import Readable
 from .replica import Replica
 from .replication.follower_replica import FollowerReplica
 from .replication.healing import Step, next_step
-from .roles import BeginAnew, Following, LogSettings, Roles
+from .roles import BeginAnew, Following, Roles
 from .storage import Storage
 
 __all__ = ["LogSettings", "Replicas"]

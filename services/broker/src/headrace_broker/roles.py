@@ -22,8 +22,8 @@ from __future__ import annotations
 
 import functools
 import uuid
-from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable, Collection, Iterable
+from typing import NamedTuple, Protocol
 
 from headrace_core.errors import (
     CorruptLogError,
@@ -37,7 +37,7 @@ from headrace_core.errors import (
 )
 from headrace_core.log import LogConfig, PartitionLog
 from headrace_core.metadata import MetadataDelta, MetadataImage, PartitionImage, TopicImage
-from headrace_core.metadata.configs import broker_topic_defaults, min_insync_replicas, topic_given
+from headrace_core.metadata.configs import min_insync_replicas
 from headrace_core.metadata.records import ConfigResourceType
 from headrace_core.telemetry import (
     Emitter,
@@ -49,11 +49,12 @@ from headrace_core.telemetry import (
 )
 from headrace_core.types import NO_LEADER, TopicPartition
 
+from .log_settings import LogSettings
 from .partition import PartitionFollower, PartitionLeader
 from .partition.leader import LAG_TIME_MAX_MS
 from .replica import Replica
 from .replication.follower_replica import FollowerReplica
-from .replication.healing import Step, has_others, next_step
+from .replication.healing import Step, Ward, has_others, next_step
 from .storage import Storage
 
 #: Why a log could not be made that is worth another try.
@@ -90,62 +91,12 @@ class Nobody:
 BeginAnew = Callable[[bytes, int, bytes], None]
 
 
-class LogSettings:
-    """The settings of a topic's logs on this broker: the topic's own keys over the brokers' over this broker's file."""
-
-    def __init__(self, *, static: Mapping[str, Any], flush_interval_ms: int) -> None:
-        self._static = static
-        self._flush_interval_ms = flush_interval_ms
-        #: For which configurations and broker, and what was made for them.
-        self._known: tuple[Mapping[Any, Any], int, dict[Any, LogConfig]] = ({}, -1, {})
-
-    def of(self, image: MetadataImage, broker_id: int, topic: str) -> LogConfig:
-        """Topics that say the same share one LogConfig, made once for as long as no configuration changes. Any
-        thread."""
-        known = self._known
-        if known[0] is not image.configs or known[1] != broker_id:
-            known = self._known = (image.configs, broker_id, {})
-        key = tuple(sorted(image.config(ConfigResourceType.TOPIC, topic).items()))
-        found = known[2].get(key)
-        if found is None:
-            found = known[2][key] = LogConfig.from_topic(
-                topic_given(image, topic),
-                broker_defaults=broker_topic_defaults(image, broker_id, self._static),
-                flush_interval_ms=self._flush_interval_ms,
-            )
-        return found
-
-
 class Assigned(NamedTuple):
     """A partition as the metadata has it."""
 
     partition: TopicPartition
     topic: TopicImage
     state: PartitionImage
-
-
-class Ward:
-    """A damaged replica on its way to being healed, as far as the metadata does not tell; forgotten with the process,
-    for the next life of the broker is another one to all leaders (KIP-903)."""
-
-    __slots__ = ("call_off", "farewell_to", "told_offset")
-
-    def __init__(self, farewell_to: tuple[int, int] | None = None) -> None:
-        #: The leader, and its epoch, that may not have heard yet that this replica follows no more.
-        self.farewell_to = farewell_to
-        self.call_off: Callable[[], None] = lambda: None
-        #: The controllers know that it begins anew, as of this metadata offset; None: not yet.
-        self.told_offset: int | None = None
-
-    def still_says_farewell_to(self, state: PartitionImage) -> bool:
-        """Not if another leader, or epoch, has begun: that one never had this replica as a follower."""
-        if self.farewell_to is not None and self.farewell_to != (state.leader, state.leader_epoch):
-            self.close()
-        return self.farewell_to is not None
-
-    def close(self) -> None:
-        self.farewell_to = None
-        self.call_off()
 
 
 class Roles:

@@ -21,6 +21,7 @@ lacks records that are in here, most of them readable.
 from __future__ import annotations
 
 import enum
+from collections.abc import Callable
 
 from headrace_core.metadata import PartitionImage
 from headrace_core.types import NO_LEADER
@@ -54,3 +55,27 @@ def next_step(state: PartitionImage, broker_id: int) -> Step:
     if is_eligible(state, broker_id):
         return Step.TELL
     return Step.WAIT if state.leader == NO_LEADER else Step.MAKE
+
+
+class Ward:
+    """A damaged replica on its way to being healed, as far as the metadata does not tell; forgotten with the process,
+    for the next life of the broker is another one to all leaders (KIP-903)."""
+
+    __slots__ = ("call_off", "farewell_to", "told_offset")
+
+    def __init__(self, farewell_to: tuple[int, int] | None = None) -> None:
+        #: The leader, and its epoch, that may not have heard yet that this replica follows no more.
+        self.farewell_to = farewell_to
+        self.call_off: Callable[[], None] = lambda: None
+        #: The controllers know that it begins anew, as of this metadata offset; None: not yet.
+        self.told_offset: int | None = None
+
+    def still_says_farewell_to(self, state: PartitionImage) -> bool:
+        """Not if another leader, or epoch, has begun: that one never had this replica as a follower."""
+        if self.farewell_to is not None and self.farewell_to != (state.leader, state.leader_epoch):
+            self.close()
+        return self.farewell_to is not None
+
+    def close(self) -> None:
+        self.farewell_to = None
+        self.call_off()
