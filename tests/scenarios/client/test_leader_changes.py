@@ -213,3 +213,16 @@ def test_errors_say_who_led_last_and_whether_it_may_be_written(fake: Any, until:
         fake.on_produce = lambda broker, item: "silent"
         error = out.send("t", b"v").exception(60)
         assert isinstance(error, UnknownOutcomeError)
+
+
+def test_new_leader_is_found_though_the_broker_that_is_watched_stands_still(fake_cluster: Any, until: Any) -> None:
+    cluster = fake_cluster(2)
+    cluster.create("t", leader=1)
+    with producer(cluster, enable_idempotence=True, request_timeout_ms=60_000) as out, consumer(cluster) as inp:
+        out.send("t", b"0").result(60)
+        assert len(inp.poll(60)) == 1
+        cluster.on_produce = lambda broker, item: "silent" if broker == 1 else 0
+        sent = out.send("t", b"1")
+        until(lambda: len(cluster.produced) >= 2, 60)
+        cluster.move("t", 0, 0)  # nobody is told
+        assert sent.result(30).offset == 1

@@ -28,7 +28,7 @@ from headrace_core.errors import (
 from headrace_core.types import TopicPartition
 from headrace_protos.v1 import fetch_pb2
 
-from ..engine.connections import connected
+from ..engine.connections import SILENT_S, connected
 from .inbox import Slice
 from .positions import last_leader_epoch
 from .tracked import SessionOwner, Tracked
@@ -179,6 +179,8 @@ class FetchLink:
         while True:
             await asyncio.sleep(min(limit / 4, 1.0))
             oldest = next(iter(self._in_flight.values()), None)
+            if oldest is not None and time.monotonic() - oldest > fetcher.max_wait_ms / 1000 + SILENT_S:
+                fetcher.engine.metadata.doubt()
             if oldest is not None and time.monotonic() - oldest > limit:
                 stream.cancel()
 

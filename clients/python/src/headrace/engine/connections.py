@@ -23,6 +23,9 @@ from headrace_protos.v1 import (
 
 Answer = TypeVar("Answer")
 
+#: A broker that has not answered for so long may stand still: somebody else is asked whether it leads.
+SILENT_S = 2.0
+
 
 class Connections:
     """The channels of one client. They connect lazily, and again by themselves; ``close`` ends them all."""

@@ -103,6 +103,7 @@ class MetadataCache:
         self._lock = asyncio.Lock()
         self._stale = asyncio.Event()
         self._version = 0
+        self._doubted_at = 0.0
         self._tracked: set[str] = set()
         self._watch = MetadataWatch(
             connections, lambda: self._tracked, self._broker_addresses, self._absorb, self._backoff.delay_s
@@ -281,6 +282,15 @@ class MetadataCache:
     def invalidate(self) -> None:
         """An answer showed that the snapshot is out of date: read it again soon."""
         self._stale.set()
+
+    def doubt(self) -> None:
+        """A broker has been silent for long, and the one that tells us of changes may stand still with it: ask another,
+        and hear from another. Nothing happens when that was done a moment ago."""
+        now = time.monotonic()
+        if now - self._doubted_at > QUICK_S:
+            self._doubted_at = now
+            self._watch.changed.set()
+            self.invalidate()
 
     def follow_hint(self, topic: str, partition: int, leader: int, leader_epoch: int) -> None:
         """A broker named a newer leader in its refusal: go there without asking (KIP-951)."""

@@ -16,7 +16,7 @@ from headrace_core.records import Compression
 from headrace_protos.v1 import produce_pb2
 
 from ..engine.client import Engine
-from ..engine.connections import connected
+from ..engine.connections import SILENT_S, connected
 from ..metrics import Metrics
 from .sequences import DUPLICATE
 
@@ -147,6 +147,8 @@ class BrokerLink:
     def check_request_timeout(self, now: float) -> None:
         """A broker that does not answer for request.timeout.ms is as good as gone: break the stream."""
         oldest = next(iter(self.in_flight.values()), None)
+        if oldest is not None and now - oldest.sent_at > SILENT_S:
+            self.sender.engine.metadata.doubt()
         if oldest is not None and now - oldest.sent_at > self.sender.request_timeout_s and self._stream is not None:
             self.last_error = RequestTimedOutError(f"{self.address}: no answer for {self.sender.request_timeout_s:g} s")
             self._stream.cancel()
