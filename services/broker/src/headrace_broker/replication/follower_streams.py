@@ -40,7 +40,8 @@ logger = logging.getLogger("headrace.broker.replication")
 
 #: Of records of one stream that may be pushed and not acknowledged.
 STREAM_WINDOW_BYTES = 32 * 1024 * 1024
-_RETRY_FIRST_MS, _RETRY_MOST_MS = 50.0, 1_000.0
+#: Between two attempts; the first one after a stream that lasted so long comes at once.
+_RETRY_FIRST_MS, _RETRY_MOST_MS, _LASTED_S = 50.0, 1_000.0, 1.0
 
 #: (cluster id, broker id, broker epoch) of this broker in this life.
 Who = tuple[str, int, int]
@@ -215,16 +216,16 @@ class _Stream:
             Backoff(first_ms=_RETRY_FIRST_MS, most_ms=_RETRY_MOST_MS),
             Outage(logger, "replication", whom=f"broker {self.leader_id}"),
         )
-        is_first = True
+        loop = asyncio.get_running_loop()
         while not self._is_ending:
             self._changed.clear()
             address = self._streams.address_of(self.leader_id)
             if address is None:  # it is registered nowhere: the metadata will say where, or who leads instead
                 await self._changed.wait()
                 continue
+            began_s = loop.time()
             try:
                 await self._converse(address, outage, backoff)
-                is_first = True
             except HeadraceError as error:
                 outage.failed(address, error)
             except Exception:
@@ -233,8 +234,7 @@ class _Stream:
                 lost.lost()
             if self._is_ending:
                 break
-            if is_first:  # a connection that was there and broke is dialed at once
-                is_first = False
+            if loop.time() - began_s >= _LASTED_S:
                 continue
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(backoff.next_s()):

@@ -1,0 +1,237 @@
+"""Streams to leaders on real connections: dialed, left, broken, dialed again; the leader is some lines of the test."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+from headrace_broker.partition.messages import Ack, Ended, Hello, Join, Joined, Lane, News, Push, Request, Response
+from headrace_broker.replication import wire
+from headrace_broker.replication.farewell import Farewell
+from headrace_broker.replication.follower_streams import FollowerStreams
+from headrace_core.metadata import EMPTY_IMAGE, MetadataImage
+from headrace_core.metadata.records import BrokerEndpoint, RegisterBrokerRecord
+from headrace_core.rpc.server import Listener
+from headrace_core.rpc.streams import ServerStream, StreamHandler
+from headrace_core.telemetry import Emitter, Metrics
+from headrace_protos.v1 import replication_pb2_grpc
+
+LEADER = 2
+
+
+class Leader(replication_pb2_grpc.ReplicationServicer):
+    """Takes notes, and welcomes whoever joins."""
+
+    def __init__(self) -> None:
+        self.hellos: list[Hello] = []
+        self.joins: list[Join] = []
+        self.leaves: list[int] = []
+        self.acks: list[Ack] = []
+        self.streams: list[ServerStream[Any, Any]] = []
+        self.port = 0
+        self._listener: Listener | None = None
+
+    async def start(self) -> None:
+        self._listener = Listener("internal", port=self.port)
+        self._listener.add(replication_pb2_grpc.add_ReplicationServicer_to_server, self, "headrace.v1.Replication")
+        self.port = await self._listener.start()
+
+    async def stop(self) -> None:
+        if self._listener is not None:
+            await self._listener.stop(0)
+            self._listener = None
+
+    async def Follow(self, request_iterator: Any, context: Any) -> None:
+        stream: ServerStream[Any, Any] = ServerStream(context)
+        self.streams.append(stream)
+        try:
+            await stream.run(_Notes(self, stream))
+        finally:
+            self.streams.remove(stream)
+
+    def said(self, stream: ServerStream[Any, Any], request: Request) -> None:
+        self.joins += request.joins
+        self.leaves += request.leaves
+        self.acks += request.acks
+        if request.joins:
+            stream.send(wire.response_to_proto(Response(joined=tuple(Joined(each.handle) for each in request.joins))))
+
+    def push(self, push: Push) -> None:
+        self.streams[-1].send(wire.response_to_proto(Response(pushes=(push,))))
+
+
+class _Notes(StreamHandler[Any]):
+    def __init__(self, leader: Leader, stream: ServerStream[Any, Any]) -> None:
+        self._leader, self._stream, self._is_greeted = leader, stream, False
+
+    def on_request(self, request: Any) -> None:
+        if self._is_greeted:
+            self._leader.said(self._stream, wire.request_of(request))
+        else:
+            self._is_greeted = True
+            self._leader.hellos.append(wire.hello_of(request))
+
+
+class Replica:
+    """A follower without a log: what is pushed is written at once."""
+
+    leader_id, leader_epoch, topic_id, number = LEADER, 1, b"t" * 16, 0
+
+    def __init__(self, streams: FollowerStreams, lane: Lane = Lane.LIVE) -> None:
+        self.lane = lane
+        self.can_join = True
+        self.streams = streams
+        self.handle = -1
+        self.is_following = False
+        self.pushes: list[bytes] = []
+        self.losses = 0
+        self._ack: Ack | None = None
+
+    def join(self, handle: int) -> Join:
+        self.handle = handle
+        end = len(self.pushes)
+        return Join(handle, self.topic_id, self.number, self.leader_epoch, 0, end, -1, end, 1_000)
+
+    def next_ack(self) -> Ack | None:
+        ack, self._ack = self._ack, None
+        return ack
+
+    def joined(self, answer: Joined) -> None:
+        self.is_following = answer.follows
+
+    def pushed(self, push: Push) -> None:
+        self.pushes.append(push.records)
+        self._ack = Ack(self.handle, len(self.pushes), len(self.pushes), 0)
+        self.streams.moved(self)  # type: ignore[arg-type]
+
+    def news(self, news: News) -> None:
+        pass
+
+    def ended(self, message: Ended) -> None:
+        pass
+
+    def lost(self) -> None:
+        self.losses += 1
+        self.is_following = False
+
+
+def at(*ports: int) -> MetadataImage:
+    """The leader, registered with each of these ports after the other."""
+    image = EMPTY_IMAGE
+    for epoch, port in enumerate(ports, 1):
+        endpoint = BrokerEndpoint("internal", "127.0.0.1", port)
+        record = RegisterBrokerRecord(LEADER, epoch, b"i" * 16, (b"d" * 16,), (endpoint,))
+        image = image.apply([record], image.next_offset + 1)
+    return image
+
+
+async def until(condition: Callable[[], Any]) -> None:
+    async with asyncio.timeout(60):
+        while not condition():  # noqa: ASYNC110
+            await asyncio.sleep(0.005)
+
+
+@contextlib.asynccontextmanager
+async def world() -> AsyncIterator[tuple[Leader, FollowerStreams]]:
+    leader = Leader()
+    streams = FollowerStreams(lambda: ("tests", 1, 11), events=Emitter(), metrics=Metrics())
+    await leader.start()
+    try:
+        yield leader, streams
+    finally:
+        await streams.close()
+        await leader.stop()
+
+
+def test_records_come_and_are_acknowledged_on_one_stream_for_each_lane() -> None:
+    async def scenario() -> None:
+        async with world() as (leader, streams):
+            near, far = Replica(streams), Replica(streams, Lane.CATCH_UP)
+            streams.join(near)
+            streams.join(far)
+            assert leader.hellos == []  # nobody knows where it is
+            streams.metadata_changed(at(leader.port))
+            await until(lambda: near.is_following and far.is_following)
+            assert {hello.lane for hello in leader.hellos} == {Lane.LIVE, Lane.CATCH_UP}
+            assert {(each.cluster_id, each.broker_id, each.broker_epoch, each.leader_id) for each in leader.hellos} == {
+                ("tests", 1, 11, LEADER)
+            }
+            assert len(leader.streams) == 2
+            streams.leave(far)
+            await until(lambda: len(leader.streams) == 1)  # its stream had nobody else
+            leader.push(Push(near.handle, b"records", 0, 0))
+            await until(lambda: leader.acks)
+            assert near.pushes == [b"records"]
+            assert leader.acks == [Ack(near.handle, 1, 1, 0)]
+            leader.push(Push(near.handle + 1, b"for nobody", 0, 0))
+            leader.push(Push(near.handle, b"more", 0, 0))
+            await until(lambda: len(near.pushes) == 2)
+            assert near.pushes[1] == b"more"
+            assert streams.bytes_in.value == len(b"recordsfor nobodymore")
+
+    asyncio.run(scenario())
+
+
+def test_a_leader_that_comes_back_is_joined_again_and_one_that_moved_is_found() -> None:
+    async def scenario() -> None:
+        async with world() as (leader, streams):
+            streams.metadata_changed(at(leader.port))
+            replica = Replica(streams)
+            streams.join(replica)
+            await until(lambda: replica.is_following)
+            first = replica.handle
+            leader.push(Push(first, b"one", 0, 0))
+            await until(lambda: replica.pushes)
+            await leader.stop()
+            await until(lambda: replica.losses)
+            assert not replica.is_following
+            await leader.start()
+            await until(lambda: replica.is_following)
+            assert leader.joins[-1].log_end == 1
+            assert replica.handle > first
+            elsewhere = Leader()
+            await elsewhere.start()
+            streams.metadata_changed(at(leader.port, elsewhere.port))
+            await until(lambda: elsewhere.joins)
+            await until(lambda: not leader.streams)
+            await streams.close()
+            await elsewhere.stop()
+
+    asyncio.run(scenario())
+
+
+def test_whoever_is_let_go_of_is_let_go_of_at_the_leader() -> None:
+    async def scenario() -> None:
+        async with world() as (leader, streams):
+            streams.metadata_changed(at(leader.port))
+            stays, goes = Replica(streams), Replica(streams)
+            streams.join(stays)
+            streams.join(goes)
+            await until(lambda: stays.is_following and goes.is_following)
+            streams.leave(goes)
+            await until(lambda: leader.leaves)
+            assert leader.leaves == [goes.handle]
+            assert len(leader.streams) == 1
+
+    asyncio.run(scenario())
+
+
+def test_a_farewell_is_heard_behind_the_last_word() -> None:
+    async def scenario() -> None:
+        async with world() as (leader, streams):
+            streams.metadata_changed(at(leader.port))
+            stays, goes = Replica(streams), Replica(streams)
+            streams.join(stays)
+            streams.join(goes)
+            await until(lambda: stays.is_following and goes.is_following)
+            heard: list[bool] = []
+            streams.leave(goes)
+            streams.farewell(goes, lambda: heard.append(goes.handle in leader.leaves))  # type: ignore[arg-type]
+            await until(lambda: heard)
+            assert heard == [True]
+            await until(lambda: len(leader.leaves) == 2)  # and it lets go of what it joined for that
+            assert isinstance(Farewell(goes, streams, lambda: None).join(9), Join)
+
+    asyncio.run(scenario())
