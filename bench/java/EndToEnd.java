@@ -22,8 +22,10 @@ import org.apache.kafka.common.serialization.ByteArraySerializer;
  * <p>usage: java -cp 'JARS/*' EndToEnd.java BOOTSTRAP TOPIC RATE SECONDS ACKS RECORD_BYTES
  */
 public class EndToEnd {
-    /** Not measured: connections, sessions, the compiler. */
-    static final int WARM_UP = 3_000;
+    /** Not measured, so many records or so long: connections, sessions, the compiler. */
+    static final int WARM_UP_MAX = 3_000;
+
+    static final long WARM_UP_NS = 10_000_000_000L;
 
     static final long STALL_NS = 30_000_000_000L;
 
@@ -42,7 +44,7 @@ public class EndToEnd {
         reading.putAll(shared);
         reading.put("enable.auto.commit", "false");
 
-        int capacity = WARM_UP + (int) (rate > 0 ? rate * seconds : 20_000 * seconds);
+        int capacity = WARM_UP_MAX + (int) (rate > 0 ? rate * seconds : 20_000 * seconds);
         AtomicLongArray sent = new AtomicLongArray(capacity);
         AtomicLongArray received = new AtomicLongArray(capacity);
         byte[] padding = new byte[bytes];
@@ -59,11 +61,13 @@ public class EndToEnd {
             partitions.forEach(consumer::position);
 
             int[] arrived = {0};
-            for (int number = 0; number < WARM_UP; number++) {
-                send(producer, topic, padding, number, sent);
-                receive(consumer, received, arrived, number + 1);
+            int warm = 0;
+            for (long end = System.nanoTime() + WARM_UP_NS; warm < WARM_UP_MAX && System.nanoTime() < end; warm++) {
+                send(producer, topic, padding, warm, sent);
+                receive(consumer, received, arrived, warm + 1);
             }
-            int count = WARM_UP;
+            int first = warm;
+            int count = first;
             if (rate == 0) {
                 long end = System.nanoTime() + (long) (seconds * 1e9);
                 while (System.nanoTime() < end && count < capacity) {
@@ -71,11 +75,12 @@ public class EndToEnd {
                     receive(consumer, received, arrived, count);
                 }
             } else {
-                count = capacity;
+                count = first + (int) (rate * seconds);
+                int last = count;
                 Thread sender = new Thread(() -> {
                     long begun = System.nanoTime();
-                    for (int number = WARM_UP; number < capacity; number++) {
-                        long due = begun + (long) ((number - WARM_UP) * 1e9 / rate);
+                    for (int number = first; number < last; number++) {
+                        long due = begun + (long) ((number - first) * 1e9 / rate);
                         for (long left; (left = due - System.nanoTime()) > 0; ) LockSupport.parkNanos(left);
                         send(producer, topic, padding, number, sent);
                     }
@@ -84,9 +89,9 @@ public class EndToEnd {
                 receive(consumer, received, arrived, count);
                 sender.join();
             }
-            long[] taken = new long[count - WARM_UP];
-            for (int number = WARM_UP; number < count; number++) taken[number - WARM_UP] = received.get(number) - sent.get(number);
-            double took = (received.get(count - 1) - sent.get(WARM_UP)) / 1e9;
+            long[] taken = new long[count - first];
+            for (int number = first; number < count; number++) taken[number - first] = received.get(number) - sent.get(number);
+            double took = (received.get(count - 1) - sent.get(first)) / 1e9;
             Arrays.sort(taken);
             System.out.printf(
                     "{\"records\": %d, \"records_per_s\": %.1f, \"latency_ms\": {\"p50\": %.3f, \"p99\": %.3f, \"p999\": %.3f, \"max\": %.3f}}%n",
