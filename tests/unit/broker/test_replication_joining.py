@@ -1,0 +1,326 @@
+"""Who follows on a leader's lane: how logs are compared, which lives of brokers count, how a handle ends, and what no
+follower says."""
+
+from __future__ import annotations
+
+import pytest
+from replication_leaders import FOLLOWER, LEADER, OTHER, LeadingBroker, acked, drain, join, said
+
+from headrace_broker.partition.messages import Ack, Divergence, Lane
+from headrace_core import errors
+
+MIB = 1024 * 1024
+
+
+# -- joining -----------------------------------------------------------------------------------------------------------
+
+
+def _with_epochs(broker: LeadingBroker, *epochs: tuple[int, int], leader_epoch: int = 9):
+    """A log with (epoch, records) ..."""
+    led = broker.lead("orders", leader_epoch=leader_epoch)
+    for epoch, records in epochs:
+        led.append(10, records, epoch=epoch)
+    return led
+
+
+@pytest.mark.parametrize(
+    ("log_end", "last_epoch", "expected"),
+    [
+        (0, -1, None),  # empty: from the beginning
+        (10, 1, None),  # a prefix that ends within epoch 1
+        (15, 3, None),
+        (20, 3, None),
+        (20, 1, Divergence(1, 10)),  # what it has of epoch 1 beyond 10 was never committed (KIP-101)
+        (25, 3, Divergence(3, 20)),
+        (12, 2, Divergence(1, 10)),  # an epoch that the leader never heard of (KIP-279)
+        (30, 5, Divergence(3, 20)),  # above all of its epochs, and below its own
+        (40, 6, Divergence(3, 20)),
+    ],
+)
+def test_logs_are_compared_by_epochs(log_end: int, last_epoch: int, expected: Divergence | None):
+    broker = LeadingBroker()
+    led = _with_epochs(broker, (1, 10), (3, 10))
+    lane = broker.lane()
+    lane.join(join(led, 1, log_end=log_end, last_epoch=last_epoch))
+    (joined,) = said(lane).joined
+    assert joined.diverging == expected
+    assert joined.follows is (expected is None)
+    assert not joined.out_of_range
+    assert led.leader.progress[1].is_joined is (expected is None)
+
+
+def test_an_end_outside_of_the_leaders_log_begins_anew():
+    broker = LeadingBroker()
+    led = _with_epochs(broker, (1, 10), (3, 10))
+    led.leader.high_watermark = 20
+    led.leader.advance_log_start(10)
+    lane = broker.lane()
+    lane.join(join(led, 1, log_end=5, last_epoch=1))  # all of it is deleted here
+    lane.join(join(led, 2, log_end=21, last_epoch=-1))  # empty, and beyond the end
+    for joined in said(lane).joined:
+        assert joined.out_of_range
+        assert (joined.log_start, joined.log_end) == (10, 20)
+    lane.join(join(led, 3, log_end=10, last_epoch=1))
+    assert said(lane).joined[0].follows
+
+
+def test_epochs_that_are_over_or_not_known_yet_are_refused():
+    broker = LeadingBroker()
+    led = broker.lead("orders", leader_epoch=5)
+    lane = broker.lane()
+    for handle, epoch in enumerate((4, 6, -1)):
+        lane.join(join(led, handle, leader_epoch=epoch))
+    kinds = [type(joined.error) for joined in said(lane).joined]
+    assert kinds == [errors.FencedLeaderEpochError, errors.UnknownLeaderEpochError, errors.InvalidRequestError]
+    assert not led.leader.progress[1].is_joined
+
+
+def test_who_is_no_replica_does_not_follow():
+    broker = LeadingBroker()
+    led = broker.lead("orders")
+    lane = broker.lane(broker_id=OTHER)
+    lane.join(join(led, 1))
+    led.append(10)
+    message = said(lane)
+    assert isinstance(message.joined[0].error, errors.NotLeaderOrFollowerError)
+    assert not message.pushes
+    assert lane.next() is None
+
+
+def test_a_leader_cannot_be_followed_by_itself():
+    broker = LeadingBroker()
+    led = broker.lead("orders")
+    lane = broker.lane(broker_id=LEADER)
+    lane.join(join(led, 1))
+    assert said(lane).joined[0].error is not None
+
+
+def test_unknown_topics_are_refused_one_by_one():
+    broker = LeadingBroker()
+    led = broker.lead("orders")
+    lane = broker.lane()
+    lane.join(join(led, 1)._replace(topic_id=b"?" * 16))
+    lane.join(join(led, 2)._replace(partition=77))
+    lane.join(join(led, 3))
+    first, second, third = said(lane).joined
+    assert isinstance(first.error, errors.UnknownTopicIdError)
+    assert isinstance(second.error, errors.UnknownTopicIdError)
+    assert third.follows
+
+
+# -- fencing -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_former_life_of_a_broker_joins_nothing_that_its_present_life_follows():
+    broker = LeadingBroker()
+    led = broker.lead("orders")
+    now, before = broker.lane(broker_epoch=11), broker.lane(broker_epoch=10)
+    now.join(join(led, 1))
+    before.join(join(led, 1, log_end=0))
+    assert isinstance(said(before).joined[0].error, errors.StaleBrokerEpochError)
+    batch = led.append(10)
+    pushes = [push.records for message in drain(now) for push in message.pushes]
+    assert pushes == [batch.data]
+
+
+def test_acknowledgements_of_a_former_life_count_for_nothing():
+    broker = LeadingBroker()
+    led = broker.lead("orders")
+    before = broker.lane(broker_epoch=10)
+    before.join(join(led, 1))
+    led.append(10)
+    drain(before)
+    now = broker.lane(broker_epoch=11)
+    now.join(join(led, 1))
+    acked(before, 1, 1)
+    assert led.leader.high_watermark == 0
+    drain(now)
+    acked(now, 1, 1)
+    assert led.leader.high_watermark == 1
+
+
+def test_a_late_farewell_on_one_lane_says_nothing_of_the_other():
+    broker = LeadingBroker()
+    led = broker.lead("orders")
+    live, catch_up = broker.lane(), broker.lane(lane=Lane.CATCH_UP)
+    for _ in range(20):
+        led.append(MIB)
+    catch_up.join(join(led, 1))
+    drain(catch_up)
+    live.join(join(led, 5, log_end=19, last_epoch=1))
+    assert said(live).joined[0].follows
+    catch_up.leave(1)
+    catch_up.close()
+    assert led.leader.progress[1].is_joined
+    assert len(broker.registry) == 1
+    live.close()
+    assert not led.leader.progress[1].is_joined
+    assert len(broker.registry) == 0
+
+
+# -- the end of a handle -----------------------------------------------------------------------------------------------
+
+
+def test_a_leader_that_resigned_ends_its_handles_with_the_reason():
+    broker = LeadingBroker()
+    led, other = broker.lead("orders"), broker.lead("payments")
+    lane = broker.lane()
+    lane.join(join(led, 1))
+    lane.join(join(other, 2))
+    led.append(10)
+    led.leader.resign(errors.NotLeaderOrFollowerError("broker 3 leads it"))
+    messages = drain(lane)
+    (ended,) = [ended for message in messages for ended in message.ended]
+    assert ended.handle == 1
+    assert isinstance(ended.error, errors.NotLeaderOrFollowerError)
+    assert not [push for message in messages for push in message.pushes if push.handle == 1]
+    other.append(10)
+    assert [push.handle for push in said(lane).pushes] == [2]
+    acked(lane, 1, 0)  # late, and nobody's
+
+
+def test_a_handle_that_was_let_go_of_gets_nothing_and_costs_nothing():
+    broker = LeadingBroker()
+    led = broker.lead("orders")
+    lane = broker.lane()
+    lane.join(join(led, 1))
+    led.append(10)
+    drain(lane)
+    lane.leave(1)
+    lane.leave(1)
+    led.append(10)
+    assert lane.next() is None
+    assert lane.in_flight_bytes == 0
+    assert not led.leader.progress[1].is_joined
+
+
+def test_a_stream_that_broke_leaves_no_trace_but_what_was_settled():
+    broker = LeadingBroker()
+    led = broker.lead("orders")
+    lane = broker.lane()
+    lane.join(join(led, 1))
+    led.append(10)
+    led.append(10)
+    drain(lane)
+    acked(lane, 1, 1)
+    lane.close()
+    lane.close()
+    led.append(10)
+    assert lane.next() is None
+    assert led.leader.high_watermark == 1  # it is in sync until the controllers say otherwise
+    assert not led.leader.progress[1].is_joined
+
+
+def test_a_read_that_fails_ends_one_handle_and_no_other():
+    broker = LeadingBroker()
+    bad, good = broker.lead("bad"), broker.lead("good")
+    lane = broker.lane()
+    lane.join(join(bad, 1))
+    lane.join(join(good, 2))
+    drain(lane)
+    bad.failure = errors.StorageError("the disk is gone")
+    bad.append(10)
+    good.append(10)
+    messages = drain(lane)
+    assert [(ended.handle, type(ended.error)) for message in messages for ended in message.ended] == [
+        (1, errors.StorageError)
+    ]
+    assert [push.handle for message in messages for push in message.pushes] == [2]
+
+
+def test_records_that_retention_took_before_they_were_pushed_end_the_handle():
+    broker = LeadingBroker()
+    led = broker.lead("orders", replicas=(LEADER, FOLLOWER, OTHER))
+    lane = broker.lane()
+    led.append(10)
+    lane.join(join(led, 1, window=1))
+    led.append(10)
+    drain(lane)
+    led.leader.high_watermark = 2  # what retention took was committed
+    led.append(10)
+    led.leader.high_watermark = 3
+    led.leader.advance_log_start(3)
+    led.append(10)
+    acked(lane, 1, 1)
+    (ended,) = [ended for message in drain(lane) for ended in message.ended]
+    assert isinstance(ended.error, errors.OffsetOutOfRangeError)
+
+
+# -- what no follower says ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "ack",
+    [
+        Ack(1, 3, 3, 0),  # more than was pushed
+        Ack(1, 2, 1, 0),  # settled beyond its end
+        Ack(1, 1, 1, 2),  # starts behind its end
+        Ack(1, -1, 1, 0),
+        Ack(1, 0, -1, 0),
+        Ack(1, 1, 1, -1),
+    ],
+)
+def test_an_acknowledgement_of_what_was_never_sent_ends_the_stream(ack: Ack):
+    broker = LeadingBroker()
+    led = broker.lead("orders")
+    led.append(10)
+    led.append(10)
+    lane = broker.lane()
+    lane.join(join(led, 1))
+    drain(lane)
+    led.append(10)
+    with pytest.raises(errors.InvalidRequestError):
+        lane.ack(ack)
+    assert led.leader.high_watermark == 0
+
+
+def test_joins_that_mean_nothing_end_the_stream():
+    broker = LeadingBroker()
+    led = broker.lead("orders")
+    lane = broker.lane()
+    sound = join(led, 1)
+    lane.join(sound)
+    for wrong in (
+        sound,  # the handle is in use
+        join(led, 2)._replace(log_end=-1),
+        join(led, 2)._replace(log_start=1),
+        join(led, 2)._replace(settled_end=1),
+        join(led, 2)._replace(settled_end=-1),
+        join(led, 2, window=0),
+        join(led, 2, window=-5),
+    ):
+        with pytest.raises(errors.InvalidRequestError):
+            lane.join(wrong)
+
+
+def test_a_window_that_lets_nothing_through_is_refused():
+    for window in (0, -1):
+        with pytest.raises(errors.InvalidRequestError):
+            LeadingBroker().lane(window=window)
+
+
+def test_a_follower_that_joins_the_same_partition_again_and_again_holds_one_handle():
+    broker = LeadingBroker()
+    led = broker.lead("orders")
+    lane = broker.lane()
+    for handle in range(1000):
+        lane.join(join(led, handle))
+    assert len(lane.follows()) == 1
+    assert len(broker.registry) == 1
+    led.append(10)
+    assert [push.handle for message in drain(lane) for push in message.pushes] == [999]
+
+
+def test_many_joins_are_answered_in_messages_of_a_bounded_size_and_before_any_push():
+    broker = LeadingBroker()
+    lane = broker.lane()
+    for handle in range(5_000):
+        led = broker.lead(f"topic-{handle}")
+        led.append(10)
+        lane.join(join(led, handle))
+    known: set[int] = set()
+    for message in drain(lane):
+        assert len(message.joined) + len(message.pushes) <= 4_000
+        known |= {joined.handle for joined in message.joined}
+        assert {push.handle for push in message.pushes} <= known
+    assert len(known) == 5_000
