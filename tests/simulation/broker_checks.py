@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from broker_node import Broker, BrokerHost
     from broker_world import BrokerWorld
 
+    from headrace_broker.partition import PartitionLeader
+
 READ_BYTES = 1 << 20
 
 
@@ -203,6 +205,18 @@ class BrokerChecks:
         if told is not None and told != base_offset and not self.is_tainted(producer.partition):
             raise Violation("duplicates", f"{producer} was told {told} of {values[0]!r} first, and now {base_offset}")
         self.world.count("state", "duplicate answered")
+
+    def latest_told(self, partition: int, leader: PartitionLeader) -> None:
+        """A leader says where the committed records end; not one that is deposed, and has not heard of it (KIP-207)."""
+        truth, topic = self.truths[partition], self.world.image.topic("orders")
+        if truth.is_tainted or topic is None or topic.partitions[partition].leader_epoch != leader.leader_epoch:
+            return
+        if leader.high_watermark < truth.end:
+            raise Violation(
+                "latest",
+                f"broker {leader.leader_id} says that partition {partition} ends at {leader.high_watermark}, and "
+                f"{truth.end} is committed",
+            )
 
     def consumed(self, consumer: ConsumerModel, partition: int, position: int, records: bytes) -> int:
         """What a consumer was given; where it goes on."""

@@ -218,7 +218,7 @@ class ProducerModel(Client):
         if isinstance(result, OutOfOrderSequenceNumberError | InvalidProducerEpochError):
             if was_first and batch is self._batches[0]:
                 self._forgotten(result)
-        elif not result.retriable and result.code not in ("KAFKA_STORAGE_ERROR", "FENCED_BROKER"):
+        elif not result.retriable and result.code not in ("CORRUPT_LOG", "FENCED_BROKER"):
             raise Violation("producers", f"{self} was told {result!r}")
         self._fail()
 
@@ -272,6 +272,8 @@ class ConsumerModel(Client):
             host = self.rng.choice(self.world.hosts)
         else:
             host = self.world.host_of(self.leader) or self.world.hosts[0]
+        if self.rng.random() < 0.15:
+            self._ask_latest(host)
         epoch, position = self.leader_epoch, self.position
         target = TopicPartition("orders", self.partition)
         self.call(
@@ -280,6 +282,11 @@ class ConsumerModel(Client):
             lambda result: self._answered(number, result),
         )
         self.world.scheduler.after(self.rng.uniform(15.0, 45.0), self._turn)
+
+    def _ask_latest(self, host: BrokerHost) -> None:
+        """What the end is, as a consumer that starts at ``latest`` asks."""
+        target = TopicPartition("orders", self.partition)
+        self.call(host, lambda broker, reply: latest(broker, target, self.world), lambda result: None)
 
     def _answered(self, number: int, result: Any) -> None:
         if number != self._asked:
@@ -293,6 +300,16 @@ class ConsumerModel(Client):
             return
         records, _ = result
         self.position = self.world.checks.consumed(self, self.partition, self.position, records)
+
+
+def latest(broker: Any, partition: TopicPartition, world: BrokerWorld) -> None:
+    """As the Offsets service does it."""
+    try:
+        leader = broker.replicas.leader(partition).leader
+        leader.check_latest_known()
+    except HeadraceError:
+        return
+    world.checks.latest_told(partition.partition, leader)
 
 
 def fetch(broker: Any, partition: TopicPartition, position: int, epoch: int, reply: Callable[[Any], None]) -> None:

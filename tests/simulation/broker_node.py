@@ -153,7 +153,7 @@ class BrokerHost:
         """A turn of its loop is over."""
         if self.is_losing_power is not None:
             self.world.power_lost(self)
-        elif self.broker is not None:
+        elif self.broker is not None and self.world.is_well:
             self.world.checks.look(self, self.broker)
 
     def task_failed(self, error: BaseException) -> None:

@@ -185,6 +185,11 @@ class BrokerWorld:
             self.tell(host, f"stumbles: {error!r}")
             self._failure = error
 
+    @property
+    def is_well(self) -> bool:
+        """Nothing was broken yet: what is found after the first thing is its consequence."""
+        return self._failure is None
+
     # -- the network -------------------------------------------------------------------------------------------------
 
     def message_delay_ms(self, link: tuple[int, int]) -> float | None:

@@ -26,7 +26,8 @@ class Mutant:
     breaks: str
     owner: int
     patches: tuple[Patch, ...]
-    #: Which part of a schedule is run with it: the world of controllers, or the histories of brokers (sim_histories).
+    #: Which part of a schedule is run with it: the world of controllers, the histories of brokers (sim_histories), or
+    #: the brokers' half.
     part: str = "world"
     #: Of the histories: the kind of cluster that is hardest on it.
     profile: int | None = None

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import broker_mutants
 import cluster_rooms
 import raft_mutants
 import shell_mutants
 from mutant import Mutant
 
 MUTANTS: dict[str, Mutant] = {
-    each.name: each for room in (raft_mutants, shell_mutants, cluster_rooms) for each in room.MUTANTS
+    each.name: each for room in (raft_mutants, shell_mutants, cluster_rooms, broker_mutants) for each in room.MUTANTS
 }

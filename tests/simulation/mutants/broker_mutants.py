@@ -1,0 +1,277 @@
+"""Replication and idempotence with one guard removed, for the brokers' half of the simulator to notice."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mutant import Mutant, Patch
+
+from headrace_broker import roles
+from headrace_broker.partition.follower import Follow, FollowerState, PartitionFollower, Truncate
+from headrace_broker.partition.isr import InSyncSet
+from headrace_broker.partition.leader import PartitionLeader
+from headrace_broker.partition.matching import MATCHES, Match, match
+from headrace_broker.replica import Replica
+from headrace_broker.replication import leading
+from headrace_broker.replication.healing import Step, next_step
+from headrace_core.errors import HeadraceError
+from headrace_core.log import partition_log
+from headrace_core.log.appender import LogAppender
+from headrace_core.log.partition_log import PartitionLog
+from headrace_core.log.producer_state import Check, ProducerTable
+
+REPLICAS = "replicas"
+
+# -- where logs part ---------------------------------------------------------------------------------------------------
+
+_joined = PartitionFollower.joined
+
+
+def _cut_to_the_high_watermark(self: PartitionFollower, answer: Any, end_of: Any) -> Any:
+    outcome = _joined(self, answer, end_of)
+    if isinstance(outcome, Follow) and self.high_watermark < self.log_end:
+        self._end(FollowerState.TRUNCATING)
+        return Truncate(self.high_watermark)
+    return outcome
+
+
+def _match_anything(**given: Any) -> Match:
+    return MATCHES
+
+
+def _trust_the_end(**given: Any) -> Match:
+    """An epoch that the leader never had is taken for one that ended where its log does."""
+    found = match(**given)
+    if found.diverging is not None and found.diverging.epoch < given["follower_epoch"]:
+        return MATCHES if given["follower_end"] <= given["log_end"] else found
+    return found
+
+
+def _check_no_epoch(self: PartitionLeader, current_leader_epoch: int) -> None:
+    return
+
+
+# -- who counts --------------------------------------------------------------------------------------------------------
+
+
+def _maximal_is_what_is_asked_for(self: InSyncSet) -> None:
+    self.maximal = frozenset(self.committed if self._asked is None else self._asked.members)
+
+
+def _maximal_is_what_is_committed(self: InSyncSet) -> None:
+    self.maximal = frozenset(self.committed)
+
+
+def _all_is_promised(self: PartitionLeader) -> int:
+    return self.log_end
+
+
+def _all_is_settled(self: PartitionLog) -> int:
+    return self.log_end_offset
+
+
+def _never_too_few(self: PartitionLeader) -> bool:
+    return False
+
+
+def _latest_is_always_known(self: PartitionLeader) -> None:
+    return
+
+
+_in_sync_life = InSyncSet._in_sync_life
+
+
+def _join_below_the_epoch(self: InSyncSet, follower: Any, now_ms: int, alive: Any, leader_end: int, mark: int) -> Any:
+    start, self.epoch_start = self.epoch_start, 0
+    try:
+        return _in_sync_life(self, follower, now_ms, alive, leader_end, mark)
+    finally:
+        self.epoch_start = start
+
+
+def _join_below_the_high_watermark(
+    self: InSyncSet, follower: Any, now_ms: int, alive: Any, leader_end: int, mark: int
+) -> Any:
+    return _in_sync_life(self, follower, now_ms, alive, leader_end, 0)
+
+
+def _join_in_any_life(self: InSyncSet, follower: Any, now_ms: int, alive: Any, leader_end: int, mark: int) -> Any:
+    """By what a former life had acknowledged, and in the present one."""
+    life = alive(follower.broker_id)
+    if follower.broker_id in self.committed or life is None:
+        return _in_sync_life(self, follower, now_ms, alive, leader_end, mark)
+    return life if follower.settled_end >= max(mark, self.epoch_start) else None
+
+
+def _believe_any_refusal(self: InSyncSet, code: str, *, retriable: bool, now_ms: int) -> None:
+    """An answer that was lost is taken for a refusal."""
+    self._asked = None
+    self._next_ms = now_ms + 20
+    self._set_maximal()
+
+
+# -- copies that begin anew --------------------------------------------------------------------------------------------
+
+
+def _make_before_it_is_told(state: Any, broker_id: int) -> Step:
+    step = next_step(state, broker_id)
+    return Step.MAKE if step is Step.TELL and state.leader != broker_id else step
+
+
+# -- idempotence -------------------------------------------------------------------------------------------------------
+
+_check = ProducerTable.check
+
+
+def _all_is_next(self: ProducerTable, header: Any) -> Any:
+    return _check(self, header)._replace(check=Check.NEXT)
+
+
+def _gaps_are_next(self: ProducerTable, header: Any) -> Any:
+    checked = _check(self, header)
+    return checked._replace(check=Check.NEXT) if checked.check is Check.OUT_OF_ORDER else checked
+
+
+_cut_at = PartitionLog._cut_at
+
+
+def _keep_the_table(self: PartitionLog, offset: int) -> None:
+    table = self.producers
+    _cut_at(self, offset)
+    table.next_offset = self.log_end_offset
+    self.producers = table
+
+
+_load = partition_log.load_producers
+
+
+def _load_no_table(fs: Any, directory: str, segments: Any, end: int, **given: Any) -> Any:
+    _, snapshots, notes = _load(fs, directory, segments, end, **given)
+    return ProducerTable(next_offset=end), snapshots, notes
+
+
+_add_part = LogAppender._add_part
+
+
+def _replicas_keep_no_table(self: LogAppender, part: Any, group: Any, outcomes: Any, now_ms: int) -> None:
+    table, self.producers = self.producers, ProducerTable(next_offset=self.producers.next_offset)
+    try:
+        _add_part(self, part, group, outcomes, now_ms)
+    finally:
+        group.remembered.clear()
+        self.producers = table
+
+
+_appended = Replica._appended
+
+
+def _answer_duplicates_at_once(self: Replica, done: Any, committed: bool, outcome: Any) -> None:
+    is_duplicate = not isinstance(outcome, HeadraceError) and outcome.is_duplicate
+    _appended(self, done, committed and not is_duplicate, outcome)
+
+
+def _mutant(name: str, breaks: str, *patches: Patch) -> Mutant:
+    return Mutant(name, breaks, 6, patches, REPLICAS)
+
+
+MUTANTS = (
+    _mutant(
+        "CutsToTheHighWatermark",
+        "KIP-101: truncating to the local high watermark loses or diverges data",
+        Patch(PartitionFollower, "joined", _cut_to_the_high_watermark),
+    ),
+    _mutant(
+        "ComparesNoLogs", "KIP-101: a follower's tail diverges unnoticed", Patch(leading, "match", _match_anything)
+    ),
+    _mutant("TrustsUnknownEpochs", "KIP-279: fast double failover diverges", Patch(leading, "match", _trust_the_end)),
+    _mutant(
+        "FencesNoReader",
+        "KIP-320: stale-epoch fetch, undetected truncation",
+        Patch(PartitionLeader, "check_epoch", _check_no_epoch),
+    ),
+    _mutant(
+        "CountsAnUnconfirmedShrink",
+        "KIP-497: the high watermark advances on an unconfirmed ISR shrink",
+        Patch(InSyncSet, "_set_maximal", _maximal_is_what_is_asked_for),
+    ),
+    _mutant(
+        "ForgetsWhomItAskedFor",
+        "KIP-497: an expansion whose answer is out counts for nothing",
+        Patch(InSyncSet, "_set_maximal", _maximal_is_what_is_committed),
+    ),
+    _mutant(
+        "TakesSilenceForNo",
+        "KIP-497: an AlterPartition without an answer is taken for one that was refused",
+        Patch(InSyncSet, "refused", _believe_any_refusal),
+    ),
+    _mutant(
+        "TakesBackFormerLives",
+        "KIP-903: a wiped, rebooted broker joins the ISR by what its former life had",
+        Patch(InSyncSet, "_in_sync_life", _join_in_any_life),
+    ),
+    _mutant(
+        "BeginsAnewUntold",
+        "KIP-903: an empty log stands where a full one was, and the controllers do not know",
+        Patch(roles, "next_step", _make_before_it_is_told),
+    ),
+    _mutant(
+        "CommitsBelowMinInsync",
+        "KIP-966: the high watermark stands still below min.insync.replicas",
+        Patch(PartitionLeader, "is_below_min_insync", property(_never_too_few)),
+    ),
+    _mutant(
+        "JoinsBelowTheEpoch",
+        "KIP-497, KIP-966: a member of the ISR lacks what a former leader committed",
+        Patch(InSyncSet, "_in_sync_life", _join_below_the_epoch),
+    ),
+    _mutant(
+        "JoinsBelowTheHighWatermark",
+        "KIP-497: a member of the ISR lacks what its leader committed",
+        Patch(InSyncSet, "_in_sync_life", _join_below_the_high_watermark),
+    ),
+    _mutant(
+        "LeaderCountsItsPageCache",
+        "unflushed page cache: the leader's own end counts before it is on its disk",
+        Patch(PartitionLeader, "local_promise", property(_all_is_promised)),
+    ),
+    _mutant(
+        "FollowersCountTheirPageCache",
+        "unflushed page cache: 10 bytes truncated on one node lose data cluster-wide",
+        Patch(PartitionLog, "settled_offset", property(_all_is_settled)),
+    ),
+    _mutant(
+        "TellsTheLatestTooSoon",
+        "KIP-207: after an election the latest offset goes back",
+        Patch(PartitionLeader, "check_latest_known", _latest_is_always_known),
+    ),
+    _mutant(
+        "TakesDuplicates",
+        "KIP-360, KIP-890: a delayed produce is appended twice",
+        Patch(ProducerTable, "check", _all_is_next),
+    ),
+    _mutant(
+        "TakesGaps",
+        "KIP-360: a batch is appended before the one that comes before it",
+        Patch(ProducerTable, "check", _gaps_are_next),
+    ),
+    _mutant(
+        "RemembersWhatWasCut",
+        "idempotence: a batch that was truncated is taken for a duplicate, and acknowledged",
+        Patch(PartitionLog, "_cut_at", _keep_the_table),
+    ),
+    _mutant(
+        "ForgetsProducersAtTheStart",
+        "idempotence: a restart forgets who wrote what",
+        Patch(partition_log, "load_producers", _load_no_table),
+    ),
+    _mutant(
+        "FollowersForgetProducers",
+        "idempotence: a failover forgets who wrote what",
+        Patch(LogAppender, "_add_part", _replicas_keep_no_table),
+    ),
+    _mutant(
+        "AnswersDuplicatesAtOnce",
+        "idempotence: a duplicate of what is not committed yet is acknowledged",
+        Patch(Replica, "_appended", _answer_duplicates_at_once),
+    ),
+)
