@@ -15,11 +15,13 @@ from headrace_controller.cluster.requests import (
     AlteredPartition,
     AlterPartition,
     AlterResource,
+    AssignDirectories,
     ConfigOp,
     ElectionType,
     ElectLeaders,
     OpKind,
     PartitionResult,
+    Placement,
     Registered,
 )
 from headrace_core.errors import (
@@ -105,6 +107,22 @@ def test_a_repeated_request_is_answered_with_the_present_state() -> None:
     (again,) = three.world.ask(request)
     assert (again.error, again.isr, again.partition_epoch) == (None, (1, 3), 1)
     assert len(three.world.log) == written
+
+
+def test_a_set_that_was_asked_for_before_a_replica_began_anew_is_refused_although_nothing_else_has_changed() -> None:
+    """Broker 2 is caught up, its leader asks for it, and then its log is found to be damaged: it is in the same life
+    and the same directory, and was in no set, so only the partition epoch can tell."""
+    three = Three()
+    three.alter(1, 3)
+    asked = three.request(1, 3, 2)
+    broker, state = three.brokers[1], three.partition
+    placement = Placement(three.topic.topic_id, 0, state.directory_of(2), fresh=True)
+    anew = AssignDirectories(broker_id=2, broker_epoch=broker.broker_epoch, placements=(placement,))
+    assert three.world.ask(anew) == ()
+    assert (three.partition.isr, three.partition.leader_epoch) == (state.isr, state.leader_epoch)
+    (result,) = three.world.ask(asked)
+    assert type(result.error) is InvalidUpdateVersionError
+    assert three.partition.isr == (1, 3)
 
 
 def test_a_request_that_knows_less_than_was_decided_is_refused() -> None:
