@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from replication_leaders import FOLLOWER, LEADER, OTHER, LeadingBroker, acked, drain, join, said
+from replication_leaders import FOLLOWER, LEADER, OTHER, Batch, LeadingBroker, acked, drain, join, said
 
 from headrace_broker.partition.messages import Ack, Lane
 from headrace_broker.replication.follows import State
@@ -520,3 +520,50 @@ def test_a_follower_that_deleted_too_moves_the_low_watermark_and_so_does_one_tha
     assert (broker.moved, led.leader.low_watermark) == (["orders"], 2)
     lane.close()
     assert (broker.moved, led.leader.low_watermark) == (["orders", "orders"], 3)
+
+
+# -- what is rare ------------------------------------------------------------------------------------------------------
+
+
+def test_a_gap_that_compaction_left_is_passed_over_and_nothing_empty_is_pushed():
+    broker = LeadingBroker()
+    led = broker.lead("orders")
+    lane = broker.lane()
+    lane.join(join(led, 1))
+    drain(lane)
+    first = led.append(10)
+    led.leader.appended(5, 5, 0)  # offsets 1 to 4 are gone
+    last = Batch(5, 6, b"last", 1)
+    led.batches += [Batch(1, 5, b"", 1), last]
+    led.leader.appended(6, 6, 4)
+    assert b"".join(push.records for message in drain(lane) for push in message.pushes) == first.data + last.data
+    acked(lane, 1, 6)
+    assert led.leader.high_watermark == 6
+
+    gap = broker.lead("gap")
+    lane.join(join(gap, 2))
+    drain(lane)
+    gap.batches.append(Batch(0, 3, b"", 1))
+    gap.leader.appended(3, 3, 0)
+    assert lane.next() is None
+    gap.batches.append(last._replace(base=3, end=4))
+    gap.leader.appended(4, 4, 4)
+    assert [push.records for push in said(lane).pushes] == [b"last"]
+
+
+def test_a_follower_that_comes_and_goes_while_nothing_can_go_out_leaves_no_litter():
+    broker = LeadingBroker()
+    full, led = broker.lead("full"), broker.lead("orders")
+    lane = broker.lane(window=10)
+    full.append(20)
+    led.append(20)
+    lane.join(join(full, 0))
+    drain(lane)  # the window is full now
+    for handle in range(1, 10_000):
+        lane.join(join(led, handle))
+        lane.leave(handle)
+        lane.next()
+    assert len(lane._ready) < 1_100
+    acked(lane, 0, 1)
+    lane.join(join(led, 10_000))
+    assert [push.handle for message in drain(lane) for push in message.pushes] == [10_000]

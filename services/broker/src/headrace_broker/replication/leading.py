@@ -70,6 +70,8 @@ PACED_LOOK_MS = 500
 COLD_READS_MAX = 2
 #: What an item in a message counts beside its records.
 ITEM_BYTES = 32
+#: Ended handles that a queue may hold.
+ENDED_QUEUED_MAX = 1_000
 #: So many items go into one message, however small they are.
 ITEMS_MAX = 2_000
 
@@ -158,6 +160,7 @@ class LeaderLane:
         if join.handle in self._follows:
             raise InvalidRequestError(f"broker {self.broker_id}: handle {join.handle} is in use on this stream")
         _check(join)
+        self._forget_ended()
         try:
             answer = self._join(join)
         except HeadraceError as error:
@@ -339,6 +342,7 @@ class LeaderLane:
             follow = ready.popleft()
             if follow.state is not State.READY:
                 continue  # it has ended meanwhile
+            leader = follow.leader
             if self.is_catch_up and not self._may_go(follow, now_ms):
                 continue
             space = follow.window_bytes - follow.in_flight_bytes
@@ -351,6 +355,12 @@ class LeaderLane:
             if found is None:
                 continue
             records = found.records
+            if not records:  # a gap that compaction left: what comes behind it goes on behind it
+                follow.position = found.next_offset
+                follow.state = State.CALM
+                if follow.position < leader.log_end:
+                    self.make_ready(follow)
+                continue
             if size and size + len(records) > MESSAGE_BYTES + SHARE_BYTES_MIN:
                 follow.stash = found  # only a message's first batch may be larger than a message
                 ready.appendleft(follow)
@@ -517,6 +527,15 @@ class LeaderLane:
             if follow.state is State.PACED and self._may_go(follow, now_ms):
                 follow.state = State.READY
                 self._ready.append(follow)
+
+    def _forget_ended(self) -> None:
+        """Queues pass over what has ended; of a follower that joins and leaves while nothing can go out, they are
+        rid here."""
+        for queue in (self._ready, self._paced, self._cold):
+            if len(queue) > 2 * len(self._follows) + ENDED_QUEUED_MAX:
+                live = [follow for follow in queue if follow.state is not State.ENDED]
+                queue.clear()
+                queue.extend(live)
 
 
 def _take(queue: deque[T]) -> tuple[T, ...]:
