@@ -104,3 +104,15 @@ def test_a_dead_leader_that_all_still_name_does_not_keep_anybody_from_being_aske
         dead = pursuit.address == "a:1"
         pursuit.failed(_LOST if dead else NotControllerError("no", leader=(1, 3, "a:1")))
     assert {*asked[:3]} == {*asked[3:6]} == {*asked[6:]} == {"a:1", "b:1", "c:1"}
+
+
+def test_a_connection_that_worked_and_broke_is_made_again_before_anybody_else_is_asked() -> None:
+    controllers = _three()
+    controllers.led_by(1, 3)
+    pursuit = Pursuit(controllers)
+    pursuit.worked()
+    assert (pursuit.failed(_LOST), pursuit.address) == (0.0, "a:1")
+    assert (pursuit.failed(_LOST), pursuit.address) == (0.0, "b:1"), "once"
+    pursuit.follow()
+    pursuit.worked()
+    assert (pursuit.failed(NotControllerError("no", leader=(3, 4, "c:1"))), pursuit.address) == (0.0, "c:1")

@@ -242,7 +242,7 @@ class BrokerSession:
         """Heartbeats over one stream. Returns when the broker may stop; raises a HeadraceError when the stream ends, or
         _LeadMovedError when another controller is known to lead."""
         stub = cluster_pb2_grpc.ClusterStub(channel)  # type: ignore[no-untyped-call]
-        stream = _Stream(stub.BrokerHeartbeat())
+        stream = _Stream(stub.BrokerHeartbeat(), on_end=self._nudge.set)
         at = _At(self._controllers, pursuit.address)
 
         def changed() -> None:
@@ -320,15 +320,18 @@ class BrokerSession:
 
 
 class _Stream:
-    """This side of one stream of heartbeats, one heartbeat after the other. ``leave`` ends it at any time.
+    """This side of one stream of heartbeats, one heartbeat after the other. ``leave`` ends it at any time. ``on_end``
+    is told when it has ended, also between two heartbeats: the controllers wait for a broker whose connection broke for
+    a quarter of an interval only (broker.session.disconnect.grace.ms).
 
     Writes and reads that are under way are never cancelled by themselves (grpc.aio leaks what they hold): the call is,
     and they end with it. But a call that is cancelled before it has a connection leaves whoever waits to write waiting
     for ever (grpc.aio 1.85), so that wait, which holds nothing, is cancelled.
     """
 
-    def __init__(self, call: Any) -> None:
+    def __init__(self, call: Any, *, on_end: Callable[[], None]) -> None:
         self._call = call
+        call.add_done_callback(lambda _: on_end())
         self._is_connected = False
         self._exchange: asyncio.Task[Any] | None = None
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from ..errors import HeadraceError, NotControllerError
+from ..errors import HeadraceError, NetworkError, NotControllerError
 from .backoff import Backoff
 from .controllers import Controllers
 
@@ -15,8 +15,10 @@ _HOPS_MAX = 2
 class Pursuit:
     """One caller's. ``address`` is whom to ask; ``failed`` after each attempt in vain, ``worked`` after each other.
 
-    A refusal that names the leader is followed at once, unless that one was asked in vain just now; so is the next
-    address when somebody cannot be reached. When all were asked in vain there is a pause, growing to ``pause_ms_max``,
+    A connection that has worked and breaks is made again at once: it may be all that is broken, and to ask around among
+    those that do not lead takes longer than brokers are waited for (broker.session.disconnect.grace.ms). A refusal that
+    names the leader is followed at once, unless that one was asked in vain just now; so is the next address when
+    somebody cannot be reached. When all were asked in vain there is a pause, growing to ``pause_ms_max``,
     which ends early when a leader is heard of. One that was heard of during an attempt is asked next, for that news
     ends no pause that begins after it.
     """
@@ -26,6 +28,8 @@ class Pursuit:
         self._backoff = Backoff(most_ms=pause_ms_max)
         self._in_vain = 0
         self._hops = 0
+        #: Who has answered since the last failure.
+        self._answered = ""
         self._asked: set[str] = set()
         self._known = self._leader()
         self.address = controllers.leader_address or random.choice(controllers.candidates())
@@ -34,6 +38,7 @@ class Pursuit:
         self._backoff.reset()
         self._in_vain = self._hops = 0
         self._asked.clear()
+        self._answered = self.address
         self._known = self._leader()
 
     def follow(self) -> None:
@@ -57,6 +62,9 @@ class Pursuit:
 
     def _next(self, error: HeadraceError) -> float:
         controllers = self._controllers
+        answered, self._answered = self._answered, ""
+        if isinstance(error, NetworkError) and self.address == answered:
+            return 0.0
         self._in_vain += 1
         self._asked.add(self.address)
         if isinstance(error, NotControllerError) and controllers.refused(error):
