@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from .show import Show  # which knows the pipeline, and that knows who publishes, and he knows us
 
 #: How long an election, or catching up, may take before something is wrong.
-PATIENCE_S = 60.0
+PATIENCE_S = 120.0
 _LOOK_S = 0.02
 
 
@@ -65,6 +65,7 @@ class LeaderDeath:
         self._first_write_s: float | None = None
         self._elected: tuple[float, int, int] | None = None
         self._failure: HeadraceError | None = None
+        self._over = threading.Event()
         self._watcher = threading.Thread(target=self._watch, name="demo election", daemon=True)
 
     # -- in the thread that sends
@@ -94,7 +95,7 @@ class LeaderDeath:
     # -- beside it
 
     def _watch(self) -> None:
-        while time.perf_counter() - self._killed_s < PATIENCE_S:
+        while time.perf_counter() - self._killed_s < PATIENCE_S and not self._over.is_set():
             try:
                 partitions = self._admin.describe_topics([self._topic])[0].partitions
             except HeadraceError as error:
@@ -104,7 +105,7 @@ class LeaderDeath:
                     elected_s = time.perf_counter() - self._killed_s
                     self._elected = (elected_s, partitions[0].leader, partitions[0].leader_epoch)
                     return
-            time.sleep(_LOOK_S)
+            self._over.wait(_LOOK_S)
 
     # -- afterwards
 
@@ -131,7 +132,7 @@ class LeaderDeath:
     def bring_back(self, *topics: str) -> float:
         """Start the dead broker again; seconds until it is in sync in every partition of ``topics``.
 
-        FailoverFailedError: it is not after a minute."""
+        FailoverFailedError: it is not after two minutes."""
         started_s = time.perf_counter()
         self._cluster.restart("broker", self._victim)
         while True:
@@ -150,6 +151,10 @@ class LeaderDeath:
             time.sleep(_LOOK_S)
 
     def close(self) -> None:
+        """Whatever has happened: nobody watches any more."""
+        self._over.set()
+        if self.has_struck:
+            self._watcher.join()
         self._admin.close()
 
     def __enter__(self) -> LeaderDeath:

@@ -82,7 +82,7 @@ def publish(
                 futures[-1].add_done_callback(death.acknowledged)
             if index % 20_000 == 0:
                 told(index)
-        producer.flush(timeout=60)
+        producer.flush(timeout=120)
         seconds = time.perf_counter() - started
         told(len(events))
         acknowledged: Acknowledged = {partition: {} for partition in range(PARTITIONS)}

@@ -106,7 +106,9 @@ def drain(
     elif cancel:
         print(f"broker {broker} may have replicas again; what has moved stays where it is")
     elif left:
-        print(f"broker {broker} is being emptied, {left} replicas are left; the same command shows how many are still")
+        print(
+            f"broker {broker} is being emptied, replicas left: {left}; the same command shows how many are still there"
+        )
     else:
         print(f"broker {broker} is empty: stop it, then `headrace brokers unregister {broker}`")
 

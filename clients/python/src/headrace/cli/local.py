@@ -47,7 +47,7 @@ def up(
             "--config", "-c", help="KEY=VALUE for every node's configuration, kept; KEY= removes it. Repeatable."
         ),
     ] = None,
-    timeout: Annotated[float, typer.Option(help="Seconds that a node may take until it serves.")] = 30.0,
+    timeout: Annotated[float, typer.Option(help="Seconds that a node may take until it serves.")] = 60.0,
     output: Output = OutputFormat.TEXT,
 ) -> None:
     """Start a cluster of real processes, or start an existing one again.
@@ -200,7 +200,7 @@ def restart(
     role: Annotated[str, typer.Argument(help="controller or broker")],
     node_id: Annotated[int, typer.Argument(metavar="ID", help="Its id, as `headrace ps` shows it.")],
     data: _Data = _DEFAULT_DATA,
-    timeout: Annotated[float, typer.Option(help="Seconds that the node may take until it serves.")] = 30.0,
+    timeout: Annotated[float, typer.Option(help="Seconds that the node may take until it serves.")] = 60.0,
     output: Output = OutputFormat.TEXT,
 ) -> None:
     """Start a dead node again, with the same directories and ports; returns when it serves. A running node is stopped

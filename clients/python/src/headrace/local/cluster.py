@@ -65,7 +65,7 @@ class LocalCluster:
         port: int | None = None,
         config: Mapping[str, Any] | None = None,
         *,
-        start_timeout_s: float = 30.0,
+        start_timeout_s: float = 60.0,
         stop_timeout_s: float = 20.0,
     ) -> None:
         if mode not in ("process", "inprocess"):

@@ -75,7 +75,7 @@ class ClusterDirectory:
         self,
         directory: Path | str,
         *,
-        start_timeout_s: float = 30.0,
+        start_timeout_s: float = 60.0,
         stop_timeout_s: float = 20.0,
         command: Callable[[Path, Node], list[str]] = node_files.command,
     ) -> None:

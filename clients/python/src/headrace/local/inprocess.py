@@ -117,7 +117,7 @@ class _StateFile(StateFile):
 class InProcessDirectory(ClusterDirectory):
     """A cluster in a directory, whose nodes run in here."""
 
-    def __init__(self, directory: Path | str, *, start_timeout_s: float = 30.0, stop_timeout_s: float = 20.0) -> None:
+    def __init__(self, directory: Path | str, *, start_timeout_s: float = 60.0, stop_timeout_s: float = 20.0) -> None:
         super().__init__(directory, start_timeout_s=start_timeout_s, stop_timeout_s=stop_timeout_s)
         self._file = _StateFile(self.directory)
         self._runner: Runner | None = None
