@@ -320,6 +320,31 @@ class BrokerFaults:
         world.scheduler.after(5.0, world.decide, ElectLeaders(ElectionType.PREFERRED, (("orders", number),)))
         return f"partition {number} prefers {replicas}"
 
+    def _fast_failovers(self, fault: Fault, rng: random.Random) -> str:
+        """Two to four elections, the next before what the last one meant is known everywhere (KIP-279); some leaders
+        fall, others are only asked to go."""
+        world = self.world
+        if world.image.topic("orders") is None:
+            return ""
+        after_ms = 0.0
+        count = rng.randrange(2, 5)
+        for number in range(count):
+            falls = rng.random() < 0.3
+            world.scheduler.after(after_ms, self._next_leader, fault._replace(seed=fault.seed + number), falls)
+            after_ms += rng.choice([3.0, 12.0, 40.0, 120.0]) * rng.uniform(0.5, 1.5)
+        return f"{count} elections within {after_ms:.0f} ms"
+
+    def _next_leader(self, fault: Fault, falls: bool) -> None:
+        rng = random.Random(fault.seed)
+        topic = self.world.image.topic("orders")
+        assert topic is not None
+        host = self.world.host_of(topic.partitions[0].leader)
+        if falls and host is not None and host.is_up:
+            host.power_loss(rng.choice(_LOSSES))
+            self._down(host, rng.uniform(5.0, 60.0))
+        else:
+            self._leader_moved(fault, rng)
+
     def _min_insync(self, fault: Fault, rng: random.Random) -> str:
         world = self.world
         value = rng.choice(["1", "2", "2", "3"])

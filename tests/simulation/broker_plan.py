@@ -38,6 +38,7 @@ KINDS: dict[str, float] = {
     "stream_broken": 1.2,
     "controlled_shutdown": 1.0,
     "leader_moved": 1.2,
+    "fast_failovers": 1.2,
     "restart_all": 0.6,
     "min_insync": 0.4,
     "unclean_election": 0.6,
