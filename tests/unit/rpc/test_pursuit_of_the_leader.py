@@ -116,3 +116,6 @@ def test_a_connection_that_worked_and_broke_is_made_again_before_anybody_else_is
     pursuit.follow()
     pursuit.worked()
     assert (pursuit.failed(NotControllerError("no", leader=(3, 4, "c:1"))), pursuit.address) == (0.0, "c:1")
+    pursuit.worked()
+    pursuit.is_silent()
+    assert (pursuit.failed(_LOST), pursuit.address) == (0.0, "a:1"), "nothing broke: to ask again is to wait again"

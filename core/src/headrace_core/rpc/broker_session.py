@@ -270,9 +270,11 @@ class BrokerSession:
             if at.has_been_left():
                 raise _LeadMovedError from None
             raise error_from_rpc(failure, "the controller") from None
-        except NetworkError:
+        except NetworkError as lost:
             if at.has_been_left():
                 raise _LeadMovedError from None
+            if isinstance(lost, _SilentError):
+                pursuit.is_silent()
             raise
         finally:
             unsubscribe()
@@ -297,7 +299,7 @@ class BrokerSession:
         if not done:
             stream.leave()
             await asyncio.wait({exchange})
-            raise NetworkError(f"a heartbeat was not answered within {self._answer_timeout_s:.1f} s")
+            raise _SilentError(f"a heartbeat was not answered within {self._answer_timeout_s:.1f} s")
         if exchange.cancelled():
             raise NetworkError("the stream of heartbeats was left")
         answer = exchange.result()
@@ -359,6 +361,10 @@ class _Stream:
         except asyncio.InvalidStateError:  # what grpc.aio says of a stream that ended between two heartbeats
             raise NetworkError("the stream of heartbeats has ended") from None
         return await self._call.read()
+
+
+class _SilentError(NetworkError):
+    """The connection stands, and nobody answers: the process may be frozen."""
 
 
 class _LeadMovedError(Exception):

@@ -41,6 +41,11 @@ class Pursuit:
         self._answered = self.address
         self._known = self._leader()
 
+    def is_silent(self) -> None:
+        """Who was asked has answered before, and does not any more, though nothing broke: not to be asked again
+        first."""
+        self._answered = ""
+
     def follow(self) -> None:
         """Who leads, if that is known, is asked next."""
         self.address = self._controllers.leader_address or self.address
