@@ -70,6 +70,8 @@ class ProducerCore:
     async def learn(self, topic: str, timeout_s: float) -> TopicInfo:
         """On the I/O thread: have the topic's metadata, and queues for it."""
         info = await self.engine.topic(topic, timeout_s)
+        if self.sender.identity is not None and self.sender.identity.current is None:
+            self.sender.identity.ask()  # ahead of the first batch, which waits for it
         if topic not in self.accumulator.topics:
             queues = TopicQueues(self.accumulator, topic, len(info.partitions), self._max_batch_bytes(info))
             queues.available = [part.partition for part in info.partitions if part.leader >= 0]
