@@ -395,12 +395,10 @@ def heard() -> tuple[list[tuple[str, int, int, int]], Callable[[Sequence[Partiti
 def test_what_is_written_can_be_sent_to_followers_before_it_is_flushed() -> None:
     async def scenario() -> None:
         diary, listen = heard()
-        async with writing(on_written=listen) as (fs, writer, log):
-            fs.trace.clear()
+        async with writing(on_written=listen, inline_sync_ms_max=1e9) as (_, writer, log):
             await writer.append(log, batch("a"), leader_epoch=0)
             assert [(end, flushed) for _, end, flushed, size in diary if size] == [(1, 0)]
             assert diary[0][0] == threading.current_thread().name
-            fs.note("second")
             await writer.append(log, batch("b"), leader_epoch=0)
             assert [(end, flushed) for _, end, flushed, size in diary if size] == [(1, 0), (2, 1)]
 
