@@ -18,6 +18,7 @@ from headrace_core.log.moving import LogCopy, Pace
 from headrace_core.log.producer_state import ProducerTable
 from headrace_core.log.replicated import check_replicated
 from headrace_core.log.verify import verify
+from headrace_core.records import encode_batch
 from headrace_core.testing.clock import ManualClock
 from headrace_core.testing.crashing_fs import CrashingFileSystem, Loss, SimulatedCrash
 from headrace_core.types import TimestampType
@@ -427,3 +428,19 @@ def replayed(log: PartitionLog) -> dict[int, tuple[int, int, object]]:
         for _, header in segment.places(0, segment.size):
             table.appended(header)
     return {entry.producer_id: (entry.epoch, entry.last_timestamp_ms, entry.last_batch) for entry in table}
+
+
+def test_an_epoch_in_which_only_duplicates_came_goes_when_the_log_is_cut_at_its_end() -> None:
+    """Its next leader never heard of the epoch: left there, it would keep the log from ever following."""
+    _, directory, log = begun()
+    sent = idempotent(1, 0, count=2)
+    append(log, sent, leader_epoch=3)
+    again = append(log, sent, leader_epoch=5)
+    assert isinstance(again, AppendInfo)
+    assert again.is_duplicate
+    directory.truncate(log, log.log_end_offset)
+    assert (log.log_end_offset, log.epochs.latest_epoch) == (2, 3)
+    # What the next leader has of epoch 4 begins there.
+    after = encode_batch([(NOW_MS, None, b"value", [])], base_offset=2, leader_epoch=4)
+    (outcome,) = log.append_many([Append(data=after, leader_epoch=6, replicated=True, follows=2)])
+    assert isinstance(outcome, AppendInfo), outcome

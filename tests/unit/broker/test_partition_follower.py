@@ -166,6 +166,20 @@ def test_a_cut_below_the_high_watermark_takes_it_along():
     assert (it.high_watermark, it.settled_end, it.last_epoch) == (60, 60, 2)
 
 
+def test_a_former_leader_whose_epoch_has_no_record_lets_go_of_the_epoch_alone():
+    it = follower(last_epoch=4)
+    it.join(7, 1)
+    assert it.joined(Joined(7, diverging=Divergence(2, 100)), end_of(100, (2, 0), (4, 100))) == Truncate(100)
+    it.truncated(100, 2)
+    assert (it.log_end, it.high_watermark, it.join(8, 1).last_epoch) == (100, 80, 2)
+
+
+def test_so_does_one_whose_records_are_all_deleted():
+    it = follower(last_epoch=4, start=100, high_watermark=100)
+    it.join(7, 1)
+    assert it.joined(Joined(7, diverging=Divergence(2, 100)), end_of(100, (4, 100))) == Restart(100)
+
+
 def test_a_divergence_that_cuts_nothing_is_no_reason_to_cut():
     it = follower()
     it.join(7, 1)

@@ -247,10 +247,12 @@ class PartitionLog(LogAppender):
         self.unflushed_since_ms = None
 
     def truncate_to(self, offset: int) -> None:
-        """Removes records at and above ``offset``, durably; a batch that straddles it goes as a whole. No change when
-        the log ends there or earlier. Who persisted a higher recovery point must lower it first
-        (``LogDirectory.truncate`` does)."""
+        """Removes records at and above ``offset``, durably; a batch that straddles it goes as a whole. When the log
+        ends there or earlier, only epochs that begin there go: no record was written in them. Who persisted a higher
+        recovery point must lower it first (``LogDirectory.truncate`` does)."""
         if offset >= self.log_end_offset:
+            if self.log_start_offset < self.log_end_offset:  # else it is the epoch of records that were deleted
+                self.epochs.truncate_from_end(offset)
             return
         self.cuts += 1  # odd from here on: a reader that meets what is half cut knows that it is no damage
         try:

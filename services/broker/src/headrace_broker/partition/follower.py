@@ -216,6 +216,11 @@ class PartitionFollower:
             return Restart(answer.log_start)
         if answer.diverging is not None:
             cut = cut_for(answer.diverging, end_of, self.log_end)
+            if cut >= self.log_end and self.last_epoch > answer.diverging.epoch:
+                # It once led in epochs that it wrote no record of (the first append was refused, or was one that it had
+                # already): all records are common, and only those epochs go, as in Kafka's UnifiedLog.truncateTo.
+                self._end(FollowerState.TRUNCATING)
+                return Truncate(self.log_end) if self.log_start < self.log_end else Restart(self.log_end)
             if cut >= self.log_end:  # the leader says that the logs part, and not where: cutting cannot help
                 return self._out(
                     UnknownServerError(
