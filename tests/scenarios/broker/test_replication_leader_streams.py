@@ -292,3 +292,21 @@ def test_bytes_that_are_no_request_end_the_stream():
             assert here.leader("orders").high_watermark == 0
 
     asyncio.run(scenario())
+
+
+def test_what_comes_on_a_stream_that_was_replaced_takes_nothing_from_the_one_that_counts():
+    async def scenario() -> None:
+        async with world() as here:
+            await here.topic("orders")
+            former, follower = here.follower(), here.follower()
+            former.hello()
+            follower.hello()
+            follower.join(1, "orders")
+            former.join(1, "orders")  # it had been read when the stream was ended
+            await here.append("orders", b"value")
+            await until(lambda: follower.records(1) == here.log_bytes("orders"))
+            assert not former.got
+            former.handler.on_closed()
+            follower.handler.on_closed()
+
+    asyncio.run(scenario())

@@ -324,3 +324,21 @@ def test_many_joins_are_answered_in_messages_of_a_bounded_size_and_before_any_pu
         known |= {joined.handle for joined in message.joined}
         assert {push.handle for push in message.pushes} <= known
     assert len(known) == 5_000
+
+
+def test_a_follower_that_was_taken_off_a_partition_and_put_back_joins_anew():
+    broker = LeadingBroker()
+    led = broker.lead("orders")
+    lane = broker.lane()
+    lane.join(join(led, 1))
+    drain(lane)
+    for epoch, replicas in enumerate([(LEADER,), (LEADER, FOLLOWER)], start=1):
+        led.leader.metadata_changed(isr=(LEADER,), partition_epoch=epoch, replicas=replicas, min_insync=1)
+    led.append(100)
+    said(lane)
+    lane.ack(Ack(1, 1, 1, 0))  # the follower saw the last state only, and goes on
+    (ended,) = said(lane).ended
+    assert isinstance(ended.error, errors.NotLeaderOrFollowerError)
+    lane.join(join(led, 2, log_end=1, last_epoch=1))
+    assert said(lane).joined[0].follows
+    assert led.leader.progress[1].is_joined

@@ -215,7 +215,8 @@ class Replica:
             grown += self._active.size
             self._active = active
         self._seen_bytes = active.size
-        self.leader.appended(log.log_end_offset, log.flushed_offset, max(grown, 0))
+        flushed_end = log.flushed_offset  # first: a turn may be under way on the writer's thread
+        self.leader.appended(log.log_end_offset, flushed_end, max(grown, 0))
 
     # -- read --------------------------------------------------------------------------------------------------------
 

@@ -197,6 +197,8 @@ class LeaderStream(StreamHandler[Any]):
             self._lane = self._service.lane(hello, self)
             self._key = (hello.broker_id, hello.lane)
             return
+        if lane.is_closed:
+            return  # it came while the stream was ended: a join would take the place of one on the stream that counts
         said = request_of(request)
         for handle in said.leaves:
             lane.leave(handle)

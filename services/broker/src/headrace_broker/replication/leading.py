@@ -47,6 +47,7 @@ from headrace_core.errors import (
 )
 from headrace_core.types import NO_EPOCH
 
+from ..partition.leader import PartitionLeader
 from ..partition.matching import match
 from ..partition.messages import Ack, Ended, Hello, Join, Joined, Lane, News, Push, Response
 from .follows import WINDOW_BYTES_MAX, ColdRead, Follow, Followers, LaneHost, LedPartition, Slice, State
@@ -203,10 +204,7 @@ class LeaderLane:
             log_start=join.log_start,
             now_ms=self._now_ms(),
         ):
-            raise NotLeaderOrFollowerError(
-                f"{leader.partition}: broker {self.broker_id}, in its life of broker epoch {self.broker_epoch}, is not "
-                f"among the followers that broker {leader.leader_id} knows: {list(leader.replicas)}; retry"
-            )
+            raise self._not_among(leader)
         follow = Follow(self, join, source)
         self._follows[join.handle] = follow
         self._registry.put(follow)
@@ -215,6 +213,12 @@ class LeaderLane:
         if follow.position < leader.log_end:
             self.make_ready(follow)
         return Joined(join.handle, None, leader.high_watermark, leader.log_start, leader.log_end)
+
+    def _not_among(self, leader: PartitionLeader) -> NotLeaderOrFollowerError:
+        return NotLeaderOrFollowerError(
+            f"{leader.partition}: broker {self.broker_id}, in its life of broker epoch {self.broker_epoch}, is not "
+            f"among the followers that broker {leader.leader_id} knows: {list(leader.replicas)}; retry"
+        )
 
     def ack(self, ack: Ack) -> None:
         """Acknowledgements of handles that are gone are late, and mean nothing. InvalidRequestError for more than was
@@ -232,14 +236,16 @@ class LeaderLane:
             size = in_flight.popleft()[1]
             follow.in_flight_bytes -= size
             self._in_flight_bytes -= size
-        follow.leader.follower_acked(
+        if not follow.leader.follower_acked(
             self.broker_id,
             self.broker_epoch,
             settled_end=ack.settled_end,
             log_end=ack.log_end,
             log_start=ack.log_start,
             now_ms=self._now_ms(),
-        )
+        ):  # taken off the partition, and perhaps put back, which it may never notice: nothing that it says would count
+            self.end(follow, self._not_among(follow.leader))
+            return
         if ack.log_start != follow.log_start:
             follow.log_start = ack.log_start
             self._host.low_watermark_moved(follow.leader)
