@@ -235,3 +235,25 @@ def test_a_farewell_is_heard_behind_the_last_word() -> None:
             assert isinstance(Farewell(goes, streams, lambda: None).join(9), Join)
 
     asyncio.run(scenario())
+
+
+def test_a_stream_whose_last_partition_the_leader_let_go_of_ends_when_that_one_goes_elsewhere() -> None:
+    async def scenario() -> None:
+        async with world() as (leader, streams):
+            streams.metadata_changed(at(leader.port))
+            near, far = Replica(streams), Replica(streams, Lane.CATCH_UP)
+            streams.join(near)
+            streams.join(far)
+            await until(lambda: near.is_following and far.is_following)
+            for stream in leader.streams:  # each follower knows its own handle, and both lanes count from one
+                stream.send(wire.response_to_proto(Response(ended=(Ended(far.handle, None, other_lane=True),))))
+            await until(lambda: not any(count for _, _, count, _ in streams.describe()))
+            far.lane = Lane.LIVE
+            streams.join(far)  # it has caught up
+            await until(lambda: len(leader.streams) == 1)
+            assert [(kind, count) for _, kind, count, _ in streams.describe()] == [(Lane.LIVE, 1)]
+            streams.leave(far)
+            streams.leave(near)
+            await until(lambda: not leader.streams)
+
+    asyncio.run(scenario())

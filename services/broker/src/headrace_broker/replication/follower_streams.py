@@ -159,13 +159,15 @@ class FollowerStreams:
 
     def _take_off(self, key: tuple[int, Lane], replica: OnStream) -> None:
         stream = self._streams.get(key)
-        if stream is None or replica not in stream.lane:
+        if stream is None:
             return
-        stream.lane.leave(replica)
-        if stream.lane:
+        if replica in stream.lane:
+            stream.lane.leave(replica)
             stream.wake()
+        if stream.lane:
             return
-        # Nothing is left on it: whatever is joined next gets a stream of its own.
+        # Nothing is left on it (the last ones may have been let go of by the leader, and have not come back): whatever
+        # is joined next gets a stream of its own.
         del self._streams[key]
         stream.end()
         self._ending.add(stream.task)
