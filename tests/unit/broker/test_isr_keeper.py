@@ -9,10 +9,11 @@ from typing import Any
 
 from headrace_broker.controller_link import IsrAnswer, IsrRequest, ReplicaKey
 from headrace_broker.partition import PartitionLeader
-from headrace_broker.replication.isr_keeper import CALL_PARTITIONS_MAX, IsrKeeper
+from headrace_broker.replication.isr_keeper import CALL_PARTITIONS_MAX, LOOK_MS, OVERTAKEN_MAX, IsrKeeper
 from headrace_core import errors
 from headrace_core.clock import SystemClock
 from headrace_core.telemetry import Emitter, Event, IsrExpanded, IsrShrunk
+from headrace_core.testing.clock import ManualClock
 from headrace_core.types import TopicPartition
 
 LEADER, FOLLOWER = 1, 2
@@ -308,3 +309,17 @@ def test_a_leader_that_resigned_is_forgotten():
             await until(lambda: world.keeper.watched == 0)
 
     asyncio.run(scenario())
+
+
+def test_a_partition_that_stirs_all_the_time_leaves_nothing_behind():
+    clock = ManualClock()
+    world = World()  # it does not run: the test looks
+    keeper = world.keeper = IsrKeeper(world.controllers, {LEADER: 10}.get, clock=clock, events=Emitter())
+    leader = world.leader(isr=(LEADER,))
+    join(leader)
+    for _ in range(5 * OVERTAKEN_MAX):  # its broker is fenced, so each look finds that the next one is long off
+        clock.advance(2 * LOOK_MS)
+        assert keeper._gather() == []
+        ack(leader, 0)
+    assert keeper.watched == 1
+    assert len(keeper._heap) <= OVERTAKEN_MAX + 2

@@ -34,6 +34,8 @@ logger = logging.getLogger(__name__)
 
 #: Two looks at a partition that has a replica out of sync are at least so far apart.
 LOOK_MS = 10
+#: Moments that were overtaken by earlier ones, of a partition that stirs all the time; more are rid.
+OVERTAKEN_MAX = 1_000
 #: Changes in one call.
 CALL_PARTITIONS_MAX = 1_000
 #: Refusals after which the same question is never asked again: what holds instead comes with the metadata (Kafka's
@@ -118,6 +120,9 @@ class IsrKeeper:
         self._due_ms[leader] = at_ms
         is_first = not self._heap or at_ms < self._heap[0][0]
         heapq.heappush(self._heap, (at_ms, next(self._numbers), leader))
+        if len(self._heap) > 2 * len(self._due_ms) + OVERTAKEN_MAX:
+            self._heap[:] = [entry for entry in self._heap if self._due_ms.get(entry[2]) == entry[0]]
+            heapq.heapify(self._heap)
         if is_first and self._wake is not None and not self._wake.done():
             self._wake.set_result(None)
 
