@@ -163,3 +163,12 @@ def test_no_cancellation_is_swallowed() -> None:
 def test_a_bare_sleep_would_be_found() -> None:
     assert _sleeps(ast.parse("def test():\n    time.sleep(1)")) == [2]
     assert _sleeps(ast.parse("while not done:\n    time.sleep(0.01)")) == []
+
+
+def test_modules_beside_tests_have_names_of_their_own():
+    """Tests import helpers by their bare names, from many folders: of two of one name, one would be the other's."""
+    names: dict[str, list[str]] = {}
+    for path in (ROOT / "tests").rglob("*.py"):
+        if path.name not in ("conftest.py", "__init__.py"):
+            names.setdefault(path.name, []).append(str(path.relative_to(ROOT)))
+    assert {name: paths for name, paths in names.items() if len(paths) > 1} == {}

@@ -22,7 +22,7 @@ from headrace_core.types import NO_LEADER, TopicPartition
 if TYPE_CHECKING:
     from broker_clients import ConsumerModel, ProducerModel
     from broker_node import Broker, BrokerHost
-    from broker_world import BrokerWorld
+    from broker_sim_world import BrokerWorld
 
     from headrace_broker.partition import PartitionLeader
 

@@ -19,7 +19,7 @@ from headrace_core.types import TopicPartition
 
 if TYPE_CHECKING:
     from broker_node import BrokerHost
-    from broker_world import BrokerWorld
+    from broker_sim_world import BrokerWorld
 
 IN_FLIGHT_MAX = 5
 REQUEST_TIMEOUT_MS = 350.0

@@ -29,7 +29,7 @@ from headrace_core.testing.crashing_fs import Loss, SimulatedCrash, TraceEntry
 from headrace_core.types import NO_LEADER
 
 if TYPE_CHECKING:
-    from broker_world import BrokerWorld
+    from broker_sim_world import BrokerWorld
 
 CONTROLLER = -1
 _LOSSES = (Loss.ALL, Loss.ALL, Loss.PREFIX, Loss.BLOCKS)

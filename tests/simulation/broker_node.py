@@ -50,7 +50,7 @@ from headrace_core.testing.node_clock import NodeClock
 from headrace_core.types import TopicPartition
 
 if TYPE_CHECKING:
-    from broker_world import BrokerWorld, Connection
+    from broker_sim_world import BrokerWorld, Connection
 
 ROOT = "/data"
 CLUSTER = "cluster-one"

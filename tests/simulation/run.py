@@ -33,7 +33,7 @@ sys.path[:0] = [str(HERE), str(HERE / "mutants"), str(HERE.parent / "unit" / "co
 
 from broker_coverage import BROKERS_LISTED, brokers_missing  # noqa: E402
 from broker_plan import BrokerPlan, make_broker_plan  # noqa: E402
-from broker_world import BrokerWorld  # noqa: E402
+from broker_sim_world import BrokerWorld  # noqa: E402
 from mutant import Mutant  # noqa: E402
 from scoreboard import MUTANTS  # noqa: E402
 from sim_coverage import LISTED, missing  # noqa: E402
