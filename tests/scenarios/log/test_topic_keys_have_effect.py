@@ -1,6 +1,7 @@
-"""Each topic key that is declared as honoured is seen to change what a log does; the table must name them all.
+"""Each topic key that is declared as honoured is seen to change what a log does; the tables must name them all.
 
-So nobody can call a key honoured that does nothing, nor drop the code behind one: its row would fail.
+Three keys change nothing in a log: what they change is seen in the rules of leaders and of controllers. So nobody can
+call a key honoured that does nothing, nor drop the code behind one: its row would fail.
 """
 
 from __future__ import annotations
@@ -9,21 +10,38 @@ import asyncio
 import random
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import pytest
 from log_world import NOW_MS, ORDERS, ROOT, TOPIC_ID, formatted, open_directory
 
+from headrace_broker.handlers.replication import ReplicationService
+from headrace_broker.partition.leader import PartitionLeader
+from headrace_controller.cluster.decision import ClusterSettings
+from headrace_controller.cluster.elections import Electorate, settled
 from headrace_core.config import Status
-from headrace_core.errors import HeadraceError
+from headrace_core.errors import HeadraceError, NotEnoughReplicasError
 from headrace_core.log import DirectoryWriter, LogConfig, PartitionLog
 from headrace_core.log.appending import validate
+from headrace_core.log.broker_defaults import TOPIC_DEFAULT_KEYS
 from headrace_core.log.compaction.cleaner import Cleaner
 from headrace_core.log.compaction.manager import CleanerManager
 from headrace_core.log.compaction.planning import CleanerConfig
 from headrace_core.log.config import TOPIC
 from headrace_core.log.files import RealFileSystem
 from headrace_core.log.turns import flush_deadline_ms, must_flush_now
+from headrace_core.metadata import (
+    EMPTY_IMAGE,
+    BrokerChangeRecord,
+    ConfigRecord,
+    ConfigResourceType,
+    MetadataImage,
+    PartitionRecord,
+    RegisterBrokerRecord,
+    TopicRecord,
+)
+from headrace_core.metadata.configs import min_insync_replicas
 from headrace_core.records import Compression, decode_batch, encode_batch, read_header, split_batches
 from headrace_core.testing.clock import ManualClock
 from headrace_core.types import TimestampType
@@ -283,14 +301,90 @@ def table(folder: Path) -> dict[str, Row]:
     }
 
 
+# -- what no log does: replication and elections ----------------------------------------------------------------------
+
+#: Broker 1 leads, and is alone in sync; 2 and 3 work, and lag behind.
+LEADER, FOLLOWERS = 1, (2, 3)
+
+
+def image_with(*configs: ConfigRecord) -> MetadataImage:
+    brokers = (LEADER, *FOLLOWERS)
+    records = [
+        *(RegisterBrokerRecord(each, each, bytes([each]) * 16, (bytes([each]) * 16,), ()) for each in brokers),
+        *(BrokerChangeRecord(each, each, fenced=False) for each in brokers),
+        TopicRecord(ORDERS.topic, TOPIC_ID),
+        PartitionRecord(TOPIC_ID, 0, brokers, isr=(LEADER,), leader=LEADER, leader_epoch=0, partition_epoch=0),
+        *configs,
+    ]
+    return EMPTY_IMAGE.apply(records, len(records))
+
+
+def leader_of(image: MetadataImage) -> PartitionLeader:
+    partition = image.topics[TOPIC_ID].partitions[0]
+    return PartitionLeader(
+        ORDERS,
+        topic_id=TOPIC_ID,
+        leader_id=LEADER,
+        leader_epoch=0,
+        log_start=0,
+        log_end=0,
+        flushed_end=0,
+        replicas=partition.replicas,
+        isr=partition.isr,
+        min_insync=min_insync_replicas(image, ORDERS.topic),
+    )
+
+
+def takes_acks_all(image: MetadataImage) -> bool:
+    """Does a leader that is alone in sync take a write with acks=all?"""
+    try:
+        leader_of(image).check_enough_in_sync()
+    except NotEnoughReplicasError:
+        return False
+    return True
+
+
+def elected_when_the_leader_dies(image: MetadataImage) -> int | None:
+    """Who leads then, all others having been out of sync."""
+    image = image.apply([BrokerChangeRecord(LEADER, LEADER, fenced=True)], image.next_offset + 1)
+    change = settled(Electorate(image, ClusterSettings()), image.topics[TOPIC_ID], 0)
+    assert change is not None
+    return change.leader
+
+
+def throttled(image: MetadataImage) -> list[int]:
+    """Who is held back while it catches up."""
+    metadata = SimpleNamespace(image=image, watch=lambda on_change: None)
+    broker: Any = SimpleNamespace(broker_id=LEADER, clock=ManualClock(NOW_MS), metadata=metadata)
+    service = ReplicationService(broker)
+    service.set_throttle(1_000)
+    return [each for each in FOLLOWERS if service.is_throttled(leader_of(image), each)]
+
+
+class Elsewhere(NamedTuple):
+    """``look`` sees ``without`` in a cluster where nothing is set, and ``then`` where the key has ``value``."""
+
+    value: str
+    look: Callable[[MetadataImage], Any]
+    without: Any
+    then: Any
+
+
+ELSEWHERE = {
+    "leader.replication.throttled.replicas": Elsewhere("0:1", throttled, [], [2, 3]),
+    "min.insync.replicas": Elsewhere("2", takes_acks_all, True, False),
+    "unclean.leader.election.enable": Elsewhere("true", elected_when_the_leader_dies, -1, 2),
+}
+
 HONOURED = sorted(key.name for key in TOPIC.keys.values() if key.status is Status.HONOURED)
+IN_THE_LOG = [name for name in HONOURED if name not in ELSEWHERE]
 
 
-def test_the_table_has_every_honoured_key(tmp_path: Path) -> None:
-    assert sorted(table(tmp_path)) == HONOURED
+def test_the_tables_have_every_honoured_key_once(tmp_path: Path) -> None:
+    assert sorted([*table(tmp_path), *ELSEWHERE]) == HONOURED
 
 
-@pytest.mark.parametrize("name", HONOURED)
+@pytest.mark.parametrize("name", IN_THE_LOG)
 def test_an_honoured_key_changes_what_a_log_does(name: str, tmp_path: Path) -> None:
     row = table(tmp_path)[name]
     (tmp_path / "without").mkdir()
@@ -299,9 +393,25 @@ def test_an_honoured_key_changes_what_a_log_does(name: str, tmp_path: Path) -> N
     assert row.look(LogConfig.from_topic(dict(row.others) | {name: row.value})) == row.then != row.without
 
 
-@pytest.mark.parametrize("name", HONOURED)
+@pytest.mark.parametrize("name", IN_THE_LOG)
 def test_a_brokers_default_of_the_key_counts_as_well(name: str, tmp_path: Path) -> None:
     row = table(tmp_path)[name]
     others = {key: value for key, value in row.others.items() if key != name}
     config = LogConfig.from_topic(others, broker_defaults={name: row.value})
     assert config == LogConfig.from_topic(dict(row.others) | {name: row.value})
+
+
+@pytest.mark.parametrize("name", sorted(ELSEWHERE))
+def test_an_honoured_key_changes_what_leaders_or_controllers_do(name: str) -> None:
+    value, look, without, then = ELSEWHERE[name]
+    TOPIC.keys[name].parse(value)
+    assert look(image_with()) == without
+    assert look(image_with(ConfigRecord(ConfigResourceType.TOPIC, ORDERS.topic, name, value))) == then != without
+    assert look(image_with(ConfigRecord(ConfigResourceType.TOPIC, "payments", name, value))) == without
+
+
+@pytest.mark.parametrize("name", sorted(ELSEWHERE.keys() & TOPIC_DEFAULT_KEYS))
+def test_leaders_and_controllers_heed_the_default_of_all_brokers_as_well(name: str) -> None:
+    value, look, without, then = ELSEWHERE[name]
+    default = ConfigRecord(ConfigResourceType.BROKER, "", TOPIC_DEFAULT_KEYS[name], value)
+    assert look(image_with(default)) == then != without
