@@ -475,7 +475,9 @@ class DeliveryTimeoutError(ClientError):
 
 
 class UnknownOutcomeError(DeliveryTimeoutError):
-    """The record was sent but never acknowledged: it may or may not be in the log."""
+    """The record was sent but never acknowledged: it may or may not be in the log.
+
+    Told when delivery.timeout.ms is over, or before: when retries are used up, or an answer rules out another try."""
 
     code = "OUTCOME_UNKNOWN"
 

@@ -146,6 +146,21 @@ def test_expired_batch_that_may_be_written_is_never_sent_under_another_number(fa
     assert values(fake) == [b"0", b"1", b"2"]
 
 
+def test_outcome_that_is_unknown_before_its_time_is_over_is_not_said_to_have_timed_out(fake: Any) -> None:
+    """The answer to the first try is lost, and to the second one the broker does not know what came before."""
+    with producer(fake, request_timeout_ms=400) as out:
+        out.send("t", b"0").result(30)
+        verdicts = iter(["silent", OUT_OF_ORDER])
+        fake.on_produce = lambda broker, item: next(verdicts, 0)
+        error = out.send("t", b"1").exception(60)
+        assert isinstance(error, UnknownOutcomeError), error
+        assert "what was answered rules out another try: they may or may not be in the log" in error.message
+        assert "the last failure: OUT_OF_ORDER_SEQUENCE_NUMBER" in error.message
+        assert "delivery.timeout.ms" not in error.message
+        assert out.send("t", b"2").exception(60) is None
+    assert [(h.producer_epoch, h.base_sequence) for h in headers(fake)] == [(0, 0), (0, 1), (0, 1), (1, 0)]
+
+
 def test_no_producer_id_is_said_why(fake: Any) -> None:
     def unavailable(context: Any) -> None:
         context.abort(grpc.StatusCode.UNAVAILABLE, "COORDINATOR_NOT_AVAILABLE: no controller leads")

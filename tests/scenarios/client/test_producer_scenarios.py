@@ -181,8 +181,17 @@ def test_outcome_is_unknown_when_the_broker_never_answers(fake: Any) -> None:
     fake.on_produce = lambda broker, item: "silent"
     with producer(fake, request_timeout_ms=100, delivery_timeout_ms=400) as out:
         future = out.send("t", b"v")
-        with pytest.raises(UnknownOutcomeError, match="may or may not be in the log"):
+        with pytest.raises(UnknownOutcomeError, match=r"within delivery.timeout.ms=400: they may or may not be in the"):
             future.result(10)
+
+
+def test_outcome_that_is_unknown_when_retries_are_used_up_says_so(fake: Any) -> None:
+    fake.on_produce = lambda broker, item: "silent"
+    with producer(fake, request_timeout_ms=100, retries=0, enable_idempotence=False) as out:
+        error = out.send("t", b"v").exception(60)
+    assert isinstance(error, UnknownOutcomeError)
+    assert "not acknowledged, and retries=0 allows no further try: they may or may not" in error.message
+    assert "delivery.timeout.ms" not in error.message
 
 
 def test_delivery_times_out_when_the_broker_keeps_refusing(fake: Any) -> None:

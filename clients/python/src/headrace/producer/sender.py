@@ -15,7 +15,7 @@ max.in.flight.requests.per.connection=1 rules that out.
 
 **Outcome unknown.** A stream that breaks, or a request that times out, may have written its batches. They are tried
 again within delivery.timeout.ms, under the same numbers, so that the broker knows what it has (without idempotence this
-may duplicate them); when that ends, the error is UnknownOutcomeError.
+may duplicate them); when that ends, or a broker's answer rules out another try, the error is UnknownOutcomeError.
 
 **Leaders that change.** A refusal that names the new leader is followed at once (KIP-951), and so is what the metadata
 watch brings; whatever waits for its retry then goes without waiting. Without news a link and a partition are tried once
@@ -337,9 +337,15 @@ class Sender:
         why = f"the last failure: {error.code}: {_reason(queue, error)}"
         if self.leader_of(queue) < 0:
             why = f"{self._leaderless(queue)}; {why}"
+        if time.monotonic() >= batch.created_s + self.delivery_timeout_s:
+            how = f"not acknowledged within delivery.timeout.ms={self.delivery_timeout_s * 1000:g}"
+        elif error.retriable and batch.attempts > self.retries:
+            how = f"not acknowledged, and retries={self.retries} allows no further try"
+        else:
+            how = "not acknowledged, and what was answered rules out another try"
         return UnknownOutcomeError(
-            f"{queue.topic.name}-{queue.partition}: {batch.count} records were sent but not acknowledged within "
-            f"delivery.timeout.ms={self.delivery_timeout_s * 1000:g}: they may or may not be in the log; {why}"
+            f"{queue.topic.name}-{queue.partition}: {batch.count} records were sent but {how}: "
+            f"they may or may not be in the log; {why}"
         )
 
     async def _sweep(self) -> None:
