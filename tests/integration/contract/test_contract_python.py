@@ -281,7 +281,7 @@ def test_every_key_of_our_users_is_known() -> None:
 def test_pasted_server_keys_are_noted_or_refused_with_the_reason() -> None:
     from headrace_core.node.keys import SERVER
 
-    pasted = {"num.io.threads": "8", "socket.send.buffer.bytes": "102400", "replica.lag.time.max.ms": "30000"}
+    pasted = {"num.io.threads": "8", "socket.send.buffer.bytes": "102400", "replica.fetch.max.bytes": "2097152"}
     SERVER.parse(pasted)
     notes = SERVER.notes(pasted)
     assert len(notes) == 3
