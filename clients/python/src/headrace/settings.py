@@ -474,7 +474,7 @@ def _check_producer(given: Mapping[str, Any], values: dict[str, Any]) -> None:
     """What only several keys together can tell."""
     _check_idempotence(given, values)
     if values["transactional.id"]:
-        raise UnsupportedVersionError("transactional.id: transactions are not built yet: they come after replication")
+        raise UnsupportedVersionError("transactional.id: transactions are not built yet; leave it out")
     least = values["linger.ms"] + values["request.timeout.ms"]
     if values["delivery.timeout.ms"] < least:
         if any(PRODUCER.key(name).name == "delivery.timeout.ms" for name in given):

@@ -27,6 +27,7 @@ _PURGATORY = "has no effect: a request that waits is one timer, and leaves nothi
 _METRICS = "has no effect: a node counts in its own process; exporting metrics is not built yet"
 _TIERED = "has no effect: tiered storage is not built"
 _QUOTAS = "has no effect: quotas are not built"
+_PACED = "has no effect: a throttle fills by the clock, and measures no windows"
 _ACTIONS = "has no effect: nodes of one release talk to each other; there is no format or protocol to choose"
 _ONE_LINK = "has no effect: a broker has one connection to the controller, and finds the active one by itself"
 
@@ -200,8 +201,13 @@ REPLICATION = (
         source="KIP-73",
     ),
     *(
-        accepted(f"{kind}.window.{what}", default, doc, _QUOTAS, low=1)
-        for kind in ("quota", "controller.quota", "replication.quota", "alter.log.dirs.replication.quota")
+        accepted(f"{kind}.window.{what}", default, doc, note, low=1)
+        for kind, note in (
+            ("quota", _QUOTAS),
+            ("controller.quota", _QUOTAS),
+            ("replication.quota", _PACED),
+            ("alter.log.dirs.replication.quota", _PACED),
+        )
         for what, default, doc in (
             ("num", 11, "How many windows a rate is measured over."),
             ("size.seconds", 1, "The length of one window of a rate."),
