@@ -5,20 +5,27 @@ from __future__ import annotations
 import errno
 import math
 import random
+import struct
 import uuid
 
 import pytest
+from crc32c import crc32c
 from log_world import ORDERS, ROOT, TOPIC_ID, formatted, open_directory
 from producer_world import NOW_MS, Producers, append, check_table, expected_of, idempotent, log_of
 
-from headrace_core.errors import DiskFullError, InvalidProducerEpochError, OutOfOrderSequenceNumberError
+from headrace_core.errors import (
+    DiskFullError,
+    InvalidProducerEpochError,
+    InvalidRecordError,
+    OutOfOrderSequenceNumberError,
+)
 from headrace_core.log import Append, AppendInfo, LogConfig, LogDirectory, PartitionLog
 from headrace_core.log.dump import Note, Problem, ProducerLine, dump
 from headrace_core.log.moving import LogCopy, Pace
 from headrace_core.log.producer_state import ProducerTable
 from headrace_core.log.replicated import check_replicated
 from headrace_core.log.verify import verify
-from headrace_core.records import encode_batch
+from headrace_core.records import HEADER_BYTES, encode_batch, read_header
 from headrace_core.testing.clock import ManualClock
 from headrace_core.testing.crashing_fs import CrashingFileSystem, Loss, SimulatedCrash
 from headrace_core.types import TimestampType
@@ -170,6 +177,39 @@ def test_a_replica_takes_what_a_leader_would_refuse() -> None:
     (outcome,) = replica.append_many([Append(data=data, leader_epoch=0, replicated=True)])
     assert isinstance(outcome, AppendInfo)
     check_table(replica.producers, {7: (0, NOW_MS, [(0, 0), (9, 1)])})
+
+
+def unreadable_marker(offset: int) -> bytes:
+    """Its CRC is right, its record claims more bytes than there are."""
+    record = (NOW_MS, struct.pack(">hh", 0, 1), bytes(6), None)
+    out = bytearray(
+        encode_batch([record], base_offset=offset, leader_epoch=0, producer_id=7, producer_epoch=0, control=True)
+    )
+    out[HEADER_BYTES] = 0x7E
+    struct.pack_into(">I", out, 17, crc32c(memoryview(out)[21:]))
+    return bytes(out)
+
+
+def test_a_marker_that_was_written_unreadable_is_refused_by_a_leader_and_passed_over_in_a_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The fuzzer: such a log did not open, with an error that is no word for a log, and after its tail was cut."""
+    fs, _, log = begun()
+    first = unreadable_marker(0)
+    (outcome,) = log.append_many([Append(data=first, leader_epoch=0, headers=[read_header(first)])])
+    assert isinstance(outcome, InvalidRecordError)
+    assert (log.log_end_offset, len(log.producers)) == (0, 0)
+    data = idempotent(7, 0, leader_epoch=0) + unreadable_marker(1) + idempotent(7, 1, offset=2, leader_epoch=0)
+    (outcome,) = log.append_many([Append(data=data, leader_epoch=0, replicated=True)])
+    assert isinstance(outcome, AppendInfo), "a replica has what its leader has"
+    expected = {7: (0, NOW_MS, [(0, 0), (1, 2)])}
+    check_table(log.producers, expected)
+    log.flush()
+    fs.crash()
+    again = open_directory(fs, TINY).logs[ORDERS]
+    assert again.log_end_offset == 3
+    check_table(again.producers, expected)
+    assert "offset 1: a control batch that ends no transaction" in caplog.text
 
 
 # ---------------------------------------------------------------------------------------------- snapshots

@@ -26,7 +26,7 @@ from .appending import Append, AppendInfo, AppendOutcome, Prepared, prepare, val
 from .config import LogConfig
 from .epochs import LeaderEpochs
 from .files import NO_SPACE, Buffer, FileSystem
-from .producer_files import ProducerSnapshots, complete_window, tell_marker
+from .producer_files import ProducerSnapshots, complete_window, tell_kept_marker, tell_marker
 from .producer_state import Check, Checked, ProducerTable, Remembered
 from .reading import LogReader
 from .replicated import UnexpectedOffsetError, check_order, check_replicated, epoch_starts, prepare_replicated
@@ -270,7 +270,7 @@ class LogAppender(LogReader):
             group.remembered.append(self.producers.remember(header.producer_id))
             if header.is_control:
                 at = sum(other.size for other in part.metas[: part.metas.index(meta)])
-                tell_marker(self.producers, header, memoryview(part.buffers[0])[at : at + meta.size])
+                tell_kept_marker(self.producers, header, memoryview(part.buffers[0])[at : at + meta.size])
             else:
                 self.producers.appended(header)
         group.add(part)

@@ -14,6 +14,10 @@ no more than the headers of the active segment; after a clean stop, none.
 A log that never met a producer has no snapshots: that is why "none at all" can mean what it says. Snapshots are not
 forced at a roll: each has a checksum, and a torn one only sends us to the one before it. Those above the log's end must
 be gone for good before the log can grow over their offsets again.
+
+A control batch whose CRC is right and whose records cannot be read is as its writer made it: no damage, and the other
+replicas have the same one. A leader does not take it; where it is in a log it ends no transaction, and a note says so.
+(Refusing the log for it would lose the partition on all its replicas, after its torn tail was cut.)
 """
 
 from __future__ import annotations
@@ -24,7 +28,7 @@ import struct
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 
-from ..errors import CorruptLogError, CorruptMessageError, HeadraceError
+from ..errors import CorruptLogError, CorruptMessageError, HeadraceError, InvalidRecordError
 from ..records import BatchHeader, decode_batch, without_position
 from .compaction.horizon import ABORT, COMMIT
 from .files import NO_SPACE, FileSystem, read_file, write_file_atomically
@@ -145,7 +149,7 @@ def _believed(
         if not unsound and clean:
             return table, snapshots, notes
         table.next_offset = segments[0].base_offset if unsound else _begin_of_active(segments)
-    replay(table, segments, log_end_offset)
+    replay(table, segments, log_end_offset, notes)
     if unsound:
         _replace(fs, snapshots, table, unsound, notes)
     return table, snapshots, notes
@@ -177,8 +181,9 @@ def _replace(
             snapshots._remove(offset)
 
 
-def replay(table: ProducerTable, segments: Sequence[LogSegment], log_end_offset: int) -> None:
-    """Tells the table of all batches from its offset on. Reads headers, and markers. CorruptLogError."""
+def replay(table: ProducerTable, segments: Sequence[LogSegment], log_end_offset: int, notes: list[str]) -> None:
+    """Tells the table of all batches from its offset on, and ``notes`` what could not be told. Reads headers, and
+    markers. CorruptLogError."""
     start = table.next_offset
     bases = [segment.base_offset for segment in segments]
     for segment in segments[max(bisect_right(bases, start) - 1, 0) :]:
@@ -189,27 +194,39 @@ def replay(table: ProducerTable, segments: Sequence[LogSegment], log_end_offset:
             position = segment.size if place is None else place.position
         for at, header in segment.places(position, segment.size):
             if header.producer_id >= 0:
-                tell(table, header, segment, at)
+                tell(table, header, segment, at, notes)
         if not was_loaded and segment is not segments[-1]:
             segment.unload_indexes()
     table.next_offset = log_end_offset
 
 
-def tell(table: ProducerTable, header: BatchHeader, segment: LogSegment, position: int) -> None:
-    """Tells the table of a batch in the log. CorruptLogError: a marker that cannot be read."""
+def tell(table: ProducerTable, header: BatchHeader, segment: LogSegment, position: int, notes: list[str]) -> None:
+    """Tells the table of a batch in the log. CorruptLogError: a damaged marker."""
     if not header.is_control:
         table.appended(header)
         return
+    where = f"{segment.path}, position {position}, offset {header.base_offset}"
     try:
-        tell_marker(table, header, segment.log.pread(header.size, position))
+        unread = tell_kept_marker(table, header, segment.log.pread(header.size, position))
     except CorruptMessageError as error:
-        raise CorruptLogError(
-            f"{segment.path}, position {position}, offset {header.base_offset}: {without_position(error.message)}"
-        ) from error
+        raise CorruptLogError(f"{where}: {without_position(error.message)}") from error
+    if unread is not None:
+        notes.append(f"{where}: a control batch that ends no transaction, for it was written so: {unread}")
+
+
+def tell_kept_marker(table: ProducerTable, header: BatchHeader, batch: bytes | memoryview) -> str | None:
+    """Tells the table of a control batch that this log has, or its leader's. Why it tells nothing, if its records
+    cannot be read; see the module. CorruptMessageError: its CRC is wrong."""
+    try:
+        tell_marker(table, header, batch)
+    except InvalidRecordError as error:
+        return error.message
+    return None
 
 
 def tell_marker(table: ProducerTable, header: BatchHeader, batch: bytes | memoryview) -> None:
-    """Tells the table of a control batch; only the end of a transaction concerns it. CorruptMessageError."""
+    """Tells the table of a control batch; only the end of a transaction concerns it. CorruptMessageError,
+    InvalidRecordError: the table is as it was."""
     for record in decode_batch(batch):
         key, value = record.key or b"", record.value or b""
         if len(key) < _TYPE_AT + _INT16.size or len(value) < _MARKER.size:
