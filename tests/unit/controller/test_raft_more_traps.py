@@ -557,3 +557,30 @@ def test_a_leader_tells_who_has_how_much_and_since_when() -> None:
     assert [each.caught_up_ticks_ago for each in status.voters] == [0, 1, 3]
     follower = quorum_status(world[2])
     assert (follower.leader, follower.voters, follower.observers) == (1, (), ())
+
+
+def test_who_has_answered_entries_and_no_heartbeat_yet_is_told_as_heard() -> None:
+    """Nobody shows a follower that has all of the log as one that was never there."""
+    world = world_of(1, 2, 3)
+    world.elect(1)
+    status = quorum_status(world[1])
+    assert [each.match for each in status.voters] == [status.log_end_offset] * 3
+    assert [each.heard_ticks_ago for each in status.voters] == [0, 0, 0]
+    assert [each.caught_up_ticks_ago for each in status.voters] == [0, 0, 0]
+
+
+def test_a_silent_follower_has_not_caught_up_since_it_was_heard() -> None:
+    """Nothing was appended meanwhile, so the leader's log ended where its own does; but it may be gone."""
+    world = world_of(1, 2, 3)
+    world.elect(1)
+    world.is_cut = lambda sender, to: key(3) in (sender, to)
+    for _ in range(3):
+        world.tick(1)
+        world.settle()
+    world.propose(1, b"x")
+    world.settle()
+    world.tick(1)
+    world.settle()
+    status = quorum_status(world[1])
+    assert [each.heard_ticks_ago for each in status.voters] == [0, 0, 4]
+    assert [each.caught_up_ticks_ago for each in status.voters] == [0, 0, 4]

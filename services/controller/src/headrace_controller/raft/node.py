@@ -617,8 +617,7 @@ class RaftNode:
         number = self._rounds.begin(self._ticks)
         for key, progress in self._progress.items():
             progress.note_end(self.log.end_offset, self._ticks)
-            committed = min(self.committed, progress.match)
-            self._send(key, HeartbeatRequest(self.term, committed, number))
+            self._send(key, HeartbeatRequest(self.term, min(self.committed, progress.match), number))
 
     def _ask_round(self) -> None:
         """Reads that were asked for wait for a round of heartbeats that begins now."""
@@ -635,6 +634,7 @@ class RaftNode:
         progress = self._progress.get(sender)
         if self.role is not Role.LEADER or progress is None:
             return
+        progress.answered_at = self._ticks
         match body:
             case AppendResponse(is_rejected=True):
                 self._on_refusal(sender, progress, body)

@@ -31,6 +31,7 @@ class Progress:
         "_in_flight",
         "_settings",
         "_unanswered",
+        "answered_at",
         "caught_up_at",
         "goal",
         "goal_at",
@@ -50,9 +51,11 @@ class Progress:
         self.mode = Mode.PROBE
         self.match = 0
         self.next_offset = next_offset
-        #: The leader's tick at which the last heartbeat was sent that it has answered, and the last one at which it had
-        #: all of the log; or NEVER.
+        #: The leader's tick at which the last heartbeat was sent that it has answered, or NEVER: whether it is heard.
         self.heard_at = NEVER
+        #: At which its last answer of any kind arrived, and the last one at which it had all of the log; or NEVER. For
+        #: those to whom the quorum is described: old answers count too, so nothing may be decided by it.
+        self.answered_at = NEVER
         self.caught_up_at = NEVER
         #: Where the leader's log ended at which tick: when ``match`` is there, it had caught up then.
         self.goal = next_offset

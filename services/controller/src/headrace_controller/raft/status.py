@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaStatus:
-    """``match``: durable there, and equal to the leader's log, below this; -1: not known. Ticks since the leader heard
-    from it, and since it had all of the log; None: not since this one leads."""
+    """``match``: durable there, and equal to the leader's log, below this; -1: not known. Ticks since the leader
+    got an answer from it, of whatever kind, and since it had all of the log; None: not since this one leads."""
 
     key: ReplicaKey
     address: str
@@ -58,11 +58,13 @@ def _status_of(node: RaftNode, key: ReplicaKey) -> ReplicaStatus:
     progress = node.progress_of(key)
     if progress is None:  # the leader itself
         return ReplicaStatus(key, address, node.log_end_offset, 0, 0)
-    caught_up_at = progress.heard_at if progress.match == node.log_end_offset else progress.caught_up_at
+    answered_at = progress.answered_at
+    has_all = progress.match == node.log_end_offset  # (while nothing is appended, a silent one has all of the log too)
+    caught_up_at = answered_at if has_all else min(progress.caught_up_at, answered_at)
     return ReplicaStatus(
         key,
         address,
         progress.match if progress.mode is Mode.REPLICATE else -1,
-        None if progress.heard_at == NEVER else node.ticks - progress.heard_at,
+        None if answered_at == NEVER else node.ticks - answered_at,
         None if caught_up_at == NEVER else node.ticks - caught_up_at,
     )
