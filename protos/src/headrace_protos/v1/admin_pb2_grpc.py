@@ -224,7 +224,7 @@ class AdminServicer:
         """Give partitions other replicas, or cancel that (KIP-455). Answered when it is decided: the replicas that are added
         are copied then, a few partitions of a broker at a time, and those that leave go when all that is added is in sync.
         Each partition is taken or refused by itself: INVALID_REPLICA_ASSIGNMENT, NO_REASSIGNMENT_IN_PROGRESS,
-        INVALID_REPLICATION_FACTOR, UNKNOWN_TOPIC_OR_PARTITION; UNSUPPORTED_VERSION while replication is not built.
+        INVALID_REPLICATION_FACTOR, UNKNOWN_TOPIC_OR_PARTITION; UNSUPPORTED_VERSION at metadata.version 1.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
