@@ -44,8 +44,6 @@ from sim_world import World, listen_to_the_log  # noqa: E402
 from headrace_core.errors import HeadraceError  # noqa: E402
 from headrace_core.testing.shrinking import shortest, shrink  # noqa: E402
 
-#: Runs of so many schedules have the slow mutants, too.
-SLOW_FROM = 5_000
 #: A mutant that lives as long as this has survived.
 MUTANT_SCHEDULES_MAX = 2_000
 #: Bars of the requirement, for a run that is long enough to be measured by them.
@@ -399,7 +397,7 @@ def main(argv: list[str]) -> int:
         return replay(arguments)
     if arguments.mutant or arguments.keep is not None or arguments.until is not None:
         parser.error("--mutant, --keep and --until are for a single schedule: --schedules 1")
-    names = [name for name, mutant in MUTANTS.items() if not mutant.is_slow or arguments.schedules >= SLOW_FROM]
+    names = [name for name, mutant in MUTANTS.items() if not mutant.is_slow]
     if arguments.mutants == "all":
         names = list(MUTANTS)
     if arguments.mutants == "none" or (arguments.mutants == "auto" and arguments.schedules < 500):
