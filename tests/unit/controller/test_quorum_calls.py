@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+import itertools
 import time
 from collections.abc import Awaitable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from controllers_world import CLUSTER, Controller, ids, with_controllers
+from test_raft_traps import world_of
 
+from headrace_controller.handlers.quorum import QuorumCalls
 from headrace_controller.quorum_view import QuorumView
 from headrace_controller.raft import ReplicaKey
 from headrace_core.errors import (
@@ -142,3 +147,18 @@ def test_what_cannot_be_is_refused_by_name(tmp_path: Path) -> None:
         assert ids((await one.describe()).voters) == [1]
 
     with_controllers(tmp_path, 1, 0, test)
+
+
+def test_times_of_one_description_are_told_from_one_look_at_the_clock() -> None:
+    """One who answered and had caught up at the same tick was told as caught up a millisecond later."""
+    times = itertools.count(1_700_000_000_000)
+    raft = world_of(1, 2, 3).elect(1)
+    controller = SimpleNamespace(raft=raft, addresses={}, settings=SimpleNamespace(tick_ms=100.0))
+    calls = QuorumCalls()
+    calls._driver = SimpleNamespace(is_leader=True, controller=controller)  # type: ignore[assignment]
+    calls._clock = SimpleNamespace(now_ms=lambda: next(times))  # type: ignore[assignment]
+    calls._address_of = lambda key: ""
+    calls._brokers_heard = lambda: ()
+    found = asyncio.run(calls.DescribeQuorum(admin_pb2.DescribeQuorumRequest(), None))
+    told = {(each.last_fetch_timestamp_ms, each.last_caught_up_timestamp_ms) for each in found.voters}
+    assert told == {(1_700_000_000_000, 1_700_000_000_000)}

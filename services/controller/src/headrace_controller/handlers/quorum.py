@@ -44,12 +44,13 @@ class QuorumCalls:
 
     async def DescribeQuorum(self, request: admin_pb2.DescribeQuorumRequest, context: Any) -> Any:
         status = self._led_status()
+        now_ms = self._clock.now_ms()  # one for all: of two times those of the same tick are equal
         return admin_pb2.DescribeQuorumResponse(
             leader_id=status.leader,
             leader_epoch=status.term,
             high_watermark=status.committed,
-            voters=[self._quorum_replica(each, status) for each in status.voters],
-            observers=[self._quorum_replica(each, status) for each in status.observers],
+            voters=[self._quorum_replica(each, status, now_ms) for each in status.voters],
+            observers=[self._quorum_replica(each, status, now_ms) for each in status.observers],
             brokers=[self._quorum_broker(each) for each in self._brokers_heard()],
         )
 
@@ -135,15 +136,15 @@ class QuorumCalls:
 
     # -- how it is shown ---------------------------------------------------------------------------------------------
 
-    def _quorum_replica(self, each: ReplicaStatus, status: QuorumStatus) -> admin_pb2.QuorumReplica:
+    def _quorum_replica(self, each: ReplicaStatus, status: QuorumStatus, now_ms: int) -> admin_pb2.QuorumReplica:
         return admin_pb2.QuorumReplica(
             replica_id=each.key.node_id,
             directory_id=each.key.directory_id,
             address=self._where(each),
             log_end_offset=each.match,
             lag=-1 if each.match < 0 else status.log_end_offset - each.match,
-            last_fetch_timestamp_ms=self._time_of(each.heard_ticks_ago),
-            last_caught_up_timestamp_ms=self._time_of(each.caught_up_ticks_ago),
+            last_fetch_timestamp_ms=self._time_of(each.heard_ticks_ago, now_ms),
+            last_caught_up_timestamp_ms=self._time_of(each.caught_up_ticks_ago, now_ms),
         )
 
     def _quorum_broker(self, heard: BrokerHeard) -> admin_pb2.QuorumBroker:
@@ -163,10 +164,10 @@ class QuorumCalls:
         said = self._address_of(each.key) or each.address
         return said or self._driver.controller.addresses.get(each.key.node_id, "")
 
-    def _time_of(self, ticks_ago: int | None) -> int:
+    def _time_of(self, ticks_ago: int | None, now_ms: int) -> int:
         if ticks_ago is None:
             return -1
-        return int(self._clock.now_ms() - ticks_ago * self._driver.controller.settings.tick_ms)
+        return int(now_ms - ticks_ago * self._driver.controller.settings.tick_ms)
 
 
 def _key(node_id: int, directory_id: bytes) -> ReplicaKey:
