@@ -31,6 +31,7 @@ from headrace_broker.replication import follower_replica, follower_streams
 from headrace_controller.cluster.core import ClusterCore
 from headrace_controller.cluster.decision import ClusterSettings
 from headrace_controller.cluster.requests import AssignDirectories, Bootstrap, CreateTopics, NewTopic, Request
+from headrace_core.config import LONG_MAX
 from headrace_core.errors import HeadraceError
 from headrace_core.metadata import MetadataDelta, MetadataImage
 from headrace_core.rpc.backoff import Backoff
@@ -429,6 +430,8 @@ class BrokerWorld:
                 raise Violation("liveness", "no three brokers after five seconds without a fault")
         configs = {
             "min.insync.replicas": str(self.plan.min_insync),
+            # Brokers' clocks are set hours back: what producers stamp would be refused as of the future, and rightly so.
+            "message.timestamp.after.max.ms": str(LONG_MAX),
             "segment.bytes": str(self.plan.segment_bytes),
             "index.interval.bytes": "200",
         }
