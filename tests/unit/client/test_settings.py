@@ -117,6 +117,11 @@ def test_address_that_is_none_is_refused(address: str) -> None:
         resolve(ADMIN, {"bootstrap.servers": [address] if address else " , "}, {})
 
 
+def test_a_delivery_timeout_that_follows_a_long_linger_is_one_that_could_be_given() -> None:
+    made = resolve(PRODUCER, {"linger.ms": 2.0**40}, {})["delivery.timeout.ms"]
+    assert resolve(PRODUCER, {"linger.ms": 2.0**40, "delivery.timeout.ms": made}, {})["delivery.timeout.ms"] == made
+
+
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
@@ -133,6 +138,7 @@ def test_what_comes_later_is_a_typed_error(settings: dict[str, Any], words: str)
     [
         (PRODUCER, {"acks": "2"}, "must be one of all, -1, 1, 0"),
         (PRODUCER, {"linger_ms": -1}, "must be between"),
+        (PRODUCER, {"linger_ms": float("inf")}, "must be between"),
         (PRODUCER, {"batch_size": "many"}, "whole number"),
         (PRODUCER, {"compression_type": "lzma"}, "must be one of"),
         (PRODUCER, {"interceptor_classes": ["x"]}, "interceptors are not supported"),

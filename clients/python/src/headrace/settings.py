@@ -168,6 +168,7 @@ PRODUCER = ConfigDef(
             "How long a record may wait for company. 0 (Kafka 4: 5): at once when nothing is on its way to the broker; "
             "while a request is under way records gather, until its answer comes, a batch is full or 5 ms are over.",
             low=0,
+            high=LONG_MAX,
         ),
         _key(
             "batch.size",
@@ -475,7 +476,7 @@ def _check_producer(given: Mapping[str, Any], values: dict[str, Any]) -> None:
     _check_idempotence(given, values)
     if values["transactional.id"]:
         raise UnsupportedVersionError("transactional.id: transactions are not built yet; leave it out")
-    least = values["linger.ms"] + values["request.timeout.ms"]
+    least = min(values["linger.ms"] + values["request.timeout.ms"], INT_MAX)  # (as much as the key can hold; so Kafka)
     if values["delivery.timeout.ms"] < least:
         if any(PRODUCER.key(name).name == "delivery.timeout.ms" for name in given):
             raise InvalidConfigError(
