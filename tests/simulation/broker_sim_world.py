@@ -430,7 +430,7 @@ class BrokerWorld:
                 raise Violation("liveness", "no three brokers after five seconds without a fault")
         configs = {
             "min.insync.replicas": str(self.plan.min_insync),
-            # Brokers' clocks are set hours back: what producers stamp would be refused as of the future, and rightly so.
+            # Brokers' clocks are set hours back: what producers stamp would rightly be refused as of the future.
             "message.timestamp.after.max.ms": str(LONG_MAX),
             "segment.bytes": str(self.plan.segment_bytes),
             "index.interval.bytes": "200",

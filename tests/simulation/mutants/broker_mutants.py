@@ -170,9 +170,9 @@ def _answer_duplicates_at_once(self: Replica, done: Any, committed: bool, outcom
     _appended(self, done, committed and not is_duplicate, outcome)
 
 
-#: Those that were not seen to die within 2,000 schedules yet (most of them take two accidents within milliseconds): only
-#: `--mutants all`, and their names,
-#: have them tried. A name goes from here when it was seen to die within 200 schedules of several seeds.
+#: Those that were not seen to die within 2,000 schedules yet (most of them take two accidents within milliseconds):
+#: only `--mutants all`, and their names, have them tried. A name goes from here when it was seen to die within 200
+#: schedules of several seeds.
 SLOW = frozenset(
     {
         "BeginsAnewUntold",
