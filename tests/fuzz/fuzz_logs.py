@@ -234,8 +234,10 @@ def compacting(data: bytes) -> None:
     _filters_agree(whole, memory)
     fs = _disk({})
     log = _open(fs, _config(compact=True))
-    for number, batch in enumerate(batches):
-        (done,) = log.append_many([Append(data=batch, leader_epoch=0, headers=[read_header(batch)])])
+    for number, (position, header) in enumerate(iterate_headers(whole)):
+        batch = whole[position : position + header.size]
+        # As a replica: that one takes what producers are not allowed to send, too.
+        (done,) = log.append_many([Append(data=batch, leader_epoch=0, headers=[header], replicated=True)])
         assert not isinstance(done, Exception), done
         if number % (choices % 5 + 1) == 0:
             log.roll()
@@ -296,7 +298,7 @@ def _sound_batches(data: bytes) -> list[bytes]:
         total += header.last_offset_delta + 1
         if total >= 2**31 or len(found) >= 60:
             break
-        found.append(struct.pack(">q", 0) + batch[8:])
+        found.append(struct.pack(">qii", 0, header.batch_length, 0) + batch[16:])
     return found
 
 

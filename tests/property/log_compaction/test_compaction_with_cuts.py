@@ -7,11 +7,13 @@ HEADRACE_HISTORY=seed runs one history alone.
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 
 import pytest
-from compaction_world import PARTITION, Batch, Counts, World, batches_of, producers_of
+from compaction_world import PARTITION, Batch, Counts, Known, World, batches_of, known_of, producers_of
 
 from headrace_core.log.compaction.cleaner import Cleaner, CleaningReport
+from headrace_core.log.producer_state import ProducerTable
 
 IS_FULL = os.environ.get("HEADRACE_FULL_COMPACTION", "0") not in ("", "0")
 HISTORIES = 400 if IS_FULL else 12
@@ -20,6 +22,11 @@ HISTORIES = 400 if IS_FULL else 12
 class ShortenedWorld(World):
     """A history whose log loses records at both ends."""
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        #: All that was true of a producer at some time.
+        self.told: set[tuple[int, Known]] = set()
+
     def truncate(self) -> None:
         """As a follower does it: the end goes back to anywhere, and the producers' state is what the log still says."""
         log = self.log
@@ -27,13 +34,37 @@ class ShortenedWorld(World):
         log.truncate_to(offset)
         self.manager.truncated(PARTITION, log.log_end_offset)
         self.history = {at: record for at, record in self.history.items() if at < log.log_end_offset}
-        self.table = producers_of(batches_of(log))
+        self.check_producers_after_a_cut()
+        self.table = ProducerTable([replace(entry) for entry in log.producers], next_offset=log.log_end_offset)
         self.sequences.clear()
         self.epochs.clear()
         for entry in self.table:
             self.epochs[entry.producer_id] = entry.epoch
             last = entry.last_batch
             self.sequences[entry.producer_id] = last.last_sequence + 1 if last is not None else 0
+
+    def append(self, data: bytes) -> None:
+        super().append(data)
+        self.told |= known_of(self.table).items()
+
+    def check_producers_after_a_cut(self) -> None:
+        """The log may know more than its batches say, for snapshots tell of some that a cleaning took. It knows no
+        less, nothing of what was cut off, and nothing that never was."""
+        log = self.log
+        self.told = {(producer_id, known) for producer_id, known in self.told if known.last_offset < log.log_end_offset}
+        found, rebuilt = known_of(log.producers), known_of(producers_of(batches_of(log)))
+        told = {(producer_id, known[:3]) for producer_id, known in self.told}
+        # A marker that stayed, where the data before it went for the sake of what is cut off, tells its epoch only.
+        told |= {(producer_id, (known.epoch, -1, -1)) for producer_id, known in self.told}
+        assert {(producer_id, known[:3]) for producer_id, known in found.items()} <= told, (
+            f"seed {self.seed}: the log knows what never was"
+        )
+        for producer_id in rebuilt.keys() - self.forgotten:
+            assert producer_id in found, f"seed {self.seed}: producer {producer_id} is not known any more"
+            epoch, _, last_offset, _ = rebuilt[producer_id]
+            assert (found[producer_id].epoch, found[producer_id].last_offset) >= (epoch, last_offset), (
+                f"seed {self.seed}: of {rebuilt[producer_id]} only {found[producer_id]} is known"
+            )
 
     def expire(self) -> None:
         """As retention does it: whole segments, from the oldest on, none of an open transaction."""
@@ -67,7 +98,9 @@ class ShortenedWorld(World):
 
         cleaner = Cleaner(self.fs, self.cleaner_config, clock=self.clock, secret=self.rng.randbytes(16))
         before_end = self.log.log_end_offset
-        report = self.manager.clean(cleaner, self.log, targets[0], execute=execute, producers=self.table.last_records())
+        report = self.manager.clean(
+            cleaner, self.log, targets[0], execute=execute, producers=self.log.producers.last_records()
+        )
         self.counts.cleanings += report is not None
         assert self.log.log_end_offset <= before_end
         left = batches_of(self.log)

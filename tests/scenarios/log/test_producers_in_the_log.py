@@ -22,7 +22,7 @@ from headrace_core.errors import (
 from headrace_core.log import Append, AppendInfo, LogConfig, LogDirectory, PartitionLog
 from headrace_core.log.dump import Note, Problem, ProducerLine, dump
 from headrace_core.log.moving import LogCopy, Pace
-from headrace_core.log.producer_state import ProducerTable
+from headrace_core.log.producer_state import ProducerBatch, ProducerTable
 from headrace_core.log.replicated import check_replicated
 from headrace_core.log.verify import verify
 from headrace_core.records import HEADER_BYTES, encode_batch, read_header
@@ -318,6 +318,66 @@ def test_retention_takes_snapshots_along_and_producers_stay() -> None:
     log.flush()
     fs.crash(loss=Loss.NONE)
     producers.check(log_of(open_directory(fs, TINY)))
+
+
+def test_what_only_a_snapshot_tells_survives_a_power_loss_after_retention() -> None:
+    """Snapshots are not forced at a roll: a producer whose batches were deleted was not known any more."""
+    fs, directory, log = begun()
+    assert isinstance(append(log, idempotent(77, 0, 3)), AppendInfo)
+    producers = Producers(random.Random(6))
+    while len(log.segments) < 5:
+        producers.write(log)
+    log.flush()
+    directory.write_recovery_points()
+    directory.delete_records(log, bases(log)[3])
+    fs.crash(loss=Loss.ALL)
+    again = log_of(open_directory(fs, TINY))
+    entry = again.producers.get(77)
+    assert entry is not None
+    assert entry.last_batch == ProducerBatch(2, 2, 2, NOW_MS)
+
+
+def test_a_cut_below_torn_snapshots_leaves_the_producers_of_the_segments_before_it() -> None:
+    """They were replaced by one for the log's end: a cut took that one too, and "none at all" means nobody."""
+    fs, directory, log = begun()
+    producers = Producers(random.Random(7))
+    while len(log.segments) < 6:
+        producers.write(log)
+    log.flush()
+    directory.write_recovery_points()
+    for base in snapshots(fs):
+        fs.flip(f"{log.directory}/{base:020d}.snapshot", 9)
+    fs.crash(loss=Loss.NONE)
+    directory = open_directory(fs, TINY)
+    log = log_of(directory)
+    assert snapshots(fs) == bases(log)[1:]
+    directory.truncate(log, bases(log)[4] + 1)
+    producers.check(log)
+    fs.crash()
+    producers.check(log_of(open_directory(fs, TINY)))
+
+
+def test_a_marker_that_compaction_emptied_tells_its_epoch() -> None:
+    """Else who restores the log from its batches, and each new replica, would let the fenced producer write again."""
+    fs, _, log = begun()
+    marker = encode_batch(
+        [(NOW_MS, struct.pack(">hh", 0, 1), bytes(6), None)],
+        leader_epoch=0,
+        producer_id=7,
+        producer_epoch=3,
+        control=True,
+    )
+    emptied = bytearray(marker[:HEADER_BYTES])
+    struct.pack_into(">i", emptied, 8, HEADER_BYTES - 12)
+    struct.pack_into(">i", emptied, 57, 0)
+    struct.pack_into(">I", emptied, 17, crc32c(memoryview(emptied)[21:]))
+    (outcome,) = log.append_many([Append(data=bytes(emptied), leader_epoch=0, replicated=True)])
+    assert isinstance(outcome, AppendInfo)
+    log.flush()
+    assert isinstance(append(log, idempotent(7, 0, epoch=2)), InvalidProducerEpochError)
+    fs.crash()
+    again = log_of(open_directory(fs, TINY))
+    assert isinstance(append(again, idempotent(7, 0, epoch=2)), InvalidProducerEpochError)
 
 
 def test_a_log_that_begins_anew_knows_nobody() -> None:

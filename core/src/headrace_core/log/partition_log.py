@@ -365,6 +365,7 @@ class PartitionLog(LogAppender):
             count += 1
         if not count:
             return []
+        self._snapshots.force(segments[count].base_offset)
         gone, self._segments = segments[:count], segments[count:]
         self._snapshots.forget([segment.base_offset for segment in gone])
         self._forget_places()

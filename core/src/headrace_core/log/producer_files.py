@@ -13,7 +13,8 @@ no more than the headers of the active segment; after a clean stop, none.
 
 A log that never met a producer has no snapshots: that is why "none at all" can mean what it says. Snapshots are not
 forced at a roll: each has a checksum, and a torn one only sends us to the one before it. Those above the log's end must
-be gone for good before the log can grow over their offsets again.
+be gone for good before the log can grow over their offsets again. What only a snapshot tells, because the batches
+before it are deleted, is forced before they are.
 
 A control batch whose CRC is right and whose records cannot be read is as its writer made it: no damage, and the other
 replicas have the same one. A leader does not take it; where it is in a log it ends no transaction, and a note says so.
@@ -25,13 +26,13 @@ from __future__ import annotations
 import contextlib
 import re
 import struct
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 
-from ..errors import CorruptLogError, CorruptMessageError, HeadraceError, InvalidRecordError
+from ..errors import CorruptLogError, CorruptMessageError, HeadraceError, InvalidRecordError, ServerBusyError
 from ..records import BatchHeader, decode_batch, without_position
 from .compaction.horizon import ABORT, COMMIT
-from .files import NO_SPACE, FileSystem, read_file, write_file_atomically
+from .files import NO_SPACE, File, FileSystem, read_file, write_file_atomically
 from .producer_state import BATCHES_KEPT, SNAPSHOT_SUFFIX, ProducerBatch, ProducerEntry, ProducerTable, sequence_after
 from .segment import LogSegment, segment_name
 
@@ -99,6 +100,23 @@ class ProducerSnapshots:
         if above:
             self._fs.sync_directory(self._directory)
 
+    def force(self, offset: int) -> None:
+        """The batches before ``offset`` are about to go: what only they and the snapshots tell of producers is durable
+        when this returns, for whoever reads the newest snapshot, and for whoever cuts the log. As far as the disk has
+        room and descriptors are left: what makes room is not kept waiting."""
+        files: list[File] = []
+        try:
+            for found in sorted({offset, *self.offsets[-1:]} & self._offsets):
+                with contextlib.suppress(FileNotFoundError, ServerBusyError):
+                    files.append(self._fs.open(self.path(found), write=True))
+            self._fs.sync_files(files)
+        except OSError as error:
+            if error.errno not in NO_SPACE:
+                raise
+        finally:
+            for file in files:
+                file.close()
+
     def forget(self, offsets: Iterable[int]) -> None:
         """These went with their segments."""
         self._offsets.difference_update(offsets)
@@ -149,9 +167,10 @@ def _believed(
         if not unsound and clean:
             return table, snapshots, notes
         table.next_offset = segments[0].base_offset if unsound else _begin_of_active(segments)
+    for offset in reversed(unsound):
+        replay(table, segments, max(offset, segments[0].base_offset), notes)
+        _replace(fs, snapshots, table, offset, notes)
     replay(table, segments, log_end_offset, notes)
-    if unsound:
-        _replace(fs, snapshots, table, unsound, notes)
     return table, snapshots, notes
 
 
@@ -165,9 +184,11 @@ def _begin_of_active(segments: Sequence[LogSegment]) -> int:
 
 
 def _replace(
-    fs: FileSystem, snapshots: ProducerSnapshots, table: ProducerTable, unsound: Sequence[int], notes: list[str]
+    fs: FileSystem, snapshots: ProducerSnapshots, table: ProducerTable, unsound: int, notes: list[str]
 ) -> None:
-    """A sound snapshot for those that are not. These tell that there were producers: they stay until it is durable."""
+    """A sound snapshot for one that is not. This one tells that there were producers: it stays until the other is
+    durable. Each has its own: were there but one for the log's end, a cut below it would leave none, and "none at all"
+    says that nobody was known."""
     try:
         write_file_atomically(fs, snapshots.path(table.next_offset), table.snapshot())
     except OSError as error:
@@ -176,28 +197,29 @@ def _replace(
         notes.append(f"{snapshots.path(table.next_offset)} could not be written, the disk is full")
         return
     snapshots.written(table.next_offset)
-    for offset in unsound:
-        if offset != table.next_offset:
-            snapshots._remove(offset)
+    if unsound != table.next_offset:
+        snapshots._remove(unsound)
 
 
-def replay(table: ProducerTable, segments: Sequence[LogSegment], log_end_offset: int, notes: list[str]) -> None:
-    """Tells the table of all batches from its offset on, and ``notes`` what could not be told. Reads headers, and
-    markers. CorruptLogError."""
+def replay(table: ProducerTable, segments: Sequence[LogSegment], end_offset: int, notes: list[str]) -> None:
+    """Tells the table of all batches from its offset on, up to this one, and ``notes`` what could not be told. Reads
+    headers, and markers. CorruptLogError."""
     start = table.next_offset
     bases = [segment.base_offset for segment in segments]
-    for segment in segments[max(bisect_right(bases, start) - 1, 0) :]:
+    for segment in segments[max(bisect_right(bases, start) - 1, 0) : bisect_left(bases, end_offset)]:
         position = 0
         was_loaded = segment.index.is_loaded
         if segment.base_offset < start:
             place = segment.find_or_end(start)
             position = segment.size if place is None else place.position
         for at, header in segment.places(position, segment.size):
+            if header.base_offset >= end_offset:
+                break
             if header.producer_id >= 0:
                 tell(table, header, segment, at, notes)
         if not was_loaded and segment is not segments[-1]:
             segment.unload_indexes()
-    table.next_offset = log_end_offset
+    table.next_offset = end_offset
 
 
 def tell(table: ProducerTable, header: BatchHeader, segment: LogSegment, position: int, notes: list[str]) -> None:
@@ -226,7 +248,10 @@ def tell_kept_marker(table: ProducerTable, header: BatchHeader, batch: bytes | m
 
 def tell_marker(table: ProducerTable, header: BatchHeader, batch: bytes | memoryview) -> None:
     """Tells the table of a control batch; only the end of a transaction concerns it. CorruptMessageError,
-    InvalidRecordError: the table is as it was."""
+    InvalidRecordError: the table is as it was. One without records is what compaction leaves of a marker, so that its
+    epoch stays known; of which coordinator it was is gone."""
+    if header.record_count == 0:
+        table.marker_appended(header, None)
     for record in decode_batch(batch):
         key, value = record.key or b"", record.value or b""
         if len(key) < _TYPE_AT + _INT16.size or len(value) < _MARKER.size:

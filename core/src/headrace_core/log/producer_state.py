@@ -227,11 +227,13 @@ class ProducerTable:
         if header.is_transactional and entry.transaction_first_offset is None:
             entry.transaction_first_offset = base_offset
 
-    def marker_appended(self, header: BatchHeader, coordinator_epoch: int) -> int | None:
-        """A COMMIT or ABORT marker is in the log; where the transaction that it ends began, None when it was empty."""
+    def marker_appended(self, header: BatchHeader, coordinator_epoch: int | None) -> int | None:
+        """A COMMIT or ABORT marker is in the log; where the transaction that it ends began, None when it was empty.
+        ``coordinator_epoch`` None: it is not known any more."""
         self.next_offset = max(self.next_offset, header.next_offset)
         entry = self._entry(header, header.max_timestamp_ms)
-        entry.coordinator_epoch = coordinator_epoch
+        if coordinator_epoch is not None:
+            entry.coordinator_epoch = coordinator_epoch
         first_offset, entry.transaction_first_offset = entry.transaction_first_offset, None
         return first_offset
 
