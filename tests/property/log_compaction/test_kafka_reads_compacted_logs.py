@@ -105,7 +105,7 @@ def test_kafka_finds_no_mismatch_in_the_indexes(cleaned: tuple[Path, list[Batch]
 
 def test_kafka_reads_the_producers_snapshot(cleaned: tuple[Path, list[Batch], World]) -> None:
     directory, _, world = cleaned
-    output = _dump("--files", str(next(directory.glob("*.snapshot"))))
+    output = _dump("--files", str(max(directory.glob("*.snapshot"))))
     entry_line = re.compile(r"producerId: (\d+) producerEpoch: (\d+) .*?currentTxnFirstOffset: (\S+)")
     found = {}
     for producer_id, epoch, first_offset in entry_line.findall(output):
