@@ -272,9 +272,9 @@ class BrokerFaults:
         return f"{host}: a bit of {path} is flipped" if logs else ""
 
     def _may_lose(self, host: BrokerHost) -> bool:
-        """No other disk is in danger, and each partition has another copy of all that is committed, which is known to be
-        one whoever falls first: with min.insync.replicas=1 the last who is seen to fall is the only one that may lead, and
-        that could be this one (seed 20261120428)."""
+        """No other disk is in danger, and each partition has another copy of all that is committed, and may lead with it
+        whoever falls first: with min.insync.replicas=1 only the last who is seen to fall may lead, and that could be
+        this one (seed 20261120428)."""
         world = self.world
         if int(world.image.config(ConfigResourceType.TOPIC, "orders").get("min.insync.replicas", "2")) < 2:
             return False
