@@ -272,7 +272,7 @@ class BrokerFaults:
         return f"{host}: a bit of {path} is flipped" if logs else ""
 
     def _may_lose(self, host: BrokerHost) -> bool:
-        """No other disk is in danger, and each partition has another copy of all that is committed, and may lead with it
+        """No other disk is in danger, and each partition has another copy of all that is committed, which may lead,
         whoever falls first: with min.insync.replicas=1 only the last who is seen to fall may lead, and that could be
         this one (seed 20261120428)."""
         world = self.world
