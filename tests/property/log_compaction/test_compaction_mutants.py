@@ -18,8 +18,8 @@ from headrace_core.log.partition_log import PartitionLog
 from headrace_core.log.segment import LOG_SUFFIX, segment_name
 from headrace_core.records import BatchHeader
 
-#: The first two find mutants that the others need many for.
-HISTORIES = (16, 47, *range(16), *range(17, 60))
+#: The first three find mutants that the others need many for.
+HISTORIES = (16, 47, 101, *range(16), *range(17, 60))
 
 
 def markers_go_with_their_data(patch: pytest.MonkeyPatch) -> None:
