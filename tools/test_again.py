@@ -3,7 +3,7 @@
 CI's machine is slow and shared with others. A test of real processes that waits generously may still meet a minute in
 which nothing moves. So what failed is run again, with nothing beside it (Kafka's own build does the same:
 maxTestRetries=1). What passes then is flaky: it is named loudly, so that somebody mends it. What fails twice has
-failed; so has everything when tests of more than five files failed, or more than sixty (one session that did not begin
+failed; so has everything when tests of more than ten files failed, or more than sixty (one session that did not begin
 takes all tests of its file with it), for that is no accident.
 
     tools/test_again.py            the exit code is 0 when every test has passed, the first time or the second
@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parent.parent
 FIRST = ("make", "--no-print-directory", "test")
 AGAIN = ("tools/test.sh", "--last-failed", "--last-failed-no-failures", "none")
 AGAIN_MAX = 60
-AGAIN_FILES_MAX = 5
+AGAIN_FILES_MAX = 10
 
 _SUMMARY = re.compile(r"=* ?(?P<counts>(?:\d+ \w+,? ?)+) in (?P<seconds>[\d.]+)s")
 
