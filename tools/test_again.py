@@ -3,8 +3,7 @@
 CI's machine is slow and shared with others. A test of real processes that waits generously may still meet a minute in
 which nothing moves. So what failed is run again, with nothing beside it (Kafka's own build does the same:
 maxTestRetries=1). What passes then is flaky: it is named loudly, so that somebody mends it. What fails twice has
-failed; so has everything when tests of more than ten files failed, or more than sixty (one session that did not begin
-takes all tests of its file with it), for that is no accident.
+failed; so has everything when more than ten tests failed, for that is no accident.
 
     tools/test_again.py            the exit code is 0 when every test has passed, the first time or the second
 """
@@ -22,8 +21,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 FIRST = ("make", "--no-print-directory", "test")
 AGAIN = ("tools/test.sh", "--last-failed", "--last-failed-no-failures", "none")
-AGAIN_MAX = 60
-AGAIN_FILES_MAX = 10
+AGAIN_MAX = 10
 
 _SUMMARY = re.compile(r"=* ?(?P<counts>(?:\d+ \w+,? ?)+) in (?P<seconds>[\d.]+)s")
 
@@ -38,12 +36,8 @@ def run(
     failed = sorted(json.loads(failed_file.read_text())) if failed_file.exists() else []
     if code == 0 or not failed:
         return code
-    files = {name.partition("::")[0] for name in failed}
-    if len(failed) > AGAIN_MAX or len(files) > AGAIN_FILES_MAX:
-        print(
-            f"test: {len(failed)} tests of {len(files)} files failed: what is run again is {AGAIN_MAX} tests of "
-            f"{AGAIN_FILES_MAX} files at most"
-        )
+    if len(failed) > AGAIN_MAX:
+        print(f"test: {len(failed)} tests failed, more than the {AGAIN_MAX} that are run again")
         return code
     print(f"test: {len(failed)} failed; again, alone: {', '.join(failed)}", flush=True)
     code, _ = _run(again, root, {"TEST_WORKERS": "1"})

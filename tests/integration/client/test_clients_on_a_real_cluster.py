@@ -469,6 +469,27 @@ def test_fork_gives_a_fresh_start_or_a_clear_error_never_a_hang(bootstrap: str, 
     assert len(read_all(bootstrap, topic)) == 4
 
 
+BESIDE = """
+import json, os, signal, subprocess
+from headrace import Producer
+with Producer() as producer:
+    codes = []
+    for _ in range(100):
+        producer.send(os.environ["TOPIC"], b"x", partition=0).result(10)
+        started = subprocess.run(["true"], preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN))
+        codes.append(started.returncode)
+print(json.dumps(codes))
+"""
+
+
+def test_programs_that_are_started_beside_an_open_client_start(bootstrap: str, topic: str) -> None:
+    """With a preexec_fn, Python's own fork handlers and gRPC's run; PySpark starts Java so. One in ten died."""
+    done = run(BESIDE, bootstrap, topic)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == [0] * 100
+    assert done.stderr == ""
+
+
 def test_records_sent_and_forgotten_are_flushed_at_exit(bootstrap: str, topic: str) -> None:
     code = (
         "import os\nfrom headrace import Producer\np = Producer(linger_ms=5000)\n"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import itertools
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -10,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.errors import PySparkRuntimeError
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -27,22 +25,9 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     import headrace_spark
 
     warehouse = tmp_path_factory.mktemp("warehouse")
-
-    def begin() -> Any:
-        gc.collect()  # what other tests of this process have left of gRPC: a fork beside it may end before it is Java
-        return headrace_spark.session(
-            "headrace tests",
-            master="local[2]",
-            spark_sql_session_timeZone="UTC",
-            spark_sql_warehouse_dir=str(warehouse),
-        )
-
-    try:
-        session = begin()
-    except PySparkRuntimeError as error:
-        if error.getCondition() != "JAVA_GATEWAY_EXITED":
-            raise
-        session = begin()
+    session = headrace_spark.session(
+        "headrace tests", master="local[2]", spark_sql_session_timeZone="UTC", spark_sql_warehouse_dir=str(warehouse)
+    )
     session.sparkContext.setLogLevel("OFF")
     yield session
     session.stop()

@@ -3,6 +3,11 @@
 ``GRPC_EXPERIMENTS``: on grpcio 1.85 the event engine's client and listener cost a third of the requests per second and
 0.2 ms of latency; measured again at each upgrade of grpcio. It works only before grpc is imported.
 
+``GRPC_ENABLE_FORK_SUPPORT``: gRPC's handlers of forks take its pollers apart in the child, and one fork in ten beside an
+open client ended there (SIGABRT) before it became another program: ``subprocess`` with a ``preexec_fn``, which is how
+PySpark starts Java. Without them such a child lives, and a child that stays Python is looked after by the SDK
+(engine/io_thread.py). It works only before gRPC is first used.
+
 ``tune_malloc``: record batches are large buffers that come and go. By default glibc maps and unmaps each, and the
 kernel zeroes its pages every time. Only our own processes call it; a library must not change its host's allocator
 unasked.
@@ -19,6 +24,7 @@ import sys
 
 os.environ.setdefault("GRPC_EXPERIMENTS", "-event_engine_client,-event_engine_listener")
 os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")
 
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -2, -3, -8
 

@@ -25,6 +25,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Coroutine
+from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from headrace_core.errors import ClosedError, IllegalStateError
@@ -149,7 +150,7 @@ def call_in(loop: asyncio.AbstractEventLoop, function: Callable[[], object]) -> 
 _lock = threading.Lock()
 _current: IoThread | None = None
 _tenants: weakref.WeakSet[Any] = weakref.WeakSet()
-_poller_before_fork = False
+_grpc_before_fork = False
 _unusable = False  # this process is a child whose parent had open connections
 
 
@@ -196,25 +197,37 @@ def interrupted_error() -> ClosedError:
 
 
 def _grpc_is_alive() -> bool:
-    """Whether grpc.aio has its poller thread, which it ends with the last of its objects."""
-    return any(thread.name.endswith("(_poll_wrapper)") for thread in threading.enumerate())
+    """Whether gRPC has threads: grpc.aio's poller, which ends with the last of its objects, or those of its core, which
+    are ended a moment later. A child that is forked between the two hangs in gRPC's half-closed state."""
+    if any(thread.name.endswith("(_poll_wrapper)") for thread in threading.enumerate()):
+        return True
+    return any(name.startswith(("event_engine", "lifeguard", "grpc_")) for name in _native_threads())
+
+
+def _native_threads() -> list[str]:
+    """The kernel's names of this process's threads; empty where there is no /proc (macOS)."""
+    names = []
+    for thread in Path("/proc/self/task").glob("*/comm"):
+        with contextlib.suppress(OSError):  # it has ended meanwhile
+            names.append(thread.read_text().strip())
+    return names
 
 
 def _before_fork() -> None:
     """Let go of what closed clients left for the garbage collector, so that the child can start afresh."""
-    global _poller_before_fork
+    global _grpc_before_fork
     if _current is not None and not _tenants and _grpc_is_alive():
         gc.collect()
         give_up = time.monotonic() + 1.0
         while _grpc_is_alive() and time.monotonic() < give_up:
             time.sleep(0.005)
-    _poller_before_fork = _grpc_is_alive()
+    _grpc_before_fork = _grpc_is_alive()
 
 
 def _after_fork_in_child() -> None:
     global _current, _lock, _unusable
     _lock = threading.Lock()
-    _unusable = _unusable or bool(_tenants) or _poller_before_fork
+    _unusable = _unusable or bool(_tenants) or _grpc_before_fork
     _current = None
     for tenant in list(_tenants):
         tenant.after_fork()
