@@ -3,9 +3,9 @@
 ``GRPC_EXPERIMENTS``: on grpcio 1.85 the event engine's client and listener cost a third of the requests per second and
 0.2 ms of latency; measured again at each upgrade of grpcio. It works only before grpc is imported.
 
-``GRPC_ENABLE_FORK_SUPPORT``: gRPC's handlers of forks take its pollers apart in the child, and one fork in ten beside an
-open client ended there (SIGABRT) before it became another program: ``subprocess`` with a ``preexec_fn``, which is how
-PySpark starts Java. Without them such a child lives, and a child that stays Python is looked after by the SDK
+``GRPC_ENABLE_FORK_SUPPORT``: gRPC's handlers of forks take its pollers apart in the child, and one fork in ten beside
+an open client ended there (SIGABRT) before it became another program: ``subprocess`` with a ``preexec_fn``, which is
+how PySpark starts Java. Without them such a child lives, and a child that stays Python is looked after by the SDK
 (engine/io_thread.py). It works only before gRPC is first used.
 
 ``tune_malloc``: record batches are large buffers that come and go. By default glibc maps and unmaps each, and the
