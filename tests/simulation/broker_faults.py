@@ -42,6 +42,7 @@ class BrokerFaults:
     def __init__(self, world: BrokerWorld) -> None:
         self.world = world
         self._damaged: BrokerHost | None = None
+        self._rotten: tuple[str, int, int] | None = None  # of the damaged disk: a file, a position, what stands there
 
     def strike(self, fault: Fault) -> None:
         rng = random.Random(fault.seed)
@@ -251,7 +252,7 @@ class BrokerFaults:
             return ""
         host.kill()
         host.new_disk()
-        self._damaged = host
+        self._damaged, self._rotten = host, None
         self._down(host, fault.for_ms)
         return f"{host} has a new disk"
 
@@ -266,8 +267,9 @@ class BrokerFaults:
         )
         if logs:
             path = rng.choice(logs)
-            host.fs.flip(path, rng.randrange(len(host.fs.files()[path]) - 200), 1 << rng.randrange(8))
-            self._damaged = host
+            position = rng.randrange(len(host.fs.files()[path]) - 200)
+            host.fs.flip(path, position, 1 << rng.randrange(8))
+            self._damaged, self._rotten = host, (path, position, host.fs.files()[path][position])
         self._down(host, 20.0)
         return f"{host}: a bit of {path} is flipped" if logs else ""
 
@@ -281,13 +283,24 @@ class BrokerFaults:
         topic = world.image.topic("orders")
         if topic is None:
             return False
-        if self._damaged is not None and (world.checks.why_not_well() is not None or self._damaged is not host):
+        if self._damaged is not None:
             if world.checks.why_not_well() is not None:
                 return False
-            self._damaged = None
+            if self._damaged is not host:
+                if self._is_rotten():
+                    return False
+                self._damaged = self._rotten = None
         return all(
             host.number not in state.replicas or self._has_other(state, host.number) for state in topic.partitions
         )
+
+    def _is_rotten(self) -> bool:
+        """Whether the bit is still there. All is well as long as nobody has read it; whoever does loses the copy."""
+        if self._damaged is None or self._rotten is None:
+            return False
+        path, position, byte = self._rotten
+        data = self._damaged.fs.files().get(path, b"")
+        return position < len(data) and data[position] == byte
 
     @staticmethod
     def _has_other(state: PartitionImage, number: int) -> bool:
