@@ -1,0 +1,115 @@
+"""What a shard's runtime and a shard's mind say to each other. Pure.
+
+A shard is a partition of ``__consumer_offsets``, and its mind is a function of that log: **decide, append, reply**.
+
+    replay(key, value, timestamp)    a record that was found in the log, in its order
+    loaded(now)                      that was all; sessions of all members begin anew
+    handle(request, now) -> Decision records to append, what to answer, whom to push to; applied to memory already
+    tick(now) -> Decision            what time alone demands
+    next_due_ms()                    when to tick again
+
+``handle`` and ``tick`` apply what they decide by the same functions that ``replay`` uses, so whoever replays the log
+arrives at the same state. The runtime tells nobody (no reply, no push) before the records of that decision, and of
+all before it, are committed: what a later decision rests on may still fail. When an append fails the runtime drops
+the mind and replays a new one, so nothing here can be rolled back, and nothing needs to be.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import NamedTuple, Protocol
+
+
+class RecordKind(enum.IntEnum):
+    """The first two bytes of a key, big-endian. 0 to 3 are Kafka's; its readers skip what they do not know."""
+
+    #: An offset commit whose key was written before Kafka 0.8.2; the body is that of OFFSET_COMMIT.
+    OLD_OFFSET_COMMIT = 0
+    OFFSET_COMMIT = 1
+    #: A classic group, as Kafka writes it; we neither write nor read it.
+    CLASSIC_GROUP = 2
+    CLAIM = 1000
+    GROUP = 1001
+    MEMBER = 1002
+    TARGET_ASSIGNMENT = 1003
+    CURRENT_ASSIGNMENT = 1004
+    STORY = 1005
+
+
+def kind_of(key: bytes) -> int:
+    """A key's kind, or -1 when it is too short to have one."""
+    return int.from_bytes(key[:2], "big", signed=True) if len(key) >= 2 else -1
+
+
+class ShardRecord(NamedTuple):
+    """A record of ``__consumer_offsets``. ``value`` None is a tombstone: the key is gone."""
+
+    key: bytes
+    value: bytes | None
+
+
+class Push(NamedTuple):
+    """A message that a member did not ask for, for the stream that it is connected by, if there is one."""
+
+    group_id: str
+    member_id: str
+    message: object
+
+
+class Decision(NamedTuple):
+    """Records to append together or not at all; what to answer and whom to push to once they are committed."""
+
+    records: tuple[ShardRecord, ...] = ()
+    reply: object = None
+    pushes: tuple[Push, ...] = ()
+
+
+class ShardLogic(Protocol):
+    """The mind of one shard. Single-threaded; times are milliseconds of the wall clock, which may jump.
+
+    ``handle`` raises a HeadraceError when a request is refused: nothing has changed then. Any other exception is a
+    bug, after which the state is not to be trusted any more.
+    """
+
+    def replay(self, key: bytes, value: bytes | None, timestamp_ms: int) -> None: ...
+
+    def loaded(self, now_ms: int) -> Decision: ...
+
+    def handle(self, request: object, now_ms: int) -> Decision: ...
+
+    def tick(self, now_ms: int) -> Decision: ...
+
+    def next_due_ms(self) -> int | None: ...
+
+
+class GroupsLogic(ShardLogic, Protocol):
+    """The groups of a shard, as the shard's state (shard_state.py) uses them beside the offsets.
+
+    ``replay`` gets the records of kinds GROUP to STORY only. What is asked here about a group that has no record of
+    its own (offsets of a plain consumer) is answered as for a group that does not exist.
+    """
+
+    def exists(self, group_id: str) -> bool:
+        """Is there a group of this name, with members or without?"""
+
+    def is_empty(self, group_id: str) -> bool:
+        """Has it no members? True for a group that does not exist."""
+
+    def empty_since_ms(self, group_id: str) -> int | None:
+        """When the last member left, by the record that says so; None while it has members or does not exist."""
+
+    def is_subscribed(self, group_id: str, topic: str) -> bool:
+        """Does a member of the group subscribe to the topic, by name or by pattern?"""
+
+    def check_commit(self, group_id: str, member_id: str, member_epoch: int, instance_id: str | None) -> None:
+        """May this member commit? UnknownMemberIdError, StaleMemberEpochError, FencedInstanceIdError. A negative epoch
+        is an admin's or a plain consumer's, and is right while the group has no members."""
+
+    def check_fetch(self, group_id: str, member_id: str, member_epoch: int) -> None:
+        """May this member ask for offsets? The same errors; a negative epoch without a member id always may."""
+
+    def group_ids(self) -> tuple[str, ...]:
+        """All groups that have a record."""
+
+    def delete(self, group_id: str) -> Decision:
+        """Tombstones for all records of the group, applied; NonEmptyGroupError, GroupIdNotFoundError."""
