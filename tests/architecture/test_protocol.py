@@ -166,7 +166,7 @@ def test_a_breaking_edit_of_a_proto_file_fails_the_check(tmp_path: Path, monkeyp
         text = source.read_text()
         if source.name == "produce.proto":
             assert "bytes records = 4;" in text
-            text = text.replace("bytes records = 4;", "string records = 5;")
+            text = text.replace("bytes records = 4;", "string records = 15;")
         copied.write_text(text)
     monkeypatch.setattr(proto_tool, "SOURCES", tmp_path)
     found = proto_tool.problems()

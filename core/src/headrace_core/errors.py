@@ -85,6 +85,12 @@ class RecordTooLargeError(HeadraceError):
     code, number = "MESSAGE_TOO_LARGE", 10
 
 
+class OffsetMetadataTooLargeError(HeadraceError):
+    """The metadata of an offset commit is longer than offset.metadata.max.bytes."""
+
+    code, number = "OFFSET_METADATA_TOO_LARGE", 12
+
+
 class NetworkError(RetriableError):
     """The connection to the server could not be made, or broke before the answer came."""
 
@@ -140,6 +146,24 @@ class InvalidRequiredAcksError(HeadraceError):
     """acks must be 0, 1 or all (-1)."""
 
     code, number = "INVALID_REQUIRED_ACKS", 21
+
+
+class InvalidGroupIdError(HeadraceError):
+    """The group's id is empty, or too long."""
+
+    code, number = "INVALID_GROUP_ID", 24
+
+
+class UnknownMemberIdError(HeadraceError):
+    """The group has no such member: it left, was removed for its silence, or never joined; join anew."""
+
+    code, number = "UNKNOWN_MEMBER_ID", 25
+
+
+class InvalidCommitOffsetSizeError(HeadraceError):
+    """The offset commit is too large."""
+
+    code, number = "INVALID_COMMIT_OFFSET_SIZE", 28
 
 
 class TopicAuthorizationFailedError(HeadraceError):
@@ -261,6 +285,18 @@ class UnknownProducerIdError(HeadraceError):
     code, number = "UNKNOWN_PRODUCER_ID", 59
 
 
+class NonEmptyGroupError(HeadraceError):
+    """The group has members, and only an empty one allows this."""
+
+    code, number = "NON_EMPTY_GROUP", 68
+
+
+class GroupIdNotFoundError(HeadraceError):
+    """There is no such group."""
+
+    code, number = "GROUP_ID_NOT_FOUND", 69
+
+
 class TopicDeletionDisabledError(HeadraceError):
     """Topics cannot be deleted here: delete.topic.enable is false."""
 
@@ -303,6 +339,18 @@ class PreferredLeaderNotAvailableError(RetriableError):
     code, number = "PREFERRED_LEADER_NOT_AVAILABLE", 80
 
 
+class GroupMaxSizeReachedError(HeadraceError):
+    """The group has as many members as it may have."""
+
+    code, number = "GROUP_MAX_SIZE_REACHED", 81
+
+
+class FencedInstanceIdError(HeadraceError):
+    """Another member has taken over the instance id of this static member."""
+
+    code, number = "FENCED_INSTANCE_ID", 82
+
+
 class EligibleLeadersNotAvailableError(RetriableError):
     """No replica of the partition works that may become its leader."""
 
@@ -321,10 +369,22 @@ class NoReassignmentInProgressError(HeadraceError):
     code, number = "NO_REASSIGNMENT_IN_PROGRESS", 85
 
 
+class GroupSubscribedToTopicError(HeadraceError):
+    """Offsets of a topic that a group with members subscribes to are not deleted."""
+
+    code, number = "GROUP_SUBSCRIBED_TO_TOPIC", 86
+
+
 class InvalidRecordError(HeadraceError):
     """A record failed the broker's validation, and the batch was refused."""
 
     code, number = "INVALID_RECORD", 87
+
+
+class UnstableOffsetCommitError(RetriableError):
+    """A transaction that has not ended yet has committed offsets of the partition (KIP-447)."""
+
+    code, number = "UNSTABLE_OFFSET_COMMIT", 88
 
 
 class ThrottlingQuotaExceededError(RetriableError):
@@ -381,6 +441,30 @@ class NewLeaderElectedError(RetriableError):
     code, number = "NEW_LEADER_ELECTED", 108
 
 
+class FencedMemberEpochError(HeadraceError):
+    """The member epoch is not one that the group gave to the member: give all partitions up, join anew (KIP-848)."""
+
+    code, number = "FENCED_MEMBER_EPOCH", 110
+
+
+class UnreleasedInstanceIdError(HeadraceError):
+    """Another member has the instance id, and it has not left (KIP-848)."""
+
+    code, number = "UNRELEASED_INSTANCE_ID", 111
+
+
+class UnsupportedAssignorError(HeadraceError):
+    """The coordinator has no assignor of this name (KIP-848)."""
+
+    code, number = "UNSUPPORTED_ASSIGNOR", 112
+
+
+class StaleMemberEpochError(HeadraceError):
+    """The member epoch is older than the member's: heartbeat first, then try again with the new one (KIP-848)."""
+
+    code, number = "STALE_MEMBER_EPOCH", 113
+
+
 class InvalidVoterKeyError(HeadraceError):
     """The replica that was meant, a node with its disk, is not the one that was reached (KIP-853)."""
 
@@ -397,6 +481,12 @@ class VoterNotFoundError(HeadraceError):
     """There is no such voter (KIP-853)."""
 
     code, number = "VOTER_NOT_FOUND", 127
+
+
+class InvalidRegularExpressionError(HeadraceError):
+    """The regular expression of a subscription is not one that RE2 accepts (KIP-848)."""
+
+    code, number = "INVALID_REGULAR_EXPRESSION", 128
 
 
 class FencedBrokerError(RetriableError):
@@ -445,6 +535,18 @@ class DivergingMetadataError(HeadraceError):
     """A follower of the metadata log has seen a history that is not the controllers'."""
 
     code, number = "DIVERGING_METADATA", 1008
+
+
+class FencedShardEpochError(HeadraceError):
+    """The shard's epoch is over: another coordinator has claimed the shard since."""
+
+    code, number = "FENCED_SHARD_EPOCH", 1009
+
+
+class UnexpectedLogEndError(HeadraceError):
+    """A shard's log does not end where the append expects it to; nothing was written. Replay the log first."""
+
+    code, number = "UNEXPECTED_LOG_END", 1010
 
 
 # What happens on this side of the wire only: these have a code, but never travel (number None has no wire value).

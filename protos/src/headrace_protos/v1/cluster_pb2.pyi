@@ -302,3 +302,47 @@ class RegisterControllerResponse(_message.Message):
     METADATA_OFFSET_FIELD_NUMBER: _ClassVar[int]
     metadata_offset: int
     def __init__(self, metadata_offset: _Optional[int] = ...) -> None: ...
+
+class RegisterCoordinatorRequest(_message.Message):
+    __slots__ = ("cluster_id", "incarnation_id", "endpoints", "rack", "wanted_coordinator_id")
+    CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_ID_FIELD_NUMBER: _ClassVar[int]
+    ENDPOINTS_FIELD_NUMBER: _ClassVar[int]
+    RACK_FIELD_NUMBER: _ClassVar[int]
+    WANTED_COORDINATOR_ID_FIELD_NUMBER: _ClassVar[int]
+    cluster_id: str
+    incarnation_id: bytes
+    endpoints: _containers.RepeatedCompositeFieldContainer[_common_pb2.Endpoint]
+    rack: str
+    wanted_coordinator_id: int
+    def __init__(self, cluster_id: _Optional[str] = ..., incarnation_id: _Optional[bytes] = ..., endpoints: _Optional[_Iterable[_Union[_common_pb2.Endpoint, _Mapping]]] = ..., rack: _Optional[str] = ..., wanted_coordinator_id: _Optional[int] = ...) -> None: ...
+
+class RegisterCoordinatorResponse(_message.Message):
+    __slots__ = ("coordinator_id", "coordinator_epoch", "metadata_offset")
+    COORDINATOR_ID_FIELD_NUMBER: _ClassVar[int]
+    COORDINATOR_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    METADATA_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    coordinator_id: int
+    coordinator_epoch: int
+    metadata_offset: int
+    def __init__(self, coordinator_id: _Optional[int] = ..., coordinator_epoch: _Optional[int] = ..., metadata_offset: _Optional[int] = ...) -> None: ...
+
+class CoordinatorHeartbeatRequest(_message.Message):
+    __slots__ = ("correlation_id", "coordinator_id", "coordinator_epoch", "want_shutdown")
+    CORRELATION_ID_FIELD_NUMBER: _ClassVar[int]
+    COORDINATOR_ID_FIELD_NUMBER: _ClassVar[int]
+    COORDINATOR_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    WANT_SHUTDOWN_FIELD_NUMBER: _ClassVar[int]
+    correlation_id: int
+    coordinator_id: int
+    coordinator_epoch: int
+    want_shutdown: bool
+    def __init__(self, correlation_id: _Optional[int] = ..., coordinator_id: _Optional[int] = ..., coordinator_epoch: _Optional[int] = ..., want_shutdown: _Optional[bool] = ...) -> None: ...
+
+class CoordinatorHeartbeatResponse(_message.Message):
+    __slots__ = ("correlation_id", "should_shutdown")
+    CORRELATION_ID_FIELD_NUMBER: _ClassVar[int]
+    SHOULD_SHUTDOWN_FIELD_NUMBER: _ClassVar[int]
+    correlation_id: int
+    should_shutdown: bool
+    def __init__(self, correlation_id: _Optional[int] = ..., should_shutdown: _Optional[bool] = ...) -> None: ...

@@ -74,6 +74,16 @@ class ClusterStub:
                 request_serializer=headrace__protos_dot_v1_dot_cluster__pb2.RegisterControllerRequest.SerializeToString,
                 response_deserializer=headrace__protos_dot_v1_dot_cluster__pb2.RegisterControllerResponse.FromString,
                 _registered_method=True)
+        self.RegisterCoordinator = channel.unary_unary(
+                '/headrace.v1.Cluster/RegisterCoordinator',
+                request_serializer=headrace__protos_dot_v1_dot_cluster__pb2.RegisterCoordinatorRequest.SerializeToString,
+                response_deserializer=headrace__protos_dot_v1_dot_cluster__pb2.RegisterCoordinatorResponse.FromString,
+                _registered_method=True)
+        self.CoordinatorHeartbeat = channel.stream_stream(
+                '/headrace.v1.Cluster/CoordinatorHeartbeat',
+                request_serializer=headrace__protos_dot_v1_dot_cluster__pb2.CoordinatorHeartbeatRequest.SerializeToString,
+                response_deserializer=headrace__protos_dot_v1_dot_cluster__pb2.CoordinatorHeartbeatResponse.FromString,
+                _registered_method=True)
 
 
 class ClusterServicer:
@@ -145,6 +155,25 @@ class ClusterServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def RegisterCoordinator(self, request, context):
+        """A coordinator's first call in its life. It has no directories, so nothing of it outlives its process: its id is a
+        name, the smallest that is free unless an operator set one. INCONSISTENT_CLUSTER_ID, INVALID_REQUEST;
+        DUPLICATE_BROKER_REGISTRATION: a coordinator that lives has the wanted id; ask again when its session is over.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CoordinatorHeartbeat(self, request_iterator, context):
+        """One stream for the life of a coordinator. Each request is answered. Silence for broker.session.timeout.ms, or a
+        broken stream for broker.session.disconnect.grace.ms, gives its shards to others. STALE_BROKER_EPOCH,
+        BROKER_ID_NOT_REGISTERED end the stream: it owns nothing, and must register anew. Which shards it owns, and by which
+        epochs, stands in the metadata log, which it follows.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_ClusterServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -187,6 +216,16 @@ def add_ClusterServicer_to_server(servicer, server):
                     servicer.RegisterController,
                     request_deserializer=headrace__protos_dot_v1_dot_cluster__pb2.RegisterControllerRequest.FromString,
                     response_serializer=headrace__protos_dot_v1_dot_cluster__pb2.RegisterControllerResponse.SerializeToString,
+            ),
+            'RegisterCoordinator': grpc.unary_unary_rpc_method_handler(
+                    servicer.RegisterCoordinator,
+                    request_deserializer=headrace__protos_dot_v1_dot_cluster__pb2.RegisterCoordinatorRequest.FromString,
+                    response_serializer=headrace__protos_dot_v1_dot_cluster__pb2.RegisterCoordinatorResponse.SerializeToString,
+            ),
+            'CoordinatorHeartbeat': grpc.stream_stream_rpc_method_handler(
+                    servicer.CoordinatorHeartbeat,
+                    request_deserializer=headrace__protos_dot_v1_dot_cluster__pb2.CoordinatorHeartbeatRequest.FromString,
+                    response_serializer=headrace__protos_dot_v1_dot_cluster__pb2.CoordinatorHeartbeatResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -405,6 +444,60 @@ class Cluster:
             '/headrace.v1.Cluster/RegisterController',
             headrace__protos_dot_v1_dot_cluster__pb2.RegisterControllerRequest.SerializeToString,
             headrace__protos_dot_v1_dot_cluster__pb2.RegisterControllerResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RegisterCoordinator(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/headrace.v1.Cluster/RegisterCoordinator',
+            headrace__protos_dot_v1_dot_cluster__pb2.RegisterCoordinatorRequest.SerializeToString,
+            headrace__protos_dot_v1_dot_cluster__pb2.RegisterCoordinatorResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CoordinatorHeartbeat(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/headrace.v1.Cluster/CoordinatorHeartbeat',
+            headrace__protos_dot_v1_dot_cluster__pb2.CoordinatorHeartbeatRequest.SerializeToString,
+            headrace__protos_dot_v1_dot_cluster__pb2.CoordinatorHeartbeatResponse.FromString,
             options,
             channel_credentials,
             insecure,

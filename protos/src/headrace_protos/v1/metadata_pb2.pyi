@@ -1,11 +1,55 @@
 from headrace_protos.v1 import common_pb2 as _common_pb2
 from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from collections.abc import Iterable as _Iterable, Mapping as _Mapping
 from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
+
+class CoordinatorType(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    COORDINATOR_TYPE_GROUP: _ClassVar[CoordinatorType]
+    COORDINATOR_TYPE_TRANSACTION: _ClassVar[CoordinatorType]
+COORDINATOR_TYPE_GROUP: CoordinatorType
+COORDINATOR_TYPE_TRANSACTION: CoordinatorType
+
+class FindCoordinatorRequest(_message.Message):
+    __slots__ = ("type", "keys", "min_metadata_offset")
+    TYPE_FIELD_NUMBER: _ClassVar[int]
+    KEYS_FIELD_NUMBER: _ClassVar[int]
+    MIN_METADATA_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    type: CoordinatorType
+    keys: _containers.RepeatedScalarFieldContainer[str]
+    min_metadata_offset: int
+    def __init__(self, type: _Optional[_Union[CoordinatorType, str]] = ..., keys: _Optional[_Iterable[str]] = ..., min_metadata_offset: _Optional[int] = ...) -> None: ...
+
+class FindCoordinatorResponse(_message.Message):
+    __slots__ = ("coordinators", "metadata_offset")
+    COORDINATORS_FIELD_NUMBER: _ClassVar[int]
+    METADATA_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    coordinators: _containers.RepeatedCompositeFieldContainer[CoordinatorOfKey]
+    metadata_offset: int
+    def __init__(self, coordinators: _Optional[_Iterable[_Union[CoordinatorOfKey, _Mapping]]] = ..., metadata_offset: _Optional[int] = ...) -> None: ...
+
+class CoordinatorOfKey(_message.Message):
+    __slots__ = ("key", "error", "shard", "coordinator_id", "shard_epoch", "host", "port")
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    SHARD_FIELD_NUMBER: _ClassVar[int]
+    COORDINATOR_ID_FIELD_NUMBER: _ClassVar[int]
+    SHARD_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    HOST_FIELD_NUMBER: _ClassVar[int]
+    PORT_FIELD_NUMBER: _ClassVar[int]
+    key: str
+    error: _common_pb2.Error
+    shard: int
+    coordinator_id: int
+    shard_epoch: int
+    host: str
+    port: int
+    def __init__(self, key: _Optional[str] = ..., error: _Optional[_Union[_common_pb2.Error, _Mapping]] = ..., shard: _Optional[int] = ..., coordinator_id: _Optional[int] = ..., shard_epoch: _Optional[int] = ..., host: _Optional[str] = ..., port: _Optional[int] = ...) -> None: ...
 
 class MetadataRequest(_message.Message):
     __slots__ = ("topics", "all_topics", "allow_auto_topic_creation", "min_metadata_offset", "include_fenced_brokers")
@@ -22,7 +66,7 @@ class MetadataRequest(_message.Message):
     def __init__(self, topics: _Optional[_Iterable[str]] = ..., all_topics: _Optional[bool] = ..., allow_auto_topic_creation: _Optional[bool] = ..., min_metadata_offset: _Optional[int] = ..., include_fenced_brokers: _Optional[bool] = ...) -> None: ...
 
 class MetadataResponse(_message.Message):
-    __slots__ = ("cluster_id", "controller_id", "brokers", "topics", "metadata_offset", "metadata_lag_ms", "controllers")
+    __slots__ = ("cluster_id", "controller_id", "brokers", "topics", "metadata_offset", "metadata_lag_ms", "controllers", "coordinators")
     CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
     CONTROLLER_ID_FIELD_NUMBER: _ClassVar[int]
     BROKERS_FIELD_NUMBER: _ClassVar[int]
@@ -30,6 +74,7 @@ class MetadataResponse(_message.Message):
     METADATA_OFFSET_FIELD_NUMBER: _ClassVar[int]
     METADATA_LAG_MS_FIELD_NUMBER: _ClassVar[int]
     CONTROLLERS_FIELD_NUMBER: _ClassVar[int]
+    COORDINATORS_FIELD_NUMBER: _ClassVar[int]
     cluster_id: str
     controller_id: int
     brokers: _containers.RepeatedCompositeFieldContainer[BrokerMetadata]
@@ -37,7 +82,22 @@ class MetadataResponse(_message.Message):
     metadata_offset: int
     metadata_lag_ms: int
     controllers: _containers.RepeatedCompositeFieldContainer[ControllerMetadata]
-    def __init__(self, cluster_id: _Optional[str] = ..., controller_id: _Optional[int] = ..., brokers: _Optional[_Iterable[_Union[BrokerMetadata, _Mapping]]] = ..., topics: _Optional[_Iterable[_Union[TopicMetadata, _Mapping]]] = ..., metadata_offset: _Optional[int] = ..., metadata_lag_ms: _Optional[int] = ..., controllers: _Optional[_Iterable[_Union[ControllerMetadata, _Mapping]]] = ...) -> None: ...
+    coordinators: _containers.RepeatedCompositeFieldContainer[CoordinatorMetadata]
+    def __init__(self, cluster_id: _Optional[str] = ..., controller_id: _Optional[int] = ..., brokers: _Optional[_Iterable[_Union[BrokerMetadata, _Mapping]]] = ..., topics: _Optional[_Iterable[_Union[TopicMetadata, _Mapping]]] = ..., metadata_offset: _Optional[int] = ..., metadata_lag_ms: _Optional[int] = ..., controllers: _Optional[_Iterable[_Union[ControllerMetadata, _Mapping]]] = ..., coordinators: _Optional[_Iterable[_Union[CoordinatorMetadata, _Mapping]]] = ...) -> None: ...
+
+class CoordinatorMetadata(_message.Message):
+    __slots__ = ("coordinator_id", "host", "port", "rack", "draining")
+    COORDINATOR_ID_FIELD_NUMBER: _ClassVar[int]
+    HOST_FIELD_NUMBER: _ClassVar[int]
+    PORT_FIELD_NUMBER: _ClassVar[int]
+    RACK_FIELD_NUMBER: _ClassVar[int]
+    DRAINING_FIELD_NUMBER: _ClassVar[int]
+    coordinator_id: int
+    host: str
+    port: int
+    rack: str
+    draining: bool
+    def __init__(self, coordinator_id: _Optional[int] = ..., host: _Optional[str] = ..., port: _Optional[int] = ..., rack: _Optional[str] = ..., draining: _Optional[bool] = ...) -> None: ...
 
 class ControllerMetadata(_message.Message):
     __slots__ = ("controller_id", "host", "port")
@@ -82,7 +142,7 @@ class TopicMetadata(_message.Message):
     def __init__(self, error: _Optional[_Union[_common_pb2.Error, _Mapping]] = ..., name: _Optional[str] = ..., topic_id: _Optional[bytes] = ..., internal: _Optional[bool] = ..., partitions: _Optional[_Iterable[_Union[PartitionMetadata, _Mapping]]] = ..., max_message_bytes: _Optional[int] = ...) -> None: ...
 
 class PartitionMetadata(_message.Message):
-    __slots__ = ("error", "partition", "leader_id", "leader_epoch", "replicas", "isr", "offline_replicas", "eligible_leader_replicas", "last_known_elr")
+    __slots__ = ("error", "partition", "leader_id", "leader_epoch", "replicas", "isr", "offline_replicas", "eligible_leader_replicas", "last_known_elr", "coordinator_id", "shard_epoch")
     ERROR_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     LEADER_ID_FIELD_NUMBER: _ClassVar[int]
@@ -92,6 +152,8 @@ class PartitionMetadata(_message.Message):
     OFFLINE_REPLICAS_FIELD_NUMBER: _ClassVar[int]
     ELIGIBLE_LEADER_REPLICAS_FIELD_NUMBER: _ClassVar[int]
     LAST_KNOWN_ELR_FIELD_NUMBER: _ClassVar[int]
+    COORDINATOR_ID_FIELD_NUMBER: _ClassVar[int]
+    SHARD_EPOCH_FIELD_NUMBER: _ClassVar[int]
     error: _common_pb2.Error
     partition: int
     leader_id: int
@@ -101,4 +163,6 @@ class PartitionMetadata(_message.Message):
     offline_replicas: _containers.RepeatedScalarFieldContainer[int]
     eligible_leader_replicas: _containers.RepeatedScalarFieldContainer[int]
     last_known_elr: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, error: _Optional[_Union[_common_pb2.Error, _Mapping]] = ..., partition: _Optional[int] = ..., leader_id: _Optional[int] = ..., leader_epoch: _Optional[int] = ..., replicas: _Optional[_Iterable[int]] = ..., isr: _Optional[_Iterable[int]] = ..., offline_replicas: _Optional[_Iterable[int]] = ..., eligible_leader_replicas: _Optional[_Iterable[int]] = ..., last_known_elr: _Optional[_Iterable[int]] = ...) -> None: ...
+    coordinator_id: int
+    shard_epoch: int
+    def __init__(self, error: _Optional[_Union[_common_pb2.Error, _Mapping]] = ..., partition: _Optional[int] = ..., leader_id: _Optional[int] = ..., leader_epoch: _Optional[int] = ..., replicas: _Optional[_Iterable[int]] = ..., isr: _Optional[_Iterable[int]] = ..., offline_replicas: _Optional[_Iterable[int]] = ..., eligible_leader_replicas: _Optional[_Iterable[int]] = ..., last_known_elr: _Optional[_Iterable[int]] = ..., coordinator_id: _Optional[int] = ..., shard_epoch: _Optional[int] = ...) -> None: ...

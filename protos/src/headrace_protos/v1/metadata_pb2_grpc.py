@@ -44,6 +44,11 @@ class MetadataStub:
                 request_serializer=headrace__protos_dot_v1_dot_metadata__pb2.MetadataRequest.SerializeToString,
                 response_deserializer=headrace__protos_dot_v1_dot_metadata__pb2.MetadataResponse.FromString,
                 _registered_method=True)
+        self.FindCoordinator = channel.unary_unary(
+                '/headrace.v1.Metadata/FindCoordinator',
+                request_serializer=headrace__protos_dot_v1_dot_metadata__pb2.FindCoordinatorRequest.SerializeToString,
+                response_deserializer=headrace__protos_dot_v1_dot_metadata__pb2.FindCoordinatorResponse.FromString,
+                _registered_method=True)
 
 
 class MetadataServicer:
@@ -63,6 +68,14 @@ class MetadataServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def FindCoordinator(self, request, context):
+        """Who coordinates groups, or transactional ids (KIP-699). Any broker answers, and makes the topic of their shards at
+        first use; a controller answers as well, and makes nothing.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_MetadataServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -75,6 +88,11 @@ def add_MetadataServicer_to_server(servicer, server):
                     servicer.WatchMetadata,
                     request_deserializer=headrace__protos_dot_v1_dot_metadata__pb2.MetadataRequest.FromString,
                     response_serializer=headrace__protos_dot_v1_dot_metadata__pb2.MetadataResponse.SerializeToString,
+            ),
+            'FindCoordinator': grpc.unary_unary_rpc_method_handler(
+                    servicer.FindCoordinator,
+                    request_deserializer=headrace__protos_dot_v1_dot_metadata__pb2.FindCoordinatorRequest.FromString,
+                    response_serializer=headrace__protos_dot_v1_dot_metadata__pb2.FindCoordinatorResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -131,6 +149,33 @@ class Metadata:
             '/headrace.v1.Metadata/WatchMetadata',
             headrace__protos_dot_v1_dot_metadata__pb2.MetadataRequest.SerializeToString,
             headrace__protos_dot_v1_dot_metadata__pb2.MetadataResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def FindCoordinator(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/headrace.v1.Metadata/FindCoordinator',
+            headrace__protos_dot_v1_dot_metadata__pb2.FindCoordinatorRequest.SerializeToString,
+            headrace__protos_dot_v1_dot_metadata__pb2.FindCoordinatorResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -59,16 +59,20 @@ class ProduceRequest(_message.Message):
     def __init__(self, correlation_id: _Optional[int] = ..., acks: _Optional[_Union[Acks, str]] = ..., timeout_ms: _Optional[int] = ..., partitions: _Optional[_Iterable[_Union[ProducePartition, _Mapping]]] = ...) -> None: ...
 
 class ProducePartition(_message.Message):
-    __slots__ = ("topic", "partition", "topic_id", "records")
+    __slots__ = ("topic", "partition", "topic_id", "records", "shard_epoch", "expected_end")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
     RECORDS_FIELD_NUMBER: _ClassVar[int]
+    SHARD_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    EXPECTED_END_FIELD_NUMBER: _ClassVar[int]
     topic: str
     partition: int
     topic_id: bytes
     records: bytes
-    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., topic_id: _Optional[bytes] = ..., records: _Optional[bytes] = ...) -> None: ...
+    shard_epoch: int
+    expected_end: int
+    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., topic_id: _Optional[bytes] = ..., records: _Optional[bytes] = ..., shard_epoch: _Optional[int] = ..., expected_end: _Optional[int] = ...) -> None: ...
 
 class ProduceResponse(_message.Message):
     __slots__ = ("correlation_id", "results", "throttle_time_ms")
