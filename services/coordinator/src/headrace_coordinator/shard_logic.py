@@ -57,11 +57,16 @@ class Push(NamedTuple):
 
 
 class Decision(NamedTuple):
-    """Records to append together or not at all; what to answer and whom to push to once they are committed."""
+    """Records to append together or not at all; what to answer and whom to push to once they are committed.
+
+    ``is_atomic`` False: each record is right by itself (tombstones of a group with many offsets), so that they may be
+    cut into as many batches as a large decision needs. An atomic decision always fits into one.
+    """
 
     records: tuple[ShardRecord, ...] = ()
     reply: object = None
     pushes: tuple[Push, ...] = ()
+    is_atomic: bool = True
 
 
 class ShardLogic(Protocol):
