@@ -1,7 +1,16 @@
-"""A listener: one gRPC server on one port, with health checking and reflection, errors mapped, a clean stop."""
+"""A listener: one gRPC server on one port, with health checking and reflection, errors mapped, a clean stop.
+
+What is clean about it. gRPC's own stop says good-bye (GOAWAY) at once and closes a connection as soon as its last call
+has ended. A client that is still sending then has its connection reset, for there are bytes that nobody will read, and
+a reset takes what the client has not read yet: the status that says why its call was ended. So ``stop`` waits for the
+calls first. Their statuses are on their way then, and the good-bye, which gRPC sends with a ping, comes behind them:
+the ping's answer, upon which the connection is closed, says that the client has read them.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import inspect
 import logging
 from collections.abc import Awaitable, Callable, Iterable
@@ -20,8 +29,35 @@ from .status import status_of
 logger = logging.getLogger(__name__)
 
 
+class CallsUnderWay:
+    """How many calls of our own handlers have not sent their status yet."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._over = asyncio.Event()
+        self._over.set()
+
+    def __enter__(self) -> None:
+        self._count += 1
+        self._over.clear()
+
+    def __exit__(self, *_: object) -> None:
+        self._count -= 1
+        if not self._count:
+            self._over.set()
+
+    async def over(self, within_s: float) -> None:
+        """Until there are none, or ``within_s`` have passed."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(within_s):
+                await self._over.wait()
+
+
 class ErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
     """Turns a HeadraceError that leaves a handler into its status; anything else is logged: UNKNOWN_SERVER_ERROR."""
+
+    def __init__(self, calls: CallsUnderWay) -> None:
+        self._calls = calls
 
     async def intercept_service(
         self,
@@ -31,21 +67,21 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         handler = await continuation(details)
         if handler is None:
             return handler
-        method = details.method
+        method, calls = details.method, self._calls
         if handler.request_streaming and handler.response_streaming:
             return grpc.stream_stream_rpc_method_handler(
-                _guard(handler.stream_stream, method), handler.request_deserializer, handler.response_serializer
+                _guard(handler.stream_stream, method, calls), handler.request_deserializer, handler.response_serializer
             )
         if handler.response_streaming:
             return grpc.unary_stream_rpc_method_handler(
-                _guard(handler.unary_stream, method), _tolerant(handler), handler.response_serializer
+                _guard(handler.unary_stream, method, calls), _tolerant(handler), handler.response_serializer
             )
         if handler.request_streaming:
             return grpc.stream_unary_rpc_method_handler(
-                _guard(handler.stream_unary, method), handler.request_deserializer, handler.response_serializer
+                _guard(handler.stream_unary, method, calls), handler.request_deserializer, handler.response_serializer
             )
         return grpc.unary_unary_rpc_method_handler(
-            _guard(handler.unary_unary, method), _tolerant(handler), handler.response_serializer
+            _guard(handler.unary_unary, method, calls), _tolerant(handler), handler.response_serializer
         )
 
 
@@ -68,14 +104,14 @@ def _tolerant(handler: grpc.RpcMethodHandler) -> Callable[[bytes], Any]:
     return tolerant
 
 
-def _guard(behaviour: Any, method: str) -> Any:
-    """``behaviour`` with errors mapped. Our own handlers of streams never ``yield`` (see streams.py)."""
+def _guard(behaviour: Any, method: str, calls: CallsUnderWay) -> Any:
+    """``behaviour`` counted, and with errors mapped. Our own handlers of streams never ``yield`` (see streams.py)."""
     if inspect.isasyncgenfunction(behaviour):  # health and reflection come from libraries, which yield
         return behaviour
     if not inspect.iscoroutinefunction(behaviour):
         return behaviour
 
-    async def guarded(request: Any, context: Any) -> Any:
+    async def mapped(request: Any, context: Any) -> Any:
         failure: HeadraceError
         try:
             if isinstance(request, _Undecodable):
@@ -90,6 +126,10 @@ def _guard(behaviour: Any, method: str) -> Any:
             failure = UnknownServerError(f"{method}: {type(error).__name__}: {error}")
         status, text, metadata = status_of(failure)
         return await context.abort(status, text, metadata)
+
+    async def guarded(request: Any, context: Any) -> Any:
+        with calls:
+            return await mapped(request, context)
 
     return guarded
 
@@ -108,6 +148,7 @@ class Listener:
         self._services: list[str] = []
         self._server: grpc.aio.Server | None = None
         self._health = health.aio.HealthServicer()
+        self._calls = CallsUnderWay()
         self._registrations: list[tuple[Callable[[Any, grpc.aio.Server], None], Any, str]] = []
 
     @property
@@ -121,7 +162,7 @@ class Listener:
     async def start(self) -> int:
         """Bind and serve; returns the port. OSError when the address cannot be bound."""
         server = grpc.aio.server(
-            interceptors=[ErrorInterceptor()],
+            interceptors=[ErrorInterceptor(self._calls)],
             options=[
                 *COMMON_OPTIONS,
                 ("grpc.so_reuseport", 0),
@@ -153,9 +194,11 @@ class Listener:
             await self._health.set(service, state)
 
     async def stop(self, grace_s: float = 5.0) -> None:
-        """Refuse new calls, let those under way end within ``grace_s``, then cut them."""
+        """Let the calls under way end within ``grace_s``; then take no new ones, and within ``grace_s`` have clients read
+        what they were told. What is not over then is cut. ``grace_s`` 0: all is cut at once."""
         if self._server is not None:
             await self._health.enter_graceful_shutdown()
+            await self._calls.over(grace_s)
             await self._server.stop(grace_s)
             self._server = None
 

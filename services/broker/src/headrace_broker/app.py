@@ -66,7 +66,7 @@ from .handlers.fetch import FetchService
 from .handlers.log_dirs import LogDirs
 from .handlers.metadata import MetadataService
 from .handlers.offsets import OffsetsService
-from .handlers.produce import ProduceService
+from .handlers.produce import ProduceService, Writers
 from .handlers.replication import ReplicationService
 from .metadata_state import MetadataState
 from .partition import PartitionLeader
@@ -87,8 +87,8 @@ CONTROLLED_SHUTDOWN_S = 10.0
 DRAIN_S = 10.0
 #: Allocations between two passes over the youngest objects (Python's default is 700).
 GC_THRESHOLD = 10_000
-#: How long streams that do not end by themselves (health watches) are waited for.
-STREAMS_GRACE_S = 0.5
+#: How long calls may take to end, and then clients to read why: what is not over then (health watches) is cut.
+STREAMS_GRACE_S = 2.0
 
 
 class Broker:
@@ -287,6 +287,11 @@ class Broker:
                     replication_pb2_grpc.add_ReplicationServicer_to_server,
                     replication,
                     "headrace.v1.Replication",
+                ),
+                (
+                    produce_pb2_grpc.add_ProduceServicer_to_server,
+                    ProduceService(context, Writers.COORDINATORS),
+                    "headrace.v1.Produce",
                 ),
             ],
         }
