@@ -194,7 +194,7 @@ class Listener:
             await self._health.set(service, state)
 
     async def stop(self, grace_s: float = 5.0) -> None:
-        """Let the calls under way end within ``grace_s``; then take no new ones, and within ``grace_s`` have clients read
+        """Let calls under way end within ``grace_s``; then take no new ones and have clients read, within ``grace_s``,
         what they were told. What is not over then is cut. ``grace_s`` 0: all is cut at once."""
         if self._server is not None:
             await self._health.enter_graceful_shutdown()
