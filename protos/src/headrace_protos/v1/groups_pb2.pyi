@@ -358,3 +358,55 @@ class MovedPartition(_message.Message):
     from_member: str
     to_member: str
     def __init__(self, topic_id: _Optional[bytes] = ..., topic: _Optional[str] = ..., partition: _Optional[int] = ..., from_member: _Optional[str] = ..., to_member: _Optional[str] = ...) -> None: ...
+
+class DescribeLagRequest(_message.Message):
+    __slots__ = ("group_ids",)
+    GROUP_IDS_FIELD_NUMBER: _ClassVar[int]
+    group_ids: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, group_ids: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class DescribeLagResponse(_message.Message):
+    __slots__ = ("groups",)
+    GROUPS_FIELD_NUMBER: _ClassVar[int]
+    groups: _containers.RepeatedCompositeFieldContainer[LagOfGroup]
+    def __init__(self, groups: _Optional[_Iterable[_Union[LagOfGroup, _Mapping]]] = ...) -> None: ...
+
+class LagOfGroup(_message.Message):
+    __slots__ = ("group_id", "error", "status", "total_lag", "partitions")
+    GROUP_ID_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    TOTAL_LAG_FIELD_NUMBER: _ClassVar[int]
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    group_id: str
+    error: _common_pb2.Error
+    status: str
+    total_lag: int
+    partitions: _containers.RepeatedCompositeFieldContainer[LagOfPartition]
+    def __init__(self, group_id: _Optional[str] = ..., error: _Optional[_Union[_common_pb2.Error, _Mapping]] = ..., status: _Optional[str] = ..., total_lag: _Optional[int] = ..., partitions: _Optional[_Iterable[_Union[LagOfPartition, _Mapping]]] = ...) -> None: ...
+
+class LagOfPartition(_message.Message):
+    __slots__ = ("topic", "partition", "committed_offset", "commit_timestamp_ms", "high_watermark", "lag", "lag_ms", "lag_ms_is_at_least", "records_lost", "status", "complete")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    COMMITTED_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    COMMIT_TIMESTAMP_MS_FIELD_NUMBER: _ClassVar[int]
+    HIGH_WATERMARK_FIELD_NUMBER: _ClassVar[int]
+    LAG_FIELD_NUMBER: _ClassVar[int]
+    LAG_MS_FIELD_NUMBER: _ClassVar[int]
+    LAG_MS_IS_AT_LEAST_FIELD_NUMBER: _ClassVar[int]
+    RECORDS_LOST_FIELD_NUMBER: _ClassVar[int]
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    COMPLETE_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    partition: int
+    committed_offset: int
+    commit_timestamp_ms: int
+    high_watermark: int
+    lag: int
+    lag_ms: int
+    lag_ms_is_at_least: bool
+    records_lost: int
+    status: str
+    complete: float
+    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., committed_offset: _Optional[int] = ..., commit_timestamp_ms: _Optional[int] = ..., high_watermark: _Optional[int] = ..., lag: _Optional[int] = ..., lag_ms: _Optional[int] = ..., lag_ms_is_at_least: _Optional[bool] = ..., records_lost: _Optional[int] = ..., status: _Optional[str] = ..., complete: _Optional[float] = ...) -> None: ...

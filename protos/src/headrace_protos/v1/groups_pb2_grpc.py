@@ -74,6 +74,11 @@ class GroupsStub:
                 request_serializer=headrace__protos_dot_v1_dot_groups__pb2.ExplainGroupRequest.SerializeToString,
                 response_deserializer=headrace__protos_dot_v1_dot_groups__pb2.ExplainGroupResponse.FromString,
                 _registered_method=True)
+        self.DescribeLag = channel.unary_unary(
+                '/headrace.v1.Groups/DescribeLag',
+                request_serializer=headrace__protos_dot_v1_dot_groups__pb2.DescribeLagRequest.SerializeToString,
+                response_deserializer=headrace__protos_dot_v1_dot_groups__pb2.DescribeLagResponse.FromString,
+                _registered_method=True)
 
 
 class GroupsServicer:
@@ -138,6 +143,13 @@ class GroupsServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def DescribeLag(self, request, context):
+        """How far groups are behind, in records and in time, and whether they are well.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_GroupsServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -180,6 +192,11 @@ def add_GroupsServicer_to_server(servicer, server):
                     servicer.ExplainGroup,
                     request_deserializer=headrace__protos_dot_v1_dot_groups__pb2.ExplainGroupRequest.FromString,
                     response_serializer=headrace__protos_dot_v1_dot_groups__pb2.ExplainGroupResponse.SerializeToString,
+            ),
+            'DescribeLag': grpc.unary_unary_rpc_method_handler(
+                    servicer.DescribeLag,
+                    request_deserializer=headrace__protos_dot_v1_dot_groups__pb2.DescribeLagRequest.FromString,
+                    response_serializer=headrace__protos_dot_v1_dot_groups__pb2.DescribeLagResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -398,6 +415,33 @@ class Groups:
             '/headrace.v1.Groups/ExplainGroup',
             headrace__protos_dot_v1_dot_groups__pb2.ExplainGroupRequest.SerializeToString,
             headrace__protos_dot_v1_dot_groups__pb2.ExplainGroupResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DescribeLag(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/headrace.v1.Groups/DescribeLag',
+            headrace__protos_dot_v1_dot_groups__pb2.DescribeLagRequest.SerializeToString,
+            headrace__protos_dot_v1_dot_groups__pb2.DescribeLagResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -1,0 +1,45 @@
+"""The claim: the record by which a coordinator takes a shard over. Pure.
+
+    key      int16 1000                                       one key, so compaction keeps the last claim only
+    value    int16 version, msgpack [shard_epoch, coordinator_id, coordinator_epoch]
+
+Its append is the first under the new epoch: from then on the partition's leader refuses every smaller one. What the log
+has before it is all that former owners will ever have written, so whoever has replayed up to it knows the shard. The
+fields are for people who read the log; the epoch that counts is in the batch's header (base_sequence).
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from headrace_core.errors import CorruptLogError
+
+from ..shard_logic import RecordKind, ShardRecord, kind_of
+
+_KEY = int(RecordKind.CLAIM).to_bytes(2, "big")
+_VERSION = 0
+
+
+class Claim(msgspec.Struct, frozen=True, array_like=True):
+    """Who took the shard, and under which epoch."""
+
+    shard_epoch: int
+    coordinator_id: int
+    coordinator_epoch: int
+
+
+def encode_claim(claim: Claim) -> ShardRecord:
+    """The record of a claim."""
+    return ShardRecord(_KEY, _VERSION.to_bytes(2, "big") + msgspec.msgpack.encode(claim))
+
+
+def is_claim(key: bytes) -> bool:
+    return kind_of(key) == RecordKind.CLAIM
+
+
+def decode_claim(value: bytes) -> Claim:
+    """CorruptLogError: it is none. Later versions only add fields at the end, which are passed over."""
+    try:
+        return msgspec.msgpack.decode(value[2:], type=Claim)
+    except msgspec.MsgspecError as error:
+        raise CorruptLogError(f"the claim of a shard cannot be read: {error}") from None

@@ -1,0 +1,372 @@
+"""One shard's life. Pure: the shell does what ``ready`` lists, and tells what came of it.
+
+                 the claim is committed            all up to it is replayed
+    CLAIMING ----------------------------> REPLAYING ---------------------> SERVING
+       ^   \\                                  |                               |
+       |    `--- a pause, which grows --- something failed, or nobody knows ---'
+       |
+    any of them: a smaller epoch than the leader's ---> FENCED        the shard is another coordinator's ---> RESIGNED
+
+One append is under way at a time. What is asked meanwhile is decided and applied to the mind at once, and gathered into
+the next append. Nobody is told anything, no reply, no refusal, no push, before everything that was decided before it is
+committed: it may rest on that.
+
+    ask(a)   ready -> Append(a)                     ask(b), ask(c): decided       appended(a) -> Answer(a)
+                                                                                  ready -> Append(b, c)
+
+There is no roll-back. An append that failed, or whose outcome is unknown, leaves a mind that knows more than the log
+does, so the mind is dropped, and a new one replays: under the same epoch, for the shard is still ours. That an append
+of the former attempt arrives late does no harm: each names the end of the log that it was decided on
+(``expected_end``), and the leader refuses it when that has moved, as it has once the next claim is there.
+
+``attempt`` numbers the minds. What the shell reports about a former one is passed over.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
+
+from headrace_core.errors import (
+    CoordinatorLoadInProgressError,
+    CoordinatorNotAvailableError,
+    FencedShardEpochError,
+    HeadraceError,
+    NotCoordinatorError,
+    ServerBusyError,
+    UnknownServerError,
+)
+
+from ..shard_logic import Decision, Push, ShardLogic, ShardRecord
+from .claims import Claim, encode_claim, is_claim
+
+#: What may be gathered while an append is under way, in bytes; above it requests are refused, to be sent again.
+GATHERED_BYTES_MAX = 16 * 1024 * 1024
+#: A batch of an append, in bytes of keys and values: well below what the topic takes (max.message.bytes).
+BATCH_BYTES_MAX = 512 * 1024
+#: The pauses before a shard is claimed again: doubled each time, up to the last.
+PAUSE_MS, PAUSE_MS_MAX = 50, 2_000
+#: ``expected_end`` of a claim: whatever the log's end is.
+ANY_END = -1
+
+#: What a failed append means to those whose requests it carried, as Kafka's coordinator says it.
+_RETRY_ELSEWHERE = ("NOT_LEADER_OR_FOLLOWER", "KAFKA_STORAGE_ERROR", "NOT_COORDINATOR")
+_TOO_LARGE = ("MESSAGE_TOO_LARGE", "RECORD_LIST_TOO_LARGE")
+
+
+class ShardState(enum.Enum):
+    CLAIMING = "claiming"
+    REPLAYING = "replaying"
+    SERVING = "serving"
+    FENCED = "fenced"
+    RESIGNED = "resigned"
+
+
+class Append(NamedTuple):
+    """Write these batches under the shard's epoch, in one request, acks=all, if the log ends at ``expected_end``.
+    Report it with ``appended`` or ``append_failed``."""
+
+    attempt: int
+    batches: tuple[tuple[ShardRecord, ...], ...]
+    expected_end: int
+
+
+class Replay(NamedTuple):
+    """Read what is committed from the log's start up to ``end``, exclusive. Report it with ``replayed``, piece by
+    piece, and ``replay_ended`` or ``replay_failed``."""
+
+    attempt: int
+    end: int
+
+
+class Pause(NamedTuple):
+    """Call ``resume`` after so long."""
+
+    attempt: int
+    delay_ms: int
+
+
+class Answer(NamedTuple):
+    """``outcome``: the reply, or the HeadraceError that is one."""
+
+    ticket: object
+    outcome: object
+
+
+class Tell(NamedTuple):
+    """Messages for members that did not ask."""
+
+    pushes: tuple[Push, ...]
+
+
+class Became(NamedTuple):
+    """For the log, metrics, and whoever routes requests. ``error``: why, if anything went wrong."""
+
+    state: ShardState
+    error: Exception | None = None
+
+
+Action = Append | Replay | Pause | Answer | Tell | Became
+
+
+class _Flight:
+    """Decisions whose records are appended together, and what is said once they are committed, in order.
+
+    A leader that dies may leave some of an append's batches, in their order, but never a part of one. So an atomic
+    decision is always within one batch."""
+
+    __slots__ = ("_last_bytes", "batches", "bytes", "count", "outcomes")
+
+    def __init__(self) -> None:
+        self.batches: list[list[ShardRecord]] = []
+        self.outcomes: list[Answer | Tell] = []
+        self.bytes = 0
+        self.count = 0
+        self._last_bytes = 0
+
+    def add(self, records: Sequence[ShardRecord], *, is_atomic: bool) -> None:
+        if is_atomic:
+            self._put(records)
+        else:
+            for record in records:
+                self._put((record,))
+
+    def _put(self, records: Sequence[ShardRecord]) -> None:
+        if not records:
+            return
+        size = sum(len(record.key) + len(record.value or b"") for record in records)
+        if not self.batches or self._last_bytes + size > BATCH_BYTES_MAX:
+            self.batches.append([])
+            self._last_bytes = 0
+        self.batches[-1] += records
+        self._last_bytes += size
+        self.bytes += size
+        self.count += len(records)
+
+
+class Shard:
+    """See the module. Single-threaded; ``now_ms`` is the wall clock's, for the mind."""
+
+    def __init__(
+        self,
+        name: str,
+        claim: Claim,
+        new_mind: Callable[[], ShardLogic],
+        *,
+        gathered_bytes_max: int = GATHERED_BYTES_MAX,
+    ) -> None:
+        """``name``: for messages, such as "__consumer_offsets-7". ``new_mind``: an empty one for each attempt."""
+        self.name = name
+        self.claim = claim
+        self.state = ShardState.CLAIMING
+        self.attempt = 0
+        #: The mind, while it serves; nobody else may change it.
+        self.mind: ShardLogic | None = None
+        self._new_mind = new_mind
+        self._gathered_bytes_max = gathered_bytes_max
+        self._end = ANY_END
+        self._gathering = _Flight()
+        self._flying: _Flight | None = None
+        self._failures = 0
+        self._todo: list[Action] = []
+        self._claim_again()
+
+    # -- what is asked -----------------------------------------------------------------------------------------------
+
+    def ask(self, ticket: object, request: object, now_ms: int) -> None:
+        """Decide. The answer comes as ``Answer(ticket, ...)``; none does when ``ticket`` is None."""
+        if self.state is not ShardState.SERVING:
+            self._answer_now(ticket, self._refusal())
+            return
+        if self._gathering.bytes >= self._gathered_bytes_max:
+            self._answer_now(
+                ticket,
+                ServerBusyError(
+                    f"{self.name}: {self._gathering.bytes} bytes wait to be written to its partition; try again later"
+                ),
+            )
+            return
+        assert self.mind is not None
+        try:
+            decision = self.mind.handle(request, now_ms)
+        except HeadraceError as refusal:
+            decision = Decision(reply=refusal)
+        except Exception as bug:  # noqa: BLE001  (it has changed who knows what: the log knows better)
+            self._answer_now(ticket, UnknownServerError(f"{self.name}: {type(bug).__name__}: {bug}"))
+            self._drop(bug)
+            return
+        self._decided(ticket, decision)
+
+    def tick(self, now_ms: int) -> None:
+        """What time alone demands; call it when ``next_due_ms`` is there."""
+        if self.state is ShardState.SERVING and self.mind is not None:
+            self._of_itself(lambda mind: mind.tick(now_ms))
+
+    def next_due_ms(self) -> int | None:
+        """When to ``tick`` again, by the wall clock."""
+        return self.mind.next_due_ms() if self.mind is not None and self.state is ShardState.SERVING else None
+
+    def resign(self) -> None:
+        """The shard is another coordinator's now, or this one stops."""
+        self._end_with(ShardState.RESIGNED, None)
+
+    # -- what is to be done ------------------------------------------------------------------------------------------
+
+    def ready(self) -> list[Action]:
+        """What is to be done now, in this order. What has been gathered flies, when nothing else does."""
+        if self.state is ShardState.SERVING and self._flying is None and self._gathering.count:
+            self._flying, self._gathering = self._gathering, _Flight()
+            self._todo.append(Append(self.attempt, tuple(map(tuple, self._flying.batches)), self._end))
+        todo, self._todo = self._todo, []
+        return todo
+
+    # -- what came of it ---------------------------------------------------------------------------------------------
+
+    def appended(self, attempt: int, base_offset: int) -> None:
+        """An append is committed; its first record has this offset."""
+        if attempt != self.attempt:
+            return
+        if self.state is ShardState.CLAIMING:
+            self._end = base_offset + 1
+            self._become(ShardState.REPLAYING)
+            self.mind = self._new_mind()
+            self._todo.append(Replay(attempt, self._end))
+            return
+        flight, self._flying = self._flying, None
+        if flight is None or self.state is not ShardState.SERVING:
+            raise AssertionError(f"{self.name}: an append has ended that was not under way")
+        if base_offset != self._end:  # the leader has let somebody in between
+            self._flying = flight
+            self._drop(
+                CoordinatorNotAvailableError(
+                    f"{self.name}: written at offset {base_offset}, where {self._end} was expected: somebody else "
+                    "writes to the partition"
+                )
+            )
+            return
+        self._end += flight.count
+        self._failures = 0
+        self._todo += flight.outcomes
+
+    def append_failed(self, attempt: int, error: HeadraceError) -> None:
+        """An append has failed, or may have: it makes no difference."""
+        if attempt != self.attempt:
+            return
+        if isinstance(error, FencedShardEpochError):
+            self._end_with(ShardState.FENCED, error)
+        else:
+            self._drop(error)
+
+    def replayed(self, attempt: int, records: Iterable[tuple[bytes, bytes | None, int]]) -> None:
+        """The next of the log's records: key, value, timestamp."""
+        if attempt != self.attempt:
+            return
+        assert self.state is ShardState.REPLAYING
+        assert self.mind is not None
+        replay = self.mind.replay
+        try:
+            for key, value, timestamp_ms in records:
+                if not is_claim(key):
+                    replay(key, value, timestamp_ms)
+        except Exception as error:  # noqa: BLE001  (whatever it is: this mind is none)
+            self._drop(error)
+
+    def replay_ended(self, attempt: int, now_ms: int) -> None:
+        """All up to the claim has been handed in."""
+        if attempt != self.attempt:
+            return
+        self._become(ShardState.SERVING)
+        self._of_itself(lambda mind: mind.loaded(now_ms))
+
+    def replay_failed(self, attempt: int, error: Exception) -> None:
+        if attempt == self.attempt:
+            self._drop(error)
+
+    def resume(self, attempt: int) -> None:
+        """The pause is over."""
+        if attempt == self.attempt and self.state is ShardState.CLAIMING:
+            self._todo.append(Append(self.attempt, ((encode_claim(self.claim),),), ANY_END))
+
+    # -- within ------------------------------------------------------------------------------------------------------
+
+    def _decided(self, ticket: object, decision: Decision) -> None:
+        """Guard: it is said when all that was decided until now is committed, for it may rest on any of that."""
+        outcomes: list[Answer | Tell] = []
+        if ticket is not None:
+            outcomes.append(Answer(ticket, decision.reply))
+        if decision.pushes:
+            outcomes.append(Tell(decision.pushes))
+        if decision.records or self._gathering.count:
+            flight = self._gathering
+        elif self._flying is not None:
+            flight = self._flying
+        else:
+            self._todo += outcomes
+            return
+        flight.outcomes += outcomes
+        flight.add(decision.records, is_atomic=decision.is_atomic)
+
+    def _of_itself(self, decide: Callable[[ShardLogic], Decision]) -> None:
+        assert self.mind is not None
+        try:
+            decision = decide(self.mind)
+        except Exception as bug:  # noqa: BLE001  (as in ask)
+            self._drop(bug)
+            return
+        self._decided(None, decision)
+
+    def _refusal(self) -> HeadraceError:
+        if self.state in (ShardState.FENCED, ShardState.RESIGNED):
+            return NotCoordinatorError(f"{self.name} is another coordinator's; look the coordinator up again")
+        return CoordinatorLoadInProgressError(f"{self.name} is being loaded; try again soon")
+
+    def _answer_now(self, ticket: object, error: HeadraceError) -> None:
+        if ticket is not None:
+            self._todo.append(Answer(ticket, error))
+
+    def _drop(self, error: Exception) -> None:
+        """Forget everything and begin again, after a pause."""
+        self._forget(for_clients(self.name, error))
+        self._become(ShardState.CLAIMING, error)
+        self._claim_again(pause_ms=min(PAUSE_MS << min(self._failures, 16), PAUSE_MS_MAX))
+        self._failures += 1
+
+    def _claim_again(self, pause_ms: int = 0) -> None:
+        self.attempt += 1
+        if pause_ms:
+            self._todo.append(Pause(self.attempt, pause_ms))
+        else:
+            self.resume(self.attempt)
+
+    def _end_with(self, state: ShardState, error: HeadraceError | None) -> None:
+        if self.state in (ShardState.FENCED, ShardState.RESIGNED):
+            return
+        self.attempt += 1
+        self._become(state, error)
+        self._forget(self._refusal())
+
+    def _forget(self, error: HeadraceError) -> None:
+        """The mind, and with it all that was decided and is not known to be committed; pushes are not told."""
+        flights = [self._flying, self._gathering]
+        self._flying, self._gathering, self.mind, self._end = None, _Flight(), None, ANY_END
+        self._todo = [action for action in self._todo if isinstance(action, Answer | Tell | Became)]
+        for flight in filter(None, flights):
+            self._todo += [Answer(each.ticket, error) for each in flight.outcomes if isinstance(each, Answer)]
+
+    def _become(self, state: ShardState, error: Exception | None = None) -> None:
+        self.state = state
+        self._todo.append(Became(state, error))
+
+
+def for_clients(name: str, error: Exception) -> HeadraceError:
+    """What a failure of the shard's log means to those whose requests it carried, as Kafka's coordinator says it."""
+    if not isinstance(error, HeadraceError):
+        return UnknownServerError(f"{name}: {type(error).__name__}: {error}")
+    if error.code in _RETRY_ELSEWHERE:
+        return NotCoordinatorError(f"{name}: {error.message}")
+    if error.code in _TOO_LARGE:
+        return UnknownServerError(
+            f"{name}: the records of the request are too large for its partition: {error.message}"
+        )
+    return CoordinatorNotAvailableError(f"{name}: whether it was done is not known: {error.message}")
