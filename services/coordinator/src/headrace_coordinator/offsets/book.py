@@ -1,0 +1,61 @@
+"""Which offsets the groups of a shard have committed: a function of the records, and nothing else. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from headrace_core.types import TopicPartition
+
+from .codec import CommittedOffset
+
+_NOTHING: Mapping[TopicPartition, CommittedOffset] = {}
+
+
+class OffsetBook:
+    """Group -> partition -> committed offset, and which of them open transactions may still change."""
+
+    __slots__ = ("_by_group", "_pending")
+
+    def __init__(self) -> None:
+        self._by_group: dict[str, dict[TopicPartition, CommittedOffset]] = {}
+        self._pending: dict[tuple[str, TopicPartition], set[int]] = {}
+
+    def of(self, group_id: str) -> Mapping[TopicPartition, CommittedOffset]:
+        """All that a group has committed; not to be kept, for it changes."""
+        return self._by_group.get(group_id, _NOTHING)
+
+    def group_ids(self) -> tuple[str, ...]:
+        """The groups that have committed something."""
+        return tuple(self._by_group)
+
+    def __iter__(self) -> Iterator[tuple[str, TopicPartition, CommittedOffset]]:
+        for group_id, offsets in self._by_group.items():
+            for partition, committed in offsets.items():
+                yield group_id, partition, committed
+
+    def apply(self, group_id: str, partition: TopicPartition, committed: CommittedOffset | None) -> None:
+        """A record says so; None is a tombstone. What it names need not be there."""
+        if committed is not None:
+            self._by_group.setdefault(group_id, {})[partition] = committed
+            return
+        offsets = self._by_group.get(group_id)
+        if offsets is not None and offsets.pop(partition, None) is not None and not offsets:
+            del self._by_group[group_id]
+
+    # A transaction's offsets count once it commits (KIP-98). Until then a stable fetch must wait for them (KIP-447).
+
+    def hold(self, group_id: str, partition: TopicPartition, producer_id: int) -> None:
+        """An open transaction of this producer has an offset for the partition."""
+        self._pending.setdefault((group_id, partition), set()).add(producer_id)
+
+    def release(self, group_id: str, partition: TopicPartition, producer_id: int) -> None:
+        """The transaction has ended, either way."""
+        producers = self._pending.get((group_id, partition))
+        if producers is not None:
+            producers.discard(producer_id)
+            if not producers:
+                del self._pending[group_id, partition]
+
+    def is_pending(self, group_id: str, partition: TopicPartition) -> bool:
+        """May an open transaction still change this offset?"""
+        return (group_id, partition) in self._pending

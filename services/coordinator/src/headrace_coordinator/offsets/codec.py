@@ -1,0 +1,189 @@
+"""Offset commits as Kafka writes them, so that its tools read ``__consumer_offsets``. Pure.
+
+Source: OffsetCommitKey.json and OffsetCommitValue.json of Kafka's group-coordinator, which its generated code follows.
+
+    key     int16 1 (0 of old) | group: string | topic: string | partition: int32
+    value   int16 version
+        0   offset: int64 | metadata: string | commit timestamp: int64
+        1   as 0 | expire timestamp: int64                                        (until KIP-211)
+        2   as 0
+        3   offset: int64 | leader epoch: int32 | metadata: string | commit timestamp: int64         KIP-320
+        4   as 3, the string compact | tagged fields: 0 = topic id, 16 bytes                         KIP-848, KIP-915
+
+All is big-endian; a string is an int16 length and UTF-8; a compact one has an unsigned varint, its length + 1, instead.
+Written are version 4 where the topic's id is known, as Kafka 4 does, and version 3 where it is not.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import NamedTuple
+
+from headrace_core.errors import CorruptLogError, InvalidGroupIdError, UnsupportedVersionError
+from headrace_core.types import NO_EPOCH, TopicPartition
+
+from ..shard_logic import RecordKind, kind_of
+
+#: A string's length is an int16 in keys, and in values before version 4.
+STRING_BYTES_MAX = 0x7FFF
+TOPIC_ID_BYTES = 16
+_NO_TOPIC_ID = bytes(TOPIC_ID_BYTES)
+
+_INT16 = struct.Struct(">h")
+_INT32 = struct.Struct(">i")
+_INT64 = struct.Struct(">q")
+_TWO_LENGTHS = struct.Struct(">hh")
+_HEAD_OLD = struct.Struct(">hq")
+_HEAD = struct.Struct(">hqi")
+
+
+class CommittedOffset(NamedTuple):
+    """What a group has committed for a partition: it goes on with the record at ``offset``.
+
+    ``leader_epoch`` is that of the last record before it, -1 unknown. ``commit_timestamp_ms`` is the coordinator's
+    time. ``expire_timestamp_ms`` is what a client of Kafka before 2.1 had asked for; None: as the retention says.
+    """
+
+    offset: int
+    leader_epoch: int = NO_EPOCH
+    metadata: str = ""
+    commit_timestamp_ms: int = -1
+    expire_timestamp_ms: int | None = None
+    topic_id: bytes | None = None
+
+
+class CommitKey(NamedTuple):
+    """Whose offset, and of what."""
+
+    group_id: str
+    partition: TopicPartition
+
+
+def encode_key(group_id: str, partition: TopicPartition) -> bytes:
+    """The key of a commit. InvalidGroupIdError: the group's id does not fit into one."""
+    group, topic = group_id.encode(), partition.topic.encode()
+    if len(group) > STRING_BYTES_MAX:
+        raise InvalidGroupIdError(f"the group id has {len(group)} bytes, more than the {STRING_BYTES_MAX} of a record")
+    return b"".join(
+        (
+            _TWO_LENGTHS.pack(RecordKind.OFFSET_COMMIT, len(group)),
+            group,
+            _INT16.pack(len(topic)),
+            topic,
+            _INT32.pack(partition.partition),
+        )
+    )
+
+
+def encode_value(committed: CommittedOffset) -> bytes:
+    """The value of a commit, in the oldest version that holds all of it, but never one older than 3."""
+    metadata = committed.metadata.encode()
+    timestamp = _INT64.pack(committed.commit_timestamp_ms)
+    if committed.topic_id is None and len(metadata) <= STRING_BYTES_MAX:
+        head = _HEAD.pack(3, committed.offset, committed.leader_epoch)
+        return b"".join((head, _INT16.pack(len(metadata)), metadata, timestamp))
+    head = _HEAD.pack(4, committed.offset, committed.leader_epoch)
+    tagged = b"\x00" if committed.topic_id is None else b"\x01\x00\x10" + committed.topic_id
+    return b"".join((head, _varint(len(metadata) + 1), metadata, timestamp, tagged))
+
+
+def decode_key(key: bytes) -> CommitKey:
+    """The inverse of encode_key, of versions 0 and 1. CorruptLogError when the bytes are not such a key."""
+    kind = kind_of(key)
+    assert kind in (RecordKind.OLD_OFFSET_COMMIT, RecordKind.OFFSET_COMMIT), f"kind {kind} is no offset commit"
+    reader = _Reader(key, 2, "the key of an offset commit")
+    group_id = reader.string(reader.int16())
+    topic = reader.string(reader.int16())
+    partition = reader.int32()
+    reader.end()
+    return CommitKey(group_id, TopicPartition(topic, partition))
+
+
+def decode_value(value: bytes) -> CommittedOffset:
+    """The inverse of encode_value, of versions 0 to 4. CorruptLogError; UnsupportedVersionError: by a newer Kafka."""
+    reader = _Reader(value, 0, "the value of an offset commit")
+    version = reader.int16()
+    if not 0 <= version <= 4:
+        raise UnsupportedVersionError(f"offset commits of version {version} are not known here: upgrade this node")
+    offset = reader.int64()
+    leader_epoch = reader.int32() if version >= 3 else NO_EPOCH
+    metadata = reader.string(reader.varint() - 1 if version >= 4 else reader.int16())
+    commit_timestamp_ms = reader.int64()
+    expire = reader.int64() if version == 1 else -1
+    topic_id = _tagged_topic_id(reader) if version >= 4 else None
+    reader.end()
+    return CommittedOffset(
+        offset, leader_epoch, metadata, commit_timestamp_ms, expire if expire >= 0 else None, topic_id
+    )
+
+
+def _tagged_topic_id(reader: _Reader) -> bytes | None:
+    """Tagged fields: count, then tag, size, bytes of each. Those that we do not know are skipped (KIP-482)."""
+    topic_id = None
+    for _ in range(reader.varint()):
+        tag, size = reader.varint(), reader.varint()
+        data = reader.take(size)
+        if tag == 0:
+            if size != TOPIC_ID_BYTES:
+                raise CorruptLogError(f"the topic id of an offset commit has {size} bytes, not {TOPIC_ID_BYTES}")
+            topic_id = data if data != _NO_TOPIC_ID else None
+    return topic_id
+
+
+def _varint(number: int) -> bytes:
+    """Unsigned, seven bits a byte, the lowest first."""
+    out = bytearray()
+    while number > 0x7F:
+        out.append(number & 0x7F | 0x80)
+        number >>= 7
+    out.append(number)
+    return bytes(out)
+
+
+class _Reader:
+    """Takes fields off some bytes; whatever does not fit is a CorruptLogError that names ``what``."""
+
+    __slots__ = ("_data", "_position", "_what")
+
+    def __init__(self, data: bytes, position: int, what: str) -> None:
+        self._data = data
+        self._position = position
+        self._what = what
+
+    def take(self, size: int) -> bytes:
+        start = self._position
+        if not 0 <= size <= len(self._data) - start:
+            raise CorruptLogError(
+                f"{self._what} is damaged: a field of {size} bytes at byte {start} of {len(self._data)}"
+            )
+        self._position = start + size
+        return bytes(self._data[start : start + size])
+
+    def int16(self) -> int:
+        return int.from_bytes(self.take(2), "big", signed=True)
+
+    def int32(self) -> int:
+        return int.from_bytes(self.take(4), "big", signed=True)
+
+    def int64(self) -> int:
+        return int.from_bytes(self.take(8), "big", signed=True)
+
+    def varint(self) -> int:
+        number = 0
+        for shift in range(0, 35, 7):
+            byte = self.take(1)[0]
+            number |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                return number
+        raise CorruptLogError(f"{self._what} is damaged: a varint at byte {self._position - 5} does not end")
+
+    def string(self, size: int) -> str:
+        try:
+            return self.take(size).decode()
+        except UnicodeDecodeError as error:
+            raise CorruptLogError(f"{self._what} is damaged: a text that is not UTF-8 ({error})") from None
+
+    def end(self) -> None:
+        if self._position != len(self._data):
+            left = len(self._data) - self._position
+            raise CorruptLogError(f"{self._what} is damaged: {left} bytes follow its last field")

@@ -1,0 +1,112 @@
+"""Is a consumer well? Burrow's answer, without thresholds: by the way its last commits went. Pure.
+
+Source: Burrow's wiki, "Consumer Lag Evaluation Rules", and its evaluator. The window holds the last ten commits of a
+partition, each with its lag at that time. The rules, in the order in which they are tried:
+
+    0  the lag is zero now                                                                   OK
+    1  the time since the last commit exceeds what the window covers, and there have been
+       records to read for all that time                                                    STOP
+    2  the lag was zero at some commit of the window                                         OK
+    3  the offset went back at some commit                                                   REWIND
+    4  the offset is the same at all commits                                                 STALL
+    5  the lag did not shrink at any commit (the offset moved on)                            WARN
+    6  else                                                                                  OK
+
+Where we differ, and why. Burrow asks of rule 1 that recent *samples* of the log's end lie above the offset; we know for
+how long the first unread record has been waiting. Burrow does not judge a window that is not full, unless told to; a
+coordinator that has just taken a shard over has half-empty ones (the log was compacted), so those are judged, but
+rule 1 wants a silence of ``SILENCE_MS`` at least, and rules 3 to 5 two commits. Commits that follow each other closely
+(a commit after each batch) share a place, else ten of them would cover no time at all (Burrow's ``min-distance``).
+"""
+
+from __future__ import annotations
+
+from array import array
+from itertools import pairwise
+from typing import NamedTuple
+
+from .messages import LagStatus
+from .watermarks import Waiting
+
+WINDOW_COMMITS = 10
+#: Commits closer to each other than this share a place of the window.
+COMMITS_APART_MS = 1_000
+#: What a window that is not full is taken to cover at least.
+SILENCE_MS = 60_000
+
+
+class Commit(NamedTuple):
+    """A place of the window. ``lag`` None: the high watermark was not known (commits that were read from the log)."""
+
+    offset: int
+    timestamp_ms: int
+    lag: int | None
+
+
+class CommitWindow:
+    """The last commits of one partition of one group, the oldest first."""
+
+    __slots__ = ("_fields",)
+
+    def __init__(self) -> None:
+        # Flat, three numbers a commit: a coordinator may have a hundred thousand windows. A lag of -1: not known.
+        self._fields = array("q")
+
+    @property
+    def commits(self) -> tuple[Commit, ...]:
+        fields = iter(self._fields)
+        return tuple(
+            Commit(offset, time_ms, lag if lag >= 0 else None)
+            for offset, time_ms, lag in zip(fields, fields, fields, strict=True)
+        )
+
+    @property
+    def complete(self) -> float:
+        """The part of the window that is filled, 0 to 1."""
+        return len(self._fields) / (3 * WINDOW_COMMITS)
+
+    def note(self, commit: Commit) -> None:
+        """A commit happened. Of several within COMMITS_APART_MS the newest counts, but a step back is always kept."""
+        fields = self._fields
+        if len(fields) > 3:
+            before_offset, before_ms, _, last_offset = fields[-6:-2]
+            is_close = 0 <= commit.timestamp_ms - before_ms < COMMITS_APART_MS
+            if is_close and before_offset <= last_offset <= commit.offset:
+                del fields[-3:]
+        fields.extend((commit.offset, commit.timestamp_ms, -1 if commit.lag is None else commit.lag))
+        if len(fields) > 3 * WINDOW_COMMITS:
+            del fields[:3]
+
+
+def judge(window: CommitWindow, *, lag: int, waiting: Waiting, now_ms: int) -> LagStatus:
+    """How a partition is consumed. ``lag`` is the present one, ``waiting`` that of the first record not yet read."""
+    commits = window.commits
+    if lag <= 0 or not commits:
+        return LagStatus.OK
+    if _has_stopped(commits, waiting, now_ms):
+        return LagStatus.STOP
+    if any(commit.lag == 0 for commit in commits) or len(commits) < 2:
+        return LagStatus.OK
+    pairs = list(pairwise(commits))
+    if any(later.offset < earlier.offset for earlier, later in pairs):
+        return LagStatus.REWIND
+    if all(later.offset == earlier.offset for earlier, later in pairs):
+        return LagStatus.STALL
+    lags = [commit.lag for commit in commits if commit.lag is not None]
+    if len(lags) > 1 and all(later >= earlier for earlier, later in pairwise(lags)):
+        return LagStatus.WARN
+    return LagStatus.OK
+
+
+def _has_stopped(commits: tuple[Commit, ...], waiting: Waiting, now_ms: int) -> bool:
+    covered_ms = commits[-1].timestamp_ms - commits[0].timestamp_ms
+    if len(commits) < WINDOW_COMMITS:
+        covered_ms = max(covered_ms, SILENCE_MS)
+    return now_ms - commits[-1].timestamp_ms > covered_ms and waiting.waited_ms > covered_ms
+
+
+def worst(statuses: list[LagStatus]) -> LagStatus:
+    """A group's judgement: ERR when any partition has an error, else WARN when one has, else OK."""
+    if any(status.is_error for status in statuses):
+        return LagStatus.ERR
+    return LagStatus.WARN if LagStatus.WARN in statuses else LagStatus.OK

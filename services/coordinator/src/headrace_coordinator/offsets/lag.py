@@ -1,0 +1,93 @@
+"""How far groups are behind: in records, in time, and whether that is a worry. Pure.
+
+None of this is in the log: high watermarks come from the leaders (``seen``), commits from requests and from replay.
+After a shard has moved the new owner knows each lag in records with the first sample. In time it knows lower bounds
+until it has watched for as long as the lag is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from headrace_core.types import TopicPartition
+
+from .codec import CommittedOffset
+from .judgement import Commit, CommitWindow, judge, worst
+from .messages import GroupLag, LagStatus, PartitionEnd, PartitionLag
+from .watermarks import WatermarkHistory
+
+
+class LagBook:
+    """The lags of all groups of a shard. Watermarks are kept once a partition, whoever reads it."""
+
+    __slots__ = ("_histories", "_readers", "_windows")
+
+    def __init__(self) -> None:
+        self._windows: dict[str, dict[TopicPartition, CommitWindow]] = {}
+        self._histories: dict[TopicPartition, WatermarkHistory] = {}
+        self._readers: dict[TopicPartition, int] = {}  # how many groups have a window of it
+
+    def watched(self) -> tuple[TopicPartition, ...]:
+        """The partitions whose high watermarks matter: some group has committed an offset of them."""
+        return tuple(self._readers)
+
+    def seen(self, ends: Iterable[PartitionEnd], now_ms: int) -> None:
+        """Leaders have told their high watermarks; those of partitions that nobody reads are passed over."""
+        for end in ends:
+            partition = TopicPartition(end.topic, end.partition)
+            if partition in self._readers:
+                history = self._histories.setdefault(partition, WatermarkHistory())
+                history.sample(now_ms, end.high_watermark, end.log_start)
+
+    def committed(self, group_id: str, partition: TopicPartition, committed: CommittedOffset) -> None:
+        """A group has committed an offset, now or (by replay) some time ago."""
+        windows = self._windows.setdefault(group_id, {})
+        window = windows.get(partition)
+        if window is None:
+            window = windows[partition] = CommitWindow()
+            self._readers[partition] = self._readers.get(partition, 0) + 1
+        history = self._histories.get(partition)
+        end = history.high_watermark if history is not None else None
+        lag = max(0, end - committed.offset) if end is not None else None
+        window.note(Commit(committed.offset, committed.commit_timestamp_ms, lag))
+
+    def forgotten(self, group_id: str, partition: TopicPartition) -> None:
+        """The group has no offset of the partition any more."""
+        windows = self._windows.get(group_id, {})
+        if windows.pop(partition, None) is None:
+            return
+        if not windows:
+            del self._windows[group_id]
+        self._readers[partition] -= 1
+        if not self._readers[partition]:
+            del self._readers[partition]
+            self._histories.pop(partition, None)
+
+    def describe(self, group_id: str, offsets: Mapping[TopicPartition, CommittedOffset], now_ms: int) -> GroupLag:
+        """The group's lag. ``offsets``: what it has committed."""
+        lags = tuple(
+            self._partition(group_id, partition, committed, now_ms) for partition, committed in sorted(offsets.items())
+        )
+        return GroupLag(group_id, worst([one.status for one in lags]), sum(one.lag or 0 for one in lags), lags)
+
+    def _partition(
+        self, group_id: str, partition: TopicPartition, committed: CommittedOffset, now_ms: int
+    ) -> PartitionLag:
+        window = self._windows[group_id][partition]
+        history = self._histories.get(partition)
+        if history is None or history.high_watermark is None:
+            return PartitionLag(*partition, committed, None, None, None, False, 0, LagStatus.OK, window.complete)
+        lag = max(0, history.high_watermark - committed.offset)
+        # What was deleted is not waiting any more: the first record that is still to be read is.
+        waiting = history.waiting(max(committed.offset, history.log_start), now_ms)
+        return PartitionLag(
+            *partition,
+            committed,
+            history.high_watermark,
+            lag,
+            waiting.waited_ms,
+            waiting.at_least,
+            max(0, history.log_start - committed.offset),
+            judge(window, lag=lag, waiting=waiting, now_ms=now_ms),
+            window.complete,
+        )

@@ -1,0 +1,261 @@
+"""What is decided about committed offsets: who may commit, what is answered, what goes. Pure.
+
+Decide, then apply: each function makes the records first, refuses before anything has changed, and applies the very
+values that the records hold, as ``replay`` does with what it reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from headrace_core.errors import (
+    GroupIdNotFoundError,
+    GroupSubscribedToTopicError,
+    HeadraceError,
+    InvalidCommitOffsetSizeError,
+    InvalidGroupIdError,
+    InvalidRequestError,
+    InvalidTopicError,
+    OffsetMetadataTooLargeError,
+    UnknownMemberIdError,
+    UnknownTopicOrPartitionError,
+    UnstableOffsetCommitError,
+)
+from headrace_core.types import TopicPartition, check_topic_name
+
+from ..shard_logic import Decision, GroupsLogic, ShardRecord
+from .book import OffsetBook
+from .codec import STRING_BYTES_MAX, TOPIC_ID_BYTES, CommittedOffset, decode_key, decode_value, encode_key, encode_value
+from .lag import LagBook
+from .messages import (
+    CommitOffsets,
+    DeleteOffsets,
+    DescribeLag,
+    FetchedOffset,
+    FetchOffsets,
+    OffsetsCommitted,
+    OffsetsDeleted,
+    OffsetsFetched,
+    OffsetToCommit,
+    OffsetToFetch,
+    PartitionResult,
+    WatermarksSeen,
+)
+from .retention import RetentionSettings, RetentionSweep
+
+#: What a record takes beside its key and value, at most: lengths, deltas, attributes.
+_RECORD_OVERHEAD_BYTES = 32
+
+_ABSENT = CommittedOffset(-1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffsetSettings:
+    """``offset.metadata.max.bytes``, and what of a batch a commit may fill: below max.message.bytes of the topic."""
+
+    metadata_bytes_max: int = 4_096
+    commit_bytes_max: int = 1_000_000
+    retention: RetentionSettings = field(default_factory=RetentionSettings)
+
+
+class OffsetsLogic:
+    """The offsets of one shard. ``groups`` is asked who is in a group, and what it reads; it is never changed here."""
+
+    __slots__ = ("_groups", "_settings", "_sweep", "_topic_ids", "book", "lags")
+
+    def __init__(self, groups: GroupsLogic, settings: OffsetSettings) -> None:
+        self._groups = groups
+        self._settings = settings
+        self._sweep = RetentionSweep(settings.retention)
+        self._topic_ids: dict[str, bytes] = {}
+        self.book = OffsetBook()
+        self.lags = LagBook()
+
+    def replay(self, key: bytes, value: bytes | None) -> None:
+        """A record of the log. CorruptLogError, UnsupportedVersionError: the shard must not serve without it."""
+        group_id, partition = decode_key(key)
+        self._apply(group_id, partition, None if value is None else decode_value(value))
+
+    def _apply(self, group_id: str, partition: TopicPartition, committed: CommittedOffset | None) -> None:
+        self.book.apply(group_id, partition, committed)
+        if committed is None:
+            self.lags.forgotten(group_id, partition)
+        else:
+            self.lags.committed(group_id, partition, committed)
+
+    def commit(self, request: CommitOffsets, now_ms: int) -> Decision:
+        """Kafka's OffsetCommit. Refused as a whole: InvalidGroupIdError, GroupIdNotFoundError, what check_commit
+        raises, InvalidCommitOffsetSizeError."""
+        self._check_committer(request)
+        results = []
+        accepted: list[tuple[TopicPartition, CommittedOffset]] = []
+        for offset in request.offsets:
+            error = self._refused(offset)
+            results.append(PartitionResult(offset.topic, offset.partition, error))
+            if error is None:
+                committed = CommittedOffset(
+                    offset.offset, offset.leader_epoch, offset.metadata, now_ms, None, offset.topic_id
+                )
+                accepted.append((TopicPartition(offset.topic, offset.partition), committed))
+        records = tuple(
+            ShardRecord(encode_key(request.group_id, partition), encode_value(committed))
+            for partition, committed in accepted
+        )
+        self._check_size(request.group_id, records)
+        for partition, committed in accepted:
+            self._apply(request.group_id, partition, committed)
+        return Decision(records, OffsetsCommitted(tuple(results)))
+
+    def _check_committer(self, request: CommitOffsets) -> None:
+        group_id = request.group_id
+        _check_group_id(group_id)
+        if self._groups.exists(group_id):
+            self._groups.check_commit(group_id, request.member_id, request.member_epoch, request.instance_id)
+        elif request.member_epoch >= 0:
+            raise GroupIdNotFoundError(
+                f"member {request.member_id!r} of epoch {request.member_epoch} commits to group {group_id!r}, which "
+                "does not exist (any more): join it anew"
+            )
+
+    def _refused(self, offset: OffsetToCommit) -> HeadraceError | None:
+        """What is wrong with one partition of a commit."""
+        where = f"{offset.topic}-{offset.partition}"
+        try:
+            check_topic_name(offset.topic)
+        except InvalidTopicError as error:
+            return error
+        if offset.partition < 0:
+            return UnknownTopicOrPartitionError(f"{where}: partitions are counted from 0")
+        if offset.offset < 0:
+            return InvalidRequestError(f"{where}: offset {offset.offset} is negative, and cannot be committed")
+        if offset.topic_id is not None and len(offset.topic_id) != TOPIC_ID_BYTES:
+            return InvalidRequestError(f"{where}: a topic id of {len(offset.topic_id)} bytes, not {TOPIC_ID_BYTES}")
+        size, limit = len(offset.metadata.encode()), self._settings.metadata_bytes_max
+        if size > limit:
+            return OffsetMetadataTooLargeError(
+                f"{where}: the metadata has {size} bytes, more than offset.metadata.max.bytes={limit}"
+            )
+        return None
+
+    def _check_size(self, group_id: str, records: tuple[ShardRecord, ...]) -> None:
+        size = sum(len(key) + len(value or b"") + _RECORD_OVERHEAD_BYTES for key, value in records)
+        if size > self._settings.commit_bytes_max:
+            raise InvalidCommitOffsetSizeError(
+                f"the commit of group {group_id!r} takes {size} bytes in {len(records)} records, more than the "
+                f"{self._settings.commit_bytes_max} of a batch: commit fewer partitions at once, or less metadata"
+            )
+
+    def fetch(self, request: FetchOffsets) -> Decision:
+        """Kafka's OffsetFetch; what a group without offsets has committed is nothing. What check_fetch raises."""
+        _check_group_id(request.group_id)
+        if self._groups.exists(request.group_id):
+            self._groups.check_fetch(request.group_id, request.member_id, request.member_epoch)
+        elif request.member_epoch >= 0:
+            # Kafka answers "no offset" here. The member would go by auto.offset.reset, and lose or repeat everything.
+            raise UnknownMemberIdError(
+                f"member {request.member_id!r} asks for offsets of group {request.group_id!r}, which does not exist "
+                "(any more): join it anew"
+            )
+        offsets = self.book.of(request.group_id)
+        wanted: Iterable[OffsetToFetch] | None = request.partitions
+        if wanted is None:
+            wanted = [OffsetToFetch(*partition) for partition in sorted(offsets)]
+        return Decision(reply=OffsetsFetched(tuple(self._fetched(request, offsets, one) for one in wanted)))
+
+    def _fetched(
+        self, request: FetchOffsets, offsets: Mapping[TopicPartition, CommittedOffset], wanted: OffsetToFetch
+    ) -> FetchedOffset:
+        partition = TopicPartition(wanted.topic, wanted.partition)
+        if request.require_stable and self.book.is_pending(request.group_id, partition):
+            error = UnstableOffsetCommitError(
+                f"{partition}: an open transaction has offsets of group {request.group_id!r}: ask again"
+            )
+            return FetchedOffset(*partition, error=error)
+        found = offsets.get(partition, _ABSENT)
+        if found.topic_id is not None and wanted.topic_id is not None and found.topic_id != wanted.topic_id:
+            found = _ABSENT  # of a topic of the same name that was deleted
+        return FetchedOffset(
+            *partition, found.offset, found.leader_epoch, found.metadata, found.commit_timestamp_ms, found.topic_id
+        )
+
+    def delete(self, request: DeleteOffsets) -> Decision:
+        """Kafka's OffsetDelete. GroupIdNotFoundError; topics that members subscribe to keep their offsets."""
+        _check_group_id(request.group_id)
+        self._check_known(request.group_id)
+        offsets = self.book.of(request.group_id)
+        results = []
+        gone: dict[TopicPartition, None] = {}
+        for partition in request.partitions:
+            error = None
+            if self._groups.is_subscribed(request.group_id, partition.topic):
+                error = GroupSubscribedToTopicError(
+                    f"{partition}: group {request.group_id!r} has members that subscribe to the topic"
+                )
+            elif partition in offsets:
+                gone[partition] = None
+            results.append(PartitionResult(*partition, error))
+        records = self.remove((request.group_id, partition) for partition in gone)
+        return Decision(records, OffsetsDeleted(tuple(results)), is_atomic=False)
+
+    def remove(self, offsets: Iterable[tuple[str, TopicPartition]]) -> tuple[ShardRecord, ...]:
+        """Tombstones for these, applied."""
+        gone = tuple(offsets)
+        for group_id, partition in gone:
+            self._apply(group_id, partition, None)
+        return tuple(ShardRecord(encode_key(group_id, partition), None) for group_id, partition in gone)
+
+    def remove_group(self, group_id: str) -> tuple[ShardRecord, ...]:
+        """Tombstones for all that the group has committed, applied."""
+        return self.remove([(group_id, partition) for partition in self.book.of(group_id)])
+
+    def topics_changed(self, topic_ids: Mapping[str, bytes]) -> tuple[ShardRecord, ...]:
+        """These are the cluster's topics now (name -> id). Tombstones for the offsets of those that went since the last
+        call, applied.
+
+        Only what was seen to go counts: a commit may name a topic that this coordinator has not heard of yet. What
+        went while nobody served the shard stays until it expires, and is told apart by its topic id.
+        """
+        before, self._topic_ids = self._topic_ids, dict(topic_ids)
+        gone = {name: topic_id for name, topic_id in before.items() if topic_ids.get(name) != topic_id}
+        if not gone:
+            return ()
+        return self.remove(
+            [
+                (group_id, partition)
+                for group_id, partition, committed in self.book
+                if partition.topic in gone and committed.topic_id in (None, gone[partition.topic])
+            ]
+        )
+
+    def started(self, now_ms: int) -> None:
+        """All is replayed."""
+        self._sweep.start(now_ms)
+
+    def next_due_ms(self) -> int | None:
+        return self._sweep.next_due_ms()
+
+    def expire(self, now_ms: int) -> tuple[tuple[ShardRecord, ...], tuple[str, ...]]:
+        """Tombstones of what has expired, applied; and the groups that are empty and have nothing left."""
+        expired = self._sweep.tick(now_ms, self.book, self._groups)
+        return self.remove(expired.offsets), expired.groups
+
+    def watermarks_seen(self, request: WatermarksSeen, now_ms: int) -> Decision:
+        self.lags.seen(request.ends, now_ms)
+        return Decision()
+
+    def describe_lag(self, request: DescribeLag, now_ms: int) -> Decision:
+        """GroupIdNotFoundError."""
+        self._check_known(request.group_id)
+        return Decision(reply=self.lags.describe(request.group_id, self.book.of(request.group_id), now_ms))
+
+    def _check_known(self, group_id: str) -> None:
+        if not self._groups.exists(group_id) and not self.book.of(group_id):
+            raise GroupIdNotFoundError(f"there is no group {group_id!r}")
+
+
+def _check_group_id(group_id: str) -> None:
+    if not group_id:
+        raise InvalidGroupIdError("the group id is empty: set group.id")
+    if len(group_id.encode()) > STRING_BYTES_MAX:
+        raise InvalidGroupIdError(f"the group id has {len(group_id.encode())} bytes, at most {STRING_BYTES_MAX} fit")

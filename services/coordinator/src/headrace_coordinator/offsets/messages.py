@@ -1,0 +1,178 @@
+"""What is asked about committed offsets, and what is answered. Frozen values; the handlers make them out of the wire's.
+
+A request that is refused as a whole raises; what is wrong with one partition only is the ``error`` of its result.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import NamedTuple
+
+from headrace_core.errors import HeadraceError
+from headrace_core.types import NO_EPOCH, TopicPartition
+
+from .codec import CommittedOffset
+
+#: What Kafka answers where a group has committed nothing.
+NO_OFFSET = -1
+
+
+class OffsetToCommit(NamedTuple):
+    """One partition of a commit. ``topic_id``: of the topic that was read, when it is known (KIP-516)."""
+
+    topic: str
+    partition: int
+    offset: int
+    leader_epoch: int = NO_EPOCH
+    metadata: str = ""
+    topic_id: bytes | None = None
+
+
+class CommitOffsets(NamedTuple):
+    """Kafka's OffsetCommit. ``member_epoch`` -1 without a member id: an admin, or a consumer that assigns itself."""
+
+    group_id: str
+    offsets: tuple[OffsetToCommit, ...]
+    member_id: str = ""
+    member_epoch: int = NO_EPOCH
+    instance_id: str | None = None
+
+
+class PartitionResult(NamedTuple):
+    """What became of one partition of a request."""
+
+    topic: str
+    partition: int
+    error: HeadraceError | None = None
+
+
+class OffsetsCommitted(NamedTuple):
+    """The reply to CommitOffsets, in the request's order."""
+
+    results: tuple[PartitionResult, ...]
+
+
+class OffsetToFetch(NamedTuple):
+    """A partition whose offset is asked for; one that was committed under another topic id counts as none."""
+
+    topic: str
+    partition: int
+    topic_id: bytes | None = None
+
+
+class FetchOffsets(NamedTuple):
+    """Kafka's OffsetFetch. ``partitions`` None: all that the group has committed. ``require_stable`` (KIP-447): a
+    partition whose offset an open transaction may still change is answered with UNSTABLE_OFFSET_COMMIT."""
+
+    group_id: str
+    partitions: tuple[OffsetToFetch, ...] | None = None
+    member_id: str = ""
+    member_epoch: int = NO_EPOCH
+    require_stable: bool = False
+
+
+class FetchedOffset(NamedTuple):
+    """``offset`` NO_OFFSET: nothing is committed."""
+
+    topic: str
+    partition: int
+    offset: int = NO_OFFSET
+    leader_epoch: int = NO_EPOCH
+    metadata: str = ""
+    commit_timestamp_ms: int = -1
+    topic_id: bytes | None = None
+    error: HeadraceError | None = None
+
+
+class OffsetsFetched(NamedTuple):
+    """The reply to FetchOffsets, in the request's order; of all, by topic and partition."""
+
+    offsets: tuple[FetchedOffset, ...]
+
+
+class DeleteOffsets(NamedTuple):
+    """Kafka's OffsetDelete (KIP-496)."""
+
+    group_id: str
+    partitions: tuple[TopicPartition, ...]
+
+
+class OffsetsDeleted(NamedTuple):
+    """The reply to DeleteOffsets, in the request's order; what was not there is gone, too."""
+
+    results: tuple[PartitionResult, ...]
+
+
+class DeleteGroup(NamedTuple):
+    """A group and its offsets go, if it has no members. The reply is None."""
+
+    group_id: str
+
+
+class PartitionEnd(NamedTuple):
+    """Where a partition's log begins, and how far it is committed."""
+
+    topic: str
+    partition: int
+    high_watermark: int
+    log_start: int = 0
+
+
+class WatermarksSeen(NamedTuple):
+    """What the leaders say now; nothing is recorded, the reply is None."""
+
+    ends: tuple[PartitionEnd, ...]
+
+
+class DescribeLag(NamedTuple):
+    """How far a group is behind; GroupIdNotFoundError. The reply is a GroupLag."""
+
+    group_id: str
+
+
+class LagStatus(enum.Enum):
+    """Burrow's judgement. A group's is OK, WARN or ERR; the last three are a partition's, and a group's error."""
+
+    OK = "OK"
+    #: The consumer works, and falls behind.
+    WARN = "WARN"
+    ERR = "ERR"
+    #: Nothing has been committed for longer than the window of commits covers.
+    STOP = "STOP"
+    #: Commits come, and their offset does not move.
+    STALL = "STALL"
+    #: The committed offset went back.
+    REWIND = "REWIND"
+
+    @property
+    def is_error(self) -> bool:
+        return self not in (LagStatus.OK, LagStatus.WARN)
+
+
+class PartitionLag(NamedTuple):
+    """A partition of a group. None stands for what is not known yet: nobody has seen its high watermark.
+
+    ``lag``: offsets between the committed one and the high watermark. ``lag_ms``: how long the first unread record has
+    been waiting; with ``lag_ms_is_at_least`` it has waited longer than anybody has watched. ``records_lost``: offsets
+    that were deleted before they were read. ``complete``: the part of the window of commits that is filled, 0 to 1.
+    """
+
+    topic: str
+    partition: int
+    committed: CommittedOffset
+    high_watermark: int | None
+    lag: int | None
+    lag_ms: int | None
+    lag_ms_is_at_least: bool
+    records_lost: int
+    status: LagStatus
+    complete: float
+
+
+class GroupLag(NamedTuple):
+    """A group's partitions, by topic and number; the sum of their lags; the worst of their judgements."""
+
+    group_id: str
+    status: LagStatus
+    total_lag: int
+    partitions: tuple[PartitionLag, ...]

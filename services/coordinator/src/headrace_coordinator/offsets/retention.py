@@ -1,0 +1,108 @@
+"""Offsets of groups that nobody is in go after a while (KIP-211). Pure.
+
+An offset expires ``offsets.retention.minutes`` after the later of its commit and its group's becoming empty; one that
+an old client gave an expiry of its own, at that time. Never while the group has members, whatever the clock says, and
+never while a transaction may still change it. An empty group without offsets goes with the last of them.
+
+The clock may jump. What is measured is wall time between two processes (the coordinator that wrote the commit, and
+this one), so a leap forward makes everything look old. A check that comes much too late, by this coordinator's own
+clock, therefore removes nothing: it only counts as the last one. So a clock that is wrong for less than
+``offsets.retention.check.interval.ms``, or a coordinator that was paused, costs nobody an offset.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+
+from headrace_core.types import TopicPartition
+
+from ..shard_logic import GroupsLogic
+from .book import OffsetBook
+from .codec import CommittedOffset
+
+#: What one tick looks at, and removes, at most, so that a sweep of a large shard holds nobody up.
+LOOKS_PER_TICK = 20_000
+REMOVALS_PER_TICK = 2_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetentionSettings:
+    """Milliseconds: ``offsets.retention.minutes``, ``offsets.retention.check.interval.ms``."""
+
+    retention_ms: int = 10_080 * 60_000
+    check_interval_ms: int = 600_000
+
+
+@dataclass(frozen=True, slots=True)
+class Expired:
+    """What a tick found: offsets to remove, and groups that are empty and have none left (after that)."""
+
+    offsets: tuple[tuple[str, TopicPartition], ...] = ()
+    groups: tuple[str, ...] = ()
+
+
+class RetentionSweep:
+    """Looks at all groups now and then, a piece at each tick. It decides only; the caller applies."""
+
+    __slots__ = ("_checked_ms", "_settings", "_todo")
+
+    def __init__(self, settings: RetentionSettings) -> None:
+        self._settings = settings
+        self._checked_ms: int | None = None
+        self._todo: deque[str] = deque()
+
+    def start(self, now_ms: int) -> None:
+        """The shard is loaded: the first check is one interval from now."""
+        self._checked_ms = now_ms
+        self._todo.clear()
+
+    def next_due_ms(self) -> int | None:
+        if self._checked_ms is None:
+            return None
+        return self._checked_ms if self._todo else self._checked_ms + self._settings.check_interval_ms
+
+    def tick(self, now_ms: int, book: OffsetBook, groups: GroupsLogic) -> Expired:
+        """What is to go now. Call it often: it notices that the clock was set back."""
+        interval_ms = self._settings.check_interval_ms
+        if self._checked_ms is None:
+            return Expired()
+        elapsed_ms = now_ms - self._checked_ms
+        if elapsed_ms < 0 or elapsed_ms > 2 * interval_ms:
+            self.start(now_ms)
+            return Expired()
+        if elapsed_ms >= interval_ms:
+            self._checked_ms = now_ms
+            self._todo = deque(dict.fromkeys((*book.group_ids(), *groups.group_ids())))
+        return self._look(now_ms, book, groups) if self._todo else Expired()
+
+    def _look(self, now_ms: int, book: OffsetBook, groups: GroupsLogic) -> Expired:
+        expired: list[tuple[str, TopicPartition]] = []
+        gone: list[str] = []
+        looks = 0
+        while self._todo and looks < LOOKS_PER_TICK and len(expired) < REMOVALS_PER_TICK:
+            group_id = self._todo.popleft()
+            looks += 1
+            if not groups.is_empty(group_id):
+                continue
+            empty_since_ms = groups.empty_since_ms(group_id)
+            offsets = book.of(group_id)
+            looks += len(offsets)
+            old = [
+                partition
+                for partition, committed in offsets.items()
+                if self._is_expired(committed, empty_since_ms, now_ms) and not book.is_pending(group_id, partition)
+            ]
+            room = REMOVALS_PER_TICK - len(expired)
+            expired.extend((group_id, partition) for partition in old[:room])
+            if len(old) > room:
+                self._todo.appendleft(group_id)
+            elif len(old) == len(offsets) and groups.exists(group_id):
+                gone.append(group_id)
+        return Expired(tuple(expired), tuple(gone))
+
+    def _is_expired(self, committed: CommittedOffset, empty_since_ms: int | None, now_ms: int) -> bool:
+        if committed.expire_timestamp_ms is not None:
+            return now_ms >= committed.expire_timestamp_ms
+        since_ms = max(committed.commit_timestamp_ms, empty_since_ms or 0)
+        return now_ms - since_ms >= self._settings.retention_ms

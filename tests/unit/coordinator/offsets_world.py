@@ -1,0 +1,124 @@
+"""Groups as the offsets see them, set by hand, and a shard's offsets over them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from headrace_coordinator.offsets.logic import OffsetSettings, OffsetsLogic
+from headrace_coordinator.offsets.messages import CommitOffsets, FetchedOffset, FetchOffsets, OffsetToCommit
+from headrace_coordinator.shard_logic import Decision, RecordKind, ShardRecord
+from headrace_core.errors import (
+    GroupIdNotFoundError,
+    NonEmptyGroupError,
+    StaleMemberEpochError,
+    UnknownMemberIdError,
+)
+
+HOUR_MS = 3_600_000
+DAY_MS = 24 * HOUR_MS
+NOW_MS = 1_800_000_000_000
+
+
+@dataclass
+class Group:
+    """``members``: id -> epoch. ``empty_since_ms`` counts while there are none."""
+
+    members: dict[str, int] = field(default_factory=dict)
+    topics: set[str] = field(default_factory=set)
+    empty_since_ms: int = 0
+
+
+class GroupsByHand:
+    """A GroupsLogic whose groups are what a test says they are."""
+
+    def __init__(self) -> None:
+        self.groups: dict[str, Group] = {}
+        self.replayed: list[tuple[bytes, bytes | None, int]] = []
+        self.handled: list[object] = []
+        self.due_ms: int | None = None
+
+    def replay(self, key: bytes, value: bytes | None, timestamp_ms: int) -> None:
+        self.replayed.append((key, value, timestamp_ms))
+
+    def loaded(self, now_ms: int) -> Decision:
+        return Decision((ShardRecord(b"loaded", b""),))
+
+    def handle(self, request: object, now_ms: int) -> Decision:
+        self.handled.append(request)
+        return Decision(reply="by the groups")
+
+    def tick(self, now_ms: int) -> Decision:
+        return Decision((ShardRecord(b"ticked", b""),))
+
+    def next_due_ms(self) -> int | None:
+        return self.due_ms
+
+    def exists(self, group_id: str) -> bool:
+        return group_id in self.groups
+
+    def is_empty(self, group_id: str) -> bool:
+        return group_id not in self.groups or not self.groups[group_id].members
+
+    def empty_since_ms(self, group_id: str) -> int | None:
+        group = self.groups.get(group_id)
+        return group.empty_since_ms if group is not None and not group.members else None
+
+    def is_subscribed(self, group_id: str, topic: str) -> bool:
+        return group_id in self.groups and topic in self.groups[group_id].topics
+
+    def check_commit(self, group_id: str, member_id: str, member_epoch: int, instance_id: str | None) -> None:
+        members = self.groups[group_id].members
+        if member_epoch < 0 and not members:
+            return
+        if member_id not in members:
+            raise UnknownMemberIdError(f"no member {member_id!r} in {group_id!r}")
+        if members[member_id] != member_epoch:
+            raise StaleMemberEpochError(f"{member_id!r} is at epoch {members[member_id]}, not {member_epoch}")
+
+    def check_fetch(self, group_id: str, member_id: str, member_epoch: int) -> None:
+        if member_epoch >= 0 or member_id:
+            self.check_commit(group_id, member_id, member_epoch, None)
+
+    def group_ids(self) -> tuple[str, ...]:
+        return tuple(self.groups)
+
+    def delete(self, group_id: str) -> Decision:
+        if group_id not in self.groups:
+            raise GroupIdNotFoundError(group_id)
+        if self.groups[group_id].members:
+            raise NonEmptyGroupError(group_id)
+        del self.groups[group_id]
+        key = int(RecordKind.GROUP).to_bytes(2, "big") + group_id.encode()
+        return Decision((ShardRecord(key, None),))
+
+
+class OffsetsWorld:
+    """A shard's offsets; whatever they record is kept, and replayed by ``successor``."""
+
+    def __init__(self, settings: OffsetSettings | None = None) -> None:
+        self.groups = GroupsByHand()
+        self.settings = settings or OffsetSettings()
+        self.logic = OffsetsLogic(self.groups, self.settings)
+        self.logic.started(NOW_MS)
+        self.log: list[ShardRecord] = []
+
+    def commit(self, group_id: str, *offsets: OffsetToCommit, now_ms: int = NOW_MS, **who: object) -> Decision:
+        decision = self.logic.commit(CommitOffsets(group_id, offsets, **who), now_ms)  # type: ignore[arg-type]
+        self.log += decision.records
+        return decision
+
+    def fetch(self, group_id: str, **how: object) -> dict[tuple[str, int], FetchedOffset]:
+        reply = self.logic.fetch(FetchOffsets(group_id, **how)).reply  # type: ignore[arg-type]
+        return {(one.topic, one.partition): one for one in reply.offsets}  # type: ignore[attr-defined]
+
+    def expire(self, now_ms: int) -> tuple[str, ...]:
+        records, groups = self.logic.expire(now_ms)
+        self.log += records
+        return groups
+
+    def successor(self) -> OffsetsLogic:
+        """A new owner of the shard, who has replayed the log."""
+        logic = OffsetsLogic(self.groups, self.settings)
+        for key, value in self.log:
+            logic.replay(key, value)
+        return logic

@@ -1,0 +1,164 @@
+"""Offset commits in Kafka's bytes: drawn by hand from its schemas, read in all versions, damage named."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace_coordinator.offsets.codec import (
+    CommitKey,
+    CommittedOffset,
+    decode_key,
+    decode_value,
+    encode_key,
+    encode_value,
+)
+from headrace_coordinator.shard_logic import RecordKind, kind_of
+from headrace_core.errors import CorruptLogError, InvalidGroupIdError, UnsupportedVersionError
+from headrace_core.types import TopicPartition
+
+TOPIC_ID = bytes(range(16))
+
+
+def _string(text: str) -> bytes:
+    return struct.pack(">h", len(text.encode())) + text.encode()
+
+
+def test_a_key_is_kafkas_byte_by_byte() -> None:
+    key = encode_key("grüße", TopicPartition("orders", 7))
+    assert key == b"\x00\x01" + _string("grüße") + _string("orders") + b"\x00\x00\x00\x07"
+    assert kind_of(key) == RecordKind.OFFSET_COMMIT
+
+
+def test_keys_of_before_0_8_2_are_read() -> None:
+    key = b"\x00\x00" + encode_key("g", TopicPartition("t", 0))[2:]
+    assert decode_key(key) == CommitKey("g", TopicPartition("t", 0))
+
+
+def test_a_value_without_a_topic_id_is_version_3_which_kafka_reads_since_2_1() -> None:
+    value = encode_value(CommittedOffset(42, 5, "note", 1_000))
+    assert value == b"\x00\x03" + struct.pack(">qi", 42, 5) + _string("note") + struct.pack(">q", 1_000)
+
+
+def test_a_value_with_a_topic_id_is_version_4_with_one_tagged_field() -> None:
+    value = encode_value(CommittedOffset(42, 5, "note", 1_000, None, TOPIC_ID))
+    assert value == (
+        b"\x00\x04" + struct.pack(">qi", 42, 5) + b"\x05note" + struct.pack(">q", 1_000) + b"\x01\x00\x10" + TOPIC_ID
+    )
+
+
+VERSIONS = {
+    0: (struct.pack(">q", 42) + _string("m") + struct.pack(">q", 1_000), CommittedOffset(42, -1, "m", 1_000)),
+    1: (
+        struct.pack(">q", 42) + _string("m") + struct.pack(">qq", 1_000, 2_000),
+        CommittedOffset(42, -1, "m", 1_000, 2_000),
+    ),
+    2: (struct.pack(">q", 42) + _string("m") + struct.pack(">q", 1_000), CommittedOffset(42, -1, "m", 1_000)),
+    3: (struct.pack(">qi", 42, 9) + _string("m") + struct.pack(">q", 1_000), CommittedOffset(42, 9, "m", 1_000)),
+    4: (
+        struct.pack(">qi", 42, 9) + b"\x02m" + struct.pack(">q", 1_000) + b"\x00",
+        CommittedOffset(42, 9, "m", 1_000),
+    ),
+}
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_every_version_of_a_value_is_read(version: int) -> None:
+    body, expected = VERSIONS[version]
+    assert decode_value(struct.pack(">h", version) + body) == expected
+
+
+def test_version_1_without_an_expiry_has_none() -> None:
+    value = b"\x00\x01" + struct.pack(">q", 42) + _string("") + struct.pack(">qq", 1_000, -1)
+    assert decode_value(value).expire_timestamp_ms is None
+
+
+def test_tagged_fields_of_a_newer_kafka_are_skipped() -> None:
+    body = struct.pack(">qi", 42, 9) + b"\x01" + struct.pack(">q", 1_000)
+    value = b"\x00\x04" + body + b"\x03" + b"\x00\x10" + TOPIC_ID + b"\x07\x03abc" + b"\x80\x01\x00"
+    assert decode_value(value) == CommittedOffset(42, 9, "", 1_000, None, TOPIC_ID)
+
+
+def test_a_topic_id_of_zeros_is_none() -> None:
+    body = struct.pack(">qi", 42, 9) + b"\x01" + struct.pack(">q", 1_000)
+    assert decode_value(b"\x00\x04" + body + b"\x01\x00\x10" + bytes(16)).topic_id is None
+
+
+def test_metadata_too_long_for_version_3_goes_into_version_4() -> None:
+    committed = CommittedOffset(1, 2, "x" * 40_000, 3)
+    assert encode_value(committed)[:2] == b"\x00\x04"
+    assert decode_value(encode_value(committed)) == committed
+
+
+def test_a_newer_version_asks_for_an_upgrade() -> None:
+    with pytest.raises(UnsupportedVersionError, match="upgrade"):
+        decode_value(b"\x00\x05" + bytes(30))
+
+
+def test_a_group_id_that_no_key_holds_is_refused() -> None:
+    with pytest.raises(InvalidGroupIdError, match="32768"):
+        encode_key("g" * 32_768, TopicPartition("t", 0))
+
+
+@pytest.mark.parametrize("topic_id", [None, TOPIC_ID])
+def test_every_truncation_and_every_surplus_is_named(topic_id: bytes | None) -> None:
+    key = encode_key("group", TopicPartition("topic", 3))
+    value = encode_value(CommittedOffset(42, 5, "note", 1_000, None, topic_id))
+    for size in range(2, len(key)):
+        with pytest.raises(CorruptLogError, match="key of an offset commit"):
+            decode_key(key[:size])
+    for size in range(len(value)):
+        with pytest.raises(CorruptLogError, match="value of an offset commit"):
+            decode_value(value[:size])
+    for whole, decode in ((key, decode_key), (value, decode_value)):
+        with pytest.raises(CorruptLogError, match="follow its last field"):
+            decode(whole + b"\x00")  # type: ignore[operator]
+
+
+def test_text_that_is_no_utf_8_is_damage() -> None:
+    with pytest.raises(CorruptLogError, match="UTF-8"):
+        decode_key(b"\x00\x01\x00\x01\xff\x00\x01t\x00\x00\x00\x00")
+
+
+def test_a_varint_without_an_end_and_a_topic_id_of_another_size_are_damage() -> None:
+    head = b"\x00\x04" + struct.pack(">qi", 42, 9)
+    with pytest.raises(CorruptLogError, match="varint"):
+        decode_value(head + b"\xff" * 6 + bytes(20))
+    with pytest.raises(CorruptLogError, match="topic id"):
+        decode_value(head + b"\x01" + struct.pack(">q", 1) + b"\x01\x00\x01x")
+
+
+texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=300)
+int32s, int64s = st.integers(-(2**31), 2**31 - 1), st.integers(-(2**63), 2**63 - 1)
+
+
+@given(texts, texts, int32s)
+def test_any_key_comes_back(group_id: str, topic: str, partition: int) -> None:
+    assert decode_key(encode_key(group_id, TopicPartition(topic, partition))) == (group_id, (topic, partition))
+
+
+@given(
+    st.builds(
+        CommittedOffset,
+        int64s,
+        int32s,
+        texts,
+        int64s,
+        st.none(),
+        st.none() | st.binary(min_size=16, max_size=16).filter(any),
+    )
+)
+def test_any_value_comes_back(committed: CommittedOffset) -> None:
+    assert decode_value(encode_value(committed)) == committed
+
+
+@given(st.binary(max_size=80))
+def test_any_bytes_are_a_value_or_a_typed_error(data: bytes) -> None:
+    try:
+        committed = decode_value(data)
+    except (CorruptLogError, UnsupportedVersionError):
+        return
+    assert decode_value(data) == committed
