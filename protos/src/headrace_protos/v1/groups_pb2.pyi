@@ -18,7 +18,7 @@ class MembershipRequest(_message.Message):
     def __init__(self, correlation_id: _Optional[int] = ..., heartbeat: _Optional[_Union[MemberHeartbeat, _Mapping]] = ..., leave: _Optional[_Union[MemberLeave, _Mapping]] = ...) -> None: ...
 
 class MemberHeartbeat(_message.Message):
-    __slots__ = ("group_id", "member_id", "member_epoch", "instance_id", "rack", "rebalance_timeout_ms", "topics", "topic_regex", "assignor", "owned", "client_id")
+    __slots__ = ("group_id", "member_id", "member_epoch", "instance_id", "rack", "rebalance_timeout_ms", "topics", "topic_regex", "assignor", "owned", "client_id", "revision")
     GROUP_ID_FIELD_NUMBER: _ClassVar[int]
     MEMBER_ID_FIELD_NUMBER: _ClassVar[int]
     MEMBER_EPOCH_FIELD_NUMBER: _ClassVar[int]
@@ -30,6 +30,7 @@ class MemberHeartbeat(_message.Message):
     ASSIGNOR_FIELD_NUMBER: _ClassVar[int]
     OWNED_FIELD_NUMBER: _ClassVar[int]
     CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
+    REVISION_FIELD_NUMBER: _ClassVar[int]
     group_id: str
     member_id: str
     member_epoch: int
@@ -41,7 +42,8 @@ class MemberHeartbeat(_message.Message):
     assignor: str
     owned: GroupPartitions
     client_id: str
-    def __init__(self, group_id: _Optional[str] = ..., member_id: _Optional[str] = ..., member_epoch: _Optional[int] = ..., instance_id: _Optional[str] = ..., rack: _Optional[str] = ..., rebalance_timeout_ms: _Optional[int] = ..., topics: _Optional[_Union[SubscribedTopics, _Mapping]] = ..., topic_regex: _Optional[str] = ..., assignor: _Optional[str] = ..., owned: _Optional[_Union[GroupPartitions, _Mapping]] = ..., client_id: _Optional[str] = ...) -> None: ...
+    revision: int
+    def __init__(self, group_id: _Optional[str] = ..., member_id: _Optional[str] = ..., member_epoch: _Optional[int] = ..., instance_id: _Optional[str] = ..., rack: _Optional[str] = ..., rebalance_timeout_ms: _Optional[int] = ..., topics: _Optional[_Union[SubscribedTopics, _Mapping]] = ..., topic_regex: _Optional[str] = ..., assignor: _Optional[str] = ..., owned: _Optional[_Union[GroupPartitions, _Mapping]] = ..., client_id: _Optional[str] = ..., revision: _Optional[int] = ...) -> None: ...
 
 class SubscribedTopics(_message.Message):
     __slots__ = ("names",)
@@ -76,7 +78,7 @@ class MemberLeave(_message.Message):
     def __init__(self, group_id: _Optional[str] = ..., member_id: _Optional[str] = ..., temporarily: _Optional[bool] = ...) -> None: ...
 
 class MembershipResponse(_message.Message):
-    __slots__ = ("correlation_id", "error", "member_id", "member_epoch", "heartbeat_interval_ms", "session_timeout_ms", "assignment")
+    __slots__ = ("correlation_id", "error", "member_id", "member_epoch", "heartbeat_interval_ms", "session_timeout_ms", "assignment", "revision", "connection_grace_ms")
     CORRELATION_ID_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
     MEMBER_ID_FIELD_NUMBER: _ClassVar[int]
@@ -84,6 +86,8 @@ class MembershipResponse(_message.Message):
     HEARTBEAT_INTERVAL_MS_FIELD_NUMBER: _ClassVar[int]
     SESSION_TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
     ASSIGNMENT_FIELD_NUMBER: _ClassVar[int]
+    REVISION_FIELD_NUMBER: _ClassVar[int]
+    CONNECTION_GRACE_MS_FIELD_NUMBER: _ClassVar[int]
     correlation_id: int
     error: _common_pb2.Error
     member_id: str
@@ -91,7 +95,9 @@ class MembershipResponse(_message.Message):
     heartbeat_interval_ms: int
     session_timeout_ms: int
     assignment: GroupPartitions
-    def __init__(self, correlation_id: _Optional[int] = ..., error: _Optional[_Union[_common_pb2.Error, _Mapping]] = ..., member_id: _Optional[str] = ..., member_epoch: _Optional[int] = ..., heartbeat_interval_ms: _Optional[int] = ..., session_timeout_ms: _Optional[int] = ..., assignment: _Optional[_Union[GroupPartitions, _Mapping]] = ...) -> None: ...
+    revision: int
+    connection_grace_ms: int
+    def __init__(self, correlation_id: _Optional[int] = ..., error: _Optional[_Union[_common_pb2.Error, _Mapping]] = ..., member_id: _Optional[str] = ..., member_epoch: _Optional[int] = ..., heartbeat_interval_ms: _Optional[int] = ..., session_timeout_ms: _Optional[int] = ..., assignment: _Optional[_Union[GroupPartitions, _Mapping]] = ..., revision: _Optional[int] = ..., connection_grace_ms: _Optional[int] = ...) -> None: ...
 
 class CommitOffsetsRequest(_message.Message):
     __slots__ = ("group_id", "member_id", "member_epoch", "instance_id", "offsets")
@@ -334,30 +340,36 @@ class ExplainGroupResponse(_message.Message):
     def __init__(self, rebalances: _Optional[_Iterable[_Union[Rebalance, _Mapping]]] = ...) -> None: ...
 
 class Rebalance(_message.Message):
-    __slots__ = ("at_ms", "group_epoch", "reason", "moved")
+    __slots__ = ("at_ms", "group_epoch", "reason", "moved", "moved_count", "ended_at_ms")
     AT_MS_FIELD_NUMBER: _ClassVar[int]
     GROUP_EPOCH_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     MOVED_FIELD_NUMBER: _ClassVar[int]
+    MOVED_COUNT_FIELD_NUMBER: _ClassVar[int]
+    ENDED_AT_MS_FIELD_NUMBER: _ClassVar[int]
     at_ms: int
     group_epoch: int
     reason: str
     moved: _containers.RepeatedCompositeFieldContainer[MovedPartition]
-    def __init__(self, at_ms: _Optional[int] = ..., group_epoch: _Optional[int] = ..., reason: _Optional[str] = ..., moved: _Optional[_Iterable[_Union[MovedPartition, _Mapping]]] = ...) -> None: ...
+    moved_count: int
+    ended_at_ms: int
+    def __init__(self, at_ms: _Optional[int] = ..., group_epoch: _Optional[int] = ..., reason: _Optional[str] = ..., moved: _Optional[_Iterable[_Union[MovedPartition, _Mapping]]] = ..., moved_count: _Optional[int] = ..., ended_at_ms: _Optional[int] = ...) -> None: ...
 
 class MovedPartition(_message.Message):
-    __slots__ = ("topic_id", "topic", "partition", "from_member", "to_member")
+    __slots__ = ("topic_id", "topic", "partition", "from_member", "to_member", "unread_ms")
     TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     FROM_MEMBER_FIELD_NUMBER: _ClassVar[int]
     TO_MEMBER_FIELD_NUMBER: _ClassVar[int]
+    UNREAD_MS_FIELD_NUMBER: _ClassVar[int]
     topic_id: bytes
     topic: str
     partition: int
     from_member: str
     to_member: str
-    def __init__(self, topic_id: _Optional[bytes] = ..., topic: _Optional[str] = ..., partition: _Optional[int] = ..., from_member: _Optional[str] = ..., to_member: _Optional[str] = ...) -> None: ...
+    unread_ms: int
+    def __init__(self, topic_id: _Optional[bytes] = ..., topic: _Optional[str] = ..., partition: _Optional[int] = ..., from_member: _Optional[str] = ..., to_member: _Optional[str] = ..., unread_ms: _Optional[int] = ...) -> None: ...
 
 class DescribeLagRequest(_message.Message):
     __slots__ = ("group_ids",)

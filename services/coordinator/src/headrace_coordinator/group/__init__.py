@@ -1,0 +1,1 @@
+"""Consumer groups, pure: who is in them and who reads what (KIP-848). ``groups.Groups`` is the door."""
