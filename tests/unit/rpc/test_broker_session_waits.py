@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from headrace_core.rpc.broker_session import _wait_for_event
+from headrace_core.rpc.heartbeats import wait_for_event
 
 
 @pytest.mark.parametrize("turns", range(5))
@@ -16,7 +16,7 @@ def test_a_wait_that_is_cancelled_just_as_its_event_is_set_is_cancelled(turns: i
 
     async def work() -> bool:
         event = asyncio.Event()
-        waiting = asyncio.create_task(_wait_for_event(event, 10))
+        waiting = asyncio.create_task(wait_for_event(event, 10))
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         event.set()
@@ -32,4 +32,4 @@ def test_a_wait_that_is_cancelled_just_as_its_event_is_set_is_cancelled(turns: i
 
 
 def test_a_wait_ends_with_its_time() -> None:
-    asyncio.run(_wait_for_event(asyncio.Event(), 0.01))
+    asyncio.run(wait_for_event(asyncio.Event(), 0.01))

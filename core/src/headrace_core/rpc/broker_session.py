@@ -22,7 +22,6 @@ import itertools
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import grpc
 import grpc.aio
@@ -40,6 +39,7 @@ from ..metadata.features import SUPPORTED_FEATURES
 from .backoff import Backoff
 from .channel import ChannelPurpose, open_channel
 from .controllers import Controllers
+from .heartbeats import HeartbeatsGoTo, HeartbeatStream, LeadMovedError, SilentControllerError, wait_for_event
 from .outage import Outage
 from .pursuit import Pursuit
 from .status import error_from_rpc
@@ -158,7 +158,7 @@ class BrokerSession:
                 return
             except (StaleBrokerEpochError, BrokerIdNotRegisteredError):
                 raise
-            except _LeadMovedError:
+            except LeadMovedError:
                 pursuit.follow()
                 continue
             except HeadraceError as failed:
@@ -240,10 +240,10 @@ class BrokerSession:
 
     async def _heartbeats(self, channel: grpc.aio.Channel, pursuit: Pursuit, outage: Outage) -> None:
         """Heartbeats over one stream. Returns when the broker may stop; raises a HeadraceError when the stream ends, or
-        _LeadMovedError when another controller is known to lead."""
+        LeadMovedError when another controller is known to lead."""
         stub = cluster_pb2_grpc.ClusterStub(channel)  # type: ignore[no-untyped-call]
-        stream = _Stream(stub.BrokerHeartbeat(), on_end=self._nudge.set)
-        at = _At(self._controllers, pursuit.address)
+        stream = HeartbeatStream(stub.BrokerHeartbeat(), on_end=self._nudge.set)
+        at = HeartbeatsGoTo(self._controllers, pursuit.address)
 
         def changed() -> None:
             if at.has_been_left():
@@ -263,24 +263,24 @@ class BrokerSession:
                     return
                 interval_s = _SHUTDOWN_INTERVAL_S if self._want_shutdown else self._interval_s
                 if not (self._want_shutdown and self._nudge.is_set()):
-                    await _wait_for_event(self._nudge, interval_s)
+                    await wait_for_event(self._nudge, interval_s)
                 if at.has_been_left():
-                    raise _LeadMovedError
+                    raise LeadMovedError
         except grpc.aio.AioRpcError as failure:
             if at.has_been_left():
-                raise _LeadMovedError from None
+                raise LeadMovedError from None
             raise error_from_rpc(failure, "the controller") from None
         except NetworkError as lost:
             if at.has_been_left():
-                raise _LeadMovedError from None
-            if isinstance(lost, _SilentError):
+                raise LeadMovedError from None
+            if isinstance(lost, SilentControllerError):
                 pursuit.is_silent()
             raise
         finally:
             unsubscribe()
             stream.leave()
 
-    async def _beat(self, stream: _Stream) -> cluster_pb2.BrokerHeartbeatResponse:
+    async def _beat(self, stream: HeartbeatStream) -> cluster_pb2.BrokerHeartbeatResponse:
         registered = self.registered
         request = cluster_pb2.BrokerHeartbeatRequest(
             correlation_id=next(self._correlation),
@@ -299,7 +299,7 @@ class BrokerSession:
         if not done:
             stream.leave()
             await asyncio.wait({exchange})
-            raise _SilentError(f"a heartbeat was not answered within {self._answer_timeout_s:.1f} s")
+            raise SilentControllerError(f"a heartbeat was not answered within {self._answer_timeout_s:.1f} s")
         if exchange.cancelled():
             raise NetworkError("the stream of heartbeats was left")
         answer = exchange.result()
@@ -319,84 +319,3 @@ class BrokerSession:
             self._unfenced.set()
         if answer.should_shutdown:
             self._may_stop.set()
-
-
-class _Stream:
-    """This side of one stream of heartbeats, one heartbeat after the other. ``leave`` ends it at any time. ``on_end``
-    is told when it has ended, also between two heartbeats: the controllers wait for a broker whose connection broke for
-    a quarter of an interval only (broker.session.disconnect.grace.ms).
-
-    Writes and reads that are under way are never cancelled by themselves (grpc.aio leaks what they hold): the call is,
-    and they end with it. But a call that is cancelled before it has a connection leaves whoever waits to write waiting
-    for ever (grpc.aio 1.85), so that wait, which holds nothing, is cancelled.
-    """
-
-    def __init__(self, call: Any, *, on_end: Callable[[], None]) -> None:
-        self._call = call
-        call.add_done_callback(lambda _: on_end())
-        self._is_connected = False
-        self._exchange: asyncio.Task[Any] | None = None
-
-    def exchange(self, request: cluster_pb2.BrokerHeartbeatRequest) -> asyncio.Task[Any]:
-        """Write one heartbeat and read its answer. Cancelled: the stream was left."""
-        self._exchange = asyncio.create_task(self._write_and_read(request))
-        self._exchange.add_done_callback(lambda done: done.cancelled() or done.exception())
-        return self._exchange
-
-    def leave(self) -> None:
-        """An exchange that is under way ends soon."""
-        self._call.cancel()
-        if self._exchange is not None and not self._is_connected:
-            self._exchange.cancel()
-
-    async def done_writing(self) -> None:
-        await self._call.done_writing()
-
-    async def _write_and_read(self, request: cluster_pb2.BrokerHeartbeatRequest) -> Any:
-        if not self._is_connected:
-            await self._call.wait_for_connection()
-            self._is_connected = True
-        try:
-            await self._call.write(request)
-        except asyncio.InvalidStateError:  # what grpc.aio says of a stream that ended between two heartbeats
-            raise NetworkError("the stream of heartbeats has ended") from None
-        return await self._call.read()
-
-
-class _SilentError(NetworkError):
-    """The connection stands, and nobody answers: the process may be frozen."""
-
-
-class _LeadMovedError(Exception):
-    """Another controller leads than the one that the heartbeats go to."""
-
-
-class _At:
-    """Where the heartbeats go. Only news is a reason to leave: at first a leader that was not known of when the stream
-    began (who is asked since the one that is known does not answer, is heard out), and when one was answered, and so
-    led then, a leader of a later epoch; a connection that is broken needlessly looks like a broker that died."""
-
-    def __init__(self, controllers: Controllers, address: str) -> None:
-        self._controllers = controllers
-        self._address = address
-        self._known = controllers.leader_epoch, controllers.leader_id
-        self._epoch: int | None = None
-
-    def answered(self) -> None:
-        if self._epoch is None:
-            self._epoch = self._controllers.leader_epoch
-
-    def has_been_left(self) -> bool:
-        leader, epoch = self._controllers.leader_address, self._controllers.leader_epoch
-        if leader in (None, self._address):
-            return False
-        return (epoch, self._controllers.leader_id) != self._known if self._epoch is None else epoch > self._epoch
-
-
-async def _wait_for_event(event: asyncio.Event, timeout_s: float) -> None:
-    """Until the event is set, or the time is over."""
-    try:
-        async with asyncio.timeout(timeout_s):
-            await event.wait()
-    except TimeoutError:
-        return

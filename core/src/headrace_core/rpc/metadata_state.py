@@ -1,0 +1,92 @@
+"""The cluster's state as far as this node has applied it, and those who wait for more.
+
+"Applied" means acted upon: when the image says that this broker leads a partition, its log is open. So who waits for an
+admin answer's metadata offset here finds the topic ready to be written to.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from ..errors import RequestTimedOutError
+from ..metadata import MetadataDelta, MetadataImage
+from ..metadata.freshness import MetadataLag
+from .controllers import NOBODY, Controllers
+
+#: Told after each change, with the new image and what changed.
+Watcher = Callable[[MetadataImage, MetadataDelta], None]
+
+
+class MetadataState:
+    """Owned by the event loop. ``advance`` is called by the one who applies; everybody else reads and waits."""
+
+    __slots__ = ("_lag", "_waiting", "_watchers", "controllers", "image")
+
+    def __init__(self, controllers: Controllers | None = None) -> None:
+        """``controllers``: who leads, and where they all are; None: nobody knows."""
+        self.image = MetadataImage()
+        self.controllers = controllers
+        self._lag: Callable[[], MetadataLag] = lambda: MetadataLag(0, None)
+        self._waiting: list[tuple[int, asyncio.Future[None]]] = []
+        self._watchers: dict[Watcher, None] = {}
+
+    @property
+    def applied_offset(self) -> int:
+        """Everything in the metadata log below this offset is applied."""
+        return self.image.next_offset
+
+    @property
+    def controller_id(self) -> int:
+        """The active controller, -1 while unknown."""
+        return NOBODY if self.controllers is None else self.controllers.leader_id
+
+    @property
+    def lag(self) -> MetadataLag:
+        """How old ``image`` may be at this moment."""
+        return self._lag()
+
+    def measured_by(self, lag: Callable[[], MetadataLag]) -> None:
+        """``lag`` tells how old what was handed to ``advance`` last may be."""
+        self._lag = lag
+
+    def advance(self, image: MetadataImage, delta: MetadataDelta) -> None:
+        """``image`` is applied."""
+        self.image = image
+        if self._waiting:
+            still = []
+            for offset, waiter in self._waiting:
+                if offset > image.next_offset:
+                    still.append((offset, waiter))
+                elif not waiter.done():
+                    waiter.set_result(None)
+            self._waiting = still
+        for watcher in list(self._watchers):
+            watcher(image, delta)
+
+    async def wait_for(self, offset: int, timeout_ms: int) -> None:
+        """Return when everything below ``offset`` is applied; RequestTimedOutError when that takes too long."""
+        if offset <= self.applied_offset:
+            return
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        entry = (offset, waiter)
+        self._waiting.append(entry)
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                await waiter
+        except TimeoutError:
+            raise RequestTimedOutError(
+                f"this node has applied the metadata up to {self.applied_offset}, and not {offset} within "
+                f"{timeout_ms} ms"
+            ) from None
+        finally:
+            if entry in self._waiting:
+                self._waiting.remove(entry)
+
+    def watch(self, watcher: Watcher) -> Callable[[], None]:
+        """Call ``watcher`` after each change; returns what ends that."""
+        self._watchers[watcher] = None
+        return lambda: self.unwatch(watcher)
+
+    def unwatch(self, watcher: Watcher) -> None:
+        self._watchers.pop(watcher, None)
