@@ -25,6 +25,7 @@ from ..types import TimestampType, TopicPartition
 from .appending import Append, AppendInfo, AppendOutcome, Prepared, prepare, validate
 from .config import LogConfig
 from .epochs import LeaderEpochs
+from .fencing import Fence, KnownEpoch, check_fence, largest_epoch
 from .files import NO_SPACE, Buffer, FileSystem
 from .producer_files import ProducerSnapshots, complete_window, tell_kept_marker, tell_marker
 from .producer_state import Check, Checked, ProducerTable, Remembered
@@ -81,6 +82,8 @@ class LogAppender(LogReader):
         self.producers = producers or ProducerTable(next_offset=log_end_offset)
         #: Records appended since the last flush, and when the first of them was (None: none are).
         self.unflushed_since_ms: float | None = None
+        #: Of a shard: looked up in the log when it is asked for, and when it may have changed otherwise.
+        self._shard_epoch: KnownEpoch | None = None
         self._snapshots = snapshots or ProducerSnapshots(fs, directory)
         self._fs = fs
         self._clock = clock
@@ -126,9 +129,10 @@ class LogAppender(LogReader):
 
         The outcome of a refused one is its error: CorruptMessageError, InvalidRecordError, InvalidTimestampError,
         RecordTooLargeError, RecordListTooLargeError, OutOfOrderSequenceNumberError, InvalidProducerEpochError,
-        DiskFullError (what had been written of it is removed again); of a replicated one also UnexpectedOffsetError,
-        UnexpectedEpochError. The others are appended all the same. (A replicated append that is larger than a segment
-        may leave its first batches when the disk becomes full.) Raises OSError when the disk fails in another way: then
+        DiskFullError (what had been written of it is removed again); of one with a fence FencedShardEpochError,
+        UnexpectedLogEndError; of a replicated one UnexpectedOffsetError, UnexpectedEpochError. The others are appended
+        all the same. (A replicated append that is larger than a segment may leave its first batches when the disk
+        becomes full.) Raises OSError when the disk fails in another way: then
         the state of the file is unknown and the log must not be used any more.
 
         ``start_writeback``: the disk may begin at once; for when other files are written before this one is flushed.
@@ -162,11 +166,15 @@ class LogAppender(LogReader):
 
     def _add(self, append: Append, group: _Group, outcomes: list[AppendOutcome], now_ms: int) -> AppendOutcome | None:
         """Puts a producer's batches into the group, or says what became of them instead."""
+        if append.fence is not None:
+            self._check_fence(append.fence, group)
         prepared = self._prepare(append, group, now_ms)
         if self._should_roll(group, prepared, now_ms):
             outcomes += self._write(group)
             self.roll()
             if prepared.metas[0].base_offset != self.log_end_offset:  # the group before it was refused
+                if append.fence is not None:
+                    self._check_fence(append.fence, group)
                 prepared = self._prepare(append, group, now_ms)
         self._assign_epoch(append.leader_epoch, prepared.metas[0].base_offset)
         if prepared.producers:
@@ -177,7 +185,25 @@ class LogAppender(LogReader):
                 outcomes += self._write(group)  # what it repeats is not written yet, and may fail
                 return self._add(append, group, outcomes, now_ms)
         group.add(prepared)
+        if append.fence is not None:
+            self._shard_epoch = KnownEpoch(append.fence.epoch, prepared.next_offset, self.cuts)
         return None
+
+    def _check_fence(self, fence: Fence, group: _Group) -> None:
+        end = self._end_with(group)
+        check_fence(fence, self._largest_shard_epoch(end), end, self.topic_partition)
+
+    def _largest_shard_epoch(self, end: int) -> int:
+        """Of the log and what is in the group behind it, which ends at ``end``."""
+        known = self._shard_epoch
+        if known is not None and known.cuts == self.cuts:
+            if known.end == end:
+                return known.epoch
+            if known.end > self.log_end_offset:  # it is in the group, and somebody else's batches behind it
+                return max(known.epoch, largest_epoch(self._segments))
+        found = largest_epoch(self._segments)
+        self._shard_epoch = KnownEpoch(found, end, self.cuts)
+        return found
 
     def _prepare(self, append: Append, group: _Group, now_ms: int) -> Prepared:
         data, headers = append.data, append.headers
@@ -360,10 +386,10 @@ class LogAppender(LogReader):
             if error.errno not in NO_SPACE:
                 raise
             segment.undo_write()
-            self.producers.take_back(reversed(remembered), self.log_end_offset)
+            self._not_written(remembered)
             return [self._disk_full(error) for _ in entries]
         except (ServerBusyError, CorruptLogError) as error:  # no descriptor for it, or damage: nothing was written
-            self.producers.take_back(reversed(remembered), self.log_end_offset)
+            self._not_written(remembered)
             return [error for _ in entries]
         self._published(segment, metas)
         return [
@@ -377,6 +403,10 @@ class LogAppender(LogReader):
             )
             for prepared in entries
         ]
+
+    def _not_written(self, remembered: list[Remembered]) -> None:
+        self.producers.take_back(reversed(remembered), self.log_end_offset)
+        self._shard_epoch = None
 
     def _published(self, segment: LogSegment, metas: Sequence[BatchMeta]) -> None:
         base_offset, next_offset = metas[0].base_offset, metas[-1].last_offset + 1

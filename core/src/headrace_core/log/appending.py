@@ -25,6 +25,7 @@ from ..records import (
 )
 from ..types import TimestampType
 from .config import LogConfig
+from .fencing import Fence
 from .files import Buffer
 from .segment import BatchMeta
 
@@ -40,6 +41,8 @@ class Append:
     ``replicated``: the batches come from the partition's leader, whose epoch is ``leader_epoch``: they keep their
     offsets and epochs; ``headers`` are those of ``replicated.check_replicated``. ``follows``: the end of the log that
     they were sent for; None: not known. Offsets may leave a gap, so only this tells that nothing between was lost.
+
+    ``fence``: a coordinator's append to its shard, under these conditions; the batches carry its epoch already.
     """
 
     data: Buffer
@@ -47,6 +50,7 @@ class Append:
     headers: Sequence[BatchHeader] | None = None
     replicated: bool = False
     follows: int | None = None
+    fence: Fence | None = None
 
 
 class AppendInfo(NamedTuple):

@@ -20,7 +20,7 @@ from ..types import NO_LEADER, check_topic_name, split_address
 from .status import error_to_proto
 
 #: Topics that belong to Headrace itself: clients that list or match topics leave them out unless asked.
-INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state"})
+INTERNAL_TOPICS = ("__consumer_offsets", "__transaction_state")
 
 
 class MetadataView:

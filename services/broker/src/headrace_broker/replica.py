@@ -24,6 +24,7 @@ from headrace_core.errors import (
     UnknownTopicOrPartitionError,
 )
 from headrace_core.log import Append, AppendInfo, FoundTimestamp, PartitionLog, ReadResult
+from headrace_core.log.fencing import Fence, check_stamps
 from headrace_core.log.writer import DirectoryWriter
 from headrace_core.types import NO_EPOCH, FlushPolicy
 
@@ -64,6 +65,7 @@ class _Unchecked(NamedTuple):
     now_ms: int
     done: Done
     committed: bool
+    fence: Fence | None
 
 
 class Replica:
@@ -107,18 +109,20 @@ class Replica:
 
     # -- append ------------------------------------------------------------------------------------------------------
 
-    def append(self, records: bytes, now_ms: int, done: Done, *, committed: bool) -> None:
+    def append(self, records: bytes, now_ms: int, done: Done, *, committed: bool, fence: Fence | None = None) -> None:
         """Append a producer's batches. ``done`` is called when the topic's flush policy is met here, and, if
         ``committed``, when every in-sync replica has met it too. An error is raised, and ``done`` is not called, or it
         is handed to ``done``: what ``accept`` raises, NotEnoughReplicasError (``committed``, and nothing was written),
-        OutOfOrderSequenceNumberError, InvalidProducerEpochError, StorageError, and what the leader resigns with.
+        OutOfOrderSequenceNumberError, InvalidProducerEpochError, StorageError, and what the leader resigns with;
+        with a ``fence`` (a coordinator's append to its shard) FencedShardEpochError, UnexpectedLogEndError, and
+        InvalidRequestError for batches that do not carry its epoch.
 
         What an idempotent producer sends again is answered with the offset that it has, under the same conditions.
 
         Batches that are costly to check are checked on a thread; those that come meanwhile wait, to keep their order.
         """
         self._check_may_append(committed)
-        append = _Unchecked(records, now_ms, done, committed)
+        append = _Unchecked(records, now_ms, done, committed, fence)
         if self._unchecked:
             self._unchecked.append(append)
         elif needs_thread(records, self.log.config):
@@ -134,7 +138,9 @@ class Replica:
 
     def _check(self, append: _Unchecked) -> Append:
         data, headers = accept(append.records, self.log.config, self.partition, append.now_ms)
-        return Append(data=data, leader_epoch=self.leader.leader_epoch, headers=headers)
+        if append.fence is not None:
+            check_stamps(headers, append.fence, self.partition)
+        return Append(data=data, leader_epoch=self.leader.leader_epoch, headers=headers, fence=append.fence)
 
     def _submit(self, append: _Unchecked, checked: Append) -> None:
         if self._held is not None:

@@ -10,6 +10,7 @@ broker as a whole holds more than its budget, or while the client leaves its ans
 
 from __future__ import annotations
 
+import enum
 import functools
 import logging
 from collections import deque
@@ -19,9 +20,12 @@ from headrace_core.errors import (
     HeadraceError,
     InvalidRequestError,
     InvalidRequiredAcksError,
+    InvalidTopicError,
     RecordListTooLargeError,
     RequestTimedOutError,
 )
+from headrace_core.log.fencing import Fence
+from headrace_core.rpc.metadata_view import INTERNAL_TOPICS
 from headrace_core.rpc.status import error_to_proto
 from headrace_core.rpc.streams import ServerStream, StreamHandler
 from headrace_core.types import FlushPolicy, TopicPartition
@@ -48,19 +52,46 @@ _OWN_LIMIT, _BROKER_LIMIT, _UNREAD_ANSWERS = 1, 2, 4
 _ACKS = (produce_pb2.ACKS_UNSPECIFIED, produce_pb2.ACKS_ALL, produce_pb2.ACKS_LEADER, produce_pb2.ACKS_NONE)
 
 
-class ProduceService(InitProducerIdHandler, produce_pb2_grpc.ProduceServicer):
-    """headrace.v1.Produce."""
+class Writers(enum.Enum):
+    """Who writes on a listener: clients to topics, on the internal one coordinators to their shards. A client that
+    could name a shard's epoch could take every shard away from its coordinator for good."""
 
-    def __init__(self, broker: BrokerContext) -> None:
+    CLIENTS = enum.auto()
+    COORDINATORS = enum.auto()
+
+
+class ProduceService(InitProducerIdHandler, produce_pb2_grpc.ProduceServicer):
+    """headrace.v1.Produce. ``writers``: for whom, which depends on the listener."""
+
+    def __init__(self, broker: BrokerContext, writers: Writers = Writers.CLIENTS) -> None:
         self._broker = broker
+        self._writers = writers
 
     async def Produce(self, request_iterator: Any, context: Any) -> None:
         stream: ServerStream[Any, Any] = ServerStream(context)
         self._broker.streams.add(stream)
         try:
-            await stream.run(ProduceStream(self._broker, stream))
+            await stream.run(ProduceStream(self._broker, stream, self._writers))
         finally:
             self._broker.streams.discard(stream)
+
+
+def fence_of(item: Any, writers: Writers) -> Fence | None:
+    """The conditions of one partition's append; None: it has none. InvalidTopicError (a client writes to a shard),
+    InvalidRequestError."""
+    topic, has_epoch = item.topic, item.HasField("shard_epoch")
+    if writers is Writers.CLIENTS:
+        if topic in INTERNAL_TOPICS:
+            raise InvalidTopicError(f"{topic} is written by coordinators only: clients commit offsets through theirs")
+        if has_epoch or item.HasField("expected_end"):
+            raise InvalidRequestError(f"{topic}-{item.partition}: shard_epoch and expected_end are for coordinators")
+        return None
+    if topic not in INTERNAL_TOPICS or not has_epoch or item.shard_epoch < 0:
+        raise InvalidRequestError(
+            f"{topic}-{item.partition}: coordinators write here, to the partitions of {' and '.join(INTERNAL_TOPICS)}, "
+            "under the epoch of their shard"
+        )
+    return Fence(item.shard_epoch, item.expected_end if item.HasField("expected_end") else None)
 
 
 class _Pending(Expiring):
@@ -110,10 +141,13 @@ class _Held:
 class ProduceStream(StreamHandler[Any]):
     """One client's stream."""
 
-    __slots__ = ("_appending", "_broker", "_held", "_holds", "_in_flight", "_in_flight_bytes", "_stream")
+    __slots__ = ("_appending", "_broker", "_held", "_holds", "_in_flight", "_in_flight_bytes", "_stream", "_writers")
 
-    def __init__(self, broker: BrokerContext, stream: ServerStream[Any, Any]) -> None:
+    def __init__(
+        self, broker: BrokerContext, stream: ServerStream[Any, Any], writers: Writers = Writers.CLIENTS
+    ) -> None:
         self._broker = broker
+        self._writers = writers
         self._stream = stream
         self._in_flight = 0
         self._in_flight_bytes = 0
@@ -146,10 +180,11 @@ class ProduceStream(StreamHandler[Any]):
         committed = acks in (produce_pb2.ACKS_ALL, produce_pb2.ACKS_UNSPECIFIED)
         for index, item in enumerate(items):
             try:
+                fence = fence_of(item, self._writers)
                 replica = broker.replicas.leader(partitions[index])
                 replica.leader.check_topic_id(item.topic_id)
                 done = functools.partial(self._appended, pending, index, replica)
-                replica.append(records[index], now_ms, done, committed=committed)
+                replica.append(records[index], now_ms, done, committed=committed, fence=fence)
             except HeadraceError as error:
                 self._refused(pending, index, error)
             else:
@@ -160,6 +195,8 @@ class ProduceStream(StreamHandler[Any]):
         """What is wrong with the request as a whole, said of each of its partitions."""
         if pending.acks not in _ACKS:
             return InvalidRequiredAcksError(f"acks={pending.acks}: must be NONE, LEADER or ALL")
+        if self._writers is Writers.COORDINATORS and pending.acks != produce_pb2.ACKS_ALL:
+            return InvalidRequiredAcksError(f"acks={pending.acks}: a shard's coordinator must ask for ALL")
         most = self._broker.limits.request_bytes_max
         if pending.size > most:
             return RecordListTooLargeError(
