@@ -87,6 +87,7 @@ class Replica:
         self.is_following = False
         self.pushes: list[bytes] = []
         self.losses = 0
+        self.stumbles: list[Exception] = []
         self._ack: Ack | None = None
 
     def join(self, handle: int) -> Join:
@@ -111,6 +112,9 @@ class Replica:
 
     def ended(self, message: Ended) -> None:
         pass
+
+    def stumbled(self, error: Exception) -> None:
+        self.stumbles.append(error)
 
     def lost(self) -> None:
         self.losses += 1
@@ -198,6 +202,53 @@ def test_a_leader_that_comes_back_is_joined_again_and_one_that_moved_is_found() 
             await until(lambda: not leader.streams)
             await streams.close()
             await elsewhere.stop()
+
+    asyncio.run(scenario())
+
+
+def test_a_bug_that_one_partition_meets_takes_that_one_out_and_the_others_go_on() -> None:
+    async def scenario() -> None:
+        async with world() as (leader, streams):
+            streams.metadata_changed(at(leader.port))
+            sound, unsound = Replica(streams), Replica(streams)
+            for each in (unsound, sound):
+                streams.join(each)
+            await until(lambda: sound.is_following and unsound.is_following)
+
+            def stumble(push: Push) -> None:
+                raise AssertionError("what nobody foresaw")
+
+            unsound.pushed = stumble  # type: ignore[method-assign]
+            broken = Push(unsound.handle, b"for one", 0, 0)
+            whole = Push(sound.handle, b"for the other", 0, 0)
+            leader.streams[-1].send(wire.response_to_proto(Response(pushes=(broken, whole, broken))))
+            await until(lambda: sound.pushes)
+            await until(lambda: leader.leaves == [unsound.handle])
+            assert [str(error) for error in unsound.stumbles] == ["what nobody foresaw"]
+            assert sound.losses == 0
+            assert len(leader.hellos) == 1
+            del unsound.pushed
+            streams.join(unsound)  # as it does after a pause
+            await until(lambda: unsound.is_following and unsound.handle > sound.handle)
+            leader.push(Push(unsound.handle, b"for one", 0, 0))
+            await until(lambda: unsound.pushes)
+
+    asyncio.run(scenario())
+
+
+def test_a_farewell_whose_listener_fails_is_said_again() -> None:
+    async def scenario() -> None:
+        async with world() as (leader, streams):
+            streams.metadata_changed(at(leader.port))
+            told: list[int] = []
+
+            def fails_once() -> None:
+                told.append(len(told))
+                assert len(told) > 1, "what nobody foresaw"
+
+            streams.farewell(Replica(streams), fails_once)  # type: ignore[arg-type]
+            await until(lambda: len(told) == 2)
+            await until(lambda: not leader.streams)
 
     asyncio.run(scenario())
 

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from solo_broker import BROKER_ID, SoloBroker, StallingFileSystem
 
+from headrace_broker.partition import PartitionFollower
 from headrace_broker.partition.messages import Ack, Divergence, Ended, Join, Joined, Lane, News, Push
 from headrace_broker.replication.follower_replica import FollowerReplica
 from headrace_core import errors
@@ -215,6 +216,44 @@ def test_a_push_that_was_damaged_on_its_way_is_asked_for_anew(damage: int) -> No
             leader.push(batches(1, b"x" * 200))
             await leader.acknowledged(2)
             assert _log(broker) == batches(0, b"whole") + batches(1, b"x" * 200)
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("where", ["before it is taken", "when it was taken", "when the writer has it"])
+def test_a_push_that_meets_a_bug_is_asked_for_anew_and_nothing_is_left_over(
+    where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The stream hands what was raised back to the partition; whatever was half done is forgotten."""
+
+    async def scenario() -> None:
+        async with World() as (broker, leader):
+            await leader.welcome()
+            leader.push(batches(0, b"0"))
+            replica = leader.follower
+            victim, method = {
+                "before it is taken": (PartitionFollower, "pushed"),
+                "when it was taken": (FollowerReplica, "_append"),
+                "when the writer has it": (FollowerReplica, "_tell_watchers"),
+            }[where]
+            works = getattr(victim, method)
+
+            def stumbles(*arguments: Any) -> Any:
+                monkeypatch.setattr(victim, method, works)
+                raise AssertionError("what nobody foresaw")
+
+            monkeypatch.setattr(victim, method, stumbles)
+            with pytest.raises(AssertionError) as met:
+                leader.push(batches(1, b"1"))
+            replica.stumbled(met.value)
+            assert leader.left == 1
+            assert isinstance(leader.refusals[0], errors.UnknownServerError)
+            join = await leader.welcome()
+            assert join.log_end == (2 if where == "when the writer has it" else 1)
+            for offset in range(join.log_end, 3):
+                leader.push(batches(offset, b"%d" % offset))
+            await leader.acknowledged(3)
+            assert _log(broker) == batches(0, b"0") + batches(1, b"1") + batches(2, b"2")
 
     asyncio.run(scenario())
 

@@ -6,10 +6,13 @@ was heard. An answer on a later stream shows it as well: what was joined on an e
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Protocol
 
 from ..partition.messages import Ack, Ended, Join, Joined, Lane, News, Push
+
+_AGAIN_S = 1.0
 
 
 class OnStream(Protocol):
@@ -39,8 +42,14 @@ class OnStream(Protocol):
     def lost(self) -> None:
         """The stream broke; it is joined again on the next one."""
 
+    def stumbled(self, error: Exception) -> None:
+        """What the leader said could not be taken, for a reason that nobody foresaw. It is on no lane now, and joins
+        again when it likes."""
+
 
 class _Streams(Protocol):
+    def join(self, replica: OnStream) -> None: ...
+
     def leave(self, replica: OnStream) -> None: ...
 
 
@@ -72,6 +81,7 @@ class Farewell:
         self._topic_id, self._partition = replica.topic_id, replica.number
         self._streams = streams
         self._done = done
+        self._again: asyncio.TimerHandle | None = None
 
     def join(self, handle: int) -> Join:
         return Join(handle, self._topic_id, self._partition, self._leader_epoch, 0, 0, -1, 0, window_bytes=1)
@@ -95,3 +105,13 @@ class Farewell:
 
     def lost(self) -> None:
         pass
+
+    def stumbled(self, error: Exception) -> None:
+        """``done`` has failed. Somebody waits for it: it is told again."""
+        self._again = asyncio.get_running_loop().call_later(_AGAIN_S, self._streams.join, self)
+
+    def call_off(self) -> None:
+        """Nobody waits for it any more."""
+        if self._again is not None:
+            self._again.cancel()
+        self._streams.leave(self)

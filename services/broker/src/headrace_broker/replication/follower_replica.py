@@ -23,6 +23,7 @@ from headrace_core.errors import (
     OffsetNotAvailableError,
     ServerShuttingDownError,
     StorageError,
+    UnknownServerError,
 )
 from headrace_core.log import Append, AppendInfo, PartitionLog, ReadResult
 from headrace_core.log.replicated import check_replicated
@@ -79,6 +80,7 @@ class FollowerReplica:
         "_lanes",
         "_on_damage",
         "_reason",
+        "_stumble",
         "_timer",
         "_under_way",
         "_watchers",
@@ -105,6 +107,8 @@ class FollowerReplica:
         self._under_way = 0
         #: One of them was refused: those behind it are too.
         self._is_failing = False
+        #: Why what was taken may never reach the writer.
+        self._stumble: HeadraceError | None = None
         #: What is to become of the log before it joins again.
         self._cut: Truncate | Restart | None = None
         self._is_deleting = False
@@ -172,6 +176,27 @@ class FollowerReplica:
     def lost(self) -> None:
         """The stream broke. What was pushed before is on its way to the log; then it joins again."""
         self.follower.disconnected()
+
+    def stumbled(self, error: Exception) -> None:
+        """What the leader said could not be taken, for a reason that nobody foresaw (a bug, here or there): this
+        partition joins anew, after a pause that grows, and is told of; the others on its stream go on."""
+        if self._reason is None:
+            told = UnknownServerError(
+                f"{self.partition}: what broker {self.leader_id} said could not be taken: "
+                f"{type(error).__name__}: {error}"
+            )
+            self._stumble = told
+            self._refuse(told)
+            self._over_stumble()
+
+    def _over_stumble(self) -> None:
+        """What was taken before it and never reached the writer will not come any more: a join has to ask for it."""
+        if self._stumble is None or self._under_way or self._held:
+            return
+        error, self._stumble = self._stumble, None
+        if self.follower.taken_end != self.follower.log_end:
+            self.follower.append_failed(error)
+            self._join_later()
 
     def news(self, news: News) -> None:
         """The leader's offsets have moved."""
@@ -268,6 +293,9 @@ class FollowerReplica:
             self._writer.submit(self.log, append, self._appended)
         except HeadraceError as error:  # the directory has failed, or is being closed
             self._appended(error)
+        except BaseException:
+            self._under_way -= 1
+            raise
 
     def _appended(self, outcome: AppendInfo | HeadraceError) -> None:
         self._under_way -= 1
@@ -277,6 +305,8 @@ class FollowerReplica:
         if self._under_way:
             return
         self._is_failing = False
+        if self._reason is None:
+            self._over_stumble()
         if self._lanes is not None and self._reason is None:
             self._lanes.wake(self)
 

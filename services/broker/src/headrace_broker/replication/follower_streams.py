@@ -16,7 +16,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import grpc
 import grpc.aio
@@ -42,6 +42,8 @@ logger = logging.getLogger("headrace.broker.replication")
 STREAM_WINDOW_BYTES = 32 * 1024 * 1024
 #: Between two attempts; the first one after a stream that lasted so long comes at once.
 _RETRY_FIRST_MS, _RETRY_MOST_MS, _LASTED_S = 50.0, 1_000.0, 1.0
+
+T = TypeVar("T")
 
 #: (cluster id, broker id, broker epoch) of this broker in this life.
 Who = tuple[str, int, int]
@@ -76,7 +78,7 @@ class FollowerStreams:
         stream on which it let go, or on one that took its place. Returns what calls that off."""
         last = Farewell(replica, self, done)
         self.join(last)
-        return lambda: self.leave(last)
+        return last.call_off
 
     def metadata_changed(self, image: MetadataImage, delta: MetadataDelta | None = None) -> None:
         """Brokers may have other addresses; to be told before the partitions. ``delta`` None: all is new."""
@@ -282,21 +284,30 @@ class _Stream:
         for answer in response.joined:
             replica = lane.joined(answer)
             if replica is not None:
-                replica.joined(answer)
+                self._tell(replica, replica.joined, answer)
         for push in response.pushes:
             streams.bytes_in.value += len(push.records)
             replica = lane.find(push.handle)
             if replica is not None:
-                replica.pushed(push)
+                self._tell(replica, replica.pushed, push)
         streams.pushes_in.value += len(response.pushes)
         for news in response.news:
             replica = lane.find(news.handle)
             if replica is not None:
-                replica.news(news)
+                self._tell(replica, replica.news, news)
         for ended in response.ended:
             replica = lane.ended(ended)
             if replica is not None:
-                replica.ended(ended)
+                self._tell(replica, replica.ended, ended)
+
+    def _tell(self, replica: OnStream, take: Callable[[T], None], what: T) -> None:
+        """``what`` is for ``replica`` alone, and so is whatever goes wrong with it: the others on the stream go on."""
+        try:
+            take(what)
+        except Exception as error:
+            logger.exception("following broker %d: %s", self.leader_id, type(what).__name__)
+            self._streams.leave(replica)
+            replica.stumbled(error)
 
 
 class _Writer:
