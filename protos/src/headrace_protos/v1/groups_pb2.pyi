@@ -68,14 +68,16 @@ class PartitionsOfTopic(_message.Message):
     def __init__(self, topic_id: _Optional[bytes] = ..., topic: _Optional[str] = ..., partitions: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class MemberLeave(_message.Message):
-    __slots__ = ("group_id", "member_id", "temporarily")
+    __slots__ = ("group_id", "member_id", "temporarily", "instance_id")
     GROUP_ID_FIELD_NUMBER: _ClassVar[int]
     MEMBER_ID_FIELD_NUMBER: _ClassVar[int]
     TEMPORARILY_FIELD_NUMBER: _ClassVar[int]
+    INSTANCE_ID_FIELD_NUMBER: _ClassVar[int]
     group_id: str
     member_id: str
     temporarily: bool
-    def __init__(self, group_id: _Optional[str] = ..., member_id: _Optional[str] = ..., temporarily: _Optional[bool] = ...) -> None: ...
+    instance_id: str
+    def __init__(self, group_id: _Optional[str] = ..., member_id: _Optional[str] = ..., temporarily: _Optional[bool] = ..., instance_id: _Optional[str] = ...) -> None: ...
 
 class MembershipResponse(_message.Message):
     __slots__ = ("correlation_id", "error", "member_id", "member_epoch", "heartbeat_interval_ms", "session_timeout_ms", "assignment", "revision", "connection_grace_ms")
@@ -422,3 +424,25 @@ class LagOfPartition(_message.Message):
     status: str
     complete: float
     def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., committed_offset: _Optional[int] = ..., commit_timestamp_ms: _Optional[int] = ..., high_watermark: _Optional[int] = ..., lag: _Optional[int] = ..., lag_ms: _Optional[int] = ..., lag_ms_is_at_least: _Optional[bool] = ..., records_lost: _Optional[int] = ..., status: _Optional[str] = ..., complete: _Optional[float] = ...) -> None: ...
+
+class RemoveMembersRequest(_message.Message):
+    __slots__ = ("group_id", "member_ids")
+    GROUP_ID_FIELD_NUMBER: _ClassVar[int]
+    MEMBER_IDS_FIELD_NUMBER: _ClassVar[int]
+    group_id: str
+    member_ids: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, group_id: _Optional[str] = ..., member_ids: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class RemoveMembersResponse(_message.Message):
+    __slots__ = ("results",)
+    RESULTS_FIELD_NUMBER: _ClassVar[int]
+    results: _containers.RepeatedCompositeFieldContainer[MemberOutcome]
+    def __init__(self, results: _Optional[_Iterable[_Union[MemberOutcome, _Mapping]]] = ...) -> None: ...
+
+class MemberOutcome(_message.Message):
+    __slots__ = ("member_id", "error")
+    MEMBER_ID_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    member_id: str
+    error: _common_pb2.Error
+    def __init__(self, member_id: _Optional[str] = ..., error: _Optional[_Union[_common_pb2.Error, _Mapping]] = ...) -> None: ...

@@ -64,6 +64,11 @@ class GroupsStub:
                 request_serializer=headrace__protos_dot_v1_dot_groups__pb2.DescribeGroupsRequest.SerializeToString,
                 response_deserializer=headrace__protos_dot_v1_dot_groups__pb2.DescribeGroupsResponse.FromString,
                 _registered_method=True)
+        self.RemoveMembers = channel.unary_unary(
+                '/headrace.v1.Groups/RemoveMembers',
+                request_serializer=headrace__protos_dot_v1_dot_groups__pb2.RemoveMembersRequest.SerializeToString,
+                response_deserializer=headrace__protos_dot_v1_dot_groups__pb2.RemoveMembersResponse.FromString,
+                _registered_method=True)
         self.DeleteGroups = channel.unary_unary(
                 '/headrace.v1.Groups/DeleteGroups',
                 request_serializer=headrace__protos_dot_v1_dot_groups__pb2.DeleteGroupsRequest.SerializeToString,
@@ -129,6 +134,13 @@ class GroupsServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def RemoveMembers(self, request, context):
+        """Takes members out of a group, as if they had left; those who live will join again.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def DeleteGroups(self, request, context):
         """Deletes groups that have no members, with their offsets.
         """
@@ -182,6 +194,11 @@ def add_GroupsServicer_to_server(servicer, server):
                     servicer.DescribeGroups,
                     request_deserializer=headrace__protos_dot_v1_dot_groups__pb2.DescribeGroupsRequest.FromString,
                     response_serializer=headrace__protos_dot_v1_dot_groups__pb2.DescribeGroupsResponse.SerializeToString,
+            ),
+            'RemoveMembers': grpc.unary_unary_rpc_method_handler(
+                    servicer.RemoveMembers,
+                    request_deserializer=headrace__protos_dot_v1_dot_groups__pb2.RemoveMembersRequest.FromString,
+                    response_serializer=headrace__protos_dot_v1_dot_groups__pb2.RemoveMembersResponse.SerializeToString,
             ),
             'DeleteGroups': grpc.unary_unary_rpc_method_handler(
                     servicer.DeleteGroups,
@@ -361,6 +378,33 @@ class Groups:
             '/headrace.v1.Groups/DescribeGroups',
             headrace__protos_dot_v1_dot_groups__pb2.DescribeGroupsRequest.SerializeToString,
             headrace__protos_dot_v1_dot_groups__pb2.DescribeGroupsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RemoveMembers(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/headrace.v1.Groups/RemoveMembers',
+            headrace__protos_dot_v1_dot_groups__pb2.RemoveMembersRequest.SerializeToString,
+            headrace__protos_dot_v1_dot_groups__pb2.RemoveMembersResponse.FromString,
             options,
             channel_credentials,
             insecure,
