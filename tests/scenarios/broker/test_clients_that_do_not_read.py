@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 import itertools
 
-from solo_broker import FakeStream, SoloBroker, batch, fetch, produce
+from replication_world import ReplicationWorld, until
+from solo_broker import FakeStream, SoloBroker, StallingFileSystem, batch, fetch, produce
 
+from headrace_broker.context import BrokerLimits
 from headrace_broker.handlers.fetch import QUEUED_BYTES_MAX
 from headrace_broker.handlers.produce import UNREAD_BYTES_MAX
+from headrace_core.errors import RequestTimedOutError
 from headrace_core.testing.crashing_fs import CrashingFileSystem
 
 REQUESTS_MAX = 100_000
@@ -38,6 +41,64 @@ def test_a_producer_is_held_back_while_it_leaves_its_answers_unread():
             assert not stream.paused
             handler.on_closed()
             assert (await broker.append("orders", one)).base_offset == 0
+
+    asyncio.run(scenario())
+
+
+def test_a_partition_whose_records_are_never_committed_stops_no_other_one():
+    """Its producers are told in time; what is in its log takes up no memory, and no part of the broker's budget."""
+
+    async def scenario() -> None:
+        limits = BrokerLimits(stream_bytes_max=8_000, in_flight_bytes_max=20_000)
+        async with ReplicationWorld(SoloBroker(CrashingFileSystem(), limits=limits)) as here:
+            await here.topic("stuck", partitions=1)  # its follower never joins, and is not said to be out of sync
+            await here.broker.topic("sound")
+            budget = here.broker.context.budget
+            handler, stream = here.broker.producer()
+            one, sent = batch(b"x" * 4_000), 0
+            while not stream.paused:
+                sent += 1
+                handler.on_request(produce(sent, "stuck", one, timeout_ms=1))
+            assert budget.used > limits.stream_bytes_max
+            await stream.wait_sent(sent)
+            assert {answer.results[0].error.code for answer in stream.sent} == {RequestTimedOutError.number}
+            assert budget.used == 0
+            assert not stream.paused
+            assert handler.is_idle()
+            handler.on_request(produce(sent + 1, "sound", one))
+            await stream.wait_sent(sent + 1)
+            assert stream.sent[-1].results[0].error.code == 0
+            follower = here.follower()
+            follower.hello()
+            follower.join(1, "stuck")
+            await until(lambda: len(follower.records(1)) == sent * len(one))
+            follower.ack(1, sent)
+            assert here.leader("stuck").high_watermark == sent
+            assert len(stream.sent) == sent + 1, "nobody is answered twice"
+            assert budget.used == 0
+            handler.on_closed()
+            follower.handler.on_closed()
+
+    asyncio.run(scenario())
+
+
+def test_records_that_wait_for_the_disk_count_though_their_producer_has_been_answered():
+    async def scenario() -> None:
+        fs = StallingFileSystem()
+        async with SoloBroker(fs) as broker:
+            await broker.topic("orders")
+            handler, stream = broker.producer()
+            large = batch(b"x" * 200_000)
+            fs.stall()
+            handler.on_request(produce(1, "orders", large, timeout_ms=1))
+            await stream.wait_sent(1)
+            assert stream.sent[0].results[0].error.code == RequestTimedOutError.number
+            assert broker.context.budget.used == len(large)
+            assert not handler.is_idle()
+            fs.release()
+            await until(lambda: broker.context.budget.used == 0)
+            assert handler.is_idle()
+            handler.on_closed()
 
     asyncio.run(scenario())
 

@@ -65,6 +65,7 @@ class _Unchecked(NamedTuple):
     now_ms: int
     done: Done
     committed: bool
+    written: Callable[[], None] | None
     fence: Fence | None
 
 
@@ -109,7 +110,16 @@ class Replica:
 
     # -- append ------------------------------------------------------------------------------------------------------
 
-    def append(self, records: bytes, now_ms: int, done: Done, *, committed: bool, fence: Fence | None = None) -> None:
+    def append(
+        self,
+        records: bytes,
+        now_ms: int,
+        done: Done,
+        *,
+        committed: bool,
+        written: Callable[[], None] | None = None,
+        fence: Fence | None = None,
+    ) -> None:
         """Append a producer's batches. ``done`` is called when the topic's flush policy is met here, and, if
         ``committed``, when every in-sync replica has met it too. An error is raised, and ``done`` is not called, or it
         is handed to ``done``: what ``accept`` raises, NotEnoughReplicasError (``committed``, and nothing was written),
@@ -117,12 +127,15 @@ class Replica:
         with a ``fence`` (a coordinator's append to its shard) FencedShardEpochError, UnexpectedLogEndError, and
         InvalidRequestError for batches that do not carry its epoch.
 
+        ``written`` is called, before ``done``, when the records are in the log and ``done`` waits for others: from
+        then on nobody here holds the bytes.
+
         What an idempotent producer sends again is answered with the offset that it has, under the same conditions.
 
         Batches that are costly to check are checked on a thread; those that come meanwhile wait, to keep their order.
         """
         self._check_may_append(committed)
-        append = _Unchecked(records, now_ms, done, committed, fence)
+        append = _Unchecked(records, now_ms, done, committed, written, fence)
         if self._unchecked:
             self._unchecked.append(append)
         elif needs_thread(records, self.log.config):
@@ -146,7 +159,8 @@ class Replica:
         if self._held is not None:
             self._held.append((append, checked))
             return
-        self._writer.submit(self.log, checked, functools.partial(self._appended, append.done, append.committed))
+        ended = functools.partial(self._appended, append.done, append.committed, append.written)
+        self._writer.submit(self.log, checked, ended)
 
     def _check_next(self) -> None:
         checking = self._threads.run(functools.partial(self._check, self._unchecked[0]))
@@ -180,7 +194,9 @@ class Replica:
             logger.exception("%s: a batch could not be checked", self.partition)
             append.done(UnknownServerError(f"{self.partition}: {type(error).__name__}: {error}"))
 
-    def _appended(self, done: Done, committed: bool, outcome: AppendInfo | HeadraceError) -> None:
+    def _appended(
+        self, done: Done, committed: bool, written: Callable[[], None] | None, outcome: AppendInfo | HeadraceError
+    ) -> None:
         if isinstance(outcome, HeadraceError):
             if isinstance(outcome, CorruptLogError):
                 self._on_damage(self.log, outcome)
@@ -190,6 +206,8 @@ class Replica:
         if not committed or outcome.next_offset <= self.leader.high_watermark:
             done(appended)
         else:
+            if written is not None:
+                written()
             self.leader.when_committed(outcome.next_offset, lambda failed: done(appended if failed is None else failed))
 
     def hold(self) -> None:

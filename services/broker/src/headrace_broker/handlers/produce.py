@@ -4,14 +4,15 @@ A request costs no task: the stream's reader calls ``on_request``, the directory
 partition to finish queues the answer. Once handed over, an append happens whatever becomes of the stream, so that
 cancellation never tears a write.
 
-Back-pressure: a stream is not read while more than ``stream_bytes_max`` of its requests are unanswered, while the
-broker as a whole holds more than its budget, or while the client leaves its answers unread.
+Back-pressure: a stream is not read while more than ``stream_bytes_max`` of its requests are under way, while the broker
+as a whole holds more than its budget, or while the client leaves its answers unread. A request is under way until it
+is answered; one that is answered late (its time was over), until its records have left the memory too: what waits for
+a disk counts, what only waits for other brokers does not.
 """
 
 from __future__ import annotations
 
 import enum
-import functools
 import logging
 from collections import deque
 from typing import TYPE_CHECKING, Any
@@ -25,7 +26,7 @@ from headrace_core.errors import (
     RequestTimedOutError,
 )
 from headrace_core.log.fencing import Fence
-from headrace_core.rpc.metadata_view import INTERNAL_TOPICS
+from headrace_core.metadata.shards import SHARD_TOPICS
 from headrace_core.rpc.status import error_to_proto
 from headrace_core.rpc.streams import ServerStream, StreamHandler
 from headrace_core.types import FlushPolicy, TopicPartition
@@ -81,14 +82,14 @@ def fence_of(item: Any, writers: Writers) -> Fence | None:
     InvalidRequestError."""
     topic, has_epoch = item.topic, item.HasField("shard_epoch")
     if writers is Writers.CLIENTS:
-        if topic in INTERNAL_TOPICS:
+        if topic in SHARD_TOPICS:
             raise InvalidTopicError(f"{topic} is written by coordinators only: clients commit offsets through theirs")
         if has_epoch or item.HasField("expected_end"):
             raise InvalidRequestError(f"{topic}-{item.partition}: shard_epoch and expected_end are for coordinators")
         return None
-    if topic not in INTERNAL_TOPICS or not has_epoch or item.shard_epoch < 0:
+    if topic not in SHARD_TOPICS or not has_epoch or item.shard_epoch < 0:
         raise InvalidRequestError(
-            f"{topic}-{item.partition}: coordinators write here, to the partitions of {' and '.join(INTERNAL_TOPICS)}, "
+            f"{topic}-{item.partition}: coordinators write here, to the partitions of {' and '.join(SHARD_TOPICS)}, "
             "under the epoch of their shard"
         )
     return Fence(item.shard_epoch, item.expected_end if item.HasField("expected_end") else None)
@@ -101,6 +102,8 @@ class _Pending(Expiring):
         "acks",
         "answered",
         "correlation_id",
+        "in_memory",
+        "is_over",
         "partitions",
         "remaining",
         "replicas",
@@ -121,9 +124,36 @@ class _Pending(Expiring):
         self.remaining = len(partitions)
         self.size = 0
         self.answered = False
+        #: Partitions whose records are on their way to the log.
+        self.in_memory = 0
+        #: Its bytes count no more.
+        self.is_over = False
 
     def expire(self) -> None:
         self.stream.expired(self)
+
+
+class _Part:
+    """One partition's append of a request, to be told how it ends."""
+
+    __slots__ = ("_index", "_pending", "_replica", "is_written")
+
+    def __init__(self, pending: _Pending, index: int, replica: Replica) -> None:
+        self._pending = pending
+        self._index = index
+        self._replica = replica
+        self.is_written = False
+
+    def written(self) -> None:
+        """It is in the log, and waits for other brokers' promises."""
+        self.is_written = True
+        self._pending.stream.written(self._pending)
+
+    def ended(self, outcome: Appended | HeadraceError) -> None:
+        """The promise is met, or cannot be."""
+        if not self.is_written:
+            self._pending.in_memory -= 1
+        self._pending.stream.appended(self._pending, self._index, self._replica, outcome)
 
 
 class _Held:
@@ -183,8 +213,15 @@ class ProduceStream(StreamHandler[Any]):
                 fence = fence_of(item, self._writers)
                 replica = broker.replicas.leader(partitions[index])
                 replica.leader.check_topic_id(item.topic_id)
-                done = functools.partial(self._appended, pending, index, replica)
-                replica.append(records[index], now_ms, done, committed=committed, fence=fence)
+                part = _Part(pending, index, replica)
+                pending.in_memory += 1
+                try:
+                    replica.append(
+                        records[index], now_ms, part.ended, committed=committed, written=part.written, fence=fence
+                    )
+                except BaseException:
+                    pending.in_memory -= 1
+                    raise
             except HeadraceError as error:
                 self._refused(pending, index, error)
             else:
@@ -245,6 +282,10 @@ class ProduceStream(StreamHandler[Any]):
         broker.budget.take(pending.size, self)
 
     def _end(self, pending: _Pending) -> None:
+        """Nothing of it is left here but, if it was late, notes of where its answers would go."""
+        if pending.is_over or not pending.answered or pending.in_memory:
+            return
+        pending.is_over = True
         broker = self._broker
         self._in_flight -= 1
         self._in_flight_bytes -= pending.size
@@ -254,7 +295,12 @@ class ProduceStream(StreamHandler[Any]):
         if not self._in_flight:
             self._stream.check_idle()
 
-    def _appended(self, pending: _Pending, index: int, replica: Replica, outcome: Appended | HeadraceError) -> None:
+    def written(self, pending: _Pending) -> None:
+        """One partition's records are in the log."""
+        pending.in_memory -= 1
+        self._end(pending)
+
+    def appended(self, pending: _Pending, index: int, replica: Replica, outcome: Appended | HeadraceError) -> None:
         """The promise for one partition is met, or cannot be."""
         partition = pending.partitions[index]
         if isinstance(outcome, HeadraceError):
@@ -341,12 +387,14 @@ class ProduceStream(StreamHandler[Any]):
             self._hold(_UNREAD_ANSWERS)
 
     def expired(self, pending: _Pending) -> None:
-        """The time-out is over: answer now. What was appended stays appended; its bytes stay counted until it ends."""
+        """The time-out is over: answer now. What was appended stays, and may be committed yet. A high watermark
+        that stands still must not keep the client's other partitions waiting: what is in the log counts no more."""
         results = [
             result or self._result_of(partition, self._late_error(pending, index))
             for index, (partition, result) in enumerate(zip(pending.partitions, pending.results, strict=True))
         ]
         self._answer(pending, results)
+        self._end(pending)
 
     def _late_error(self, pending: _Pending, index: int) -> HeadraceError:
         replica = pending.replicas[index]
