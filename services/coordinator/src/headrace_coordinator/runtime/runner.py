@@ -1,0 +1,195 @@
+"""A shard in the event loop: does what ``Shard.ready`` lists, and says what came of it.
+
+Everything happens in one loop. What is asked within one turn of it is decided at once and flies together: ``ready`` is
+looked at when the turn is over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from headrace_core.clock import Clock
+from headrace_core.errors import HeadraceError, UnknownServerError
+
+from ..shard_logic import Push, ShardLogic, ShardRecord
+from .shard import Answer, Append, Became, Pause, Replay, Shard, ShardState, Tell
+
+logger = logging.getLogger("headrace.coordinator.shard")
+
+#: The wall clock may be set back or forth: nobody sleeps longer than this by it.
+TICK_MS_MAX = 1_000
+
+Take = Callable[[Sequence[tuple[bytes, bytes | None, int]]], None]
+
+
+class ShardPartition(Protocol):
+    """The shard's log (transport/shard_log.py)."""
+
+    async def append(self, batches: Sequence[Sequence[ShardRecord]], expected_end: int) -> int: ...
+
+    async def read(self, end: int, take: Take) -> None: ...
+
+
+class ShardRunner:
+    """One shard that this coordinator owns, from ``start`` to ``close``."""
+
+    def __init__(
+        self,
+        shard: Shard,
+        log: ShardPartition,
+        *,
+        clock: Clock,
+        replays: asyncio.Semaphore,
+        tell: Callable[[Sequence[Push]], None],
+        became: Callable[[ShardRunner, ShardState, Exception | None], None],
+    ) -> None:
+        """``replays``: how many shards may replay at the same time; ``tell`` gets what is pushed; ``became`` each
+        change of state, before anybody else is served in it."""
+        self.shard = shard
+        self._log = log
+        self._clock = clock
+        self._replays = replays
+        self._tell = tell
+        self._became = became
+        self._loop = asyncio.get_running_loop()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._timers: set[asyncio.TimerHandle] = set()
+        self._tick: asyncio.TimerHandle | None = None
+        self._is_scheduled = False
+        self._closed = False
+
+    @property
+    def is_serving(self) -> bool:
+        return self.shard.state is ShardState.SERVING
+
+    @property
+    def mind(self) -> ShardLogic | None:
+        """To be looked at, while it serves; never to be changed."""
+        return self.shard.mind
+
+    def start(self) -> None:
+        self._schedule()
+
+    async def ask(self, request: object) -> Any:
+        """The reply, once all that it rests on is committed. Raises what the request was refused with."""
+        ticket: asyncio.Future[Any] = self._loop.create_future()
+        self.put(request, ticket)
+        return await ticket
+
+    def put(self, request: object, ticket: asyncio.Future[Any] | None = None) -> None:
+        """As ``ask``, for those who have a future, or want no answer (None)."""
+        self.shard.ask(ticket, request, self._clock.now_ms())
+        self._schedule()
+
+    async def close(self) -> None:
+        """The shard is another coordinator's, or this one stops: who waits is told so."""
+        self.shard.resign()
+        self._turn()
+        self._closed = True
+        for timer in (*self._timers, *([self._tick] if self._tick is not None else [])):
+            timer.cancel()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    # -- within ------------------------------------------------------------------------------------------------------
+
+    def _schedule(self) -> None:
+        if not (self._is_scheduled or self._closed):
+            self._is_scheduled = True
+            self._loop.call_soon(self._turn)
+
+    def _turn(self) -> None:
+        self._is_scheduled = False
+        if self._closed:
+            return
+        for action in self.shard.ready():
+            match action:
+                case Answer(ticket, outcome):
+                    _settle(ticket, outcome)
+                case Tell(pushes):
+                    self._tell(pushes)
+                case Became(state, error):
+                    self._report(error)
+                    self._became(self, state, error)
+                case Append():
+                    self._spawn(self._append(action), "append")
+                case Replay():
+                    self._spawn(self._replay(action), "replay")
+                case Pause(attempt, delay_ms):
+                    self._later(delay_ms, lambda attempt=attempt: self.shard.resume(attempt))  # type: ignore[misc]
+        self._set_tick()
+
+    def _report(self, error: Exception | None) -> None:
+        if error is None:
+            return
+        if isinstance(error, HeadraceError):
+            logger.warning("%s: %s: %s", self.shard.name, error.code, error)
+        else:
+            logger.error("%s: its state is dropped, and replayed from the log", self.shard.name, exc_info=error)
+
+    async def _append(self, append: Append) -> None:
+        try:
+            base_offset = await self._log.append(append.batches, append.expected_end)
+        except HeadraceError as error:
+            self.shard.append_failed(append.attempt, error)
+        except Exception as error:
+            logger.exception("%s: an append failed", self.shard.name)
+            self.shard.append_failed(append.attempt, UnknownServerError(f"{type(error).__name__}: {error}"))
+        else:
+            self.shard.appended(append.attempt, base_offset)
+        self._schedule()
+
+    async def _replay(self, replay: Replay) -> None:
+        attempt = replay.attempt
+        try:
+            async with self._replays:
+                await self._log.read(replay.end, lambda records: self.shard.replayed(attempt, records))
+        except Exception as error:  # noqa: BLE001  (reported by the shard, which tries again)
+            self.shard.replay_failed(attempt, error)
+        else:
+            self.shard.replay_ended(attempt, self._clock.now_ms())
+        self._schedule()
+
+    def _spawn(self, work: Any, what: str) -> None:
+        task = self._loop.create_task(work, name=f"{what} of {self.shard.name}")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _later(self, delay_ms: float, act: Callable[[], None]) -> None:
+        def fire() -> None:
+            self._timers.discard(timer)
+            act()
+            self._schedule()
+
+        timer = self._loop.call_later(delay_ms / 1_000, fire)
+        self._timers.add(timer)
+
+    def _set_tick(self) -> None:
+        if self._tick is not None:
+            self._tick.cancel()
+            self._tick = None
+        due_ms = self.shard.next_due_ms()
+        if due_ms is not None:
+            wait_ms = min(max(due_ms - self._clock.now_ms(), 0), TICK_MS_MAX)
+            self._tick = self._loop.call_later(wait_ms / 1_000, self._ticked)
+
+    def _ticked(self) -> None:
+        self._tick = None
+        due_ms, now_ms = self.shard.next_due_ms(), self._clock.now_ms()
+        if due_ms is not None and due_ms <= now_ms:
+            self.shard.tick(now_ms)
+        self._schedule()
+
+
+def _settle(ticket: Any, outcome: Any) -> None:
+    """``ticket``: a future; its caller may have gone away."""
+    if ticket.done():
+        return
+    if isinstance(outcome, Exception):
+        ticket.set_exception(outcome)
+    else:
+        ticket.set_result(outcome)

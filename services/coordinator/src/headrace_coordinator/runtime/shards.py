@@ -1,0 +1,118 @@
+"""The shards of this coordinator: the metadata says which they are, and under which epochs.
+
+A shard is ours when the metadata names this coordinator *in this life* (its epoch): the shards of a former process of
+the same id were given to us under new epochs, or to others. One that gets another epoch is another shard: the runner of
+the old one resigns, for its appends would be refused anyway.
+
+Kept from the metadata:   shard added, epoch changed -> a runner that claims it     taken away -> its runner resigns
+                          topics changed -> told to every shard that serves         (and to each that begins to)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator
+
+from headrace_core.errors import CoordinatorNotAvailableError, InvalidGroupIdError, NotCoordinatorError
+from headrace_core.metadata import MetadataDelta, MetadataImage
+from headrace_core.metadata.shards import OFFSETS_TOPIC, shard_of
+from headrace_core.types import TopicPartition
+
+from .runner import ShardRunner
+from .shard import ShardState
+from .topics import TopicsView
+
+logger = logging.getLogger("headrace.coordinator")
+
+#: (partition, its topic's id, shard epoch) -> a runner that has not begun.
+NewRunner = Callable[[TopicPartition, bytes, int], ShardRunner]
+
+
+class Shards:
+    """Owned by the event loop. ``metadata_changed`` for every image, in order."""
+
+    def __init__(self, coordinator_id: int, coordinator_epoch: int, new_runner: NewRunner) -> None:
+        self._who = coordinator_id, coordinator_epoch
+        self._new_runner = new_runner
+        self._running: dict[int, tuple[bytes, int, ShardRunner]] = {}  # shard -> topic id, epoch, runner
+        self._ending: set[asyncio.Task[None]] = set()
+        self._count = 0
+        self._topics = TopicsView()
+        self._closed = False
+
+    def of_group(self, group_id: str) -> ShardRunner:
+        """The runner of the shard that a group belongs to. InvalidGroupIdError; CoordinatorNotAvailableError: there are
+        no shards yet; NotCoordinatorError: it is another coordinator's."""
+        if not group_id:
+            raise InvalidGroupIdError("the group id is empty: set group.id")
+        if not self._count:
+            raise CoordinatorNotAvailableError(
+                f"{OFFSETS_TOPIC} does not exist (yet); ask a broker for the coordinator"
+            )
+        shard = shard_of(group_id, self._count)
+        found = self._running.get(shard)
+        if found is None:
+            raise NotCoordinatorError(
+                f"group {group_id!r} belongs to {OFFSETS_TOPIC}-{shard}, which is not this coordinator's; look the "
+                "coordinator up again"
+            )
+        return found[2]
+
+    def __iter__(self) -> Iterator[ShardRunner]:
+        return iter([runner for _, _, runner in self._running.values()])
+
+    def began(self, runner: ShardRunner, state: ShardState) -> None:
+        """A shard has another state: one that serves from here on learns what topics there are."""
+        if state is ShardState.SERVING:
+            runner.put(self._topics.current)
+
+    def begin(self, image: MetadataImage) -> None:
+        """The first image."""
+        self._topics.begin(image)
+        self._own(image)
+
+    def metadata_changed(self, image: MetadataImage, delta: MetadataDelta) -> None:
+        if self._closed:
+            return
+        news = self._topics.advance(image, delta)
+        if news is not None:
+            for runner in self:
+                if runner.is_serving:
+                    runner.put(news)
+        self._own(image)
+
+    def _own(self, image: MetadataImage) -> None:
+        """Guard: only what the metadata gives to this life of this coordinator."""
+        topic = image.topic(OFFSETS_TOPIC)
+        self._count = 0 if topic is None else len(topic.partitions)
+        ours: dict[int, tuple[bytes, int]] = {}
+        coordinator_id, coordinator_epoch = self._who
+        registered = image.ledger.coordinators.get(coordinator_id)
+        if topic is not None and registered is not None and registered.coordinator_epoch == coordinator_epoch:
+            for number in range(len(topic.partitions)):
+                shard = image.ledger.shards.get((topic.topic_id, number))
+                if shard is not None and shard.coordinator_id == coordinator_id:
+                    ours[number] = topic.topic_id, shard.shard_epoch
+        for number, (topic_id, epoch, runner) in list(self._running.items()):
+            if ours.get(number) != (topic_id, epoch):
+                del self._running[number]
+                self._end(runner)
+        for number, (topic_id, epoch) in ours.items():
+            if number not in self._running:
+                runner = self._new_runner(TopicPartition(OFFSETS_TOPIC, number), topic_id, epoch)
+                self._running[number] = topic_id, epoch, runner
+                runner.start()
+
+    def _end(self, runner: ShardRunner) -> None:
+        task = asyncio.create_task(runner.close())
+        self._ending.add(task)
+        task.add_done_callback(self._ending.discard)
+
+    async def close(self) -> None:
+        """All resign."""
+        self._closed = True
+        running, self._running = self._running, {}
+        for _, _, runner in running.values():
+            self._end(runner)
+        await asyncio.gather(*self._ending, return_exceptions=True)

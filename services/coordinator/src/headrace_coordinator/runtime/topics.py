@@ -1,0 +1,73 @@
+"""The cluster's topics as groups see them, kept up with the metadata: TopicsChanged out of images."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from headrace_core.metadata import MetadataDelta, MetadataImage, TopicImage
+from headrace_core.metadata.shards import SHARD_TOPICS
+
+from ..group.messages import Topic, TopicsChanged
+
+
+class TopicsView:
+    """One for all shards. ``current`` is for those that begin; ``advance`` says what is new to the others."""
+
+    def __init__(self) -> None:
+        self._topics: Mapping[str, Topic] = {}
+        self._racks: dict[int, str] = {}
+
+    @property
+    def current(self) -> TopicsChanged:
+        return TopicsChanged(self._topics)
+
+    def begin(self, image: MetadataImage) -> TopicsChanged:
+        """All anew."""
+        self._racks = _racks(image)
+        self._topics = {
+            topic.name: self._seen(topic) for topic in image.topics.values() if topic.name not in SHARD_TOPICS
+        }
+        return self.current
+
+    def advance(self, image: MetadataImage, delta: MetadataDelta) -> TopicsChanged | None:
+        """What groups must know of the change; None: nothing. A leader that moves, or a replica that falls behind, is
+        nothing to them."""
+        racks = _racks(image) if delta.brokers else self._racks
+        if racks != self._racks:  # whose replicas these are is not kept, and racks hardly ever change
+            before = self._topics
+            self.begin(image)
+            changed = {name for name in {*before, *self._topics} if before.get(name) != self._topics.get(name)}
+        else:
+            changed = self._take(image, delta)
+        return TopicsChanged(self._topics, frozenset(changed)) if changed else None
+
+    def _take(self, image: MetadataImage, delta: MetadataDelta) -> set[str]:
+        news: dict[str, Topic | None] = {topic.name: None for topic in delta.removed_topics.values()}
+        for topic_id in delta.partitions:
+            topic = image.topics.get(topic_id)
+            if topic is not None and topic.name not in SHARD_TOPICS:
+                news[topic.name] = self._seen(topic)
+        changed = {name for name, seen in news.items() if self._topics.get(name) != seen}
+        if changed:
+            topics = dict(self._topics)
+            for name in changed:
+                seen = news[name]
+                if seen is None:
+                    topics.pop(name, None)
+                else:
+                    topics[name] = seen
+            self._topics = topics
+        return changed
+
+    def _seen(self, topic: TopicImage) -> Topic:
+        racks: tuple[frozenset[str], ...] = ()
+        if self._racks:
+            racks = tuple(
+                frozenset(self._racks[each] for each in partition.replicas if each in self._racks)
+                for partition in topic.partitions
+            )
+        return Topic(topic.name, topic.topic_id, len(topic.partitions), racks)
+
+
+def _racks(image: MetadataImage) -> dict[int, str]:
+    return {broker.broker_id: broker.rack for broker in image.brokers.values() if broker.rack}

@@ -1,0 +1,81 @@
+"""The brokers as a coordinator needs them: who leads a shard's partition, and streams to whoever does."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, NamedTuple
+
+import grpc.aio
+
+from headrace_core.errors import LeaderNotAvailableError, UnknownTopicOrPartitionError
+from headrace_core.node.listeners import CLIENT, INTERNAL
+from headrace_core.rpc import ChannelPurpose, open_channel
+from headrace_core.rpc.metadata_state import MetadataState
+from headrace_core.types import NO_LEADER, TopicPartition, join_address
+from headrace_protos.v1 import fetch_pb2_grpc, offsets_pb2_grpc
+
+from .produce_link import ProduceLink
+
+
+class Leader(NamedTuple):
+    """Who leads a partition, and where: ``internal`` takes appends of shards, ``client`` answers fetches."""
+
+    broker_id: int
+    leader_epoch: int
+    internal: str
+    client: str
+
+
+class Brokers:
+    """Channels to brokers, opened on first use; ``close`` ends them all."""
+
+    def __init__(self, metadata: MetadataState) -> None:
+        self.metadata = metadata
+        self._links: dict[str, ProduceLink] = {}
+        self._channels: dict[tuple[str, ChannelPurpose], grpc.aio.Channel] = {}
+
+    def leader_of(self, partition: TopicPartition) -> Leader:
+        """As the metadata has it now. UnknownTopicOrPartitionError, LeaderNotAvailableError."""
+        image = self.metadata.image
+        topic = image.topic(partition.topic)
+        if topic is None or partition.partition >= len(topic.partitions):
+            raise UnknownTopicOrPartitionError(f"{partition} does not exist")
+        state = topic.partitions[partition.partition]
+        broker = image.brokers.get(state.leader) if state.leader != NO_LEADER else None
+        internal = None if broker is None else broker.endpoint(INTERNAL)
+        client = None if broker is None else broker.endpoint(CLIENT)
+        if internal is None or client is None:
+            raise LeaderNotAvailableError(f"{partition} has no leader that can be reached")
+        return Leader(
+            state.leader,
+            state.leader_epoch,
+            join_address(internal.host, internal.port),
+            join_address(client.host, client.port),
+        )
+
+    def produce_link(self, address: str) -> ProduceLink:
+        """The stream of appends to a broker's internal listener."""
+        link = self._links.get(address)
+        if link is None:
+            link = self._links[address] = ProduceLink(self._channel(address, ChannelPurpose.PRODUCE), address)
+        return link
+
+    def fetch_stream(self, address: str) -> Any:
+        """A new stream of fetches from a broker's client listener."""
+        return fetch_pb2_grpc.FetchStub(self._channel(address, ChannelPurpose.FETCH)).Fetch()  # type: ignore[no-untyped-call]
+
+    def offsets(self, address: str) -> Any:
+        """Questions about offsets to a broker's client listener."""
+        return offsets_pb2_grpc.OffsetsStub(self._channel(address, ChannelPurpose.CONTROL))  # type: ignore[no-untyped-call]
+
+    def _channel(self, address: str, purpose: ChannelPurpose) -> grpc.aio.Channel:
+        channel = self._channels.get((address, purpose))
+        if channel is None:
+            channel = self._channels[address, purpose] = open_channel(address, purpose)
+        return channel
+
+    async def close(self) -> None:
+        links, self._links = list(self._links.values()), {}
+        await asyncio.gather(*(link.close() for link in links))
+        channels, self._channels = list(self._channels.values()), {}
+        await asyncio.gather(*(channel.close() for channel in channels))

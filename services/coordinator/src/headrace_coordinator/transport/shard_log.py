@@ -1,0 +1,262 @@
+"""The partition of one shard, wherever its leader is: append under the shard's epoch, read all that is committed.
+
+An append is tried again elsewhere while that may help, within offsets.commit.timeout.ms: ``expected_end`` makes it
+harmless, for an append that took effect unseen has moved the end (then it is UnexpectedLogEndError, and the shard
+replays). So a leader that moves costs a pause, and no replay.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import grpc.aio
+
+from headrace_core.clock import Clock
+from headrace_core.errors import (
+    HeadraceError,
+    NetworkError,
+    OffsetOutOfRangeError,
+    RequestTimedOutError,
+    from_number,
+)
+from headrace_core.records import RecordIterator, encode_batch
+from headrace_core.rpc.backoff import Backoff
+from headrace_core.rpc.status import error_from_rpc
+from headrace_core.types import TopicPartition
+from headrace_protos.v1 import fetch_pb2, produce_pb2
+
+from ..shard_logic import ShardRecord
+from .brokers import Brokers, Leader
+
+logger = logging.getLogger("headrace.coordinator.shard")
+
+#: Said of appends that surely were not made, or (a leader that has just resigned) whose second attempt finds the first.
+_TRY_AGAIN = frozenset(
+    (
+        "NOT_LEADER_OR_FOLLOWER",
+        "LEADER_NOT_AVAILABLE",
+        "UNKNOWN_TOPIC_OR_PARTITION",
+        "FENCED_LEADER_EPOCH",
+        "FENCED_BROKER",
+        "NOT_ENOUGH_REPLICAS",
+        "KAFKA_STORAGE_ERROR",
+        "DISK_FULL",
+        "SERVER_SHUTTING_DOWN",
+        "SERVER_BUSY",
+        "NETWORK_EXCEPTION",
+    )
+)
+#: How long an answer of a leader is waited for once the metadata names another one: it may stand still.
+_MOVED_S = 0.5
+#: Records that are handed over in one turn of the event loop.
+_TURN_RECORDS = 500
+#: A replay that has not moved for so long is given up: what it waits for may have been truncated away.
+_STUCK_S = 15.0
+_FETCH_WAIT_MS = 500
+
+#: Takes (key, value, timestamp) of the next records.
+Take = Callable[[Sequence[tuple[bytes, bytes | None, int]]], None]
+
+
+class ShardLog:
+    """One for each shard that this coordinator owns."""
+
+    def __init__(
+        self,
+        brokers: Brokers,
+        partition: TopicPartition,
+        topic_id: bytes,
+        shard_epoch: int,
+        *,
+        clock: Clock,
+        append_timeout_s: float = 5.0,
+        load_bytes: int = 5 * 1024 * 1024,
+    ) -> None:
+        """``append_timeout_s``: offsets.commit.timeout.ms; ``load_bytes``: offsets.load.buffer.size."""
+        self.partition = partition
+        self._brokers = brokers
+        self._topic_id = topic_id
+        self._shard_epoch = shard_epoch
+        self._clock = clock
+        self._append_timeout_s = append_timeout_s
+        self._load_bytes = load_bytes
+
+    # -- append ------------------------------------------------------------------------------------------------------
+
+    async def append(self, batches: Sequence[Sequence[ShardRecord]], expected_end: int) -> int:
+        """The offset of the first record, once all in-sync replicas have them all. ``expected_end`` -1: anywhere.
+
+        FencedShardEpochError: final. UnexpectedLogEndError: somebody else wrote, or an attempt of this very append that
+        was lost has taken effect. Any other HeadraceError: nobody knows.
+        """
+        message = produce_pb2.ProducePartition(
+            topic=self.partition.topic,
+            partition=self.partition.partition,
+            topic_id=self._topic_id,
+            records=self._encoded(batches),
+            shard_epoch=self._shard_epoch,
+        )
+        if expected_end >= 0:
+            message.expected_end = expected_end
+        loop = asyncio.get_running_loop()
+        deadline, backoff = loop.time() + self._append_timeout_s, Backoff(most_ms=250)
+        while True:
+            try:
+                return await self._append_once(message, deadline - loop.time())
+            except HeadraceError as failed:
+                error = failed
+            pause_s = backoff.next_s()
+            if error.code not in _TRY_AGAIN or loop.time() + pause_s >= deadline:
+                raise error
+            logger.debug("%s: tried again: %s", self.partition, error)
+            await self._metadata_changes(pause_s)
+
+    def _encoded(self, batches: Sequence[Sequence[ShardRecord]]) -> bytes:
+        now_ms = self._clock.now_ms()
+        return b"".join(
+            encode_batch(
+                ((now_ms, record.key, record.value, None) for record in batch), base_sequence=self._shard_epoch
+            )
+            for batch in batches
+        )
+
+    async def _append_once(self, message: produce_pb2.ProducePartition, timeout_s: float) -> int:
+        leader = self._brokers.leader_of(self.partition)
+        link = self._brokers.produce_link(leader.internal)
+        result = await self._unless_moved(link.append(message, max(timeout_s, 0.001)), leader)
+        if result.error.code:
+            raise from_number(result.error.code, f"{result.error.message} (from {leader.internal})")
+        return int(result.base_offset)
+
+    async def _unless_moved(self, answer: Any, leader: Leader) -> Any:
+        """The answer; NetworkError when another broker has led for a while and nothing was heard."""
+        task = asyncio.ensure_future(answer)
+        news = asyncio.Event()
+        unwatch = self._brokers.metadata.watch(lambda image, delta: news.set())
+        waiting = asyncio.ensure_future(news.wait())
+        try:
+            while not task.done():
+                await asyncio.wait({task, waiting}, return_when=asyncio.FIRST_COMPLETED)
+                if task.done():
+                    break
+                if self._is_led_elsewhere(leader):
+                    await asyncio.wait({task}, timeout=_MOVED_S)
+                    if not task.done():
+                        raise NetworkError(f"{leader.internal} leads {self.partition} no more, and says nothing")
+                news.clear()
+                waiting = asyncio.ensure_future(news.wait())
+            return task.result()
+        finally:
+            unwatch()
+            waiting.cancel()
+            if not task.done():
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
+
+    def _is_led_elsewhere(self, leader: Leader) -> bool:
+        try:
+            return self._brokers.leader_of(self.partition).broker_id != leader.broker_id
+        except HeadraceError:
+            return False  # nobody leads yet: where else should it be tried?
+
+    async def _metadata_changes(self, timeout_s: float) -> None:
+        """Until there is news that may help, or the time is over."""
+        news = asyncio.Event()
+        unwatch = self._brokers.metadata.watch(lambda image, delta: news.set())
+        try:
+            async with asyncio.timeout(timeout_s):
+                await news.wait()
+        except TimeoutError:
+            pass
+        finally:
+            unwatch()
+
+    # -- read --------------------------------------------------------------------------------------------------------
+
+    async def read(self, end: int, take: Take) -> None:
+        """Hand over all that is committed, from the log's start up to ``end``, exclusive. HeadraceError: not all."""
+        leader = self._brokers.leader_of(self.partition)
+        stream = self._brokers.fetch_stream(leader.client)
+        session = _Reading(self.partition, self._topic_id, end, take, self._load_bytes)
+        reader = asyncio.create_task(session.run(stream), name=f"replay of {self.partition}")
+        try:
+            while not reader.done():
+                before = session.position
+                await asyncio.wait({reader}, timeout=_STUCK_S)
+                if not reader.done() and session.position == before:
+                    raise RequestTimedOutError(
+                        f"{self.partition}: replayed up to {before} of {end}, and nothing more for {_STUCK_S:g} s from "
+                        f"{leader.client}"
+                    )
+            await reader
+        except grpc.aio.AioRpcError as failure:
+            raise error_from_rpc(failure, leader.client) from None
+        finally:
+            stream.cancel()
+            if not session.is_connected:
+                reader.cancel()
+            await asyncio.gather(reader, return_exceptions=True)
+
+
+class _Reading:
+    """One stream of fetches that reads one partition from its start."""
+
+    def __init__(self, partition: TopicPartition, topic_id: bytes, end: int, take: Take, load_bytes: int) -> None:
+        self.position = 0
+        self.is_connected = False
+        self._partition = partition
+        self._topic_id = topic_id
+        self._end = end
+        self._take = take
+        self._load_bytes = load_bytes
+
+    async def run(self, stream: Any) -> None:
+        await stream.wait_for_connection()
+        self.is_connected = True
+        asked, number = True, 0
+        while self.position < self._end:
+            number += 1
+            request = fetch_pb2.FetchRequest(correlation_id=number, max_wait_ms=_FETCH_WAIT_MS, min_bytes=1)
+            if asked:
+                request.partitions.add(
+                    topic=self._partition.topic,
+                    partition=self._partition.partition,
+                    topic_id=self._topic_id,
+                    fetch_offset=self.position,
+                    max_bytes=self._load_bytes,
+                    current_leader_epoch=-1,
+                    last_fetched_epoch=-1,
+                )
+            await stream.write(request)
+            response = await stream.read()
+            if response is grpc.aio.EOF:
+                raise NetworkError(f"{self._partition}: the broker ended the stream of fetches")
+            asked = False
+            for result in response.results:
+                asked = await self._result(result)
+
+    async def _result(self, result: Any) -> bool:
+        """Take one result in; True: the partition must be named again."""
+        if result.error.code:
+            error = from_number(result.error.code, result.error.message)
+            if isinstance(error, OffsetOutOfRangeError) and result.log_start_offset > self.position:
+                self.position = result.log_start_offset
+                return True
+            raise error
+        if result.records:
+            records = RecordIterator(
+                result.records,
+                topic=self._partition.topic,
+                partition=self._partition.partition,
+                start_offset=self.position,
+            )
+            while some := records.take(_TURN_RECORDS):
+                self._take(
+                    [(each.key or b"", each.value, each.timestamp_ms) for each in some if each.offset < self._end]
+                )
+                await asyncio.sleep(0)
+        self.position = max(self.position, result.next_offset)
+        return False
