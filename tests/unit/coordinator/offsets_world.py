@@ -112,7 +112,7 @@ class OffsetsWorld:
         return {(one.topic, one.partition): one for one in reply.offsets}  # type: ignore[attr-defined]
 
     def expire(self, now_ms: int) -> tuple[str, ...]:
-        records, groups = self.logic.expire(now_ms)
+        records, groups = self.logic.tick(now_ms)
         self.log += records
         return groups
 

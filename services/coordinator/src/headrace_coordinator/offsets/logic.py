@@ -6,6 +6,7 @@ values that the records hold, as ``replay`` does with what it reads.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
@@ -19,11 +20,13 @@ from headrace_core.errors import (
     InvalidTopicError,
     OffsetMetadataTooLargeError,
     UnknownMemberIdError,
+    UnknownTopicIdError,
     UnknownTopicOrPartitionError,
     UnstableOffsetCommitError,
 )
 from headrace_core.types import TopicPartition, check_topic_name
 
+from ..group.messages import Topic, TopicsChanged
 from ..shard_logic import Decision, GroupsLogic, ShardRecord
 from .book import OffsetBook
 from .codec import STRING_BYTES_MAX, TOPIC_ID_BYTES, CommittedOffset, decode_key, decode_value, encode_key, encode_value
@@ -42,7 +45,7 @@ from .messages import (
     PartitionResult,
     WatermarksSeen,
 )
-from .retention import RetentionSettings, RetentionSweep
+from .retention import REMOVALS_PER_TICK, RetentionSettings, RetentionSweep
 
 #: What a record takes beside its key and value, at most: lengths, deltas, attributes.
 _RECORD_OVERHEAD_BYTES = 32
@@ -62,13 +65,14 @@ class OffsetSettings:
 class OffsetsLogic:
     """The offsets of one shard. ``groups`` is asked who is in a group, and what it reads; it is never changed here."""
 
-    __slots__ = ("_groups", "_settings", "_sweep", "_topic_ids", "book", "lags")
+    __slots__ = ("_doomed", "_groups", "_settings", "_sweep", "_topics", "book", "lags")
 
     def __init__(self, groups: GroupsLogic, settings: OffsetSettings) -> None:
         self._groups = groups
         self._settings = settings
         self._sweep = RetentionSweep(settings.retention)
-        self._topic_ids: dict[str, bytes] = {}
+        self._topics: Mapping[str, Topic] | None = None  # None: nobody has said yet
+        self._doomed: deque[tuple[str, TopicPartition, bytes]] = deque()
         self.book = OffsetBook()
         self.lags = LagBook()
 
@@ -94,9 +98,8 @@ class OffsetsLogic:
             error = self._refused(offset)
             results.append(PartitionResult(offset.topic, offset.partition, error))
             if error is None:
-                committed = CommittedOffset(
-                    offset.offset, offset.leader_epoch, offset.metadata, now_ms, None, offset.topic_id
-                )
+                topic_id = offset.topic_id or self._id_of(offset.topic)
+                committed = CommittedOffset(offset.offset, offset.leader_epoch, offset.metadata, now_ms, None, topic_id)
                 accepted.append((TopicPartition(offset.topic, offset.partition), committed))
         records = tuple(
             ShardRecord(encode_key(request.group_id, partition), encode_value(committed))
@@ -136,7 +139,25 @@ class OffsetsLogic:
             return OffsetMetadataTooLargeError(
                 f"{where}: the metadata has {size} bytes, more than offset.metadata.max.bytes={limit}"
             )
+        return self._unknown(offset) if self._topics is not None else None
+
+    def _unknown(self, offset: OffsetToCommit) -> HeadraceError | None:
+        """Is there no such partition? Both errors are retriable: the committer may have newer metadata than this
+        coordinator."""
+        assert self._topics is not None
+        topic = self._topics.get(offset.topic)
+        if topic is None or offset.partition >= topic.partitions:
+            return UnknownTopicOrPartitionError(f"{offset.topic}-{offset.partition}: there is no such partition")
+        if offset.topic_id is not None and offset.topic_id != topic.topic_id:
+            return UnknownTopicIdError(
+                f"{offset.topic}: the topic that was read has id {offset.topic_id.hex()}, and there is one with id "
+                f"{topic.topic_id.hex()}: it was deleted and created anew"
+            )
         return None
+
+    def _id_of(self, topic: str) -> bytes | None:
+        found = self._topics.get(topic) if self._topics is not None else None
+        return found.topic_id if found is not None else None
 
     def _check_size(self, group_id: str, records: tuple[ShardRecord, ...]) -> None:
         size = sum(len(key) + len(value or b"") + _RECORD_OVERHEAD_BYTES for key, value in records)
@@ -209,36 +230,49 @@ class OffsetsLogic:
         """Tombstones for all that the group has committed, applied."""
         return self.remove([(group_id, partition) for partition in self.book.of(group_id)])
 
-    def topics_changed(self, topic_ids: Mapping[str, bytes]) -> tuple[ShardRecord, ...]:
-        """These are the cluster's topics now (name -> id). Tombstones for the offsets of those that went since the last
-        call, applied.
+    def topics_changed(self, request: TopicsChanged) -> None:
+        """The offsets of topics that went since the last call are doomed: the next ticks bury them.
 
-        Only what was seen to go counts: a commit may name a topic that this coordinator has not heard of yet. What
+        Only what was seen to go counts: an offset may be of a topic that this coordinator has not heard of yet. What
         went while nobody served the shard stays until it expires, and is told apart by its topic id.
         """
-        before, self._topic_ids = self._topic_ids, dict(topic_ids)
-        gone = {name: topic_id for name, topic_id in before.items() if topic_ids.get(name) != topic_id}
-        if not gone:
-            return ()
-        return self.remove(
-            [
-                (group_id, partition)
-                for group_id, partition, committed in self.book
-                if partition.topic in gone and committed.topic_id in (None, gone[partition.topic])
-            ]
-        )
+        before, self._topics = self._topics or {}, request.topics
+        gone = {
+            name: before[name].topic_id
+            for name in (before if request.changed is None else request.changed)
+            if name in before and (name not in request.topics or request.topics[name].topic_id != before[name].topic_id)
+        }
+        if gone:
+            self._doomed.extend(
+                (group_id, partition, gone[partition.topic])
+                for group_id, partition, _ in self.book
+                if partition.topic in gone
+            )
 
     def started(self, now_ms: int) -> None:
         """All is replayed."""
         self._sweep.start(now_ms)
 
     def next_due_ms(self) -> int | None:
-        return self._sweep.next_due_ms()
+        return 0 if self._doomed else self._sweep.next_due_ms()
 
-    def expire(self, now_ms: int) -> tuple[tuple[ShardRecord, ...], tuple[str, ...]]:
-        """Tombstones of what has expired, applied; and the groups that are empty and have nothing left."""
+    def tick(self, now_ms: int) -> tuple[tuple[ShardRecord, ...], tuple[str, ...]]:
+        """Tombstones of what is doomed or has expired, applied, some at a time; and the groups that are empty and have
+        nothing left."""
+        if self._doomed:
+            return self.remove(self._next_doomed()), ()
         expired = self._sweep.tick(now_ms, self.book, self._groups)
         return self.remove(expired.offsets), expired.groups
+
+    def _next_doomed(self) -> list[tuple[str, TopicPartition]]:
+        """The next few, without those that belong to a new topic of the same name by now."""
+        doomed: dict[tuple[str, TopicPartition], None] = {}
+        while self._doomed and len(doomed) < REMOVALS_PER_TICK:
+            group_id, partition, topic_id = self._doomed.popleft()
+            committed = self.book.of(group_id).get(partition)
+            if committed is not None and committed.topic_id in (None, topic_id):
+                doomed[group_id, partition] = None
+        return list(doomed)
 
     def watermarks_seen(self, request: WatermarksSeen, now_ms: int) -> Decision:
         self.lags.seen(request.ends, now_ms)

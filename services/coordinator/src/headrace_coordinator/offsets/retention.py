@@ -80,7 +80,7 @@ class RetentionSweep:
         expired: list[tuple[str, TopicPartition]] = []
         gone: list[str] = []
         looks = 0
-        while self._todo and looks < LOOKS_PER_TICK and len(expired) < REMOVALS_PER_TICK:
+        while self._todo and looks < LOOKS_PER_TICK and len(expired) + len(gone) < REMOVALS_PER_TICK:
             group_id = self._todo.popleft()
             looks += 1
             if not groups.is_empty(group_id):
@@ -93,7 +93,7 @@ class RetentionSweep:
                 for partition, committed in offsets.items()
                 if self._is_expired(committed, empty_since_ms, now_ms) and not book.is_pending(group_id, partition)
             ]
-            room = REMOVALS_PER_TICK - len(expired)
+            room = REMOVALS_PER_TICK - len(expired) - len(gone)
             expired.extend((group_id, partition) for partition in old[:room])
             if len(old) > room:
                 self._todo.appendleft(group_id)

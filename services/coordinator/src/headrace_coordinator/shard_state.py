@@ -1,0 +1,150 @@
+"""The mind of one shard: its groups and their offsets, as one. Pure.
+
+    a record, by its kind    0 1 -> offsets; 1001 to 1005 -> groups; all else is passed over: the claim is the
+                             runtime's, 2 and 3 are Kafka's own
+    a request, by its type   what is in _BY_TYPE is decided here; all else is the groups'
+
+What touches both is here: a group that goes takes its offsets along, a topic that goes its offsets everywhere; groups
+that only ever committed (a consumer that assigns partitions to itself) have no record of their own, and are listed
+beside the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from headrace_core.errors import GroupIdNotFoundError
+from headrace_core.types import TopicPartition
+
+from .group.messages import (
+    DescribedGroup,
+    DescribeGroup,
+    ExplainGroup,
+    GroupState,
+    ListedGroup,
+    ListGroups,
+    TopicsChanged,
+)
+from .offsets.logic import OffsetSettings, OffsetsLogic
+from .offsets.messages import (
+    CommitOffsets,
+    DeleteGroup,
+    DeleteOffsets,
+    DescribeLag,
+    FetchOffsets,
+    WatermarksSeen,
+)
+from .shard_logic import Decision, GroupsLogic, Push, RecordKind, kind_of
+
+_OFFSET_KINDS = (RecordKind.OLD_OFFSET_COMMIT, RecordKind.OFFSET_COMMIT)
+_GROUP_KINDS = (
+    RecordKind.GROUP,
+    RecordKind.MEMBER,
+    RecordKind.TARGET_ASSIGNMENT,
+    RecordKind.CURRENT_ASSIGNMENT,
+    RecordKind.STORY,
+)
+
+
+class ShardState:
+    """A ShardLogic. ``groups``: the groups' part, as new as this is."""
+
+    def __init__(self, groups: GroupsLogic, settings: OffsetSettings | None = None) -> None:
+        self._groups = groups
+        self._offsets = OffsetsLogic(groups, settings or OffsetSettings())
+
+    def replay(self, key: bytes, value: bytes | None, timestamp_ms: int) -> None:
+        """A record of the log. CorruptLogError, UnsupportedVersionError: the shard cannot be served by this version."""
+        kind = kind_of(key)
+        if kind in _OFFSET_KINDS:
+            self._offsets.replay(key, value)
+        elif kind in _GROUP_KINDS:
+            self._groups.replay(key, value, timestamp_ms)
+
+    def loaded(self, now_ms: int) -> Decision:
+        self._offsets.started(now_ms)
+        return self._groups.loaded(now_ms)
+
+    def handle(self, request: object, now_ms: int) -> Decision:
+        rule = _BY_TYPE.get(type(request))
+        return rule(self, request, now_ms) if rule is not None else self._groups.handle(request, now_ms)
+
+    def tick(self, now_ms: int) -> Decision:
+        """Time-outs of members first. Removing offsets waits for a tick in which the groups decide nothing, for what
+        they decide is one whole, and tombstones may be too many for a batch."""
+        decision = self._groups.tick(now_ms)
+        if decision.records or decision.pushes:
+            return decision
+        records, gone = self._offsets.tick(now_ms)
+        pushes: tuple[Push, ...] = ()
+        for group_id in gone:
+            deleted = self._groups.delete(group_id)
+            records += deleted.records
+            pushes += deleted.pushes
+        return Decision(records, None, pushes, is_atomic=False)
+
+    def next_due_ms(self) -> int | None:
+        due = [time for time in (self._groups.next_due_ms(), self._offsets.next_due_ms()) if time is not None]
+        return min(due, default=None)
+
+    def watched_partitions(self) -> tuple[TopicPartition, ...]:
+        """The partitions whose high watermarks the lag of some group wants to be told (WatermarksSeen)."""
+        return self._offsets.lags.watched()
+
+    def _delete_group(self, request: DeleteGroup) -> Decision:
+        """NonEmptyGroupError, GroupIdNotFoundError: nothing has changed then."""
+        group_id = request.group_id
+        if self._groups.exists(group_id):
+            deleted = self._groups.delete(group_id)
+        elif self._offsets.book.of(group_id):
+            deleted = Decision()
+        else:
+            raise GroupIdNotFoundError(f"there is no group {group_id!r}")
+        # The offsets first: should the rest be lost, the group is still there to be deleted once more.
+        records = self._offsets.remove_group(group_id) + deleted.records
+        return Decision(records, None, deleted.pushes, is_atomic=False)
+
+    def _topics_changed(self, request: TopicsChanged, now_ms: int) -> Decision:
+        decision = self._groups.handle(request, now_ms)
+        self._offsets.topics_changed(request)
+        return decision
+
+    def _has_offsets_only(self, group_id: str) -> bool:
+        return not self._groups.exists(group_id) and bool(self._offsets.book.of(group_id))
+
+    def _list(self, request: ListGroups, now_ms: int) -> Decision:
+        decision = self._groups.handle(request, now_ms)
+        if request.states and GroupState.EMPTY not in request.states:
+            return decision
+        plain = tuple(
+            ListedGroup(group_id, GroupState.EMPTY, 0)
+            for group_id in self._offsets.book.group_ids()
+            if not self._groups.exists(group_id)
+        )
+        assert isinstance(decision.reply, tuple)
+        return decision._replace(reply=decision.reply + plain)
+
+    def _describe(self, request: DescribeGroup, now_ms: int) -> Decision:
+        if self._has_offsets_only(request.group_id):
+            return Decision(reply=DescribedGroup(request.group_id, GroupState.EMPTY, 0, 0, "", ()))
+        return self._groups.handle(request, now_ms)
+
+    def _explain(self, request: ExplainGroup, now_ms: int) -> Decision:
+        if self._has_offsets_only(request.group_id):
+            return Decision(reply=())  # nobody was ever assigned anything
+        return self._groups.handle(request, now_ms)
+
+
+_BY_TYPE: dict[type, Callable[[ShardState, Any, int], Decision]] = {
+    CommitOffsets: lambda state, request, now_ms: state._offsets.commit(request, now_ms),
+    FetchOffsets: lambda state, request, _: state._offsets.fetch(request),
+    DeleteOffsets: lambda state, request, _: state._offsets.delete(request),
+    WatermarksSeen: lambda state, request, now_ms: state._offsets.watermarks_seen(request, now_ms),
+    DescribeLag: lambda state, request, now_ms: state._offsets.describe_lag(request, now_ms),
+    DeleteGroup: lambda state, request, _: state._delete_group(request),
+    TopicsChanged: lambda state, request, now_ms: state._topics_changed(request, now_ms),
+    ListGroups: lambda state, request, now_ms: state._list(request, now_ms),
+    DescribeGroup: lambda state, request, now_ms: state._describe(request, now_ms),
+    ExplainGroup: lambda state, request, now_ms: state._explain(request, now_ms),
+}

@@ -1,0 +1,244 @@
+"""Who may commit, fetch and delete offsets, and what is answered (KIP-848, KIP-211, KIP-447, KIP-496)."""
+
+from __future__ import annotations
+
+import pytest
+from offsets_world import NOW_MS, Group, OffsetsWorld
+
+from headrace_coordinator.group.messages import Topic, TopicsChanged
+from headrace_coordinator.offsets.codec import decode_value
+from headrace_coordinator.offsets.logic import OffsetSettings
+from headrace_coordinator.offsets.messages import (
+    NO_OFFSET,
+    DeleteOffsets,
+    FetchOffsets,
+    OffsetToCommit,
+    OffsetToFetch,
+)
+from headrace_core.errors import (
+    GroupIdNotFoundError,
+    HeadraceError,
+    InvalidCommitOffsetSizeError,
+    InvalidGroupIdError,
+    StaleMemberEpochError,
+    UnknownMemberIdError,
+)
+from headrace_core.types import TopicPartition
+
+OLD_ID, NEW_ID = bytes(15) + b"\x01", bytes(15) + b"\x02"
+
+
+def _topics(**counts: tuple[bytes, int]) -> TopicsChanged:
+    return TopicsChanged({name: Topic(name, topic_id, partitions) for name, (topic_id, partitions) in counts.items()})
+
+
+def _codes(decision: object) -> list[str | None]:
+    return [one.error.code if one.error else None for one in decision.reply.results]  # type: ignore[attr-defined]
+
+
+def test_what_was_committed_is_fetched_with_all_that_came_along() -> None:
+    world = OffsetsWorld()
+    world.commit("g", OffsetToCommit("orders", 0, 42, 7, "note", OLD_ID), now_ms=NOW_MS + 5)
+    found = world.fetch("g", partitions=(OffsetToFetch("orders", 0), OffsetToFetch("orders", 1)))
+    assert found["orders", 0][2:] == (42, 7, "note", NOW_MS + 5, OLD_ID, None)
+    assert found["orders", 1][2:] == (NO_OFFSET, -1, "", -1, None, None)
+
+
+def test_a_later_commit_replaces_an_earlier_one_also_when_it_goes_back() -> None:
+    world = OffsetsWorld()
+    world.commit("g", OffsetToCommit("t", 0, 42))
+    world.commit("g", OffsetToCommit("t", 0, 10))
+    assert world.fetch("g")["t", 0].offset == 10
+
+
+def test_all_of_a_group_are_fetched_in_order_and_none_of_another() -> None:
+    world = OffsetsWorld()
+    world.commit("g", OffsetToCommit("b", 1, 1), OffsetToCommit("b", 0, 2), OffsetToCommit("a", 5, 3))
+    world.commit("other", OffsetToCommit("c", 0, 4))
+    assert list(world.fetch("g")) == [("a", 5), ("b", 0), ("b", 1)]
+    assert world.fetch("nobody") == {}
+
+
+def test_a_successor_that_replays_the_log_answers_the_same() -> None:
+    world = OffsetsWorld()
+    for number in range(50):
+        world.commit(f"g{number % 3}", OffsetToCommit("t", number % 5, number, 3, f"m{number}", OLD_ID))
+    world.log += world.logic.remove([("g1", TopicPartition("t", 2))])
+    assert list(world.successor().book) == list(world.logic.book)
+
+
+def test_a_member_commits_at_its_epoch_only() -> None:
+    world = OffsetsWorld()
+    world.groups.groups["g"] = Group({"m1": 5})
+    world.commit("g", OffsetToCommit("t", 0, 1), member_id="m1", member_epoch=5)
+    with pytest.raises(StaleMemberEpochError):
+        world.commit("g", OffsetToCommit("t", 0, 2), member_id="m1", member_epoch=4)
+    with pytest.raises(UnknownMemberIdError):
+        world.commit("g", OffsetToCommit("t", 0, 3), member_id="zombie", member_epoch=5)
+    with pytest.raises(UnknownMemberIdError):  # an admin resets offsets of empty groups only
+        world.commit("g", OffsetToCommit("t", 0, 4))
+    assert world.logic.book.of("g")[TopicPartition("t", 0)].offset == 1
+    assert len(world.log) == 1, "a refused commit leaves no record"
+
+
+def test_a_member_of_a_group_that_is_gone_neither_commits_nor_fetches() -> None:
+    """Kafka answers the fetch with "no offset": the member would start from auto.offset.reset."""
+    world = OffsetsWorld()
+    with pytest.raises(GroupIdNotFoundError):
+        world.commit("g", OffsetToCommit("t", 0, 1), member_id="m1", member_epoch=5)
+    with pytest.raises(UnknownMemberIdError):
+        world.fetch("g", member_id="m1", member_epoch=5)
+
+
+def test_a_member_fetches_at_its_epoch_and_anybody_without_one() -> None:
+    world = OffsetsWorld()
+    world.groups.groups["g"] = Group({"m1": 5})
+    world.commit("g", OffsetToCommit("t", 0, 1), member_id="m1", member_epoch=5)
+    assert world.fetch("g", member_id="m1", member_epoch=5)["t", 0].offset == 1
+    assert world.fetch("g")["t", 0].offset == 1
+    with pytest.raises(StaleMemberEpochError):
+        world.fetch("g", member_id="m1", member_epoch=6)
+
+
+@pytest.mark.parametrize("group_id", ["", "g" * 32_768, "ä" * 16_384])
+def test_group_ids_that_no_record_holds_are_refused(group_id: str) -> None:
+    world = OffsetsWorld()
+    with pytest.raises(InvalidGroupIdError):
+        world.commit(group_id, OffsetToCommit("t", 0, 1))
+    with pytest.raises(InvalidGroupIdError):
+        world.logic.fetch(FetchOffsets(group_id))
+    with pytest.raises(InvalidGroupIdError):
+        world.logic.delete(DeleteOffsets(group_id, ()))
+
+
+def test_metadata_is_measured_in_bytes_and_refused_for_its_partition_only() -> None:
+    world = OffsetsWorld(OffsetSettings(metadata_bytes_max=10))
+    decision = world.commit(
+        "g", OffsetToCommit("t", 0, 1, metadata="x" * 10), OffsetToCommit("t", 1, 1, metadata="ä" * 6)
+    )
+    assert _codes(decision) == [None, "OFFSET_METADATA_TOO_LARGE"]
+    assert len(decision.records) == 1
+    assert list(world.fetch("g")) == [("t", 0)]
+
+
+def test_what_is_no_offset_of_any_partition_is_refused_by_itself() -> None:
+    world = OffsetsWorld()
+    decision = world.commit(
+        "g",
+        OffsetToCommit("t", 0, -1),
+        OffsetToCommit("t", -1, 1),
+        OffsetToCommit("../t", 0, 1),
+        OffsetToCommit("t", 0, 1, topic_id=b"short"),
+        OffsetToCommit("t", 3, 9),
+    )
+    codes = ["INVALID_REQUEST", "UNKNOWN_TOPIC_OR_PARTITION", "INVALID_TOPIC_EXCEPTION", "INVALID_REQUEST", None]
+    assert _codes(decision) == codes
+    assert list(world.fetch("g")) == [("t", 3)]
+
+
+def test_a_commit_that_no_batch_holds_is_refused_and_nothing_of_it_counts() -> None:
+    """Decided and then refused by the leader, it would cost the whole shard its memory."""
+    world = OffsetsWorld(OffsetSettings(commit_bytes_max=10_000))
+    many = [OffsetToCommit("t", number, 1, metadata="x" * 50) for number in range(200)]
+    with pytest.raises(InvalidCommitOffsetSizeError, match="200 records"):
+        world.commit("g", *many)
+    assert list(world.logic.book) == []
+    assert len(world.commit("g", *many[:60]).records) == 60
+
+
+def test_partitions_that_do_not_exist_are_refused_once_the_topics_are_known() -> None:
+    world = OffsetsWorld()
+    assert _codes(world.commit("g", OffsetToCommit("t", 0, 1))) == [None]
+    world.logic.topics_changed(_topics(t=(OLD_ID, 2)))
+    decision = world.commit(
+        "g",
+        OffsetToCommit("t", 1, 1),
+        OffsetToCommit("t", 2, 1),
+        OffsetToCommit("u", 0, 1),
+        OffsetToCommit("t", 0, 1, topic_id=NEW_ID),
+    )
+    retriable = ["UNKNOWN_TOPIC_OR_PARTITION", "UNKNOWN_TOPIC_OR_PARTITION", "UNKNOWN_TOPIC_ID"]
+    assert _codes(decision) == [None, *retriable]
+    assert all(one.error.retriable for one in decision.reply.results[1:])  # type: ignore[attr-defined]
+
+
+def test_a_commit_without_a_topic_id_is_recorded_with_that_of_the_topic() -> None:
+    world = OffsetsWorld()
+    world.logic.topics_changed(_topics(t=(OLD_ID, 1)))
+    (record,) = world.commit("g", OffsetToCommit("t", 0, 1)).records
+    assert decode_value(record.value or b"").topic_id == OLD_ID
+
+
+def test_an_offset_of_a_deleted_namesake_is_no_offset() -> None:
+    world = OffsetsWorld()
+    world.commit("g", OffsetToCommit("t", 0, 42, topic_id=OLD_ID))
+    asked = [OffsetToFetch("t", 0, NEW_ID)], [OffsetToFetch("t", 0, OLD_ID)], [OffsetToFetch("t", 0)]
+    assert [world.fetch("g", partitions=tuple(one))["t", 0].offset for one in asked] == [NO_OFFSET, 42, 42]
+
+
+def test_offsets_that_a_transaction_may_change_are_not_stable() -> None:
+    world = OffsetsWorld()
+    world.commit("g", OffsetToCommit("t", 0, 1), OffsetToCommit("t", 1, 1))
+    for producer_id in (1_000, 1_001):
+        world.logic.book.hold("g", TopicPartition("t", 0), producer_id)
+    world.logic.book.release("g", TopicPartition("t", 0), 1_000)
+    found = world.fetch("g", require_stable=True)
+    assert isinstance(found["t", 0].error, HeadraceError)
+    assert found["t", 0].error.code == "UNSTABLE_OFFSET_COMMIT"
+    assert found["t", 0].error.retriable
+    assert found["t", 1].offset == 1
+    assert world.fetch("g")["t", 0].offset == 1, "who does not ask for stability gets the committed one"
+    world.logic.book.release("g", TopicPartition("t", 0), 1_001)
+    assert world.fetch("g", require_stable=True)["t", 0].error is None
+
+
+def test_offsets_are_deleted_but_for_topics_that_members_subscribe_to() -> None:
+    world = OffsetsWorld()
+    world.commit("g", OffsetToCommit("read", 0, 1), OffsetToCommit("done", 0, 1))
+    world.groups.groups["g"] = Group({"m1": 1}, topics={"read"})
+    wanted = tuple(TopicPartition(topic, 0) for topic in ("read", "done", "done", "never"))
+    decision = world.logic.delete(DeleteOffsets("g", wanted))
+    assert _codes(decision) == ["GROUP_SUBSCRIBED_TO_TOPIC", None, None, None]
+    world.log += decision.records
+    assert [record.value for record in decision.records] == [None]
+    assert list(world.fetch("g")) == [("read", 0)]
+    assert list(world.successor().book) == list(world.logic.book)
+
+
+def test_offsets_of_a_group_that_is_not_there_cannot_be_deleted() -> None:
+    world = OffsetsWorld()
+    with pytest.raises(GroupIdNotFoundError):
+        world.logic.delete(DeleteOffsets("g", ()))
+
+
+def test_a_topic_that_goes_takes_its_offsets_along() -> None:
+    world = OffsetsWorld()
+    world.logic.topics_changed(_topics(gone=(OLD_ID, 1), stays=(NEW_ID, 1)))
+    for group_id in ("g", "h"):
+        world.commit(group_id, OffsetToCommit("gone", 0, 1), OffsetToCommit("stays", 0, 1))
+    world.logic.topics_changed(_topics(stays=(NEW_ID, 1)))
+    assert world.logic.next_due_ms() == 0
+    world.expire(NOW_MS + 1)
+    assert [(group, partition.topic) for group, partition, _ in world.logic.book] == [("g", "stays"), ("h", "stays")]
+    assert list(world.successor().book) == list(world.logic.book)
+    assert world.logic.next_due_ms() == NOW_MS + 600_000
+
+
+def test_offsets_of_the_new_topic_outlive_its_namesake() -> None:
+    world = OffsetsWorld()
+    world.logic.topics_changed(_topics(t=(OLD_ID, 2)))
+    world.commit("g", OffsetToCommit("t", 0, 1), OffsetToCommit("t", 1, 1))
+    world.logic.topics_changed(_topics(t=(NEW_ID, 2)))
+    world.commit("g", OffsetToCommit("t", 1, 9))  # before the old ones are buried
+    world.expire(NOW_MS + 1)
+    assert {key: one.offset for key, one in world.fetch("g").items()} == {("t", 1): 9}
+
+
+def test_offsets_of_topics_that_are_not_known_yet_stay() -> None:
+    """A coordinator's view of the topics may be older than the commits of the one before it."""
+    world = OffsetsWorld()
+    world.commit("g", OffsetToCommit("t", 0, 1, topic_id=OLD_ID))
+    world.logic.topics_changed(_topics(other=(NEW_ID, 1)))
+    world.logic.topics_changed(TopicsChanged({}, frozenset({"other", "never"})))
+    assert world.logic.next_due_ms() == NOW_MS + 600_000
+    assert list(world.fetch("g")) == [("t", 0)]
