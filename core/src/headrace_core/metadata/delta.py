@@ -11,6 +11,7 @@ from .sorted_map import SortedMap
 
 if TYPE_CHECKING:
     from .image import MetadataImage
+    from .ledger import Ledger
 
 
 K = TypeVar("K")
@@ -23,6 +24,8 @@ class MetadataDelta:
 
     ``partitions``: those new or changed, by topic id. ``removed_topics``: topics as they were, by id; a topic deleted
     and created anew under its name is in both. ``configs``: resources with any entry set or removed.
+    ``coordinators``: those that came, changed or went. ``shards``: (topic id, partition) of those with a new owner or
+    epoch, and of those that went with their topic.
     """
 
     from_offset: int
@@ -32,11 +35,15 @@ class MetadataDelta:
     created_topics: frozenset[bytes] = frozenset()
     removed_topics: Mapping[bytes, TopicImage] = field(default_factory=dict)
     configs: frozenset[ConfigResource] = frozenset()
+    coordinators: frozenset[int] = frozenset()
+    shards: frozenset[tuple[bytes, int]] = frozenset()
 
     @property
     def empty(self) -> bool:
         """Nothing that anybody could react to; the offset may have moved."""
-        return not (self.brokers or self.partitions or self.removed_topics or self.configs)
+        return not (
+            self.brokers or self.partitions or self.removed_topics or self.configs or self.coordinators or self.shards
+        )
 
     @classmethod
     def between(cls, old: MetadataImage, new: MetadataImage) -> MetadataDelta:
@@ -65,7 +72,19 @@ class MetadataDelta:
             created_topics=frozenset(created),
             removed_topics=removed,
             configs=frozenset(_differing(old.configs, new.configs)),
+            coordinators=changed_coordinators(old.ledger, new.ledger),
+            shards=changed_shards(old.ledger, new.ledger),
         )
+
+
+def changed_coordinators(old: Ledger, new: Ledger) -> frozenset[int]:
+    """Who came, changed or went."""
+    return frozenset(_differing(old.coordinators, new.coordinators))
+
+
+def changed_shards(old: Ledger, new: Ledger) -> frozenset[tuple[bytes, int]]:
+    """Shards that came, changed hands or went."""
+    return frozenset(_differing(old.shards, new.shards))
 
 
 def _changed_partitions(before: TopicImage, after: TopicImage) -> frozenset[int]:

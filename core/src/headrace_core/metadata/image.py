@@ -21,7 +21,7 @@ from typing import Any
 import msgspec
 
 from ..errors import CorruptLogError, UnsupportedVersionError
-from .delta import MetadataDelta
+from .delta import MetadataDelta, changed_coordinators, changed_shards
 from .entities import BrokerImage, BrokerLoad, ConfigResource, PartitionImage, TopicImage
 from .ledger import EMPTY_LEDGER, LEDGER_RECORDS, Ledger, LedgerBuilder
 from .records import (
@@ -121,7 +121,7 @@ class MetadataImage:
     ) -> tuple[MetadataImage, MetadataDelta]:
         builder = ImageBuilder(self)
         for record in records:
-            builder.replay(record)
+            _REPLAY[type(record)](builder, record)
         return builder.finish(next_offset, epoch)
 
 
@@ -180,6 +180,8 @@ class ImageBuilder:
             created_topics=frozenset(self._created),
             removed_topics=self._removed,
             configs=frozenset(self._changed_configs),
+            coordinators=changed_coordinators(base.ledger, image.ledger),
+            shards=changed_shards(base.ledger, image.ledger),
         )
         return image, delta
 
@@ -205,8 +207,6 @@ class ImageBuilder:
         return self._ledger
 
     def _new_loads(self) -> Mapping[int, BrokerLoad]:
-        if not self._loads:
-            return self._base.loads
         loads = dict(self._base.loads)
         for broker_id, (replicas, leaders) in self._loads.items():
             before = loads.get(broker_id, BrokerLoad())

@@ -109,8 +109,10 @@ class SortedMap(Mapping[K, V]):
         yield from after
 
     def _changed(self, changes: Mapping[K, V | _Gone]) -> SortedMap[K, V]:
-        if not changes:
-            return self
+        """``changes``: at least one."""
+        if len(self._chunks) == 1 and self._size + len(changes) <= _CHUNK_MAX:
+            new = _merged(self._chunks[0], changes)
+            return SortedMap._made([], [new], len(new))
         if len(changes) * _REBUILD_SHARE >= self._size:
             entries: dict[K, Any] = _joined(self._chunks)
             entries.update(changes)
@@ -130,9 +132,12 @@ class SortedMap(Mapping[K, V]):
             bounds = list(bounds)
             for at in sorted(uneven, reverse=True):  # from the end: what comes before keeps its number
                 _even_out(bounds, chunks, at)
-        made: SortedMap[K, V] = SortedMap.__new__(SortedMap)
-        made._bounds, made._chunks = bounds, chunks
-        made._size = size
+        return SortedMap._made(bounds, chunks, size)
+
+    @classmethod
+    def _made(cls, bounds: list[K], chunks: list[dict[K, V]], size: int) -> SortedMap[K, V]:
+        made = cls.__new__(cls)
+        made._bounds, made._chunks, made._size = bounds, chunks, size
         return made
 
 
@@ -146,9 +151,10 @@ class SortedMapEditor(Generic[K, V]):
         self._changes: dict[K, V | _Gone] = {}
 
     def get(self, key: K) -> V | None:
-        found = self._changes.get(key)
+        found = self._changes.get(key) if self._changes else None
         if found is None:
-            return cast("V | None", self._base.get(key))
+            base = self._base
+            return base._chunks[bisect_right(base._bounds, key)].get(key)
         return None if found is _GONE else cast("V", found)
 
     def __getitem__(self, key: K) -> V:
@@ -174,7 +180,7 @@ class SortedMapEditor(Generic[K, V]):
 
     def finish(self) -> SortedMap[K, V]:
         """The map with the changes; the one before is as it was."""
-        return self._base._changed(self._changes)
+        return self._base._changed(self._changes) if self._changes else self._base
 
 
 class _Values(ValuesView[V]):

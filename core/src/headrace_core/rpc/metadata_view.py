@@ -12,15 +12,33 @@ from typing import Any
 
 from headrace_protos.v1 import common_pb2, metadata_pb2
 
-from ..errors import HeadraceError, InvalidTopicError, LeaderNotAvailableError, UnknownTopicOrPartitionError
+from ..errors import (
+    CoordinatorNotAvailableError,
+    HeadraceError,
+    InvalidGroupIdError,
+    InvalidRequestError,
+    InvalidTopicError,
+    LeaderNotAvailableError,
+    UnknownTopicOrPartitionError,
+)
 from ..metadata import MetadataDelta, MetadataImage, PartitionImage, TopicImage
 from ..metadata.configs import topic_value
-from ..metadata.records import ConfigResourceType
+from ..metadata.ledger import CoordinatorImage, ShardImage
+from ..metadata.records import BrokerEndpoint, ConfigResourceType
+from ..metadata.shards import OFFSETS_TOPIC, SHARD_TOPICS, TRANSACTIONS_TOPIC, owner_of
 from ..types import NO_LEADER, check_topic_name, split_address
 from .status import error_to_proto
 
 #: Topics that belong to Headrace itself: clients that list or match topics leave them out unless asked.
-INTERNAL_TOPICS = ("__consumer_offsets", "__transaction_state")
+INTERNAL_TOPICS = SHARD_TOPICS
+#: Of a shard that nobody has ever owned; real epochs begin with 1.
+_NO_OWNER = ShardImage(coordinator_id=-1, shard_epoch=0)
+_SHARDS_OF: dict[int, str] = {
+    metadata_pb2.COORDINATOR_TYPE_GROUP: OFFSETS_TOPIC,
+    metadata_pb2.COORDINATOR_TYPE_TRANSACTION: TRANSACTIONS_TOPIC,
+}
+#: Keys in one FindCoordinator at most.
+KEYS_MAX = 10_000
 
 
 class MetadataView:
@@ -38,6 +56,7 @@ class MetadataView:
         self._topic_defaults = topic_defaults or {}
         self._image: MetadataImage | None = None
         self._brokers: list[metadata_pb2.BrokerMetadata] = []
+        self._coordinators: list[metadata_pb2.CoordinatorMetadata] = []
         self._offline: list[tuple[int, bool, tuple[bytes, ...]]] = []  # brokers, of whom some replicas do not work
         self._topics: dict[bytes, tuple[TopicImage, metadata_pb2.TopicMetadata]] = {}
 
@@ -60,6 +79,7 @@ class MetadataView:
             brokers=self._broker_messages(image, fenced=True) if request.include_fenced_brokers else self._brokers,
             topics=[self._topic(image, name) for name in names],
             metadata_offset=image.next_offset,
+            coordinators=self._coordinators,
         )
         if lag_ms is not None:
             answer.metadata_lag_ms = int(lag_ms) + 1  # an upper bound stays one
@@ -85,6 +105,11 @@ class MetadataView:
             self._offline = offline
         if old is None or old.configs is not image.configs:
             self._topics.clear()
+        if old is None or old.ledger.coordinators is not image.ledger.coordinators:
+            self._coordinators = self._coordinator_messages(image)
+        if old is not None and old.ledger.shards is not image.ledger.shards:
+            for name in SHARD_TOPICS:
+                self._topics.pop(image.topic_ids.get(name, b""), None)
         if len(self._topics) > len(image.topics):
             self._topics = {topic_id: kept for topic_id, kept in self._topics.items() if topic_id in image.topics}
 
@@ -127,21 +152,94 @@ class MetadataView:
             topic_id=topic.topic_id,
             internal=topic.name in INTERNAL_TOPICS,
             partitions=[
-                _partition_message(number, partition, image if self._offline else None)
+                _partition_message(
+                    number,
+                    partition,
+                    image if self._offline else None,
+                    image.ledger.shards.get((topic.topic_id, number), _NO_OWNER)
+                    if topic.name in SHARD_TOPICS
+                    else None,
+                )
                 for number, partition in enumerate(topic.partitions)
             ],
             max_message_bytes=min(limits),
         )
 
+    def _coordinator_messages(self, image: MetadataImage) -> list[metadata_pb2.CoordinatorMetadata]:
+        messages = []
+        for coordinator_id in sorted(image.ledger.coordinators):
+            coordinator = image.ledger.coordinators[coordinator_id]
+            endpoint = self._endpoint_of(coordinator)
+            if endpoint is not None:
+                messages.append(
+                    metadata_pb2.CoordinatorMetadata(
+                        coordinator_id=coordinator_id,
+                        host=endpoint.host,
+                        port=endpoint.port,
+                        rack=coordinator.rack or "",
+                        draining=coordinator.draining,
+                    )
+                )
+        return messages
+
+    def _endpoint_of(self, coordinator: CoordinatorImage) -> BrokerEndpoint | None:
+        return next((each for each in coordinator.endpoints if each.listener == self._listener), None)
+
+    # -- coordinators -------------------------------------------------------------------------------------------------
+
+    def find_coordinators(
+        self, image: MetadataImage, request: metadata_pb2.FindCoordinatorRequest
+    ) -> metadata_pb2.FindCoordinatorResponse:
+        """The answer to ``request`` at ``image``; what is wrong with one key is said of that key alone."""
+        topic = shard_topic(request)
+        return metadata_pb2.FindCoordinatorResponse(
+            coordinators=[self._coordinator_of(image, topic, key) for key in request.keys],
+            metadata_offset=image.next_offset,
+        )
+
+    def _coordinator_of(self, image: MetadataImage, topic: str, key: str) -> metadata_pb2.CoordinatorOfKey:
+        try:
+            if not key:
+                raise InvalidGroupIdError("the group id, or the transactional id, is empty")
+            owner = owner_of(image, topic, key)
+            endpoint = self._endpoint_of(owner.coordinator)
+            if endpoint is None:
+                raise CoordinatorNotAvailableError(
+                    f"coordinator {owner.coordinator.coordinator_id} has no listener {self._listener!r}"
+                )
+        except HeadraceError as error:
+            return metadata_pb2.CoordinatorOfKey(
+                key=key, error=error_to_proto(error), shard=-1, coordinator_id=-1, shard_epoch=-1
+            )
+        return metadata_pb2.CoordinatorOfKey(
+            key=key,
+            shard=owner.shard,
+            coordinator_id=owner.coordinator.coordinator_id,
+            shard_epoch=owner.shard_epoch,
+            host=endpoint.host,
+            port=endpoint.port,
+        )
+
+
+def shard_topic(request: metadata_pb2.FindCoordinatorRequest) -> str:
+    """The topic whose partitions are the shards that are asked for. InvalidRequestError: another type, or too many."""
+    if len(request.keys) > KEYS_MAX:
+        raise InvalidRequestError(f"{len(request.keys)} keys in one FindCoordinator, at most {KEYS_MAX} are answered")
+    topic = _SHARDS_OF.get(request.type)
+    if topic is None:
+        raise InvalidRequestError(f"coordinator type {request.type}: 0 is of groups, 1 of transactions")
+    return topic
+
 
 def concerns(request: metadata_pb2.MetadataRequest, image: MetadataImage, delta: MetadataDelta) -> bool:
     """Would the answer to ``request`` differ after ``delta`` (which led to ``image``), apart from the offset?"""
-    if delta.brokers:
+    if delta.brokers or delta.coordinators:
         return True
     if not request.all_topics and not request.topics:
         return False
     touched = {image.topics[topic_id].name for topic_id in delta.partitions if topic_id in image.topics}
     touched |= {topic.name for topic in delta.removed_topics.values()}
+    touched |= {image.topics[topic_id].name for topic_id, _ in delta.shards if topic_id in image.topics}
     for resource_type, name in delta.configs:
         if resource_type is ConfigResourceType.BROKER:
             return True
@@ -155,9 +253,9 @@ def endpoints_to_proto(endpoints: Iterable[tuple[str, str, int]]) -> list[common
 
 
 def _partition_message(
-    number: int, partition: PartitionImage, image: MetadataImage | None
+    number: int, partition: PartitionImage, image: MetadataImage | None, shard: ShardImage | None
 ) -> metadata_pb2.PartitionMetadata:
-    """``image`` None: every replica works."""
+    """``image`` None: every replica works. ``shard`` None: it is none."""
     error = None
     if partition.leader == NO_LEADER:
         error = LeaderNotAvailableError(f"partition {number} has no leader: it waits for {_awaited(partition)}")
@@ -171,6 +269,8 @@ def _partition_message(
         eligible_leader_replicas=partition.elr,
         last_known_elr=partition.last_known_elr,
     )
+    if shard is not None:
+        message.coordinator_id, message.shard_epoch = shard.coordinator_id, shard.shard_epoch
     if image is not None:
         message.offline_replicas.extend(each for each in partition.replicas if _is_offline(image, partition, each))
     return message

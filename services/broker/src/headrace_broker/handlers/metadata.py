@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace_core.errors import HeadraceError, InvalidTopicError
 from headrace_core.metadata import MetadataImage
-from headrace_core.rpc.metadata_view import MetadataView
+from headrace_core.rpc.metadata_view import MetadataView, shard_topic
 from headrace_core.rpc.metadata_watch import MetadataWatch
 from headrace_core.telemetry import TopicAutoCreated
 from headrace_core.types import check_topic_name
@@ -45,6 +45,14 @@ class MetadataService(metadata_pb2_grpc.MetadataServicer):
             await self._create_missing(list(request.topics))
         return self._response(metadata.image, request)
 
+    async def FindCoordinator(self, request: Any, context: Any) -> Any:
+        metadata, limits = self._broker.metadata, self._broker.limits
+        await metadata.wait_for(max(request.min_metadata_offset, 1), limits.request_timeout_ms)
+        topic = shard_topic(request)
+        if request.keys and metadata.image.topic(topic) is None:
+            await self._create([topic])  # whatever auto.create.topics.enable says, as in Kafka
+        return self._own_view().find_coordinators(metadata.image, request)
+
     async def WatchMetadata(self, request: Any, context: Any) -> None:
         metadata = self._broker.metadata
         await metadata.wait_for(max(request.min_metadata_offset, 1), self._broker.limits.request_timeout_ms)
@@ -52,10 +60,8 @@ class MetadataService(metadata_pb2_grpc.MetadataServicer):
         await watch.serve(context)
 
     def _response(self, image: MetadataImage, request: Any) -> Any:
-        if self._view is None:  # made late: the broker's id is known once it has registered
-            self._view = MetadataView(broker_id=self._broker.broker_id, topic_defaults=self._topic_defaults)
         metadata = self._broker.metadata
-        return self._view.response(
+        return self._own_view().response(
             image,
             request,
             controller_id=metadata.controller_id,
@@ -63,11 +69,18 @@ class MetadataService(metadata_pb2_grpc.MetadataServicer):
             controllers=None if metadata.controllers is None else metadata.controllers.known,
         )
 
+    def _own_view(self) -> MetadataView:
+        if self._view is None:  # made late: the broker's id is known once it has registered
+            self._view = MetadataView(broker_id=self._broker.broker_id, topic_defaults=self._topic_defaults)
+        return self._view
+
     async def _create_missing(self, names: list[str]) -> None:
         """Create the named topics that do not exist. What fails shows in the answer: the topic is missing."""
         missing = [name for name in dict.fromkeys(names) if self._may_create(name)]
-        if not missing:
-            return
+        if missing:
+            await self._create(missing)
+
+    async def _create(self, missing: list[str]) -> None:
         wanted = admin_pb2.CreateTopicsRequest(
             topics=[admin_pb2.NewTopic(name=name, partitions=-1, replication_factor=-1) for name in missing]
         )

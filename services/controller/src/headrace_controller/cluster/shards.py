@@ -9,7 +9,7 @@ the smallest that is free unless an operator set one; its epoch is the offset of
 back under its name is another coordinator: its shards get new epochs, though they may be the same ones.
 
 The controller decides who may own a shard, and the partition's leader refuses appends of smaller epochs: so two who
-both think that they own a shard cannot both write, however late the news reaches them. That half is issue 7's.
+both think that they own a shard cannot both write, however late the news reaches them (headrace_core.log.fencing).
 
 Shards are even to within one, topic by topic, and no more of them move than must (``assign``).
 """
@@ -35,6 +35,7 @@ from headrace_core.metadata import (
     RegisterCoordinatorRecord,
     ShardRecord,
 )
+from headrace_core.metadata.shards import SHARD_TOPICS
 
 from .coordinator_sessions import CoordinatorContact
 from .decision import Decision, View
@@ -46,8 +47,6 @@ from .ledger_requests import (
     RegisterCoordinator,
 )
 
-#: Shards of groups are partitions of the first, those of transactions of the second.
-SHARD_TOPICS = ("__consumer_offsets", "__transaction_state")
 NOBODY = -1
 ID_BYTES = 16
 ENDPOINTS_MAX, NAME_MAX = 16, 255

@@ -26,6 +26,7 @@ from ..cluster.requests import (
     RegisterBroker,
 )
 from ..driver import ControllerDriver
+from .coordinators import CoordinatorsHandler
 from .features import feature_ranges
 from .follow import FollowService
 
@@ -42,10 +43,11 @@ class BrokerHeard:
     at_ms: float
 
 
-class ClusterHandler(cluster_pb2_grpc.ClusterServicer):
+class ClusterHandler(CoordinatorsHandler):
     """``close`` ends the streams, so that a stopping server need not cut them."""
 
     def __init__(self, driver: ControllerDriver, following: FollowService, clock: Clock | None = None) -> None:
+        super().__init__()
         self._driver = driver
         self._following = following
         self._clock = clock or SystemClock()
@@ -181,6 +183,7 @@ class ClusterHandler(cluster_pb2_grpc.ClusterServicer):
         self._following.close()
         for handler in tuple(self._heartbeats):
             handler.end()
+        self.close_coordinators()
 
 
 class _Heartbeats(StreamHandler[cluster_pb2.BrokerHeartbeatRequest]):

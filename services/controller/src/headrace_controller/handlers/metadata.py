@@ -33,12 +33,19 @@ class MetadataHandler(metadata_pb2_grpc.MetadataServicer):
         await self._wait_applied(request, context)
         return self._response(request)
 
+    async def FindCoordinator(self, request: metadata_pb2.FindCoordinatorRequest, context: Any) -> Any:
+        """Who is known; the topic of the shards is made by a broker that is asked."""
+        await self._wait_applied(request, context)
+        return self._view.find_coordinators(self._driver.image, request)
+
     async def WatchMetadata(self, request: metadata_pb2.MetadataRequest, context: Any) -> None:
         await self._wait_applied(request, context)
         watch = MetadataWatch(request, lambda: self._response(request), self._driver.subscribe)
         await watch.serve(context)
 
-    async def _wait_applied(self, request: metadata_pb2.MetadataRequest, context: Any) -> None:
+    async def _wait_applied(
+        self, request: metadata_pb2.MetadataRequest | metadata_pb2.FindCoordinatorRequest, context: Any
+    ) -> None:
         if request.min_metadata_offset > self._driver.image.next_offset:
             remaining_s = context.time_remaining()
             timeout_s = _WAIT_S_MAX if remaining_s is None else min(remaining_s, _WAIT_S_MAX)

@@ -1,0 +1,57 @@
+"""Which shard a group or a transactional id belongs to, and who coordinates that. Pure.
+
+A shard is a partition of an internal topic. As in Kafka, so that its tools look in the right place: the partition is
+``abs(key.hashCode()) % partitions``, with Java's hash of a string and Kafka's ``Utils.abs``, for which the smallest
+int is 0.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from ..errors import CoordinatorNotAvailableError
+from .image import MetadataImage
+from .ledger import CoordinatorImage
+
+OFFSETS_TOPIC = "__consumer_offsets"
+TRANSACTIONS_TOPIC = "__transaction_state"
+#: Shards of groups are partitions of the first, those of transactions of the second.
+SHARD_TOPICS = (OFFSETS_TOPIC, TRANSACTIONS_TOPIC)
+
+
+class ShardOwner(NamedTuple):
+    """Who coordinates a shard, and under which epoch."""
+
+    shard: int
+    shard_epoch: int
+    coordinator: CoordinatorImage
+
+
+def java_hash(text: str) -> int:
+    """Java's ``String.hashCode``: over UTF-16 code units, as a signed int."""
+    value = 0
+    units = text.encode("utf-16-be", "surrogatepass")
+    for at in range(0, len(units), 2):
+        value = (31 * value + (units[at] << 8 | units[at + 1])) & 0xFFFFFFFF
+    return value - 0x1_0000_0000 if value & 0x8000_0000 else value
+
+
+def shard_of(key: str, partitions: int) -> int:
+    """The shard of a group id or a transactional id, of so many."""
+    hashed = java_hash(key)
+    return (0 if hashed == -0x8000_0000 else abs(hashed)) % partitions
+
+
+def owner_of(image: MetadataImage, topic: str, key: str) -> ShardOwner:
+    """Who coordinates ``key``, whose shards are the partitions of ``topic``. CoordinatorNotAvailableError, which says
+    what is missing."""
+    shards = image.topic(topic)
+    if shards is None:
+        raise CoordinatorNotAvailableError(f"{topic} does not exist yet: it is made at first use; retry")
+    shard = shard_of(key, len(shards.partitions))
+    found = image.ledger.shards.get((shards.topic_id, shard))
+    coordinator = None if found is None else image.ledger.coordinators.get(found.coordinator_id)
+    if found is None or coordinator is None:
+        none = "" if image.ledger.coordinators else ": no coordinator is registered (headrace up --coordinators 1)"
+        raise CoordinatorNotAvailableError(f"nobody coordinates {topic}-{shard}, to which {key!r} belongs{none}; retry")
+    return ShardOwner(shard, found.shard_epoch, coordinator)
