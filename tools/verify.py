@@ -10,6 +10,7 @@ on where it was. State: build/verify/<shard>.json and .log.
 
 from __future__ import annotations
 
+import argparse
 import hashlib
 import json
 import os
@@ -117,8 +118,11 @@ def run(shard: Shard, state: str) -> bool:
 
 
 def main(arguments: list[str]) -> int:
-    again = "--again" in arguments
-    names = [argument for argument in arguments if not argument.startswith("--")]
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", metavar="shard", help=", ".join(shard.name for shard in SHARDS))
+    parser.add_argument("--again", action="store_true", help="also what has passed before on this very tree")
+    given = parser.parse_args(arguments)
+    again, names = given.again, given.names
     unknown = set(names) - {shard.name for shard in SHARDS}
     if unknown:
         print(f"verify: no shard {', '.join(sorted(unknown))}; there are {', '.join(s.name for s in SHARDS)}")
