@@ -60,6 +60,8 @@ class Sizes:
     kafka: int = 2_500_000
     kafka_large: int = 250_000
     kafka_many_partitions: int = 700_000
+    #: Of 700,000 to 1,000 partitions, each write forced, Kafka's producer lets some expire after two minutes.
+    kafka_many_flushed: int = 150_000
     seconds: float = 10.0
     connections: int = 200
     headline_s: float = 60.0
@@ -75,6 +77,7 @@ SMOKE = Sizes(
     kafka=50_000,
     kafka_large=5_000,
     kafka_many_partitions=20_000,
+    kafka_many_flushed=10_000,
     seconds=2.0,
     connections=20,
     headline_s=3.0,
@@ -188,7 +191,8 @@ class Kafkas:
             yield f"kafka.{flush}.produce", partial(self.produce, flush, "produce", self.sizes.kafka)
             yield f"kafka.{flush}.large", partial(self.produce, flush, "large", self.sizes.kafka_large, large=True)
             for count in self.sizes.partitions:
-                records = self.sizes.kafka_many_partitions
+                sizes = self.sizes
+                records = sizes.kafka_many_flushed if flush == "flushed" else sizes.kafka_many_partitions
                 work = partial(self.produce, flush, f"partitions-{count}", records, partitions=count)
                 yield f"kafka.{flush}.partitions.{count}", work
             yield f"kafka.{flush}.connections", partial(self.connections, flush)
