@@ -22,6 +22,8 @@ logger = logging.getLogger("headrace.coordinator.shard")
 #: The wall clock may be set back or forth: nobody sleeps longer than this by it.
 TICK_MS_MAX = 1_000
 
+#: Told the outcome of a request: the reply, or the HeadraceError.
+Done = Callable[[object], None]
 Take = Callable[[Sequence[tuple[bytes, bytes | None, int]]], None]
 
 
@@ -75,13 +77,23 @@ class ShardRunner:
 
     async def ask(self, request: object) -> Any:
         """The reply, once all that it rests on is committed. Raises what the request was refused with."""
-        ticket: asyncio.Future[Any] = self._loop.create_future()
-        self.put(request, ticket)
-        return await ticket
+        reply: asyncio.Future[Any] = self._loop.create_future()
 
-    def put(self, request: object, ticket: asyncio.Future[Any] | None = None) -> None:
-        """As ``ask``, for those who have a future, or want no answer (None)."""
-        self.shard.ask(ticket, request, self._clock.now_ms())
+        def done(outcome: object) -> None:
+            if reply.done():  # its caller has gone away
+                return
+            if isinstance(outcome, Exception):
+                reply.set_exception(outcome)
+            else:
+                reply.set_result(outcome)
+
+        self.put(request, done)
+        return await reply
+
+    def put(self, request: object, done: Done | None = None) -> None:
+        """As ``ask``, and ``done`` is called with the reply, or the HeadraceError, at the moment when it may be told: in
+        one order with what is pushed. None: nobody waits."""
+        self.shard.ask(done, request, self._clock.now_ms())
         self._schedule()
 
     async def close(self) -> None:
@@ -109,7 +121,7 @@ class ShardRunner:
         for action in self.shard.ready():
             match action:
                 case Answer(ticket, outcome):
-                    _settle(ticket, outcome)
+                    ticket(outcome)  # type: ignore[operator]
                 case Tell(pushes):
                     self._tell(pushes)
                 case Became(state, error):
@@ -183,13 +195,3 @@ class ShardRunner:
         if due_ms is not None and due_ms <= now_ms:
             self.shard.tick(now_ms)
         self._schedule()
-
-
-def _settle(ticket: Any, outcome: Any) -> None:
-    """``ticket``: a future; its caller may have gone away."""
-    if ticket.done():
-        return
-    if isinstance(outcome, Exception):
-        ticket.set_exception(outcome)
-    else:
-        ticket.set_result(outcome)

@@ -32,7 +32,17 @@ NewRunner = Callable[[TopicPartition, bytes, int], ShardRunner]
 class Shards:
     """Owned by the event loop. ``metadata_changed`` for every image, in order."""
 
-    def __init__(self, coordinator_id: int, coordinator_epoch: int, new_runner: NewRunner) -> None:
+    def __init__(
+        self,
+        coordinator_id: int,
+        coordinator_epoch: int,
+        new_runner: NewRunner,
+        *,
+        is_believed: Callable[[], bool] = lambda: True,
+    ) -> None:
+        """``is_believed``: may the controllers still believe that this coordinator lives? If not, its shards may be
+        others' already."""
+        self._is_believed = is_believed
         self._who = coordinator_id, coordinator_epoch
         self._new_runner = new_runner
         self._running: dict[int, tuple[bytes, int, ShardRunner]] = {}  # shard -> topic id, epoch, runner
@@ -43,13 +53,20 @@ class Shards:
 
     def of_group(self, group_id: str) -> ShardRunner:
         """The runner of the shard that a group belongs to. InvalidGroupIdError; CoordinatorNotAvailableError: there are
-        no shards yet; NotCoordinatorError: it is another coordinator's."""
+        no shards yet; NotCoordinatorError: it is another coordinator's, or may be.
+
+        Guard: who was silent for its session (frozen, cut off) answers nobody. Its appends would be refused by the
+        shard's epoch, but a heartbeat that changes nothing is no append, and a member that went on being answered here
+        would read what the new owner has given to others."""
         if not group_id:
             raise InvalidGroupIdError("the group id is empty: set group.id")
-        if not self._count:
-            raise CoordinatorNotAvailableError(
-                f"{OFFSETS_TOPIC} does not exist (yet); ask a broker for the coordinator"
+        if not self._is_believed():
+            raise NotCoordinatorError(
+                "this coordinator has not been heard by the controllers for its session, and its shards may be others'; "
+                "look the coordinator up again"
             )
+        if not self._count:
+            raise CoordinatorNotAvailableError(f"{OFFSETS_TOPIC} does not exist yet; ask a broker for the coordinator")
         shard = shard_of(group_id, self._count)
         found = self._running.get(shard)
         if found is None:

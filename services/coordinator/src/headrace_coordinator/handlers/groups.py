@@ -1,0 +1,137 @@
+"""headrace.v1.Groups: each request goes to the shard of its group, and is answered when the shard says so."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any
+
+from headrace_core.errors import HeadraceError
+from headrace_core.rpc.status import error_to_proto
+from headrace_protos.v1 import groups_pb2, groups_pb2_grpc
+
+from ..group.messages import DescribeGroup, ExplainGroup, Leave, ListGroups
+from ..offsets.messages import DeleteGroup, DescribeLag
+from ..runtime.shards import Shards
+from . import messages
+from .membership import Members
+
+
+class GroupsService(groups_pb2_grpc.GroupsServicer):
+    """Of one coordinator."""
+
+    def __init__(self, shards: Callable[[], Shards], members: Members) -> None:
+        """``shards``: those of this coordinator. It raises as long as there are none to be: while it starts."""
+        self._shards = shards
+        self._members = members
+
+    async def Membership(self, request_iterator: Any, context: Any) -> None:
+        self._shards()
+        await self._members.serve(context)
+
+    async def CommitOffsets(self, request: Any, context: Any) -> Any:
+        committed = await self._ask(request.group_id, messages.commit_offsets(request))
+        return groups_pb2.CommitOffsetsResponse(results=messages.partition_outcomes(committed.results))
+
+    async def FetchOffsets(self, request: Any, context: Any) -> Any:
+        async def one(item: Any) -> Any:
+            asked = messages.fetch_offsets(item, require_stable=request.require_stable)
+            fetched = await self._ask(item.group_id, asked)
+            return groups_pb2.CommittedOffsetsOfGroup(
+                group_id=item.group_id, offsets=[messages.committed_offset(each) for each in fetched.offsets]
+            )
+
+        groups = await _each(
+            request.groups,
+            one,
+            lambda item, error: groups_pb2.CommittedOffsetsOfGroup(group_id=item.group_id, error=error_to_proto(error)),
+        )
+        return groups_pb2.FetchOffsetsResponse(groups=groups)
+
+    async def DeleteOffsets(self, request: Any, context: Any) -> Any:
+        deleted = await self._ask(request.group_id, messages.delete_offsets(request))
+        return groups_pb2.DeleteOffsetsResponse(results=messages.partition_outcomes(deleted.results))
+
+    async def ListGroups(self, request: Any, context: Any) -> Any:
+        """Of a shard that stops serving in the midst of it nothing is listed, and it counts as loading."""
+        asked = ListGroups(tuple(request.states))
+        answers = await asyncio.gather(*(runner.ask(asked) for runner in self._shards()), return_exceptions=True)
+        response = groups_pb2.ListGroupsResponse()
+        for answer in answers:
+            if isinstance(answer, HeadraceError):
+                response.loading_shards += 1
+            elif isinstance(answer, BaseException):
+                raise answer
+            else:
+                for group in answer:
+                    response.groups.add(group_id=group.group_id, state=group.state.value, members=group.members)
+        return response
+
+    async def DescribeGroups(self, request: Any, context: Any) -> Any:
+        async def one(group_id: str) -> Any:
+            return messages.described_group(await self._ask(group_id, DescribeGroup(group_id)))
+
+        groups = await _each(
+            request.group_ids,
+            one,
+            lambda group_id, error: groups_pb2.DescribedGroup(group_id=group_id, error=error_to_proto(error)),
+        )
+        return groups_pb2.DescribeGroupsResponse(groups=groups)
+
+    async def RemoveMembers(self, request: Any, context: Any) -> Any:
+        async def one(member_id: str) -> Any:
+            await self._ask(request.group_id, Leave(request.group_id, member_id))
+            return groups_pb2.MemberOutcome(member_id=member_id)
+
+        results = await _each(
+            request.member_ids,
+            one,
+            lambda member_id, error: groups_pb2.MemberOutcome(member_id=member_id, error=error_to_proto(error)),
+        )
+        return groups_pb2.RemoveMembersResponse(results=results)
+
+    async def DeleteGroups(self, request: Any, context: Any) -> Any:
+        async def one(group_id: str) -> Any:
+            await self._ask(group_id, DeleteGroup(group_id))
+            return groups_pb2.GroupOutcome(group_id=group_id)
+
+        results = await _each(
+            request.group_ids,
+            one,
+            lambda group_id, error: groups_pb2.GroupOutcome(group_id=group_id, error=error_to_proto(error)),
+        )
+        return groups_pb2.DeleteGroupsResponse(results=results)
+
+    async def ExplainGroup(self, request: Any, context: Any) -> Any:
+        told = await self._ask(request.group_id, ExplainGroup(request.group_id))
+        return groups_pb2.ExplainGroupResponse(rebalances=[messages.rebalance(each) for each in told])
+
+    async def DescribeLag(self, request: Any, context: Any) -> Any:
+        async def one(group_id: str) -> Any:
+            return messages.lag_of_group(await self._ask(group_id, DescribeLag(group_id)))
+
+        groups = await _each(
+            request.group_ids,
+            one,
+            lambda group_id, error: groups_pb2.LagOfGroup(group_id=group_id, error=error_to_proto(error)),
+        )
+        return groups_pb2.DescribeLagResponse(groups=groups)
+
+    async def _ask(self, group_id: str, request: object) -> Any:
+        return await self._shards().of_group(group_id).ask(request)
+
+
+async def _each(
+    items: Iterable[Any],
+    ask: Callable[[Any], Awaitable[Any]],
+    failed: Callable[[Any, HeadraceError], Any],
+) -> list[Any]:
+    """One answer for each item, all asked at once: what is wrong with one is said of that one alone."""
+
+    async def answer(item: Any) -> Any:
+        try:
+            return await ask(item)
+        except HeadraceError as error:
+            return failed(item, error)
+
+    return await asyncio.gather(*(answer(item) for item in items))

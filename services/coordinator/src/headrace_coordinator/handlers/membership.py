@@ -1,0 +1,193 @@
+"""Members and their streams: one stream, one member of one group.
+
+    heartbeats, leave ---> the group's shard ---> answers, in the order of the decisions
+                                 `---> what is pushed goes to the latest stream of the member
+
+A stream that ends without a Leave is a connection that broke, and the group is told so at once. When the shard goes to
+another coordinator, the streams of its members end with NOT_COORDINATOR, so that they need not find out by asking.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from headrace_core.errors import HeadraceError, InvalidRequestError, NotCoordinatorError
+from headrace_core.rpc.status import error_to_proto
+from headrace_core.rpc.streams import ServerStream, StreamHandler
+from headrace_protos.v1 import groups_pb2
+
+from ..group.messages import Disconnected, LeaveReply
+from ..runtime.runner import ShardRunner
+from ..shard_logic import Push
+from . import messages
+
+logger = logging.getLogger("headrace.coordinator")
+
+#: Requests of one stream that may be unanswered before it is read no further.
+UNANSWERED_MAX = 64
+
+#: The runner of the shard that a group belongs to, or a HeadraceError.
+FindShard = Callable[[str], ShardRunner]
+
+
+class Members:
+    """Every open stream; those of members that have said who they are by (group, member)."""
+
+    def __init__(self, find_shard: FindShard) -> None:
+        self._find_shard = find_shard
+        self._connections = itertools.count(1)
+        self._streams: set[MembershipStream] = set()
+        self._by_member: dict[tuple[str, str], MembershipStream] = {}
+
+    def __len__(self) -> int:
+        return len(self._streams)
+
+    async def serve(self, context: Any) -> None:
+        """One call."""
+        stream: ServerStream[Any, Any] = ServerStream(context)
+        member = MembershipStream(self, stream, next(self._connections), _host_of(context.peer()))
+        self._streams.add(member)
+        await stream.run(member)
+
+    def tell(self, pushes: Sequence[Push]) -> None:
+        """Push to those that are connected here; the others hear of it in the answer to their next heartbeat."""
+        for push in pushes:
+            member = self._by_member.get((push.group_id, push.member_id))
+            if member is not None:
+                member.tell(push.message)
+
+    def shard_left(self, runner: ShardRunner) -> None:
+        """A shard is not this coordinator's any more."""
+        for member in [each for each in self._streams if each.runner is runner]:
+            member.end(NotCoordinatorError(f"{runner.shard.name} went to another coordinator; look it up again"))
+
+    def end_all(self, error: HeadraceError) -> None:
+        for member in list(self._streams):
+            member.end(error)
+
+    # -- for the streams ---------------------------------------------------------------------------------------------
+
+    def find_shard(self, group_id: str) -> ShardRunner:
+        return self._find_shard(group_id)
+
+    def identified(self, member: MembershipStream) -> None:
+        """A stream says for the first time whose it is; another one of that member ends."""
+        assert member.who is not None
+        before = self._by_member.get(member.who)
+        self._by_member[member.who] = member
+        if before is not None:
+            before.replaced()
+
+    def closed(self, member: MembershipStream) -> None:
+        self._streams.discard(member)
+        if member.who is not None and self._by_member.get(member.who) is member:
+            del self._by_member[member.who]
+
+
+class MembershipStream(StreamHandler[Any]):
+    """One stream."""
+
+    __slots__ = ("_connection", "_has_left", "_host", "_members", "_stream", "_unanswered", "runner", "who")
+
+    def __init__(self, members: Members, stream: ServerStream[Any, Any], connection: int, host: str) -> None:
+        self._members = members
+        self._stream = stream
+        self._connection = connection
+        self._host = host
+        self._unanswered = 0
+        self._has_left = False
+        #: (group, member), once it is known.
+        self.who: tuple[str, str] | None = None
+        #: Where the last request went.
+        self.runner: ShardRunner | None = None
+
+    # -- StreamHandler -----------------------------------------------------------------------------------------------
+
+    def on_request(self, request: Any) -> None:
+        kind = request.WhichOneof("request")
+        number = request.correlation_id
+        if kind is None or not number:
+            raise InvalidRequestError(
+                "a request of Membership is a heartbeat or a leave, with a correlation id above 0"
+            )
+        message = request.heartbeat if kind == "heartbeat" else request.leave
+        self._identify(message.group_id, message.member_id)
+        try:
+            runner = self._members.find_shard(message.group_id)
+            if kind == "heartbeat":
+                asked: object = messages.heartbeat(message, self._connection, self._host)
+            else:
+                asked = messages.leave(message, self._connection)
+        except HeadraceError as error:
+            self._answer(number, error)
+            return
+        self.runner = runner
+        self._unanswered += 1
+        if self._unanswered >= UNANSWERED_MAX:
+            self._stream.pause()
+        runner.put(asked, lambda outcome: self._answered(number, outcome))
+
+    def is_idle(self) -> bool:
+        return self._unanswered == 0
+
+    def on_closed(self) -> None:
+        self._members.closed(self)
+        if self.who is None or self._has_left or self.runner is None:
+            return
+        if self.runner.is_serving:  # another one replays, and every session begins anew
+            self.runner.put(Disconnected(*self.who, self._connection))
+
+    # -- what it is told ---------------------------------------------------------------------------------------------
+
+    def tell(self, message: object) -> None:
+        self._stream.send(messages.membership_response(message, 0))
+
+    def replaced(self) -> None:
+        """The member has another stream; this one is of no interest to anybody."""
+        self._has_left = True
+        self._stream.finish()
+
+    def end(self, error: HeadraceError) -> None:
+        self._has_left = True  # whoever has the shard next knows of no stream
+        self._stream.finish(error)
+
+    # -- within ------------------------------------------------------------------------------------------------------
+
+    def _identify(self, group_id: str, member_id: str) -> None:
+        if not member_id:
+            raise InvalidRequestError("the member id is empty: a client chooses one, a UUID, for its life")
+        if self.who is None:
+            self.who = group_id, member_id
+            self._members.identified(self)
+        elif self.who != (group_id, member_id):
+            raise InvalidRequestError(
+                f"the stream of member {self.who[1]!r} of group {self.who[0]!r} speaks of member {member_id!r} of group "
+                f"{group_id!r}: each member has a stream of its own"
+            )
+
+    def _answered(self, number: int, outcome: object) -> None:
+        self._unanswered -= 1
+        if self._stream.paused and self._unanswered <= UNANSWERED_MAX // 2:
+            self._stream.resume()
+        self._answer(number, outcome)
+
+    def _answer(self, number: int, outcome: object) -> None:
+        if isinstance(outcome, HeadraceError):
+            response = groups_pb2.MembershipResponse(correlation_id=number, error=error_to_proto(outcome))
+            if self.who is not None:
+                response.member_id = self.who[1]
+        else:
+            response = messages.membership_response(outcome, number)
+        self._stream.send(response)
+        if isinstance(outcome, LeaveReply):
+            self._has_left = True
+            self._stream.finish()
+
+
+def _host_of(peer: str) -> str:
+    """ "ipv4:127.0.0.1:4711" -> "127.0.0.1"."""
+    _, _, address = peer.partition(":")
+    return address.rpartition(":")[0] or peer

@@ -1,0 +1,242 @@
+"""Between the wire's messages and the groups' own, both ways. No decisions here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from headrace_core.errors import BY_CODE, InvalidRequestError
+from headrace_core.rpc.status import error_to_proto
+from headrace_core.types import TopicPartition
+from headrace_protos.v1 import groups_pb2
+
+from ..group.messages import (
+    AWAY_EPOCH,
+    LEAVE_EPOCH,
+    DescribedGroup,
+    DescribedMember,
+    Heartbeat,
+    HeartbeatReply,
+    Leave,
+    LeaveReply,
+    MemberRemoved,
+    Parts,
+    Rebalance,
+)
+from ..offsets.messages import (
+    CommitOffsets,
+    DeleteOffsets,
+    FetchedOffset,
+    FetchOffsets,
+    GroupLag,
+    OffsetToCommit,
+    OffsetToFetch,
+    PartitionResult,
+)
+
+TOPIC_ID_BYTES = 16
+
+# -- membership -------------------------------------------------------------------------------------------------------
+
+
+def heartbeat(message: Any, connection: int, host: str) -> Heartbeat:
+    """InvalidRequestError: a topic id that is none."""
+    return Heartbeat(
+        message.group_id,
+        message.member_id,
+        message.member_epoch,
+        connection,
+        instance_id=_given(message, "instance_id"),
+        rack=_given(message, "rack"),
+        client_id=message.client_id or None,
+        client_host=host,
+        rebalance_timeout_ms=message.rebalance_timeout_ms or None,
+        topics=tuple(message.topics.names) if message.HasField("topics") else None,
+        topic_regex=_given(message, "topic_regex"),
+        assignor=_given(message, "assignor"),
+        owned=_parts(message.owned) if message.HasField("owned") else None,
+        revision=message.revision,
+    )
+
+
+def leave(message: Any, connection: int) -> Leave:
+    return Leave(
+        message.group_id,
+        message.member_id,
+        AWAY_EPOCH if message.temporarily else LEAVE_EPOCH,
+        _given(message, "instance_id"),
+        connection,
+    )
+
+
+def membership_response(told: object, correlation_id: int) -> Any:
+    """What a member is answered, or pushed (correlation id 0)."""
+    if isinstance(told, HeartbeatReply):
+        response = groups_pb2.MembershipResponse(
+            correlation_id=correlation_id,
+            member_id=told.member_id,
+            member_epoch=told.member_epoch,
+            heartbeat_interval_ms=told.heartbeat_interval_ms,
+            session_timeout_ms=told.session_timeout_ms,
+            connection_grace_ms=told.connection_grace_ms,
+            revision=told.revision,
+        )
+        if told.assignment is not None:
+            response.assignment.CopyFrom(group_partitions(told.assignment, told.names))
+        return response
+    if isinstance(told, LeaveReply):
+        return groups_pb2.MembershipResponse(
+            correlation_id=correlation_id, member_id=told.member_id, member_epoch=told.member_epoch
+        )
+    if isinstance(told, MemberRemoved):
+        error = error_to_proto(BY_CODE[told.error](told.reason))
+        return groups_pb2.MembershipResponse(
+            correlation_id=correlation_id, member_id=told.member_id, member_epoch=LEAVE_EPOCH, error=error
+        )
+    raise AssertionError(f"a member cannot be told {told!r}")
+
+
+def group_partitions(parts: Parts, names: Mapping[bytes, str]) -> Any:
+    """By topic, in order."""
+    message = groups_pb2.GroupPartitions()
+    last: Any = None
+    for topic_id, partition in sorted(parts):
+        if last is None or last.topic_id != topic_id:
+            last = message.topics.add(topic_id=topic_id, topic=names.get(topic_id, ""))
+        last.partitions.append(partition)
+    return message
+
+
+def _parts(message: Any) -> Parts:
+    for topic in message.topics:
+        _check_topic_id(topic.topic_id, f"topic {topic.topic!r}")
+    return frozenset((topic.topic_id, partition) for topic in message.topics for partition in topic.partitions)
+
+
+# -- offsets ----------------------------------------------------------------------------------------------------------
+
+
+def commit_offsets(message: Any) -> CommitOffsets:
+    return CommitOffsets(
+        message.group_id,
+        tuple(
+            OffsetToCommit(
+                each.topic, each.partition, each.offset, each.leader_epoch, each.metadata, each.topic_id or None
+            )
+            for each in message.offsets
+        ),
+        message.member_id,
+        message.member_epoch,
+        _given(message, "instance_id"),
+    )
+
+
+def fetch_offsets(message: Any, *, require_stable: bool) -> FetchOffsets:
+    partitions = None
+    if message.HasField("partitions"):
+        partitions = tuple(OffsetToFetch(each.topic, each.partition) for each in message.partitions.partitions)
+    return FetchOffsets(message.group_id, partitions, message.member_id, message.member_epoch, require_stable)
+
+
+def delete_offsets(message: Any) -> DeleteOffsets:
+    return DeleteOffsets(
+        message.group_id, tuple(TopicPartition(each.topic, each.partition) for each in message.partitions)
+    )
+
+
+def partition_outcomes(results: Iterable[PartitionResult]) -> list[Any]:
+    return [
+        groups_pb2.PartitionOutcome(topic=each.topic, partition=each.partition, error=error_to_proto(each.error))
+        for each in results
+    ]
+
+
+def committed_offset(fetched: FetchedOffset) -> Any:
+    return groups_pb2.CommittedOffset(
+        topic=fetched.topic,
+        partition=fetched.partition,
+        error=error_to_proto(fetched.error),
+        offset=fetched.offset,
+        leader_epoch=fetched.leader_epoch,
+        metadata=fetched.metadata,
+        commit_timestamp_ms=fetched.commit_timestamp_ms,
+    )
+
+
+# -- descriptions -----------------------------------------------------------------------------------------------------
+
+
+def described_group(group: DescribedGroup) -> Any:
+    return groups_pb2.DescribedGroup(
+        group_id=group.group_id,
+        state=group.state.value,
+        group_epoch=group.group_epoch,
+        assignment_epoch=group.assignment_epoch,
+        assignor=group.assignor,
+        members=[_described_member(member, group.names) for member in group.members],
+    )
+
+
+def _described_member(member: DescribedMember, names: Mapping[bytes, str]) -> Any:
+    return groups_pb2.DescribedMember(
+        member_id=member.member_id,
+        instance_id=member.instance_id,
+        client_id=member.client_id,
+        host=member.client_host,
+        rack=member.rack,
+        member_epoch=member.member_epoch,
+        topics=member.topics,
+        topic_regex=member.topic_regex,
+        assigned=group_partitions(member.assigned, names),
+        revoking=group_partitions(member.revoking, names),
+        target=group_partitions(member.target, names),
+    )
+
+
+def rebalance(told: Rebalance) -> Any:
+    message = groups_pb2.Rebalance(
+        at_ms=told.at_ms,
+        group_epoch=told.group_epoch,
+        reason=told.reason,
+        moved_count=told.moved,
+        ended_at_ms=told.ended_ms,
+        number=told.number,
+    )
+    for move in told.moves:
+        message.moved.add(
+            topic_id=move.topic_id,
+            topic=move.topic,
+            partition=move.partition,
+            from_member=move.from_member,
+            to_member=move.to_member,
+            unread_ms=move.unread_ms,
+        )
+    return message
+
+
+def lag_of_group(lag: GroupLag) -> Any:
+    message = groups_pb2.LagOfGroup(group_id=lag.group_id, status=lag.status.value, total_lag=lag.total_lag)
+    for each in lag.partitions:
+        message.partitions.add(
+            topic=each.topic,
+            partition=each.partition,
+            committed_offset=each.committed.offset,
+            commit_timestamp_ms=each.committed.commit_timestamp_ms,
+            high_watermark=each.high_watermark,
+            lag=each.lag,
+            lag_ms=each.lag_ms,
+            lag_ms_is_at_least=each.lag_ms_is_at_least,
+            records_lost=each.records_lost,
+            status=each.status.value,
+            complete=each.complete,
+        )
+    return message
+
+
+def _given(message: Any, field: str) -> Any:
+    return getattr(message, field) if message.HasField(field) else None
+
+
+def _check_topic_id(topic_id: bytes, where: str) -> None:
+    if len(topic_id) != TOPIC_ID_BYTES:
+        raise InvalidRequestError(f"{where}: a topic id has {TOPIC_ID_BYTES} bytes, and not {len(topic_id)}")
