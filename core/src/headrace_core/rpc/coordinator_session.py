@@ -86,6 +86,7 @@ class CoordinatorSession:
         self._answer_timeout_s = answer_timeout_ms / 1_000
         self._registered: RegisteredCoordinator | None = None
         self._want_shutdown = False
+        self._heard_s = float("-inf")
         self._may_stop = asyncio.Event()
         self._nudge = asyncio.Event()
         self._correlation = itertools.count(1)
@@ -94,6 +95,11 @@ class CoordinatorSession:
     def registered(self) -> RegisteredCoordinator:
         assert self._registered is not None, "register() comes first"
         return self._registered
+
+    def heard_within(self, session_timeout_ms: float) -> bool:
+        """May the controllers still believe that this life goes on? Not when the last heartbeat that was answered was
+        sent so long ago: then the shards may have been given to others, whoever was frozen, or cut off."""
+        return asyncio.get_running_loop().time() - self._heard_s < session_timeout_ms / 1_000
 
     async def register(self) -> RegisteredCoordinator:
         """Register, trying again until a controller answers. An earlier life that still counts as alive is waited for.
@@ -105,7 +111,9 @@ class CoordinatorSession:
         while True:
             address = pursuit.address
             try:
+                sent_s = asyncio.get_running_loop().time()
                 self._registered = await self._register_at(address)
+                self._heard_s = sent_s
                 outage.over()
                 return self._registered
             except DuplicateBrokerRegistrationError as error:
@@ -199,7 +207,10 @@ class CoordinatorSession:
         try:
             while True:
                 self._nudge.clear()
-                if (await self._beat(stream)).should_shutdown:
+                sent_s = asyncio.get_running_loop().time()
+                answer = await self._beat(stream)
+                self._heard_s = sent_s
+                if answer.should_shutdown:
                     self._may_stop.set()
                     await stream.done_writing()
                     return

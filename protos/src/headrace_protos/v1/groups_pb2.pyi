@@ -342,20 +342,22 @@ class ExplainGroupResponse(_message.Message):
     def __init__(self, rebalances: _Optional[_Iterable[_Union[Rebalance, _Mapping]]] = ...) -> None: ...
 
 class Rebalance(_message.Message):
-    __slots__ = ("at_ms", "group_epoch", "reason", "moved", "moved_count", "ended_at_ms")
+    __slots__ = ("at_ms", "group_epoch", "reason", "moved", "moved_count", "ended_at_ms", "number")
     AT_MS_FIELD_NUMBER: _ClassVar[int]
     GROUP_EPOCH_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     MOVED_FIELD_NUMBER: _ClassVar[int]
     MOVED_COUNT_FIELD_NUMBER: _ClassVar[int]
     ENDED_AT_MS_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
     at_ms: int
     group_epoch: int
     reason: str
     moved: _containers.RepeatedCompositeFieldContainer[MovedPartition]
     moved_count: int
     ended_at_ms: int
-    def __init__(self, at_ms: _Optional[int] = ..., group_epoch: _Optional[int] = ..., reason: _Optional[str] = ..., moved: _Optional[_Iterable[_Union[MovedPartition, _Mapping]]] = ..., moved_count: _Optional[int] = ..., ended_at_ms: _Optional[int] = ...) -> None: ...
+    number: int
+    def __init__(self, at_ms: _Optional[int] = ..., group_epoch: _Optional[int] = ..., reason: _Optional[str] = ..., moved: _Optional[_Iterable[_Union[MovedPartition, _Mapping]]] = ..., moved_count: _Optional[int] = ..., ended_at_ms: _Optional[int] = ..., number: _Optional[int] = ...) -> None: ...
 
 class MovedPartition(_message.Message):
     __slots__ = ("topic_id", "topic", "partition", "from_member", "to_member", "unread_ms")

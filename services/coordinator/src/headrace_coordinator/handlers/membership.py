@@ -164,8 +164,8 @@ class MembershipStream(StreamHandler[Any]):
             self._members.identified(self)
         elif self.who != (group_id, member_id):
             raise InvalidRequestError(
-                f"the stream of member {self.who[1]!r} of group {self.who[0]!r} speaks of member {member_id!r} of group "
-                f"{group_id!r}: each member has a stream of its own"
+                f"the stream of member {self.who[1]!r} of group {self.who[0]!r} speaks of member {member_id!r} of "
+                f"group {group_id!r}: each member has a stream of its own"
             )
 
     def _answered(self, number: int, outcome: object) -> None:

@@ -91,8 +91,8 @@ class ShardRunner:
         return await reply
 
     def put(self, request: object, done: Done | None = None) -> None:
-        """As ``ask``, and ``done`` is called with the reply, or the HeadraceError, at the moment when it may be told: in
-        one order with what is pushed. None: nobody waits."""
+        """As ``ask``, and ``done`` is called with the reply, or the HeadraceError, at the moment when it may be told:
+        in one order with what is pushed. None: nobody waits."""
         self.shard.ask(done, request, self._clock.now_ms())
         self._schedule()
 
