@@ -1,6 +1,6 @@
 """What the groups of a shard are asked and told, as plain values (KIP-848, on a stream).
 
-    Heartbeat ----> HeartbeatReply          epoch 0 joins; each later one keeps the session, and says what the member reads
+    Heartbeat ----> HeartbeatReply          epoch 0 joins; each later one says that it lives, and what it reads
     Leave --------> LeaveReply              a dynamic member is gone; a static one may only be away
     Disconnected                            the stream broke: the grace begins
     TopicsChanged, GroupConfigChanged       what the metadata says now
@@ -223,7 +223,7 @@ class Move(NamedTuple):
 
 
 class Rebalance(NamedTuple):
-    """One change of the target. ``ended_ms``: when every member had arrived, -1: not (yet), or a later one began before.
+    """One change of the target. ``ended_ms``: when every member had arrived; -1: not yet, or a later one came before.
     ``moves`` holds the first of them only when there are very many; ``moved`` counts all."""
 
     number: int

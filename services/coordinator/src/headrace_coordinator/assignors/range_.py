@@ -1,0 +1,57 @@
+"""``range``: partitions of the same number go to the same member, so that topics can be joined.
+
+Topics with as many partitions and the same subscribers are one class. In a class each partition *number* belongs to
+one member, for all topics of the class; the numbers are even to within one. A fresh group gets blocks of consecutive
+numbers, in the order of instance ids or else member ids, as Kafka's RangeAssignor deals them; later everybody keeps
+the numbers it has as far as that goes, so the blocks tear, but no more moves than must.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from .spec import Assignment, Members, Part, Topics, quotas
+
+
+def assign(members: Members, topics: Topics) -> Assignment:
+    """An assignment of every partition of the subscribed topics to one member that subscribes to it."""
+    order = sorted(members, key=lambda name: (members[name].instance_id or name, name))
+    classes: dict[tuple[int, tuple[str, ...]], list[bytes]] = {}
+    for topic_id in sorted(topics):
+        subscribers = tuple(name for name in order if topic_id in members[name].topics)
+        if subscribers:
+            classes.setdefault((topics[topic_id].partitions, subscribers), []).append(topic_id)
+    shares: dict[str, set[Part]] = {name: set() for name in members}
+    for (size, subscribers), topic_ids in classes.items():
+        for number, name in enumerate(_numbers(members, subscribers, topic_ids, size)):
+            shares[name].update((topic_id, number) for topic_id in topic_ids)
+    return {name: frozenset(parts) for name, parts in shares.items()}
+
+
+def _numbers(members: Members, subscribers: tuple[str, ...], topic_ids: list[bytes], size: int) -> list[str]:
+    """Whose each partition number is."""
+    owners: list[str | None] = [None] * size
+    in_class = set(topic_ids)
+    claims: list[Counter[str]] = [Counter() for _ in range(size)]
+    for name in subscribers:
+        for topic_id, number in members[name].owned:
+            if topic_id in in_class and 0 <= number < size:
+                claims[number][name] += 1
+    for number, claim in enumerate(claims):
+        if claim:
+            owners[number] = min(claim, key=lambda name: (-claim[name], name))
+    if all(owner is None for owner in owners):
+        least, odd = divmod(size, len(subscribers))
+        return [name for place, name in enumerate(subscribers) for _ in range(least + (place < odd))]
+    held: Counter[str] = Counter(dict.fromkeys(subscribers, 0))
+    held.update(owner for owner in owners if owner is not None)
+    room = quotas(held, size)
+    done: list[str | None] = []
+    for owner in owners:  # everybody keeps its first ones
+        keeps = owner is not None and room[owner] > 0
+        done.append(owner if keeps else None)
+        if keeps:
+            assert owner is not None
+            room[owner] -= 1
+    free = (name for name in subscribers for _ in range(room[name]))
+    return [next(free) if owner is None else owner for owner in done]

@@ -1,0 +1,83 @@
+"""What assignors take and give. They are functions of their arguments alone: the same members and topics, in whatever
+order they are named, get the same assignment.
+
+Source: KIP-848 (server-side assignors; ``uniform`` and ``range`` are Kafka's names).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import NamedTuple
+
+#: (topic id, partition number)
+Part = tuple[bytes, int]
+Parts = frozenset[Part]
+NOTHING: Parts = frozenset()
+
+#: Who shall read what; every member has an entry.
+Assignment = dict[str, Parts]
+
+
+class MemberSpec(NamedTuple):
+    """A member. ``owned``: what it was to read until now, which is what it keeps if that can be. ``instance_id``: of a
+    static member, the name that stays when its process is started anew."""
+
+    topics: frozenset[bytes]
+    owned: Parts = NOTHING
+    rack: str | None = None
+    instance_id: str | None = None
+
+
+class TopicSpec(NamedTuple):
+    """A topic. ``racks``: of each partition, the racks of its replicas; empty: not known."""
+
+    partitions: int
+    racks: tuple[frozenset[str], ...] = ()
+
+    def is_near(self, number: int, rack: str | None) -> bool:
+        """Has the partition a replica in the rack?"""
+        return rack is not None and number < len(self.racks) and rack in self.racks[number]
+
+
+Members = Mapping[str, MemberSpec]
+Topics = Mapping[bytes, TopicSpec]
+Assignor = Callable[[Members, Topics], Assignment]
+
+
+def parts_of(topics: Topics, wanted: frozenset[bytes]) -> Iterator[Part]:
+    """The partitions of the wanted topics that exist, in order."""
+    for topic_id in sorted(wanted):
+        if (topic := topics.get(topic_id)) is not None:
+            yield from ((topic_id, number) for number in range(topic.partitions))
+
+
+def kept_by_owner(members: Members, topics: Topics) -> dict[str, set[Part]]:
+    """What each member may keep of what it owns: what exists and it subscribes to; of two owners the first by name."""
+    taken: set[Part] = set()
+    kept: dict[str, set[Part]] = {}
+    for name in sorted(members):
+        member = members[name]
+        mine = {
+            part
+            for part in member.owned
+            if part[0] in member.topics
+            and (topic := topics.get(part[0])) is not None
+            and 0 <= part[1] < topic.partitions
+            and part not in taken
+        }
+        taken |= mine
+        kept[name] = mine
+    return kept
+
+
+def subscribe_to_the_same(members: Members) -> bool:
+    """Do all members subscribe to the same topics?"""
+    return len({member.topics for member in members.values()}) <= 1
+
+
+def quotas(held: Mapping[str, int], total: int) -> dict[str, int]:
+    """How much of ``total`` each gets, even to within one. Who holds most gets one more: that moves least, since
+    min(held, quota) of each is what it keeps."""
+    least, odd = divmod(total, len(held))
+    order = sorted(held, key=lambda name: (-held[name], name))
+    return {name: least + (place < odd) for place, name in enumerate(order)}

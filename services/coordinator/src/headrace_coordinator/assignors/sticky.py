@@ -1,0 +1,201 @@
+"""``sticky``: as even as subscriptions allow, and everybody keeps what it has if that can be; rack aware.
+
+Where all members subscribe to the same topics, they get the same number of partitions to within one, and as few
+partitions move as any such assignment allows (``spec.quotas``).
+
+Where subscriptions differ, the assignment is the most even there is: no partition, and no chain of partitions handed
+from member to member, could be moved that would make a larger share and a smaller one more alike. (An assignment
+without such a chain is an optimal semi-matching: Harvey, Ladner, Lovasz, Tamir, *Semi-matchings for bipartite graphs
+and load balancing*, 2003.) It begins with what everybody has, so little moves, though not provably the least.
+
+Racks (KIP-881): what has to go somewhere goes where a replica is near, if that is not less even; who has to give
+something up gives up what is far first. Nothing moves for the sake of a rack alone.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping
+from heapq import heapify, heapreplace
+
+from .spec import Assignment, Members, Part, Topics, kept_by_owner, parts_of, quotas, subscribe_to_the_same
+
+
+def assign(members: Members, topics: Topics) -> Assignment:
+    """An assignment of every partition of the subscribed topics to one member that subscribes to it."""
+    if not members:
+        return {}
+    kept = kept_by_owner(members, topics)
+    if subscribe_to_the_same(members):
+        _even(members, topics, kept)
+    else:
+        _as_even_as_can_be(members, topics, kept)
+    return {name: frozenset(parts) for name, parts in kept.items()}
+
+
+# -- equal subscriptions ----------------------------------------------------------------------------------------------
+
+
+def _even(members: Members, topics: Topics, shares: dict[str, set[Part]]) -> None:
+    wanted = next(iter(members.values())).topics
+    everything = list(parts_of(topics, wanted))
+    quota = quotas({name: len(parts) for name, parts in shares.items()}, len(everything))
+    for name, parts in shares.items():
+        parts.difference_update(_to_give_up(members[name].rack, topics, parts, len(parts) - quota[name]))
+    taken = set().union(*shares.values())
+    homeless = [part for part in everything if part not in taken]
+    room = {name: quota[name] - len(parts) for name, parts in shares.items()}
+    _deal(members, topics, shares, homeless, room)
+
+
+def _to_give_up(rack: str | None, topics: Topics, parts: Iterable[Part], count: int) -> list[Part]:
+    """The ``count`` partitions that a member gives up: what is far before what is near, the last ones first."""
+    if count <= 0:
+        return []
+    return sorted(parts, key=lambda part: (topics[part[0]].is_near(part[1], rack), -part[1], part[0]))[:count]
+
+
+def _deal(
+    members: Members, topics: Topics, shares: dict[str, set[Part]], homeless: list[Part], room: dict[str, int]
+) -> None:
+    """Gives each homeless partition to a member with room for it; those with the fewest near members choose first."""
+    by_rack: dict[str, list[str]] = {}
+    for name in sorted(members):
+        if (rack := members[name].rack) is not None and room[name] > 0:
+            by_rack.setdefault(rack, []).append(name)
+    far = []
+    near: list[tuple[int, Part, list[str]]] = []
+    for part in homeless:
+        racks = topics[part[0]].racks
+        names = [name for rack in sorted(racks[part[1]]) for name in by_rack.get(rack, ())] if by_rack and racks else []
+        if names:
+            near.append((len(names), part, names))
+        else:
+            far.append(part)
+    for _, part, names in sorted(near):
+        name = max(names, key=lambda each: room[each])
+        if room[name] > 0:
+            shares[name].add(part)
+            room[name] -= 1
+        else:
+            far.append(part)
+    # In turns, so that the partitions of a topic are spread.
+    turns = deque(name for name in sorted(members, key=lambda each: (-room[each], each)) if room[name] > 0)
+    for part in sorted(far):
+        name = turns.popleft()
+        shares[name].add(part)
+        room[name] -= 1
+        if room[name] > 0:
+            turns.append(name)
+
+
+# -- different subscriptions ------------------------------------------------------------------------------------------
+
+
+def _as_even_as_can_be(members: Members, topics: Topics, shares: dict[str, set[Part]]) -> None:
+    subscribers: dict[bytes, list[str]] = {}
+    for name in sorted(members):
+        for topic_id in members[name].topics:
+            if topic_id in topics:
+                subscribers.setdefault(topic_id, []).append(name)
+    taken = set().union(*shares.values())
+    homeless = [part for part in parts_of(topics, frozenset(subscribers)) if part not in taken]
+    by_topic: dict[bytes, list[Part]] = {}
+    for part in homeless:
+        by_topic.setdefault(part[0], []).append(part)
+    for topic_id in sorted(by_topic, key=lambda each: (len(subscribers[each]), each)):  # who has least choice first
+        _give_to_the_poorest(members, topics, shares, by_topic[topic_id], subscribers[topic_id])
+    _level(members, topics, shares, subscribers)
+
+
+def _give_to_the_poorest(
+    members: Members, topics: Topics, shares: dict[str, set[Part]], parts: list[Part], subscribers: list[str]
+) -> None:
+    """Gives each partition of a topic to the subscriber that has least, to one near it among equals."""
+    everybody = [(len(shares[name]), name) for name in subscribers]
+    by_rack: dict[str | None, list[tuple[int, str]]] = {}
+    for entry in everybody:
+        by_rack.setdefault(members[entry[1]].rack, []).append(entry)
+    heapify(everybody)
+    for heap in by_rack.values():
+        heapify(heap)
+    for part in parts:
+        racks = topics[part[0]].racks
+        name = _poorest(everybody, shares)
+        near = [_poorest(by_rack[rack], shares) for rack in sorted(racks[part[1]]) if rack in by_rack] if racks else []
+        name = min([name, *near], key=lambda each: (len(shares[each]), each not in near, each))
+        shares[name].add(part)
+
+
+def _poorest(heap: list[tuple[int, str]], shares: Mapping[str, set[Part]]) -> str:
+    """Shares only grow here, so an entry that is out of date only has to sink."""
+    while True:
+        size, name = heap[0]
+        if size == len(shares[name]):
+            return name
+        heapreplace(heap, (len(shares[name]), name))
+
+
+def _level(
+    members: Members, topics: Topics, shares: dict[str, set[Part]], subscribers: Mapping[bytes, list[str]]
+) -> None:
+    """Hands partitions along chains of members until none makes the shares more alike.
+
+    The largest share first. When its owner finds no chain, all whom its chains reach have at most one less, and what
+    they have goes nowhere else; so none of them finds any chain later either.
+    """
+    settled: set[str] = set()
+    while True:
+        giver = max(
+            (name for name in shares if name not in settled), key=lambda each: (len(shares[each]), each), default=None
+        )
+        if giver is None:
+            return
+        chain, reached = _chain(giver, shares, subscribers)
+        if not chain:
+            settled |= reached
+            continue
+        for source, topic_id, target in chain:
+            mine = [part for part in shares[source] if part[0] == topic_id]
+            part = min(
+                mine,
+                key=lambda each: (
+                    topics[topic_id].is_near(each[1], members[source].rack),
+                    not topics[topic_id].is_near(each[1], members[target].rack),
+                    -each[1],
+                ),
+            )
+            shares[source].remove(part)
+            shares[target].add(part)
+
+
+def _chain(
+    giver: str, shares: Mapping[str, set[Part]], subscribers: Mapping[bytes, list[str]]
+) -> tuple[list[tuple[str, bytes, str]], set[str]]:
+    """The shortest chain of (from, topic, to), the last link first, from ``giver`` to a member that has at least two
+    partitions fewer; none: whom all chains reach, the giver included. Breadth first, each topic looked at once."""
+    came: dict[str, tuple[str, bytes]] = {}
+    seen_topics: set[bytes] = set()
+    queue = deque([giver])
+    most = len(shares[giver]) - 2
+    while queue:
+        source = queue.popleft()
+        for topic_id in sorted({part[0] for part in shares[source]} - seen_topics):
+            seen_topics.add(topic_id)
+            fresh = [name for name in subscribers[topic_id] if name not in came and name != giver]
+            came.update(dict.fromkeys(fresh, (source, topic_id)))
+            queue.extend(fresh)
+            poorest = min(fresh, key=lambda name: (len(shares[name]), name), default=None)
+            if poorest is not None and len(shares[poorest]) <= most:
+                return _links(giver, poorest, came), set()
+    return [], {giver, *came}
+
+
+def _links(giver: str, last: str, came: Mapping[str, tuple[str, bytes]]) -> list[tuple[str, bytes, str]]:
+    links = []
+    target = last
+    while target != giver:
+        source, topic_id = came[target]
+        links.append((source, topic_id, target))
+        target = source
+    return links

@@ -1,0 +1,83 @@
+"""``uniform``: even in every topic, and even in all; everybody keeps what it has as far as that goes. The default.
+
+Where all members subscribe to the same topics, each gets the same number of partitions *of each topic* to within one,
+and the same number of partitions altogether to within one. (``sticky`` sees only the latter, so it moves fewer; but one
+member may have all of a busy topic.) A topic of n partitions and m members has n // m *seats* for each, and n % m *odd*
+seats: who sits there is chosen so that what is held stays, then seats change hands until they are even.
+
+Where subscriptions differ, it is the same as ``sticky`` without its racks.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+
+from . import sticky
+from .spec import Assignment, Members, Part, Topics, kept_by_owner, subscribe_to_the_same
+
+
+def assign(members: Members, topics: Topics) -> Assignment:
+    """An assignment of every partition of the subscribed topics to one member that subscribes to it."""
+    if not members:
+        return {}
+    if not subscribe_to_the_same(members):
+        return sticky.assign({name: member._replace(rack=None) for name, member in members.items()}, topics)
+    wanted = next(iter(members.values())).topics
+    sizes = {topic_id: topics[topic_id].partitions for topic_id in sorted(wanted) if topic_id in topics}
+    kept = kept_by_owner(members, topics)
+    held = Counter((name, part[0]) for name, parts in kept.items() for part in parts)
+    names = sorted(members)
+    odd = _odd_seats(names, sizes, held)
+    for name, parts in kept.items():
+        _give_up(parts, {topic_id: size // len(names) + (name in odd[topic_id]) for topic_id, size in sizes.items()})
+    taken = set().union(*kept.values())
+    held = Counter((name, part[0]) for name, parts in kept.items() for part in parts)
+    for topic_id, size in sizes.items():
+        least = size // len(names)
+        free = iter([number for number in range(size) if (topic_id, number) not in taken])
+        for name in names:
+            for _ in range(least + (name in odd[topic_id]) - held[name, topic_id]):
+                kept[name].add((topic_id, next(free)))
+    return {name: frozenset(parts) for name, parts in kept.items()}
+
+
+def _give_up(parts: set[Part], seats: Mapping[bytes, int]) -> None:
+    """Takes away what is more than the member's seats in each topic, the last partitions first."""
+    used: Counter[bytes] = Counter()
+    for part in sorted(parts):
+        used[part[0]] += 1
+        if used[part[0]] > seats[part[0]]:
+            parts.remove(part)
+
+
+def _odd_seats(
+    names: list[str], sizes: Mapping[bytes, int], held: Mapping[tuple[str, bytes], int]
+) -> dict[bytes, set[str]]:
+    """Who has one partition more, of each topic; the number of such seats is even to within one over the members."""
+    seats: Counter[str] = Counter(dict.fromkeys(names, 0))
+    odd: dict[bytes, set[str]] = {}
+    for topic_id, size in sizes.items():
+        least, extra = divmod(size, len(names))
+        # Who would lose something otherwise, then who has fewest such seats.
+        order = sorted(names, key=lambda name: (held.get((name, topic_id), 0) <= least, seats[name], name))
+        odd[topic_id] = set(order[:extra])
+        seats.update(order[:extra])
+    while True:
+        rich = max(names, key=lambda name: (seats[name], name))
+        poor = min(names, key=lambda name: (seats[name], name))
+        if seats[rich] - seats[poor] <= 1:
+            return odd
+        # The rich one sits in more topics than the poor one, so in some topic it sits and the other does not.
+        topic_id = min(
+            (topic_id for topic_id, sitting in odd.items() if rich in sitting and poor not in sitting),
+            key=lambda each: (_moves(rich, poor, each, sizes[each] // len(names), held), each),
+        )
+        odd[topic_id] ^= {rich, poor}
+        seats[rich] -= 1
+        seats[poor] += 1
+
+
+def _moves(rich: str, poor: str, topic_id: bytes, least: int, held: Mapping[tuple[str, bytes], int]) -> int:
+    """What moves when the seat changes hands: 1 if the rich one holds a partition for it, -1 if the poor one does."""
+    return (held.get((rich, topic_id), 0) > least) - (held.get((poor, topic_id), 0) > least)
