@@ -87,12 +87,6 @@ def test_a_topic_id_of_zeros_is_none() -> None:
     assert decode_value(b"\x00\x04" + body + b"\x01\x00\x10" + bytes(16)).topic_id is None
 
 
-def test_metadata_too_long_for_version_3_goes_into_version_4() -> None:
-    committed = CommittedOffset(1, 2, "x" * 40_000, 3)
-    assert encode_value(committed)[:2] == b"\x00\x04"
-    assert decode_value(encode_value(committed)) == committed
-
-
 def test_a_newer_version_asks_for_an_upgrade() -> None:
     with pytest.raises(UnsupportedVersionError, match="upgrade"):
         decode_value(b"\x00\x05" + bytes(30))

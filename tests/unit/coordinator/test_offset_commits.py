@@ -121,6 +121,14 @@ def test_metadata_is_measured_in_bytes_and_refused_for_its_partition_only() -> N
     assert list(world.fetch("g")) == [("t", 0)]
 
 
+def test_metadata_that_no_reader_of_kafkas_takes_is_refused_whatever_the_settings_say() -> None:
+    world = OffsetsWorld(OffsetSettings(metadata_bytes_max=100_000))
+    decision = world.commit(
+        "g", OffsetToCommit("t", 0, 1, metadata="x" * 32_767), OffsetToCommit("t", 1, 1, metadata="x" * 32_768)
+    )
+    assert _codes(decision) == [None, "OFFSET_METADATA_TOO_LARGE"]
+
+
 def test_what_is_no_offset_of_any_partition_is_refused_by_itself() -> None:
     world = OffsetsWorld()
     decision = world.commit(
@@ -160,6 +168,13 @@ def test_partitions_that_do_not_exist_are_refused_once_the_topics_are_known() ->
     retriable = ["UNKNOWN_TOPIC_OR_PARTITION", "UNKNOWN_TOPIC_OR_PARTITION", "UNKNOWN_TOPIC_ID"]
     assert _codes(decision) == [None, *retriable]
     assert all(one.error.retriable for one in decision.reply.results[1:])  # type: ignore[attr-defined]
+
+
+def test_who_reads_the_topics_of_coordinators_may_commit_too() -> None:
+    """They are not among the topics that groups are told of."""
+    world = OffsetsWorld()
+    world.logic.topics_changed(_topics(t=(OLD_ID, 2)))
+    assert _codes(world.commit("audit", OffsetToCommit("__consumer_offsets", 49, 1))) == [None]
 
 
 def test_a_commit_without_a_topic_id_is_recorded_with_that_of_the_topic() -> None:

@@ -63,8 +63,14 @@ class Shard:
         self.log += decision.records
         return decision
 
-    def commit(self, group_id: str, *partitions: int, now_ms: int = NOW_MS) -> None:
-        self.ask(CommitOffsets(group_id, tuple(OffsetToCommit("t", number, 1) for number in partitions)), now_ms)
+    def commit(self, group_id: str, *partitions: int) -> None:
+        self.ask(CommitOffsets(group_id, tuple(OffsetToCommit("t", number, 1) for number in partitions)))
+
+    def committed_long_ago(self, group_id: str, *partitions: int) -> None:
+        """By the former owner of the shard, eight days ago."""
+        value = encode_value(CommittedOffset(1, commit_timestamp_ms=NOW_MS - 8 * DAY_MS))
+        for number in partitions:
+            self.state.replay(encode_key(group_id, TopicPartition("t", number)), value, NOW_MS - 8 * DAY_MS)
 
     def offsets(self, group_id: str) -> list[int]:
         return [one.partition for one in self.ask(FetchOffsets(group_id)).reply.offsets]  # type: ignore[attr-defined]
@@ -154,7 +160,7 @@ def test_time_outs_come_before_expiry_and_are_not_mixed_with_it() -> None:
             return Decision((ShardRecord(b"member out", None),))
 
     shard = Shard(Busy())
-    shard.commit("g", 0, now_ms=NOW_MS - 8 * DAY_MS)
+    shard.committed_long_ago("g", 0)
     first = shard.tick(NOW_MS + CHECK_MS)
     assert (first.records, first.is_atomic) == ((ShardRecord(b"member out", None),), True)
     assert shard.state.next_due_ms() <= NOW_MS + CHECK_MS  # type: ignore[operator]
@@ -165,7 +171,7 @@ def test_time_outs_come_before_expiry_and_are_not_mixed_with_it() -> None:
 
 def test_an_expired_group_leaves_with_its_last_offset() -> None:
     shard = Shard()
-    shard.commit("g", 0, 1, now_ms=NOW_MS - 8 * DAY_MS)
+    shard.committed_long_ago("g", 0, 1)
     shard.groups.groups["g"] = Group(empty_since_ms=NOW_MS - 8 * DAY_MS)
     decision = shard.tick(NOW_MS + CHECK_MS)
     assert [record.key[:2] for record in decision.records] == [b"\0\1", b"\0\1", _key(RecordKind.GROUP, b"")]
@@ -177,6 +183,14 @@ def test_the_next_tick_is_due_when_the_first_of_both_is() -> None:
     assert shard.state.next_due_ms() == NOW_MS + CHECK_MS
     shard.groups.due_ms = NOW_MS + 100
     assert shard.state.next_due_ms() == NOW_MS + 100
+
+
+def test_a_clock_that_was_set_back_is_noticed_by_whatever_is_asked_next() -> None:
+    """A runtime ticks when something is due, and by the old time that would be in a year."""
+    shard = Shard()
+    earlier_ms = NOW_MS - 365 * DAY_MS
+    shard.ask(ListGroups(), earlier_ms)
+    assert shard.state.next_due_ms() == earlier_ms + CHECK_MS
 
 
 def test_topics_are_told_to_both() -> None:

@@ -24,7 +24,7 @@ from headrace_core.types import NO_EPOCH, TopicPartition
 
 from ..shard_logic import RecordKind, kind_of
 
-#: A string's length is an int16 in keys, and in values before version 4.
+#: A string's length is an int16. Version 4 could write a longer one, but no reader of Kafka's takes it.
 STRING_BYTES_MAX = 0x7FFF
 TOPIC_ID_BYTES = 16
 _NO_TOPIC_ID = bytes(TOPIC_ID_BYTES)
@@ -76,15 +76,15 @@ def encode_key(group_id: str, partition: TopicPartition) -> bytes:
 
 
 def encode_value(committed: CommittedOffset) -> bytes:
-    """The value of a commit, in the oldest version that holds all of it, but never one older than 3."""
+    """The value of a commit: version 4 with a topic id, 3 without. The metadata fits, or the commit was refused."""
     metadata = committed.metadata.encode()
+    assert len(metadata) <= STRING_BYTES_MAX, f"metadata of {len(metadata)} bytes"
     timestamp = _INT64.pack(committed.commit_timestamp_ms)
-    if committed.topic_id is None and len(metadata) <= STRING_BYTES_MAX:
+    if committed.topic_id is None:
         head = _HEAD.pack(3, committed.offset, committed.leader_epoch)
         return b"".join((head, _INT16.pack(len(metadata)), metadata, timestamp))
     head = _HEAD.pack(4, committed.offset, committed.leader_epoch)
-    tagged = b"\x00" if committed.topic_id is None else b"\x01\x00\x10" + committed.topic_id
-    return b"".join((head, _varint(len(metadata) + 1), metadata, timestamp, tagged))
+    return b"".join((head, _varint(len(metadata) + 1), metadata, timestamp, b"\x01\x00\x10", committed.topic_id))
 
 
 def decode_key(key: bytes) -> CommitKey:

@@ -24,6 +24,7 @@ from headrace_core.errors import (
     UnknownTopicOrPartitionError,
     UnstableOffsetCommitError,
 )
+from headrace_core.metadata.shards import SHARD_TOPICS
 from headrace_core.types import TopicPartition, check_topic_name
 
 from ..group.messages import Topic, TopicsChanged
@@ -134,10 +135,11 @@ class OffsetsLogic:
             return InvalidRequestError(f"{where}: offset {offset.offset} is negative, and cannot be committed")
         if offset.topic_id is not None and len(offset.topic_id) != TOPIC_ID_BYTES:
             return InvalidRequestError(f"{where}: a topic id of {len(offset.topic_id)} bytes, not {TOPIC_ID_BYTES}")
-        size, limit = len(offset.metadata.encode()), self._settings.metadata_bytes_max
+        size, limit = len(offset.metadata.encode()), min(self._settings.metadata_bytes_max, STRING_BYTES_MAX)
         if size > limit:
             return OffsetMetadataTooLargeError(
-                f"{where}: the metadata has {size} bytes, more than offset.metadata.max.bytes={limit}"
+                f"{where}: the metadata has {size} bytes, more than {limit} (offset.metadata.max.bytes, and at most "
+                f"the {STRING_BYTES_MAX} that fit into Kafka's record)"
             )
         return self._unknown(offset) if self._topics is not None else None
 
@@ -145,6 +147,8 @@ class OffsetsLogic:
         """Is there no such partition? Both errors are retriable: the committer may have newer metadata than this
         coordinator."""
         assert self._topics is not None
+        if offset.topic in SHARD_TOPICS:
+            return None  # groups are not told of our own topics, but whoever likes may read them
         topic = self._topics.get(offset.topic)
         if topic is None or offset.partition >= topic.partitions:
             return UnknownTopicOrPartitionError(f"{offset.topic}-{offset.partition}: there is no such partition")
@@ -252,6 +256,10 @@ class OffsetsLogic:
     def started(self, now_ms: int) -> None:
         """All is replayed."""
         self._sweep.start(now_ms)
+
+    def heard(self, now_ms: int) -> None:
+        """Something happens now: between two ticks the clock may be set back."""
+        self._sweep.heard(now_ms)
 
     def next_due_ms(self) -> int | None:
         return 0 if self._doomed else self._sweep.next_due_ms()

@@ -57,18 +57,25 @@ class RetentionSweep:
         self._checked_ms = now_ms
         self._todo.clear()
 
+    def heard(self, now_ms: int) -> None:
+        """It is ``now_ms``. When that is before the last check the clock was set back, and what is due by the old time
+        would be long in coming: the next check is an interval from now."""
+        if self._checked_ms is not None and now_ms < self._checked_ms:
+            self.start(now_ms)
+
     def next_due_ms(self) -> int | None:
         if self._checked_ms is None:
             return None
         return self._checked_ms if self._todo else self._checked_ms + self._settings.check_interval_ms
 
     def tick(self, now_ms: int, book: OffsetBook, groups: GroupsLogic) -> Expired:
-        """What is to go now. Call it often: it notices that the clock was set back."""
+        """What is to go now, or the next piece of it."""
         interval_ms = self._settings.check_interval_ms
+        self.heard(now_ms)
         if self._checked_ms is None:
             return Expired()
         elapsed_ms = now_ms - self._checked_ms
-        if elapsed_ms < 0 or elapsed_ms > 2 * interval_ms:
+        if elapsed_ms > 2 * interval_ms:
             self.start(now_ms)
             return Expired()
         if elapsed_ms >= interval_ms:

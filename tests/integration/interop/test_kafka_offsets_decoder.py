@@ -1,0 +1,166 @@
+"""Apache Kafka's DumpLogSegments reads our offset commits (``--offsets-decoder``), and steps over our own records.
+
+Marked `kafka`: needs Java, and Maven for Kafka's jars. When the test is selected, what is missing is an error, no skip.
+The log is one that a shard's own mind has decided, appended as the runtime appends it: with the shard's epoch for a
+base sequence.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from headrace_coordinator.group.messages import Topic, TopicsChanged
+from headrace_coordinator.offsets.codec import decode_key, decode_value
+from headrace_coordinator.offsets.logic import OffsetSettings, OffsetsLogic
+from headrace_coordinator.offsets.messages import CommitOffsets, DeleteOffsets, OffsetToCommit
+from headrace_coordinator.shard_logic import RecordKind, ShardRecord, kind_of
+from headrace_core.clock import SystemClock
+from headrace_core.log import LogConfig, PartitionLog, RealFileSystem
+from headrace_core.records import encode_batch
+from headrace_core.types import TopicPartition
+
+pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.xdist_group("kafka_jars")]
+
+ROOT = Path(__file__).resolve().parents[3]
+TOOL = "org.apache.kafka.tools.DumpLogSegments"
+NOW_MS = 1_700_000_000_000
+SHARD_EPOCH = 7
+TOPIC_ID = bytes(range(16))
+
+
+class Line(NamedTuple):
+    """A record as the tool prints it; ``key`` and ``value`` are its words."""
+
+    offset: int
+    sequence: int
+    key: str
+    value: str
+
+
+LINE = re.compile(
+    r"^\| offset: (\d+) .*? sequence: (-?\d+) headerKeys: \[\] key: (.*?)(?: payload: (.*))?$", re.MULTILINE
+)
+
+
+def _command() -> list[str]:
+    """How to start the tool: by the script in HEADRACE_PEERS when that is set (CI), else from jars of our own."""
+    if peers := os.environ.get("HEADRACE_PEERS"):
+        script = Path(peers) / "kafka" / "cluster.py"
+        assert script.exists(), f"HEADRACE_PEERS={peers}: {script} is missing"
+        fetched = subprocess.run([sys.executable, str(script), "fetch"], capture_output=True, text=True, timeout=500)
+        assert fetched.returncode == 0, f"Kafka's jars could not be fetched:\n{fetched.stdout}{fetched.stderr}"
+        return [sys.executable, str(script), "tool", TOOL]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(ROOT / "bench"))
+        import kafka_node
+
+        return ["java", "-Xmx512m", "-cp", f"{kafka_node.jars()}/*", TOOL]
+
+
+class _NoGroups:
+    """Nobody is a member of anything: plain consumers."""
+
+    def exists(self, group_id: str) -> bool:
+        return False
+
+    def is_subscribed(self, group_id: str, topic: str) -> bool:
+        return False
+
+
+def _decided() -> list[ShardRecord]:
+    """Commits with and without a topic id, long and foreign texts, extreme numbers, deletions, records of our own."""
+    groups: Any = _NoGroups()
+    logic = OffsetsLogic(groups, OffsetSettings(metadata_bytes_max=100_000))
+    log: list[ShardRecord] = [ShardRecord(int(RecordKind.CLAIM).to_bytes(2, "big"), b"\x00\x00\x92\x07\x01")]
+
+    def commit(group_id: str, *offsets: OffsetToCommit) -> None:
+        log.extend(logic.commit(CommitOffsets(group_id, offsets), NOW_MS).records)
+
+    commit(
+        "plain", OffsetToCommit("orders", 0, 0), OffsetToCommit("orders", 2**31 - 1, 2**63 - 1, 2**31 - 1, "x" * 4_096)
+    )
+    commit("grüße 世界", OffsetToCommit("orders", 1, 5, 3, "ünïcode 世界"))
+    commit("long", OffsetToCommit("orders", 1, 5, 3, "y" * 32_767))
+    log.extend(logic.delete(DeleteOffsets("plain", (TopicPartition("orders", 0),))).records)
+    for kind in RecordKind:
+        if kind >= RecordKind.GROUP:
+            log.append(ShardRecord(int(kind).to_bytes(2, "big") + b"\x91\xa1g", b"\x00\x00\x90"))
+            log.append(ShardRecord(int(kind).to_bytes(2, "big") + b"\x91\xa1g", None))
+    logic.topics_changed(TopicsChanged({"orders": Topic("orders", TOPIC_ID, 3)}))
+    commit("with-id", OffsetToCommit("orders", 0, 77, 4, "note"), OffsetToCommit("orders", 1, 78, 4, "z" * 32_767))
+    return log
+
+
+@pytest.fixture(scope="module")
+def records() -> list[ShardRecord]:
+    return _decided()
+
+
+@pytest.fixture(scope="module")
+def lines(records: list[ShardRecord], tmp_path_factory: pytest.TempPathFactory) -> list[Line]:
+    directory = tmp_path_factory.mktemp("offsets") / "__consumer_offsets-0"
+    directory.mkdir()
+    partition = TopicPartition("__consumer_offsets", 0)
+    log = PartitionLog.open(RealFileSystem(), str(directory), partition, LogConfig(), clock=SystemClock(), clean=True)
+    for start in range(0, len(records), 4):
+        batch = [(NOW_MS, key, value, []) for key, value in records[start : start + 4]]
+        log.append(encode_batch(batch, base_sequence=SHARD_EPOCH), leader_epoch=0)
+    log.close()
+    (segment,) = directory.glob("*.log")
+    done = subprocess.run([*_command(), "--offsets-decoder", "--files", str(segment)], capture_output=True, timeout=120)
+    output = done.stdout.decode()
+    assert done.returncode == 0, output[-2_000:] + done.stderr.decode()[-2_000:]
+    assert "isvalid: false" not in output.lower(), output
+    return [Line(int(offset), int(sequence), key, value) for offset, sequence, key, value in LINE.findall(output)]
+
+
+def test_kafka_sees_every_record(lines: list[Line], records: list[ShardRecord]) -> None:
+    assert [line.offset for line in lines] == list(range(len(records)))
+
+
+def test_kafka_reads_each_commit_as_we_do(lines: list[Line], records: list[ShardRecord]) -> None:
+    seen = 0
+    for line, (key, value) in zip(lines, records, strict=True):
+        if kind_of(key) != RecordKind.OFFSET_COMMIT:
+            continue
+        seen += 1
+        group_id, partition = decode_key(key)
+        assert json.loads(line.key) == {
+            "type": "1",
+            "data": {"group": group_id, "topic": partition.topic, "partition": partition.partition},
+        }
+        if value is None:
+            assert line.value == "<DELETE>"
+            continue
+        committed = decode_value(value)
+        expected: dict[str, object] = {
+            "offset": committed.offset,
+            "leaderEpoch": committed.leader_epoch,
+            "metadata": committed.metadata,
+            "commitTimestamp": NOW_MS,
+        }
+        if committed.topic_id is not None:
+            expected["topicId"] = base64.urlsafe_b64encode(committed.topic_id).decode().rstrip("=")
+        version = "3" if committed.topic_id is None else "4"
+        assert json.loads(line.value) == {"version": version, "data": expected}
+    assert seen == 7
+
+
+def test_kafka_steps_over_what_is_ours(lines: list[Line], records: list[ShardRecord]) -> None:
+    ours = [(line, kind_of(key)) for line, (key, _) in zip(lines, records, strict=True) if kind_of(key) >= 1_000]
+    assert {kind for _, kind in ours} == {int(kind) for kind in RecordKind if kind >= RecordKind.CLAIM}
+    for line, kind in ours:
+        assert f"Unknown record type {kind} at offset {line.offset}, skipping" in line.key, line
+
+
+def test_the_shards_epoch_in_the_batches_disturbs_nobody(lines: list[Line]) -> None:
+    assert [line.sequence for line in lines[:5]] == [SHARD_EPOCH + number for number in (0, 1, 2, 3, 0)]
