@@ -18,7 +18,7 @@ from headrace_controller.cluster.ledger_requests import (
     CoordinatorRegistered,
     RegisterCoordinator,
 )
-from headrace_controller.cluster.requests import CreatePartitions, DeleteTopics, MorePartitions
+from headrace_controller.cluster.requests import DeleteTopics
 from headrace_controller.cluster.shards import NOBODY, Key, assign
 from headrace_core.errors import (
     BrokerIdNotRegisteredError,
@@ -215,13 +215,10 @@ def test_a_new_leader_of_the_controllers_takes_nobodys_shards_in_haste() -> None
     assert set(world.owners(GROUPS).values()) == {NOBODY}
 
 
-def test_partitions_that_are_added_get_owners_and_deleted_topics_lose_theirs() -> None:
+def test_topics_that_come_get_owners_and_deleted_ones_lose_theirs() -> None:
     world = Shards(transactions=0)
     world.start(1)
     world.start(2)
-    world.ask(CreatePartitions((MorePartitions(topic=GROUPS, total=16),)))
-    world.upkeep()
-    assert Counter(world.owners(GROUPS).values()) == {1: 8, 2: 8}
     world.create(TRANSACTIONS, partitions=3)
     world.upkeep()
     assert len(world.owners(TRANSACTIONS)) == 3

@@ -190,6 +190,9 @@ def test_kafkas_own_file_is_taken_and_what_does_nothing_is_told(tmp_path: Path) 
         "log.cleaner.threads",
         "message.max.bytes",
         "min.insync.replicas",
+        "offsets.topic.replication.factor",
+        "transaction.state.log.min.isr",
+        "transaction.state.log.replication.factor",
         "replica.lag.time.max.ms",
         "unclean.leader.election.enable",
     }

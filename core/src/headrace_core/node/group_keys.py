@@ -23,9 +23,19 @@ def _transaction(name: str, default: int, doc: str, *, low: int = 1, source: str
 
 
 OFFSETS = (
-    accepted("offsets.topic.num.partitions", 50, "Partitions of __consumer_offsets.", _GROUPS, low=1),
-    accepted("offsets.topic.replication.factor", 3, "Replicas of __consumer_offsets.", _GROUPS, low=1),
-    accepted("offsets.topic.segment.bytes", 104_857_600, "Segment size of __consumer_offsets.", _GROUPS, low=1),
+    honoured(
+        "offsets.topic.num.partitions",
+        50,
+        "Partitions of __consumer_offsets, when it is made (the controllers' value). It cannot be changed afterwards.",
+        low=1,
+    ),
+    honoured(
+        "offsets.topic.replication.factor",
+        3,
+        "Replicas of __consumer_offsets, when it is made; as many as brokers live, where these are fewer.",
+        low=1,
+    ),
+    honoured("offsets.topic.segment.bytes", 104_857_600, "Segment size of __consumer_offsets, when it is made.", low=1),
     accepted(
         "offsets.topic.compression.codec",
         0,
@@ -140,10 +150,34 @@ GROUPS = (
 )
 
 TRANSACTIONS = (
-    _transaction("transaction.state.log.num.partitions", 50, "Partitions of __transaction_state."),
-    _transaction("transaction.state.log.replication.factor", 3, "Replicas of __transaction_state."),
-    _transaction("transaction.state.log.min.isr", 2, "min.insync.replicas of __transaction_state."),
-    _transaction("transaction.state.log.segment.bytes", 104_857_600, "Segment size of __transaction_state."),
+    honoured(
+        "transaction.state.log.num.partitions",
+        50,
+        "Partitions of __transaction_state, when it is made (the controllers' value). It cannot be changed afterwards.",
+        low=1,
+        source="KIP-98",
+    ),
+    honoured(
+        "transaction.state.log.replication.factor",
+        3,
+        "Replicas of __transaction_state, when it is made; as many as brokers live, where these are fewer.",
+        low=1,
+        source="KIP-98",
+    ),
+    honoured(
+        "transaction.state.log.min.isr",
+        2,
+        "min.insync.replicas of __transaction_state, when it is made; not more than its replicas.",
+        low=1,
+        source="KIP-98",
+    ),
+    honoured(
+        "transaction.state.log.segment.bytes",
+        104_857_600,
+        "Segment size of __transaction_state, when it is made.",
+        low=1,
+        source="KIP-98",
+    ),
     _transaction(
         "transaction.state.log.load.buffer.size", 5_242_880, "Bytes that are read at once when transactions are loaded."
     ),

@@ -65,6 +65,13 @@ def settings_of(config: NodeConfig) -> ClusterSettings:
         auto_rebalance_delay_ms=values["auto.rebalance.delay.ms"],
         auto_rebalance_threshold_percentage=values["auto.rebalance.threshold.percentage"],
         reassignment_partitions_per_broker=values["reassignment.partitions.per.broker"],
+        offsets_topic_num_partitions=values["offsets.topic.num.partitions"],
+        offsets_topic_replication_factor=values["offsets.topic.replication.factor"],
+        offsets_topic_segment_bytes=values["offsets.topic.segment.bytes"],
+        transaction_state_log_num_partitions=values["transaction.state.log.num.partitions"],
+        transaction_state_log_replication_factor=values["transaction.state.log.replication.factor"],
+        transaction_state_log_min_isr=values["transaction.state.log.min.isr"],
+        transaction_state_log_segment_bytes=values["transaction.state.log.segment.bytes"],
     )
 
 

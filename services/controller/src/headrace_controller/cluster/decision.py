@@ -34,6 +34,13 @@ class ClusterSettings:
     auto_rebalance_delay_ms: int = 30_000
     auto_rebalance_threshold_percentage: int = 10
     reassignment_partitions_per_broker: int = 10
+    offsets_topic_num_partitions: int = 50
+    offsets_topic_replication_factor: int = 3
+    offsets_topic_segment_bytes: int = 104_857_600
+    transaction_state_log_num_partitions: int = 50
+    transaction_state_log_replication_factor: int = 3
+    transaction_state_log_min_isr: int = 2
+    transaction_state_log_segment_bytes: int = 104_857_600
 
 
 @dataclass(slots=True)

@@ -30,7 +30,7 @@ from headrace_core.metadata import (
 )
 from headrace_core.types import check_topic_name
 
-from . import configs
+from . import configs, internal_topics
 from .decision import Decision, View
 from .directories import first_directories
 from .placement import Placer
@@ -108,6 +108,7 @@ def create_partitions(view: View, request: CreatePartitions) -> Decision:
 def _create_one(view: View, topic: NewTopic, placer: Placer, *, room: int) -> tuple[list[MetadataRecord], TopicResult]:
     image = view.image
     check_topic_name(topic.name)
+    topic = internal_topics.completed(topic, view.settings, len(image.placeable_brokers()))
     if topic.name == METADATA_TOPIC:
         raise InvalidTopicError(f"{METADATA_TOPIC} is the name of the controllers' own log")
     if topic.name in image.topic_ids:
@@ -152,6 +153,7 @@ def _extend_one(
     view: View, more: MorePartitions, placer: Placer, *, room: int
 ) -> tuple[list[MetadataRecord], TopicResult]:
     topic = _existing(view.image, more.topic)
+    internal_topics.check_may_grow(topic.name)
     now = len(topic.partitions)
     if more.total == now:
         raise InvalidPartitionsError(f"topic {topic.name} has {now} partition(s) already")

@@ -1,0 +1,92 @@
+"""The topics whose partitions are shards: what they are made with, and that they never grow."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from moves_world import MovesWorld
+
+from headrace_controller.cluster.requests import CreatePartitions, CreateTopics, MorePartitions, NewTopic, TopicResult
+from headrace_core.errors import InvalidPartitionsError, InvalidReplicationFactorError
+from headrace_core.metadata import ConfigResourceType
+from headrace_core.metadata.shards import OFFSETS_TOPIC, SHARD_TOPICS, TRANSACTIONS_TOPIC
+
+
+def make(world: MovesWorld, name: str, **given: Any) -> TopicResult:
+    (result,) = world.ask(CreateTopics((NewTopic(name=name, **given),)))
+    assert isinstance(result, TopicResult)
+    return result
+
+
+def configs(world: MovesWorld, name: str) -> dict[str, str]:
+    return dict(world.image.config(ConfigResourceType.TOPIC, name))
+
+
+@pytest.mark.parametrize(("brokers", "replicas"), [(1, 1), (2, 2), (3, 3), (5, 3)])
+def test_offsets_have_fifty_partitions_with_as_many_replicas_as_there_are_brokers_up_to_three(
+    brokers: int, replicas: int
+) -> None:
+    world = MovesWorld(brokers)
+    made = make(world, OFFSETS_TOPIC)
+    assert (made.error, made.partitions, made.replication_factor) == (None, 50, replicas)
+    assert configs(world, OFFSETS_TOPIC) == {
+        "cleanup.policy": "compact",
+        "compression.type": "producer",
+        "segment.bytes": "104857600",
+    }
+
+
+@pytest.mark.parametrize(("brokers", "min_insync"), [(1, "1"), (2, "2"), (3, "2")])
+def test_transactions_demand_two_in_sync_where_there_can_be_two(brokers: int, min_insync: str) -> None:
+    world = MovesWorld(brokers)
+    make(world, TRANSACTIONS_TOPIC)
+    assert configs(world, TRANSACTIONS_TOPIC) == {
+        "cleanup.policy": "compact",
+        "compression.type": "uncompressed",
+        "min.insync.replicas": min_insync,
+        "segment.bytes": "104857600",
+        "unclean.leader.election.enable": "false",
+    }
+
+
+def test_what_the_properties_say_goes_before_the_defaults_and_what_the_request_says_before_both() -> None:
+    world = MovesWorld(3, offsets_topic_num_partitions=7, offsets_topic_replication_factor=2)
+    made = make(world, OFFSETS_TOPIC)
+    assert (made.partitions, made.replication_factor) == (7, 2)
+    world = MovesWorld(3, offsets_topic_num_partitions=7)
+    made = make(world, OFFSETS_TOPIC, partitions=4, replication_factor=1, configs={"segment_bytes": "2000000"})
+    assert (made.partitions, made.replication_factor) == (4, 1)
+    assert configs(world, OFFSETS_TOPIC)["segment.bytes"] == "2000000"
+    assert configs(world, OFFSETS_TOPIC)["cleanup.policy"] == "compact"
+
+
+def test_replicas_named_by_an_operator_stay_and_the_settings_come_all_the_same() -> None:
+    world = MovesWorld(3)
+    made = make(world, TRANSACTIONS_TOPIC, assignments={0: (2,), 1: (3,)})
+    assert (made.error, made.partitions, made.replication_factor) == (None, 2, 1)
+    assert configs(world, TRANSACTIONS_TOPIC)["min.insync.replicas"] == "1"
+
+
+def test_more_replicas_than_brokers_are_refused_when_they_were_asked_for() -> None:
+    world = MovesWorld(1)
+    assert isinstance(make(world, OFFSETS_TOPIC, replication_factor=3).error, InvalidReplicationFactorError)
+
+
+def test_other_topics_are_made_as_before() -> None:
+    world = MovesWorld(1)
+    made = make(world, "orders")
+    assert (made.partitions, made.replication_factor, configs(world, "orders")) == (1, 1, {})
+
+
+@pytest.mark.parametrize("name", SHARD_TOPICS)
+def test_they_never_get_more_partitions(name: str) -> None:
+    """A group's shard follows from their number: it would look for its offsets where they are not."""
+    world = MovesWorld(1)
+    make(world, name)
+    (result,) = world.ask(CreatePartitions((MorePartitions(topic=name, total=51),)))
+    assert isinstance(result.error, InvalidPartitionsError)
+    assert "cannot be changed" in result.error.message
+    topic = world.image.topic(name)
+    assert topic is not None
+    assert len(topic.partitions) == 50
