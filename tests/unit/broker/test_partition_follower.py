@@ -121,6 +121,22 @@ def test_a_log_without_the_leader_s_epoch_is_cut_where_the_largest_one_below_it_
     assert cut_for(Divergence(3, 90), end_of(100, (2, 0), (4, 40)), 100) == 40
 
 
+def test_a_record_that_claims_an_epoch_before_that_has_begun_is_not_taken_for_the_leader_s():
+    """No checksum covers a batch's epoch: the follower's last batch, of epoch 2, says 4. What the leader pushes from
+    there on is of epoch 2, which nobody takes behind 4."""
+    assert matched(50, 4, (2, 0), (4, 60)) == Match(False, Divergence(2, 60))
+    assert matched(60, 4, (2, 0), (4, 60)) == Match(False, Divergence(2, 60))
+    assert matched(61, 4, (2, 0), (4, 60)) == MATCHES
+    assert matched(99, 4, (2, 0), (4, 100)) == Match(False, Divergence(2, 100)), "nothing is written in it yet"
+    assert cut_for(Divergence(2, 60), end_of(50, (2, 0), (4, 47)), 50) == 47
+    assert cut_for(Divergence(2, 60), end_of(50, (4, 0)), 50) == 0, "all of its records claim it"
+
+
+def test_a_follower_that_ends_where_the_leader_s_records_were_deleted_up_to_goes_on_from_there():
+    """The leader's first epoch begins at its log start then, though it began earlier."""
+    assert matched(50, 4, (4, 50), start=50) == MATCHES
+
+
 def test_any_number_of_elections_in_between_ends_in_logs_that_match():
     """The follower led in epochs 3 and 5, the leader in 2, 4 and 6: each round trip takes one epoch away."""
     ours = [(1, 0), (3, 10), (5, 20)]

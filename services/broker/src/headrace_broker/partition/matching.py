@@ -5,11 +5,15 @@ wrote it once. So the leader looks up the follower's last epoch in its own histo
 
     the same epoch, and it goes at least as far here      they match: push from the follower's end
     it ended earlier here, or is not here at all           they part: cut where the largest common epoch ends
+    the same epoch, and all of it lies behind here         the follower's last record lies: they part where it begins
     nothing in common (all of it lies below our start)     begin anew at our start
 
 The follower cuts at the leader's end of that epoch or at its own, whichever is lower, and asks again: each round trip
 takes one epoch away that the leader never had, so any number of elections in between is met (KIP-279). Never by a high
 watermark: what a follower has not heard of yet may be committed (KIP-101).
+
+A record that claims an epoch before that has begun is a batch of which a bit has rotted: no checksum covers its epoch.
+Its log would go on in an older epoch, which a follower takes from nobody; cut where the claim begins, it heals.
 """
 
 from __future__ import annotations
@@ -49,7 +53,10 @@ def match(
     # An epoch that the leader has no record of ended, here, where the last one before it did.
     epoch, end = (latest_epoch, log_end) if follower_epoch > latest_epoch else end_of(follower_epoch)
     if epoch == follower_epoch and end >= follower_end:
-        return MATCHES
+        before, start = end_of(epoch - 1)
+        if not log_start < follower_end <= start or (start == end and epoch != latest_epoch):
+            return MATCHES
+        epoch, end = before, start
     if end <= log_start:  # what they have in common is gone here
         return OUT_OF_RANGE
     return Match(False, Divergence(epoch, end))
