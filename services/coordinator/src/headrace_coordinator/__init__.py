@@ -1,1 +1,1 @@
-"""The group and transaction coordinator: the room is here, nothing in it is built yet (see docs/architecture.md)."""
+"""The group coordinator: groups and their offsets, a shard of each partition of __consumer_offsets (see docs/)."""

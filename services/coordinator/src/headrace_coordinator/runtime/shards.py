@@ -62,8 +62,8 @@ class Shards:
             raise InvalidGroupIdError("the group id is empty: set group.id")
         if not self._is_believed():
             raise NotCoordinatorError(
-                "the controllers have not heard of this coordinator for its session, so its shards may be others'; look "
-                "the coordinator up again"
+                "the controllers have not heard of this coordinator for its session, so its shards may be others'; "
+                "look the coordinator up again"
             )
         if not self._count:
             raise CoordinatorNotAvailableError(f"{OFFSETS_TOPIC} does not exist yet; ask a broker for the coordinator")

@@ -1,0 +1,385 @@
+"""The coordinator as a whole: everything is made and tied together here, and nowhere else.
+
+A start, in order: read the formatted directory (it holds the cluster's id, and a snapshot of the metadata that makes
+the next start quick; nothing else, for a coordinator's state is in its shards' partitions); bind both listeners; begin
+with the metadata of the last life, and follow the log; register; apply what the registration brought; claim the shards
+that the metadata gives to this life; serve.
+
+A clean stop, in order: ask the controllers to give the shards to others, whose members are told so; end the streams;
+take leave.
+
+A life may end while the process goes on: one that was frozen, or cut off, for its session is gone for the controllers.
+Its shards resign, and it registers anew, as another coordinator of the same name.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, cast
+
+from headrace_core.clock import Clock, SystemClock
+from headrace_core.errors import (
+    BrokerIdNotRegisteredError,
+    CoordinatorLoadInProgressError,
+    HeadraceError,
+    NotCoordinatorError,
+    ServerShuttingDownError,
+    StaleBrokerEpochError,
+)
+from headrace_core.log.files import FileSystem, RealFileSystem
+from headrace_core.metadata import MetadataDelta, MetadataImage
+from headrace_core.node.config import NodeConfig
+from headrace_core.node.ids import random_id
+from headrace_core.node.listeners import CLIENT, INTERNAL, ListenerAddress, advertised
+from headrace_core.node.meta_properties import read_all_meta
+from headrace_core.node.state_file import RuntimeState, remove_state, write_state
+from headrace_core.rpc.controllers import Controllers
+from headrace_core.rpc.coordinator_session import CoordinatorRegistration, CoordinatorSession
+from headrace_core.rpc.image_store import ImageStore
+from headrace_core.rpc.metadata_follower import MetadataFollower
+from headrace_core.rpc.metadata_state import MetadataState
+from headrace_core.rpc.server import Listener
+from headrace_core.telemetry import Emitter, Metrics, NodeStarted, NodeStopped
+from headrace_core.types import TopicPartition
+from headrace_protos.v1 import groups_pb2_grpc, metadata_pb2_grpc
+
+from .handlers.groups import GroupsService
+from .handlers.membership import Members
+from .handlers.metadata import MetadataService
+from .minds import minds
+from .runtime.claims import Claim
+from .runtime.runner import ShardRunner
+from .runtime.shard import Shard, ShardState
+from .runtime.shards import Shards
+from .settings import REPLAYS_MAX, WATERMARKS_INTERVAL_S, CoordinatorSettings
+from .shard_logic import ShardLogic
+from .shard_state import ShardState as ShardMind
+from .transport.brokers import Brokers
+from .transport.shard_log import ShardLog
+from .transport.watermarks import Watermarks
+
+logger = logging.getLogger("headrace.coordinator")
+
+#: How long the shards may take to be given to others.
+LEAVE_S = 10.0
+#: How long streams that do not end by themselves (health watches) are waited for.
+STREAMS_GRACE_S = 0.5
+
+
+class Coordinator:
+    """One coordinator in one event loop. ``start``, then ``run`` until it should stop, then ``stop``."""
+
+    def __init__(
+        self,
+        config: NodeConfig,
+        *,
+        fs: FileSystem | None = None,
+        clock: Clock | None = None,
+        events: Emitter | None = None,
+        new_mind: Callable[[], ShardLogic] | None = None,
+    ) -> None:
+        """``new_mind``: an empty mind of a shard; tests may put one of their own in its place."""
+        self.config = config
+        self.settings = CoordinatorSettings.of(config.values)
+        self._new_mind = new_mind or minds(config.values, self.settings)
+        self.clock = clock or SystemClock()
+        self.events = events or Emitter()
+        self.metrics = Metrics()
+        self._fs = fs or RealFileSystem()
+        self._started_ms = self.clock.now_ms()
+        self._started_monotonic_ms = self.clock.monotonic_ms()
+        self._controllers = Controllers(config.controller_addresses)
+        self.metadata = MetadataState(self._controllers)
+        self.brokers = Brokers(self.metadata)
+        self.members = Members(lambda group_id: self.current_shards().of_group(group_id))
+        self._watermarks = Watermarks(self.brokers, self._watchers, interval_s=WATERMARKS_INTERVAL_S)
+        self._replays = asyncio.Semaphore(REPLAYS_MAX)
+        self._listeners: dict[str, Listener] = {}
+        self._addresses: tuple[ListenerAddress, ...] = ()
+        self._follower: MetadataFollower | None = None
+        self._session: CoordinatorSession | None = None
+        self._shards: Shards | None = None
+        self._cluster_id = ""
+        self._tasks: list[asyncio.Task[Any]] = []
+        self._in_force = False  # the metadata is current: every change from here on is acted upon
+        self._stopping = False
+
+    @property
+    def coordinator_id(self) -> int:
+        """-1 until it has registered."""
+        return -1 if self._session is None else self._session.registered.coordinator_id
+
+    # -- start -------------------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Returns when the coordinator serves. HeadraceError or OSError when it cannot; ``stop`` cleans up then too."""
+        config = self.config
+        metas = read_all_meta(config.log_dirs, node_id=config.node_id, fs=self._fs)
+        self._cluster_id = metas[0].cluster_id
+        await self._bind()
+        store = ImageStore(self._fs, config.log_dirs[0], self._cluster_id, self.clock)
+        follower = self._follower = MetadataFollower(
+            self._controllers,
+            self._cluster_id,
+            on_change=self._metadata_changed,
+            clock=self.clock,
+            events=self.events,
+            metrics=self.metrics,
+        )
+        self.metadata.measured_by(lambda: follower.lag)
+        await follower.load(store)
+        self._tasks.append(asyncio.create_task(follower.run(), name="metadata"))
+        await self._unless_failed(self._begin_life())
+        image = await self._unless_failed(follower.wait_current())
+        self._in_force = True
+        self._act(follower.image, MetadataDelta(0, image.next_offset))
+        values = config.values
+        follower.keep(
+            store,
+            after_bytes=values["metadata.log.max.record.bytes.between.snapshots"],
+            after_ms=values["metadata.log.max.snapshot.interval.ms"],
+        )
+        self._tasks.append(asyncio.create_task(self._live(), name="heartbeats"))
+        self._tasks.append(asyncio.create_task(self._watermarks.run(), name="high watermarks"))
+        for listener in self._listeners.values():
+            await listener.serving(True)
+        state = RuntimeState.of("coordinator", self.coordinator_id, self._started_ms, self._addresses)
+        try:
+            write_state(config.state_file, state)
+        except OSError as error:  # a convenience
+            logger.warning("runtime.state.file=%s could not be written: %s", config.state_file, error)
+        self.events.emit(
+            NodeStarted(
+                role="coordinator",
+                node_id=self.coordinator_id,
+                address=self.address(CLIENT),
+                seconds=(self.clock.monotonic_ms() - self._started_monotonic_ms) / 1000,
+            )
+        )
+
+    def address(self, listener: str) -> str:
+        """host:port where a listener is bound."""
+        return self._listeners[listener].address
+
+    async def _bind(self) -> None:
+        metadata = MetadataService(self.metadata, timeout_ms=self.config.values["request.timeout.ms"])
+        groups = GroupsService(self.current_shards, self.members)
+        served: dict[str, list[tuple[Any, Any, str]]] = {
+            CLIENT: [
+                (groups_pb2_grpc.add_GroupsServicer_to_server, groups, "headrace.v1.Groups"),
+                (metadata_pb2_grpc.add_MetadataServicer_to_server, metadata, "headrace.v1.Metadata"),
+            ],
+            INTERNAL: [],  # health only, so far
+        }
+        bound = []
+        for wanted in self.config.listeners:
+            listener = Listener(wanted.name, wanted.host or "[::]", wanted.port)
+            for registrar, servicer, name in served[wanted.name]:
+                listener.add(registrar, servicer, name)
+            port = await listener.start()
+            self._listeners[wanted.name] = listener
+            bound.append(ListenerAddress(wanted.name, wanted.host, port))
+        self._addresses = tuple(bound)
+
+    async def _begin_life(self) -> None:
+        """Register as a new incarnation, and apply what came with it."""
+        told = advertised(self._addresses, self.config.advertised)
+        session = CoordinatorSession(
+            self._controllers,
+            CoordinatorRegistration(
+                cluster_id=self._cluster_id,
+                incarnation_id=random_id(),
+                endpoints=tuple((listener.name, listener.host, listener.port) for listener in told),
+                rack=self.settings.rack,
+                wanted_id=self.config.node_id,
+            ),
+            heartbeat_interval_ms=self.settings.heartbeat_interval_ms,
+            answer_timeout_ms=self.settings.session_timeout_ms / 2,
+        )
+        registered = await session.register()
+        self._session = session
+        logger.info("registered as coordinator %d, epoch %d", registered.coordinator_id, registered.coordinator_epoch)
+        self._shards = Shards(
+            registered.coordinator_id,
+            registered.coordinator_epoch,
+            lambda partition, topic_id, epoch: self._new_runner(session, partition, topic_id, epoch),
+            is_believed=lambda: session.heard_within(self.settings.session_timeout_ms),
+        )
+        assert self._follower is not None
+        if self._in_force:
+            self._shards.begin(self._follower.image)
+
+    def _new_runner(
+        self, session: CoordinatorSession, partition: TopicPartition, topic_id: bytes, shard_epoch: int
+    ) -> ShardRunner:
+        claim = Claim(shard_epoch, session.registered.coordinator_id, session.registered.coordinator_epoch)
+        log = ShardLog(
+            self.brokers,
+            partition,
+            topic_id,
+            shard_epoch,
+            clock=self.clock,
+            append_timeout_s=self.settings.append_timeout_s,
+            load_bytes=self.settings.load_bytes,
+        )
+        return ShardRunner(
+            Shard(str(partition), claim, self._new_mind),
+            log,
+            clock=self.clock,
+            replays=self._replays,
+            tell=self.members.tell,
+            became=self._shard_became,
+        )
+
+    async def _unless_failed(self, waiting: Any) -> Any:
+        """The result of ``waiting``, unless a task that it depends on fails first: then that failure."""
+        task = asyncio.ensure_future(waiting)
+        await asyncio.wait([task, *self._tasks], return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            task.cancel()
+            self._raise_failure()
+        return await task
+
+    def _raise_failure(self) -> None:
+        for failed in self._tasks:
+            if failed.done() and not failed.cancelled():
+                failed.result()
+                raise HeadraceError(f"the coordinator's {failed.get_name()} task ended by itself")
+
+    # -- while it serves ---------------------------------------------------------------------------------------------
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Serve until ``stop`` is set; raises what ends the coordinator's life from outside."""
+        waiting = asyncio.create_task(stop.wait())
+        try:
+            await asyncio.wait([waiting, *self._tasks], return_when=asyncio.FIRST_COMPLETED)
+            if not stop.is_set():
+                self._raise_failure()
+        finally:
+            waiting.cancel()
+
+    def current_shards(self) -> Shards:
+        """Those of this life. CoordinatorLoadInProgressError, ServerShuttingDownError."""
+        if self._stopping:
+            raise ServerShuttingDownError("this coordinator is shutting down; look the coordinator up again")
+        if self._shards is None or not self._in_force:
+            raise CoordinatorLoadInProgressError("this coordinator is starting; try again soon")
+        return self._shards
+
+    async def _live(self) -> None:
+        """One life after the other, until it stops."""
+        while True:
+            assert self._session is not None
+            over: HeadraceError
+            try:
+                await self._session.run()
+                return
+            except BrokerIdNotRegisteredError as error:
+                over = error
+            except StaleBrokerEpochError as error:
+                if self.config.node_id >= 0:  # another process was started under the id that an operator gave
+                    raise
+                over = error
+            logger.warning("this life is over, and another begins: %s", over)
+            shards, self._shards = self._shards, None
+            if shards is not None:
+                await shards.close()
+            self.members.end_all(NotCoordinatorError("the coordinator was out of touch; look it up again"))
+            await self._begin_life()
+
+    async def _metadata_changed(self, image: MetadataImage, delta: MetadataDelta) -> None:
+        if self._in_force:
+            self._act(image, delta)
+
+    def _act(self, image: MetadataImage, delta: MetadataDelta) -> None:
+        is_first = self.metadata.applied_offset == 0
+        self.metadata.advance(image, delta)  # first: shards look their leaders up in it
+        if self._shards is None:
+            return
+        if is_first:
+            self._shards.begin(image)
+        else:
+            self._shards.metadata_changed(image, delta)
+
+    def _shard_became(self, runner: ShardRunner, state: ShardState, error: Exception | None) -> None:
+        logger.info("%s: %s", runner.shard.name, state.value)
+        if state in (ShardState.FENCED, ShardState.RESIGNED):
+            self.members.shard_left(runner)
+        elif self._shards is not None:
+            self._shards.began(runner, state)
+
+    def _watchers(self) -> Iterator[_LagWatcher]:
+        return (_LagWatcher(runner) for runner in self._shards or () if runner.is_serving)
+
+    # -- stop --------------------------------------------------------------------------------------------------------
+
+    async def stop(self) -> None:
+        """Stop cleanly, from whatever state. Idempotent."""
+        for listener in self._listeners.values():
+            await listener.serving(False)
+        clean = await self._leave_cluster()
+        self._stopping = True
+        self.members.end_all(ServerShuttingDownError("the coordinator is shutting down; look it up again"))
+        if self._shards is not None:
+            await self._shards.close()
+        for listener in self._listeners.values():
+            await listener.stop(STREAMS_GRACE_S)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._tasks.clear()
+        await self.brokers.close()
+        if self._follower is not None:
+            await self._follower.save()
+        try:
+            remove_state(self.config.state_file)
+        except OSError as error:
+            logger.warning("runtime.state.file=%s could not be removed: %s", self.config.state_file, error)
+        self.events.emit(NodeStopped(role="coordinator", node_id=self.coordinator_id, clean=clean))
+
+    async def _leave_cluster(self) -> bool:
+        if self._session is None or not self._in_force or any(task.done() for task in self._tasks):
+            return False
+        if not await self._session.shut_down(LEAVE_S):
+            logger.warning("the controllers did not take the shards within %.0f s", LEAVE_S)
+            return False
+        return True
+
+
+class _LagWatcher:
+    """A shard, to those who ask for high watermarks."""
+
+    def __init__(self, runner: ShardRunner) -> None:
+        self._runner = runner
+
+    def watched_partitions(self) -> Iterable[TopicPartition]:
+        mind = cast("ShardMind | None", self._runner.mind)
+        return () if mind is None else mind.watched_partitions()
+
+    def put(self, request: object) -> None:
+        self._runner.put(request)
+
+
+async def serve(config: NodeConfig, stop: asyncio.Event) -> None:
+    """What ``python -m headrace_coordinator`` runs."""
+    from headrace_core.node.run import settle_memory
+    from headrace_core.telemetry import log_events
+
+    events = Emitter()
+    events.subscribe(log_events(logger))
+    coordinator = Coordinator(config, events=events)
+    starting = asyncio.create_task(coordinator.start())
+    stopping = asyncio.create_task(stop.wait())
+    try:
+        await asyncio.wait([starting, stopping], return_when=asyncio.FIRST_COMPLETED)
+        if starting.done():
+            await starting
+            settle_memory()
+            await coordinator.run(stop)
+    finally:
+        stopping.cancel()
+        starting.cancel()
+        await asyncio.gather(starting, return_exceptions=True)
+        await coordinator.stop()

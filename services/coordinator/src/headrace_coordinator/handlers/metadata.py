@@ -1,0 +1,46 @@
+"""headrace.v1.Metadata, as a coordinator serves it: what it has applied. Topics are made by brokers, not here."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from headrace_core.rpc.metadata_state import MetadataState
+from headrace_core.rpc.metadata_view import MetadataView
+from headrace_core.rpc.metadata_watch import MetadataWatch
+from headrace_protos.v1 import metadata_pb2_grpc
+
+
+class MetadataService(metadata_pb2_grpc.MetadataServicer):
+    """Of one coordinator."""
+
+    def __init__(self, metadata: MetadataState, *, timeout_ms: int) -> None:
+        """``timeout_ms``: how long a request waits for min_metadata_offset."""
+        self._metadata = metadata
+        self._timeout_ms = timeout_ms
+        self._view = MetadataView()
+
+    async def GetMetadata(self, request: Any, context: Any) -> Any:
+        await self._wait_applied(request)
+        return self._response(request)
+
+    async def WatchMetadata(self, request: Any, context: Any) -> None:
+        await self._wait_applied(request)
+        watch = MetadataWatch(request, lambda: self._response(request), self._metadata.watch)
+        await watch.serve(context)
+
+    async def FindCoordinator(self, request: Any, context: Any) -> Any:
+        await self._wait_applied(request)
+        return self._view.find_coordinators(self._metadata.image, request)
+
+    async def _wait_applied(self, request: Any) -> None:
+        await self._metadata.wait_for(max(request.min_metadata_offset, 1), self._timeout_ms)
+
+    def _response(self, request: Any) -> Any:
+        metadata = self._metadata
+        return self._view.response(
+            metadata.image,
+            request,
+            controller_id=metadata.controller_id,
+            lag_ms=metadata.lag.ms,
+            controllers=None if metadata.controllers is None else metadata.controllers.known,
+        )

@@ -1,0 +1,98 @@
+"""How far the partitions are that groups read: asked of their leaders now and then, for the groups' lag."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from typing import Protocol
+
+import grpc.aio
+
+from headrace_core.errors import HeadraceError
+from headrace_core.rpc.outage import Outage
+from headrace_core.rpc.status import error_from_rpc
+from headrace_core.types import TopicPartition
+from headrace_protos.v1 import offsets_pb2
+
+from ..offsets.messages import PartitionEnd, WatermarksSeen
+from .brokers import Brokers
+
+logger = logging.getLogger("headrace.coordinator.lag")
+
+#: Special times of ListOffsets: the high watermark, and the log's start.
+_LATEST, _EARLIEST = -1, -2
+_TIMEOUT_S = 10.0
+#: Partitions in one request.
+_BATCH = 2_000
+
+
+class Watcher(Protocol):
+    """A shard: which partitions it wants to know about, and where it is told."""
+
+    def watched_partitions(self) -> Iterable[TopicPartition]: ...
+
+    def put(self, request: object) -> None: ...
+
+
+class Watermarks:
+    """``run`` for the life of the coordinator."""
+
+    def __init__(self, brokers: Brokers, watchers: Callable[[], Iterable[Watcher]], *, interval_s: float) -> None:
+        self._brokers = brokers
+        self._watchers = watchers
+        self._interval_s = interval_s
+        self._outages: dict[str, Outage] = {}
+
+    async def run(self) -> None:
+        while True:
+            await asyncio.sleep(self._interval_s)
+            await self.look()
+
+    async def look(self) -> None:
+        """Ask once, and tell every shard what it wants to know. What cannot be had now is had the next time."""
+        wanted = [(watcher, tuple(watcher.watched_partitions())) for watcher in self._watchers()]
+        ends = await self._ends({partition for _, partitions in wanted for partition in partitions})
+        for watcher, partitions in wanted:
+            seen = tuple(ends[partition] for partition in partitions if partition in ends)
+            if seen:
+                watcher.put(WatermarksSeen(seen))
+
+    async def _ends(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, PartitionEnd]:
+        by_leader: dict[str, list[TopicPartition]] = {}
+        for partition in sorted(partitions):
+            try:
+                by_leader.setdefault(self._brokers.leader_of(partition).client, []).append(partition)
+            except HeadraceError:
+                continue  # it has no leader now, or is gone
+        asked = [
+            self._ask(address, some[start : start + _BATCH])
+            for address, some in by_leader.items()
+            for start in range(0, len(some), _BATCH)
+        ]
+        return {_partition_of(end): end for found in await asyncio.gather(*asked) for end in found}
+
+    async def _ask(self, address: str, partitions: list[TopicPartition]) -> list[PartitionEnd]:
+        request = offsets_pb2.ListOffsetsRequest()
+        for time in (_LATEST, _EARLIEST):
+            for partition in partitions:
+                request.partitions.add(
+                    topic=partition.topic, partition=partition.partition, timestamp_ms=time, current_leader_epoch=-1
+                )
+        outage = self._outages.setdefault(address, Outage(logger, "high watermarks", whom="the broker"))
+        try:
+            answer = await self._brokers.offsets(address).ListOffsets(request, timeout=_TIMEOUT_S)
+        except grpc.aio.AioRpcError as failure:
+            outage.failed(address, error_from_rpc(failure, address))
+            return []
+        outage.over()
+        count = len(partitions)
+        return [
+            PartitionEnd(last.topic, last.partition, last.offset, max(first.offset, 0))
+            for last, first in zip(answer.results[:count], answer.results[count:], strict=True)
+            if not (last.error.code or first.error.code)
+        ]
+
+
+def _partition_of(end: PartitionEnd) -> TopicPartition:
+    return TopicPartition(end.topic, end.partition)
