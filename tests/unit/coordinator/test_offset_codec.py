@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headrace_coordinator.offsets import codec
 from headrace_coordinator.offsets.codec import (
     CommitKey,
     CommittedOffset,
@@ -147,6 +148,37 @@ def test_any_key_comes_back(group_id: str, topic: str, partition: int) -> None:
 )
 def test_any_value_comes_back(committed: CommittedOffset) -> None:
     assert decode_value(encode_value(committed)) == committed
+
+
+@given(st.data())
+def test_what_is_read_quickly_is_what_is_read_field_by_field(data: st.DataObject) -> None:
+    """Also of bytes that are damaged in one place: both refuse them, or both read the same."""
+    committed = CommittedOffset(5, 2, data.draw(texts), 7, None, data.draw(st.none() | st.just(TOPIC_ID)))
+    key = encode_key(data.draw(texts), TopicPartition(data.draw(texts), 3))
+    for whole, decode, quick in (
+        (encode_value(committed), codec.decode_value, "_plain_value"),
+        (key, codec.decode_key, "_plain_key"),
+    ):
+        damaged = bytearray(whole)
+        damaged[data.draw(st.integers(2, len(whole) - 1))] ^= data.draw(st.integers(0, 255))
+        outcomes = []
+        for is_quick in (True, False):
+            with pytest.MonkeyPatch.context() as patch:
+                if not is_quick:
+                    patch.setattr(codec, quick, lambda _: None)
+                try:
+                    outcomes.append(decode(bytes(damaged)))
+                except CorruptLogError:
+                    outcomes.append(None)
+        assert outcomes[0] == outcomes[1]
+
+
+def test_all_that_we_write_is_read_quickly() -> None:
+    """Else the quick way would be there for nothing."""
+    for topic_id in (None, TOPIC_ID):
+        assert codec._plain_value(encode_value(CommittedOffset(1, 2, "m" * 126, 3, None, topic_id))) is not None
+        assert codec._plain_value(encode_value(CommittedOffset(1, 2, "", 3, None, topic_id))) is not None
+    assert codec._plain_key(encode_key("grüße", TopicPartition("t", 0))) is not None
 
 
 @given(st.binary(max_size=80))

