@@ -1,0 +1,225 @@
+"""Coordinators and their shards on a real controller and broker: who registers gets the shards, who falls away loses
+them, and the partition's leader takes appends from their present owner only, also after kill -9."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+
+import grpc
+import pytest
+from broker_world import WAIT_S, Cluster, Stream, Topic, batch, produce_request, produce_stream, until
+
+from headrace_core.metadata.shards import OFFSETS_TOPIC, shard_of
+from headrace_core.records import encode_batch
+from headrace_core.rpc.channel import COMMON_OPTIONS
+from headrace_protos.v1 import (
+    cluster_pb2,
+    cluster_pb2_grpc,
+    common_pb2,
+    metadata_pb2,
+    produce_pb2,
+    produce_pb2_grpc,
+)
+
+GROUP = "orders"
+#: Of the offsets topic in these tests.
+SHARDS = 6
+
+
+@pytest.fixture(scope="module")
+def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """A cluster that has no internal topics yet."""
+    cluster = Cluster(tmp_path_factory.mktemp("shards"))
+    cluster.controller.keys["offsets.topic.num.partitions"] = str(SHARDS)
+    with cluster:
+        yield cluster
+
+
+class Coordinator:
+    """What a coordinator says to the controller and to a shard's leader, by hand."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+        self.channel = grpc.insecure_channel(cluster.controller.address("internal"), options=COMMON_OPTIONS)
+        stub = cluster_pb2_grpc.ClusterStub(self.channel)
+        self.incarnation = os.urandom(16)
+        registered = stub.RegisterCoordinator(self.registration(), timeout=WAIT_S, wait_for_ready=True)
+        self.id, self.epoch = registered.coordinator_id, registered.coordinator_epoch
+        self.metadata_offset = registered.metadata_offset
+        self.heartbeats = Stream(stub.CoordinatorHeartbeat)
+        assert not self.beat()
+
+    def registration(self, cluster_id: str = "tests") -> cluster_pb2.RegisterCoordinatorRequest:
+        return cluster_pb2.RegisterCoordinatorRequest(
+            cluster_id=cluster_id,
+            incarnation_id=self.incarnation,
+            endpoints=[common_pb2.Endpoint(listener="client", host="127.0.0.1", port=1000 + self.incarnation[0])],
+            rack="r",
+            wanted_coordinator_id=-1,
+        )
+
+    def beat(self, *, want_shutdown: bool = False) -> bool:
+        """May it stop?"""
+        self.heartbeats.send(
+            cluster_pb2.CoordinatorHeartbeatRequest(
+                correlation_id=7, coordinator_id=self.id, coordinator_epoch=self.epoch, want_shutdown=want_shutdown
+            )
+        )
+        answer = self.heartbeats.receive()
+        assert answer.correlation_id == 7
+        return bool(answer.should_shutdown)
+
+    def close(self) -> None:
+        """As if its process had ended."""
+        self.heartbeats.__exit__()
+        self.channel.close()
+
+
+@pytest.fixture
+def coordinator(own: Cluster) -> Iterator[Callable[[], Coordinator]]:
+    made: list[Coordinator] = []
+
+    def start() -> Coordinator:
+        made.append(Coordinator(own))
+        return made[-1]
+
+    yield start
+    for each in made:
+        each.close()
+
+
+def find(cluster: Cluster, *keys: str) -> list[metadata_pb2.CoordinatorOfKey]:
+    request = metadata_pb2.FindCoordinatorRequest(keys=keys)
+    return list(cluster.metadata.FindCoordinator(request, timeout=WAIT_S, wait_for_ready=True).coordinators)
+
+
+def owner(cluster: Cluster, key: str, coordinator: Coordinator) -> metadata_pb2.CoordinatorOfKey:
+    """Where ``key`` is coordinated once that is this coordinator, which heartbeats meanwhile."""
+
+    def owned() -> metadata_pb2.CoordinatorOfKey | None:
+        coordinator.beat()
+        (found,) = find(cluster, key)
+        return found if found.coordinator_id == coordinator.id else None
+
+    found = until(owned, f"coordinator {coordinator.id} to own the shard of {key}", 60)
+    assert isinstance(found, metadata_pb2.CoordinatorOfKey)
+    return found
+
+
+def append(
+    cluster: Cluster,
+    shard: int,
+    epoch: int,
+    *values: bytes,
+    end: int | None = None,
+    acks: int = produce_pb2.ACKS_ALL,
+    records: bytes | None = None,
+) -> produce_pb2.ProducePartitionResult:
+    """What the leader says to a coordinator's append."""
+    data = keyed(epoch, *values) if records is None else records
+    item = produce_pb2.ProducePartition(topic=OFFSETS_TOPIC, partition=shard, records=data, shard_epoch=epoch)
+    if end is not None:
+        item.expected_end = end
+    channel = cluster.connect("internal")
+    try:
+        with Stream(produce_pb2_grpc.ProduceStub(channel).Produce) as stream:
+            stream.send(produce_request(1, item, acks=acks))
+            (result,) = stream.receive().results
+            return result  # type: ignore[no-any-return]
+    finally:
+        channel.close()
+
+
+def keyed(epoch: int, *values: bytes) -> bytes:
+    return encode_batch([(1_700_000_000_000, value, value, []) for value in values], base_sequence=epoch)
+
+
+def test_the_offsets_topic_is_made_at_first_use_and_its_shards_go_to_whoever_registers(
+    own: Cluster, coordinator: Callable[[], Coordinator]
+) -> None:
+    (nobody,) = find(own, GROUP)
+    assert nobody.error.code == common_pb2.ERROR_CODE_COORDINATOR_NOT_AVAILABLE
+    first = coordinator()
+    found = owner(own, GROUP, first)
+    assert found.shard == shard_of(GROUP, SHARDS)
+    assert (found.host, found.port) == ("127.0.0.1", 1000 + first.incarnation[0])
+    answer = own.metadata.GetMetadata(metadata_pb2.MetadataRequest(topics=[OFFSETS_TOPIC]), timeout=WAIT_S)
+    (topic,) = answer.topics
+    assert topic.internal
+    assert [each.coordinator_id for each in topic.partitions] == [first.id] * SHARDS
+    second = coordinator()
+
+    def owners() -> list[int]:
+        second.beat()
+        answer = own.metadata.GetMetadata(metadata_pb2.MetadataRequest(topics=[OFFSETS_TOPIC]), timeout=WAIT_S)
+        return sorted(each.coordinator_id for each in answer.topics[0].partitions)
+
+    until(lambda: owners() == sorted([first.id] * 3 + [second.id] * 3), "half of the shards to go to the second", 60)
+    until(lambda: first.beat(want_shutdown=True), "the first to be let go", 60)
+    until(lambda: owners() == [second.id] * SHARDS, "its shards to go to the second", 60)
+
+
+def test_a_coordinator_whose_connection_breaks_loses_its_shards(
+    own: Cluster, coordinator: Callable[[], Coordinator]
+) -> None:
+    first = coordinator()
+    before = owner(own, GROUP, first)
+    first.close()
+    second = coordinator()
+    after = owner(own, GROUP, second)
+    assert after.shard_epoch > before.shard_epoch
+
+
+def test_only_the_present_owner_writes_and_only_where_it_knows_the_end(
+    own: Cluster, coordinator: Callable[[], Coordinator]
+) -> None:
+    first = coordinator()
+    found = owner(own, GROUP, first)
+    shard, epoch = found.shard, found.shard_epoch
+    claimed = append(own, shard, epoch, b"claim")
+    assert not claimed.error.code
+    assert claimed.durability == produce_pb2.DURABILITY_COMMIT
+    end = claimed.base_offset + 1
+    assert append(own, shard, epoch, b"a", b"b", end=end).base_offset == end
+    again = append(own, shard, epoch, b"a", b"b", end=end)
+    assert again.error.code == common_pb2.ERROR_CODE_UNEXPECTED_LOG_END
+    assert append(own, shard, epoch + 1, b"claim").base_offset == end + 2
+    late = append(own, shard, epoch, b"c", end=end + 3)
+    assert late.error.code == common_pb2.ERROR_CODE_FENCED_SHARD_EPOCH
+    own.broker.kill()
+    own.restart()
+    late = append(own, shard, epoch, b"c", end=end + 3)
+    assert late.error.code == common_pb2.ERROR_CODE_FENCED_SHARD_EPOCH, "the log told it after kill -9"
+    assert append(own, shard, epoch + 1, b"d", end=end + 3).base_offset == end + 3
+    assert Topic(own, OFFSETS_TOPIC, b"").read(end, shard) == [b"a", b"b", b"claim", b"d"], "clients may read it"
+
+
+def test_what_is_no_coordinators_append_is_refused(own: Cluster, coordinator: Callable[[], Coordinator]) -> None:
+    first = coordinator()
+    found = owner(own, GROUP, first)
+    shard, epoch = found.shard, found.shard_epoch
+    unstamped = append(own, shard, epoch, records=keyed(epoch - 1, b"x"))
+    assert unstamped.error.code == common_pb2.ERROR_CODE_INVALID_REQUEST
+    lax = append(own, shard, epoch, b"x", acks=produce_pb2.ACKS_LEADER)
+    assert lax.error.code == common_pb2.ERROR_CODE_INVALID_REQUIRED_ACKS
+    with produce_stream(own) as stream:  # a client's
+        plain = produce_pb2.ProducePartition(topic=OFFSETS_TOPIC, partition=shard, records=batch(b"x"))
+        stream.send(produce_request(1, plain))
+        (result,) = stream.receive().results
+        assert result.error.code == common_pb2.ERROR_CODE_INVALID_TOPIC_EXCEPTION
+        other = own.topic("not-a-shard")
+        forged = produce_pb2.ProducePartition(topic=other.name, partition=0, records=batch(b"x"), shard_epoch=3)
+        stream.send(produce_request(2, forged))
+        (result,) = stream.receive().results
+        assert result.error.code == common_pb2.ERROR_CODE_INVALID_REQUEST
+
+
+def test_a_former_life_is_told_that_it_is_over(own: Cluster, coordinator: Callable[[], Coordinator]) -> None:
+    first = coordinator()
+    first.epoch -= 1  # (its stream ends as that of another, so its session runs out)
+    with pytest.raises(grpc.RpcError, match="STALE_BROKER_EPOCH"):
+        first.beat()
+    stranger = cluster_pb2_grpc.ClusterStub(first.channel)
+    with pytest.raises(grpc.RpcError, match="INCONSISTENT_CLUSTER_ID"):
+        stranger.RegisterCoordinator(first.registration(cluster_id="another"), timeout=WAIT_S)
