@@ -304,7 +304,7 @@ class Coordinator:
             self._shards.metadata_changed(image, delta)
 
     def _shard_became(self, runner: ShardRunner, state: ShardState, error: Exception | None) -> None:
-        logger.info("%s: %s", runner.shard.name, state.value)
+        logger.debug("%s: %s", runner.shard.name, state.value)
         if state in (ShardState.FENCED, ShardState.RESIGNED):
             self.members.shard_left(runner)
         elif self._shards is not None:

@@ -36,7 +36,9 @@ def up(
         int | None, typer.Option(help="How many controllers (default 3); of a cluster that is there: more than it has.")
     ] = None,
     brokers: Annotated[int | None, typer.Option(help="How many brokers (default 3).")] = None,
-    coordinators: Annotated[int | None, typer.Option(help="Accepted; none is built yet.")] = None,
+    coordinators: Annotated[
+        int | None, typer.Option(help="How many coordinators of consumer groups (default 0); as with controllers.")
+    ] = None,
     port: Annotated[
         int | None, typer.Option(help=f"The first broker's port (default {_DEFAULT_PORT}; 0: any free one).")
     ] = None,
@@ -61,12 +63,11 @@ def up(
       headrace up --data ./small --brokers 1 --controllers 1 --port 0 -c log.flush=os
       headrace up --data ./small --controllers 3 -d        a cluster that is there gets more controllers
     """
-    if coordinators:
-        note(f"headrace: --coordinators {coordinators}: the coordinator is not built yet; none is started")
     cluster = ClusterDirectory(data, start_timeout_s=timeout)
     topology = Topology(
         brokers=brokers,
         controllers=controllers,
+        coordinators=coordinators,
         port=_DEFAULT_PORT if port is None and not cluster.exists() else port,
         config=key_values(config or [], "--config"),
     )

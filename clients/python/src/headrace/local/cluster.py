@@ -10,7 +10,6 @@ The nodes are the production ones, each a process of its own (or all in this one
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import shutil
 import signal
@@ -25,8 +24,6 @@ from headrace_core.errors import IllegalStateError, InvalidArgumentError
 
 from . import guardian
 from .directory import ClusterDirectory, Topology
-
-logger = logging.getLogger("headrace.local")
 
 
 def config_text(config: Mapping[str, Any] | None) -> dict[str, str]:
@@ -45,8 +42,8 @@ class LocalCluster:
 
     ``data``: where it lives; kept afterwards, and found again by the next cluster there (same topology, same ports).
     None: a temporary directory, deleted at the end. ``port``: of the first broker (None: any free one).
-    ``config``: keys laid over every node's configuration, dotted or snake_case. ``coordinators`` are accepted, but none
-    is built yet, so none starts (a warning says so).
+    ``config``: keys laid over every node's configuration, dotted or snake_case. ``coordinators``: none unless asked
+    for; consumer groups need one.
 
     ``mode``: "process" starts real processes; "inprocess" runs the same services in a thread of this one: up in
     a fraction of a second, but nothing can be paused, and ``kill`` cancels instead of killing.
@@ -59,7 +56,7 @@ class LocalCluster:
         self,
         brokers: int | None = None,
         controllers: int | None = None,
-        coordinators: int = 0,
+        coordinators: int | None = None,
         mode: Literal["process", "inprocess"] = "process",
         data: str | os.PathLike[str] | None = None,
         port: int | None = None,
@@ -70,13 +67,10 @@ class LocalCluster:
     ) -> None:
         if mode not in ("process", "inprocess"):
             raise InvalidArgumentError(f"mode={mode!r}: must be 'process' or 'inprocess'")
-        if coordinators < 0:
-            raise InvalidArgumentError(f"coordinators={coordinators}: must not be negative")
-        if coordinators:
-            logger.warning("coordinators=%d: the coordinator is not built yet, none is started", coordinators)
         self._topology = Topology(
             brokers=brokers,
             controllers=controllers,
+            coordinators=coordinators,
             port=port,
             config=config_text(config),
         )

@@ -39,12 +39,14 @@ _LOG_LINES_QUOTED = 25
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Topology:
     """What the user asks for; None: as it is, else the default. ``port`` 0, or None when new: any free one.
+    Coordinators may be none, and that is their default.
 
     ``config``: keys to lay over those that every node gets; one with an empty value is no longer laid over them.
     """
 
     brokers: int | None = None
     controllers: int | None = None
+    coordinators: int | None = None
     port: int | None = None
     config: Mapping[str, str] | None = None
 
@@ -53,6 +55,8 @@ class Topology:
         for name, count in (("brokers", self.brokers), ("controllers", self.controllers)):
             if count is not None and count < 1:
                 raise InvalidArgumentError(f"{name}={count}: a cluster has at least 1")
+        if self.coordinators is not None and self.coordinators < 0:
+            raise InvalidArgumentError(f"coordinators={self.coordinators}: must not be negative")
         overrides.refuse_ours(self.config or {})
         if self.port is not None and not 0 <= self.port <= 65_535:
             raise InvalidArgumentError(f"port={self.port}: must be between 0 (any free port) and 65535")
@@ -196,26 +200,30 @@ class ClusterDirectory:
             client_ports = [wanted.port, *_near(wanted.port + 1, brokers - 1)]
         else:
             client_ports = ports.pick(brokers)
-        others = ports.pick(brokers + 2 * controllers, avoid=client_ports)
+        coordinators = wanted.coordinators or 0
+        others = ports.pick(brokers + 2 * (controllers + coordinators), avoid=client_ports)
         nodes = [
-            self._node("controller", number, others.pop(), others.pop()) for number in range(1, controllers + 1)
-        ] + [self._node("broker", number, port, others.pop()) for number, port in enumerate(client_ports, start=1)]
+            *(self._node("controller", number, others.pop(), others.pop()) for number in range(1, controllers + 1)),
+            *(self._node("broker", number, port, others.pop()) for number, port in enumerate(client_ports, start=1)),
+            *(self._node("coordinator", number, others.pop(), others.pop()) for number in range(1, coordinators + 1)),
+        ]
         config = overrides.merged({}, wanted.config or {})
         return ClusterState(cluster_id=id_to_text(random_id()), nodes=tuple(nodes), config=config)
 
     def _reconciled(self, state: ClusterState, wanted: Topology) -> ClusterState:
-        """The existing cluster with new overrides, and more controllers if that is asked for; a wish for another
-        topology or port is refused."""
-        brokers, controllers = len(state.of_role("broker")), len(state.of_role("controller"))
+        """The existing cluster with new overrides, and more controllers and coordinators if that is asked for; a wish
+        for another topology or port is refused."""
+        controllers = len(state.of_role("controller"))
         for name, count, there in (
-            ("brokers", wanted.brokers, brokers),
+            ("brokers", wanted.brokers, len(state.of_role("broker"))),
             ("controllers", wanted.controllers, controllers),
+            ("coordinators", wanted.coordinators, len(state.of_role("coordinator"))),
         ):
-            may_grow = name == "controllers" and (count or 0) > there
+            may_grow = name != "brokers" and (count or 0) > there
             if count is not None and count != there and not may_grow:
                 raise InvalidArgumentError(
                     f"--{name} {count}: the cluster in {self.directory} has {there}, and keeps its topology (but for "
-                    "more controllers); leave the flag out, or choose another --data directory"
+                    "more controllers and coordinators); leave the flag out, or choose another --data directory"
                 )
         first = state.of_role("broker")[0].port
         if wanted.port and wanted.port != first:
@@ -224,12 +232,23 @@ class ClusterDirectory:
                 "flag out"
             )
         state = replace(state, config=overrides.merged(state.config, wanted.config or {}))
+        state = self._with_coordinators(state, wanted.coordinators or 0)
         if wanted.controllers is None or wanted.controllers == controllers:
             return state
         taken = [port for node in state.nodes for port in (node.port, node.internal_port)]
         return growing.with_controllers(
             state, wanted.controllers, self._node, lambda count: ports.pick(count, avoid=taken)
         )
+
+    def _with_coordinators(self, state: ClusterState, count: int) -> ClusterState:
+        """At least so many of them. They have nothing that others would have to know of before."""
+        there = len(state.of_role("coordinator"))
+        if count <= there:
+            return state
+        taken = [port for node in state.nodes for port in (node.port, node.internal_port)]
+        free = ports.pick(2 * (count - there), avoid=taken)
+        new = tuple(self._node("coordinator", number, free.pop(), free.pop()) for number in range(there + 1, count + 1))
+        return replace(state, nodes=(*state.nodes, *new))
 
     def _node(self, role: str, number: int, port: int, internal_port: int) -> Node:
         directory = str(self.directory / f"{role}-{number}")
@@ -309,7 +328,7 @@ class ClusterDirectory:
     # -- stopping
 
     def down(self) -> tuple[Node, ...]:
-        """Stop every node cleanly, brokers before controllers; returns those that ran. Data stays."""
+        """Stop every node cleanly, coordinators first, controllers last; returns those that ran. Data stays."""
         self.state()
         with self._file.locked():
             state = self.state()

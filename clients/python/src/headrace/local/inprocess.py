@@ -78,6 +78,8 @@ class Runner:
 
         if node.role == "controller":
             from headrace_controller.app import serve
+        elif node.role == "coordinator":
+            from headrace_coordinator.app import serve
         else:
             from headrace_broker.app import serve
 

@@ -10,7 +10,7 @@ from .state import ClusterState, Node
 #: default.replication.factor where there are enough brokers.
 FACTOR_MAX = 3
 
-_MODULES = {"controller": "headrace_controller", "broker": "headrace_broker"}
+_MODULES = {"controller": "headrace_controller", "broker": "headrace_broker", "coordinator": "headrace_coordinator"}
 
 
 def log_path(directory: Path, node: Node) -> Path:
@@ -95,7 +95,7 @@ def format_cluster(state: ClusterState) -> None:
 
 
 def format_missing(state: ClusterState, node: Node) -> None:
-    """Format those directories of a broker, or of a controller that joins, that are not; the others stay as they are.
+    """Format those directories of a broker, a coordinator, or a controller that joins, that are not; the others stay.
 
     A controller that votes is never formatted a second time: it would be another one under its name, so it does not
     start, and says what to do. InconsistentClusterIdError when a directory belongs to another cluster, and other

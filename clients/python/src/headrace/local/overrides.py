@@ -92,5 +92,5 @@ def check(config: Mapping[str, str], *, directory: Path, wanted: Mapping[str, st
 #: One node of each role: what else differs between nodes, no override can touch.
 _EXAMPLES = tuple(
     Node(role=role, id=1, host="127.0.0.1", port=port, internal_port=port + 1, data_dirs=("/data",))
-    for role, port in (("controller", 9093), ("broker", 9095))
+    for role, port in (("controller", 9093), ("broker", 9095), ("coordinator", 9097))
 )

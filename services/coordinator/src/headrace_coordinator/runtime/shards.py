@@ -111,6 +111,15 @@ class Shards:
                 shard = image.ledger.shards.get((topic.topic_id, number))
                 if shard is not None and shard.coordinator_id == coordinator_id:
                     ours[number] = topic.topic_id, shard.shard_epoch
+        before = {number: (topic_id, epoch) for number, (topic_id, epoch, _) in self._running.items()}
+        if ours == before:
+            return
+        logger.info(
+            "shards: %d, of which %d are new; %d went elsewhere",
+            len(ours),
+            len(ours.items() - before.items()),
+            len(before.items() - ours.items()),
+        )
         for number, (topic_id, epoch, runner) in list(self._running.items()):
             if ours.get(number) != (topic_id, epoch):
                 del self._running[number]
