@@ -10,6 +10,7 @@ import errno
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import pytest
 from solo_broker import BROKER_ID, SoloBroker, StallingFileSystem
 
@@ -540,6 +541,50 @@ def test_a_damaged_follower_is_made_anew_when_everybody_knows_and_not_before() -
             await leader.acknowledged(1)
             assert not broker.fs.exists("/data/orders-0/headrace-quarantine")
             assert [event for event in broker.events if type(event).__name__ == "ReplicaBeginsAnew"]
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("answer_first", [True, False], ids=["the answer comes first", "the metadata come first"])
+def test_a_replica_whose_disk_is_gone_begins_when_the_answer_and_the_metadata_are_here(answer_first: bool) -> None:
+    """With the metadata alone it would join, and who has no answer tells again that it is empty: then it would be taken
+    out of the in-sync set although it has everything."""
+
+    async def scenario() -> None:
+        async with World() as (broker, leader):
+            told: list[tuple[bytes, int, bytes]] = []
+            broker.replicas.tie_beginnings(lambda *what: told.append(what))
+            broker.storage.assigned = broker.replicas.assigned_directory
+            topic_id, partition = b"payments".ljust(16, b"."), TopicPartition("payments", 0)
+            elsewhere, gone = b"e" * 16, b"g" * 16
+            record = PartitionRecord(topic_id, 0, (OTHER, BROKER_ID), (OTHER,), OTHER, 0, 0)
+            await broker.change(
+                TopicRecord("payments", topic_id), msgspec.structs.replace(record, directories=(elsewhere, gone))
+            )
+            (directory,) = [found.bytes for found in broker.storage.directory_ids()]
+            assert told == [(topic_id, 0, directory)]
+
+            def answered() -> None:
+                broker.replicas.told_anew(topic_id, 0, broker.image.next_offset + (2 if answer_first else 0))
+
+            async def shown() -> None:
+                await broker.change(PartitionChangeRecord(topic_id, 0, 1, directories=(elsewhere, directory)))
+
+            if answer_first:
+                answered()
+                await broker.change(ConfigRecord(ConfigResourceType.BROKER, "7", "a.b", "c"))
+                assert broker.storage.log(partition) is None
+                await shown()
+                assert len(told) == 1, "what the controllers know is not told again"
+            else:
+                await shown()
+                assert broker.storage.log(partition) is None
+                answered()
+            await leader.until(lambda: broker.storage.log(partition) is not None)
+            await leader.until(lambda: leader.replica is not None and leader.replica.partition == partition)
+            telling = len(told)
+            await broker.change(PartitionChangeRecord(topic_id, 0, 2, isr=(OTHER, BROKER_ID)))
+            assert len(told) == telling
 
     asyncio.run(scenario())
 

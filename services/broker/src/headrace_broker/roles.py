@@ -115,6 +115,9 @@ class Roles:
         self.isr_due: Callable[[PartitionLeader], None] = lambda leader: None
         self.heal_soon: Callable[[], None] = lambda: None
         self._wards: dict[TopicPartition, Ward] = {}
+        #: (topic id, partition) of those that begin anew because their disk is gone: as of which metadata offset the
+        #: controllers are known to know; None: they were asked, and no answer is here.
+        self._beginning: dict[tuple[bytes, int], int | None] = {}
         self._settings = settings
         self._events = events
         self._lag_time_max_ms = lag_time_max_ms
@@ -154,7 +157,9 @@ class Roles:
         return [each.partition for each in wanted if each.partition not in self.failed]
 
     async def heal(self) -> None:
-        """A step for each damaged replica; those that the next change of the metadata brings on wait for it."""
+        """A step for each damaged replica, and for each that begins anew; those that the next change of the metadata
+        brings on wait for it."""
+        await self._take_up(self._assigned(self._told_to_begin()))
         damaged = [item for item, error in self.failed.items() if isinstance(error, CorruptLogError)]
         for item in [item for item in self._wards if item not in damaged]:
             self._wards.pop(item).close()
@@ -191,10 +196,23 @@ class Roles:
 
     def told_anew(self, topic_id: bytes, number: int, metadata_offset: int) -> None:
         """The controllers know, as of ``metadata_offset``, that this broker's replica begins anew."""
+        if (topic_id, number) in self._beginning:
+            self._beginning[topic_id, number] = metadata_offset
         topic = self.image.topics.get(topic_id)
         ward = None if topic is None else self._wards.get(TopicPartition(topic.name, number))
         if ward is not None:
             ward.told_offset = metadata_offset
+
+    def _told_to_begin(self) -> list[TopicPartition]:
+        """Who waited for an answer only: the metadata was here before it."""
+        found = []
+        for (topic_id, number), told in list(self._beginning.items()):
+            topic, state = self.image.topics.get(topic_id), self.image.partition(topic_id, number)
+            if topic is None or state is None or self.broker_id not in state.replicas:
+                del self._beginning[topic_id, number]
+            elif told is not None and told <= self.image.next_offset:
+                found.append(TopicPartition(topic.name, number))
+        return found
 
     def _say_farewell(self, followed: FollowerReplica) -> None:
         """Its log is damaged. Before the controllers hear that it begins anew, its leader must know that it follows no
@@ -417,10 +435,21 @@ class Roles:
 
     def _waits_to_begin_anew(self, each: Assigned, topic_id: uuid.UUID) -> bool:
         """Its log was on a disk that is gone, and others have what was in it: is the log to be made only when the
-        controllers know?"""
+        controllers know? That takes the metadata that shows it, and their answer: if that is lost they are told again,
+        which would take a replica out of the in-sync set that has joined it meanwhile."""
+        key = each.topic.topic_id, each.partition.partition
+        told = self._beginning.get(key)
+        if told is not None and self.image.next_offset < told:
+            return True
         directory = self.storage.anew(each.partition, topic_id)
         if directory is None or not has_others(each.state, self.broker_id):
-            return False
+            if told is not None or key not in self._beginning:
+                self._beginning.pop(key, None)
+                return False
+            directory = directory or uuid.UUID(bytes=each.state.directory_of(self.broker_id))
+            if directory not in self.storage.directory_ids():
+                return True
+        self._beginning[key] = None
         why = "its log was in a directory that this broker does not have any more"
         self._tell_anew(each, directory)
         before = self.failed.get(each.partition)
