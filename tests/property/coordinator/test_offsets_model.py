@@ -1,0 +1,267 @@
+"""A shard's offsets against a simple book: commits, deletions, topics that go and come back, members, time, crashes.
+
+The book is written by hand, with the rules that a user would state. After every step the shard agrees with it, and so
+does a successor that replays the shard's log. Then the rules are broken one by one, to see that it would be noticed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from unittest import mock
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from offsets_world import DAY_MS, NOW_MS, Group, GroupsByHand
+
+from headrace_coordinator.group.messages import Topic, TopicsChanged
+from headrace_coordinator.offsets.book import OffsetBook
+from headrace_coordinator.offsets.logic import OffsetSettings, OffsetsLogic
+from headrace_coordinator.offsets.messages import (
+    CommitOffsets,
+    DeleteGroup,
+    DeleteOffsets,
+    FetchOffsets,
+    OffsetToCommit,
+)
+from headrace_coordinator.offsets.retention import RetentionSettings, RetentionSweep
+from headrace_coordinator.shard_logic import Decision, ShardRecord
+from headrace_coordinator.shard_state import ShardState
+from headrace_core.errors import HeadraceError
+from headrace_core.types import TopicPartition
+
+GROUPS = ("g", "h")
+TOPICS = ("s", "t")
+CHECK_MS = 600_000
+RETENTION_MS = DAY_MS
+
+
+class _Groups(GroupsByHand):
+    """They decide nothing by themselves."""
+
+    def handle(self, request: object, now_ms: int) -> Decision:
+        return Decision()
+
+    def tick(self, now_ms: int) -> Decision:
+        return Decision()
+
+
+@dataclass
+class Entry:
+    """What the book knows of a committed offset."""
+
+    offset: int
+    at_ms: int
+    topic_id: bytes
+
+
+class History:
+    """One random life of a shard, and the book beside it."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = random.Random(seed)
+        self.groups = _Groups()
+        self.settings = OffsetSettings(
+            retention=RetentionSettings(retention_ms=RETENTION_MS, check_interval_ms=CHECK_MS)
+        )
+        self.now_ms = NOW_MS
+        self.log: list[ShardRecord] = []
+        self.topics: dict[str, Topic] = {}
+        self.book: dict[tuple[str, TopicPartition], Entry] = {}
+        self.state = self._loaded()
+
+    def _loaded(self) -> ShardState:
+        """A new owner of the shard."""
+        state = ShardState(self.groups, self.settings)
+        for key, value in self.log:
+            state.replay(key, value, NOW_MS)
+        state.loaded(self.now_ms)
+        state.handle(TopicsChanged(dict(self.topics)), self.now_ms)
+        return state
+
+    def run(self, steps: int) -> None:
+        for _ in range(steps):
+            often, seldom = (
+                (self.commit, self.wait),
+                (self.delete, self.delete_group, self.topic, self.member, self.crash),
+            )
+            self.rng.choice((*often, *often, *seldom))()
+            self.check()
+
+    def _ask(self, request: object) -> Decision | None:
+        """None: refused, and then nothing has changed."""
+        before = self._offsets(self.state)
+        try:
+            decision = self.state.handle(request, self.now_ms)
+        except HeadraceError:
+            assert self._offsets(self.state) == before, "a refused request has changed something"
+            return None
+        self.log += decision.records
+        return decision
+
+    def _partition(self) -> TopicPartition:
+        return TopicPartition(self.rng.choice(TOPICS), self.rng.randrange(2))
+
+    def commit(self) -> None:
+        group_id, partition, offset = self.rng.choice(GROUPS), self._partition(), self.rng.randrange(1_000)
+        members = self.groups.groups[group_id].members if group_id in self.groups.groups else {}
+        epoch = self.rng.choice((-1, 1, 2))
+        member_id = "m" if epoch >= 0 else ""
+        decision = self._ask(CommitOffsets(group_id, (OffsetToCommit(*partition, offset),), member_id, epoch))
+        assert (decision is not None) == (members.get("m") == epoch if members or epoch >= 0 else True)
+        if decision is not None and partition.topic in self.topics:
+            topic_id = self.topics[partition.topic].topic_id
+            self.book[group_id, partition] = Entry(offset, self.now_ms, topic_id)
+
+    def delete(self) -> None:
+        group_id, partition = self.rng.choice(GROUPS), self._partition()
+        group = self.groups.groups.get(group_id)
+        if self._ask(DeleteOffsets(group_id, (partition,))) is not None and not (
+            group is not None and partition.topic in group.topics
+        ):
+            self.book.pop((group_id, partition), None)
+
+    def delete_group(self) -> None:
+        group_id = self.rng.choice(GROUPS)
+        if self._ask(DeleteGroup(group_id)) is not None:
+            for key in [key for key in self.book if key[0] == group_id]:
+                del self.book[key]
+
+    def topic(self) -> None:
+        name = self.rng.choice(TOPICS)
+        topics = dict(self.topics)
+        if topics.pop(name, None) is None or self.rng.random() < 0.5:
+            topics[name] = Topic(name, self.rng.randbytes(16), 2)
+        self.topics = topics
+        self._ask(TopicsChanged(topics, frozenset({name}) if self.rng.random() < 0.5 else None))
+        for key in [key for key, entry in self.book.items() if key[1].topic == name]:
+            del self.book[key]
+        if self.rng.random() < 0.5:
+            self.commit()  # perhaps to the new topic, before the old one's offsets are buried
+        self._tick()
+
+    def member(self) -> None:
+        group = self.groups.groups.setdefault(self.rng.choice(GROUPS), Group(empty_since_ms=self.now_ms))
+        if group.members and self.rng.random() < 0.6:
+            group.members, group.topics, group.empty_since_ms = {}, set(), self.now_ms
+        else:
+            group.members = {"m": self.rng.choice((1, 2))}
+            group.topics = set(self.rng.sample(TOPICS, self.rng.randrange(3)))
+
+    def wait(self) -> None:
+        """Time passes as it does for a runtime that ticks; or it leaps, for a while or for good."""
+        if self.rng.random() < 0.2:
+            self.now_ms += self.rng.choice((-10 * DAY_MS, -CHECK_MS, 3 * CHECK_MS, 10 * DAY_MS))
+            self._tick()
+            return
+        for _ in range(self.rng.choice((1, 3, 150))):
+            self.now_ms += CHECK_MS
+            self._expect_expiry()
+            self._tick()
+
+    def _expect_expiry(self) -> None:
+        for (group_id, partition), entry in list(self.book.items()):
+            group = self.groups.groups.get(group_id)
+            if group is not None and group.members:
+                continue
+            since_ms = max(entry.at_ms, group.empty_since_ms if group is not None else 0)
+            if self.now_ms - since_ms >= RETENTION_MS:
+                del self.book[group_id, partition]
+
+    def _tick(self) -> None:
+        for _ in range(100):
+            due_ms = self.state.next_due_ms()
+            if due_ms is None or due_ms > self.now_ms:
+                return
+            self.log += self.state.tick(self.now_ms).records
+        raise AssertionError("there is always something due")
+
+    def crash(self) -> None:
+        self.state = self._loaded()
+
+    def _offsets(self, state: ShardState) -> dict[tuple[str, TopicPartition], int]:
+        return {
+            (group_id, TopicPartition(one.topic, one.partition)): one.offset
+            for group_id in GROUPS
+            for one in state.handle(FetchOffsets(group_id), self.now_ms).reply.offsets  # type: ignore[attr-defined]
+        }
+
+    def check(self) -> None:
+        expected = {key: entry.offset for key, entry in self.book.items()}
+        assert self._offsets(self.state) == expected
+        assert self._offsets(self._loaded()) == expected, "a successor that replays the log differs"
+
+
+@settings(max_examples=60)
+@given(st.integers(0, 2**32))
+def test_a_shards_offsets_are_those_of_a_simple_book(seed: int) -> None:
+    History(seed).run(40)
+
+
+@contextlib.contextmanager
+def _broken(where: type, name: str, replacement: Callable[..., object]) -> Iterator[None]:
+    with mock.patch.object(where, name, replacement):
+        yield
+
+
+def _expires_by_commit_time_alone(sweep: RetentionSweep, committed: object, _since: object, now_ms: int) -> bool:
+    return now_ms - committed.commit_timestamp_ms >= RETENTION_MS  # type: ignore[attr-defined]
+
+
+def _forgets_tombstones(logic: OffsetsLogic, gone: object) -> tuple[ShardRecord, ...]:
+    for group_id, partition in tuple(gone):  # type: ignore[call-overload]
+        logic._apply(group_id, partition, None)
+    return ()
+
+
+def _applies_before_it_checks(logic: OffsetsLogic, request: CommitOffsets) -> None:
+    for offset in request.offsets:
+        partition = TopicPartition(offset.topic, offset.partition)
+        if partition in logic.book.of(request.group_id):
+            logic.book.apply(request.group_id, partition, None)
+    raise HeadraceError("refused")
+
+
+def _buries_namesakes(logic: OffsetsLogic) -> list[tuple[str, TopicPartition]]:
+    doomed = [(group_id, partition) for group_id, partition, _ in logic._doomed]
+    logic._doomed.clear()
+    return [(group, partition) for group, partition in dict.fromkeys(doomed) if partition in logic.book.of(group)]
+
+
+def _never_hears(sweep: RetentionSweep, now_ms: int) -> None:
+    pass
+
+
+def _ignores_older_offsets(book: OffsetBook, group_id: str, partition: TopicPartition, committed: object) -> None:
+    known = book.of(group_id).get(partition)
+    if known is None or committed is None or committed.offset >= known.offset:  # type: ignore[attr-defined]
+        _apply(book, group_id, partition, committed)  # type: ignore[arg-type]
+
+
+_apply = OffsetBook.apply
+
+MUTANTS: dict[str, tuple[type, str, Callable[..., object]]] = {
+    "expiry asks nobody whether the group has members": (GroupsByHand, "is_empty", lambda self, group_id: True),
+    "days are counted from the commit only": (RetentionSweep, "_is_expired", _expires_by_commit_time_alone),
+    "tombstones are applied and not written": (OffsetsLogic, "remove", _forgets_tombstones),
+    "a refused commit has changed something": (OffsetsLogic, "_check_committer", _applies_before_it_checks),
+    "the new topic's offsets are buried with the old one's": (OffsetsLogic, "_next_doomed", _buries_namesakes),
+    "nobody asks who commits": (OffsetsLogic, "_check_committer", lambda self, request: None),
+    "a clock that was set back stops the checks": (RetentionSweep, "heard", _never_hears),
+    "a consumer may not go back": (OffsetBook, "apply", _ignores_older_offsets),
+    "topics that go leave their offsets": (OffsetsLogic, "topics_changed", lambda self, request: None),
+}
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_a_broken_rule_is_noticed(name: str) -> None:
+    with _broken(*MUTANTS[name]):
+        for seed in range(300):
+            try:
+                History(seed).run(40)
+            except (AssertionError, HeadraceError):
+                return
+    pytest.fail("300 histories, and nobody noticed")
