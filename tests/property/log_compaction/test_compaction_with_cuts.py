@@ -31,13 +31,10 @@ class ShortenedWorld(World):
         """As a follower does it: the end goes back to anywhere, and the producers' state is what the log still says."""
         log = self.log
         offset = self.rng.randint(log.log_start_offset, log.log_end_offset)
-        # A cut in a gap that compaction left ends the log behind its last batch, and a crash would not find that end
-        # again. Only an unclean election cuts what was cleaned: the cut goes to where the gap begins.
-        headers = [batch.header for batch in batches_of(log)]
-        if not any(header.base_offset < offset <= header.next_offset for header in headers):
-            ends = [header.next_offset for header in headers if header.next_offset < offset]
-            offset = max([log.log_start_offset, *ends])
         log.truncate_to(offset)
+        assert log.log_start_offset <= log.log_end_offset <= offset
+        ends = [batch.header.next_offset for batch in batches_of(log)]
+        assert not ends or log.log_end_offset == max(ends[-1], log.log_start_offset), "what a start would find"
         self.manager.truncated(PARTITION, log.log_end_offset)
         self.history = {at: record for at, record in self.history.items() if at < log.log_end_offset}
         self.check_producers_after_a_cut()

@@ -38,7 +38,6 @@ from .producer_state import SNAPSHOT_SUFFIX, ProducerTable
 from .progress import OpeningMeter
 from .retention import Expired, SegmentFacts, expired, is_waiting_for_compaction, time_of_segment
 from .segment import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, LogSegment
-from .walking import Place
 
 logger = logging.getLogger(__name__)
 
@@ -249,15 +248,22 @@ class PartitionLog(LogAppender):
     def truncate_to(self, offset: int) -> None:
         """Removes records at and above ``offset``, durably; a batch that straddles it goes as a whole. When the log
         ends there or earlier, only epochs that begin there go: no record was written in them. Who persisted a higher
-        recovery point must lower it first (``LogDirectory.truncate`` does)."""
+        recovery point must lower it first (``LogDirectory.truncate`` does).
+
+        The log ends where its last batch does, for no crash finds another end again. So a cut into a gap that
+        compaction left (only an unclean election cuts what was compacted) ends it where the gap begins: what is missing
+        was superseded by records that are cut now, so it has to come from the leader again, if it has it."""
         if offset >= self.log_end_offset:
             if self.log_start_offset < self.log_end_offset:  # else it is the epoch of records that were deleted
                 self.epochs.truncate_from_end(offset)
             return
         self.cuts += 1  # odd from here on: a reader that meets what is half cut knows that it is no damage
         try:
+            end_offset = self.end_after_truncating(offset)
             if offset <= self._segments[0].base_offset:
                 self._restart_at(offset)
+            elif end_offset < self.log_start_offset <= offset:  # nothing is left
+                self._restart_at(self.log_start_offset)
             else:
                 self._cut_at(offset)
         finally:
@@ -267,7 +273,7 @@ class PartitionLog(LogAppender):
         keep = [segment for segment in self._segments if segment.base_offset < offset]
         last = keep[-1]
         place = last.find_or_end(offset)
-        end_offset = _end_before(place, offset)
+        end_offset = last.end_below(offset)
         self._snapshots.drop_above(end_offset)
         self.log_end_offset = end_offset
         self.flushed_offset = min(self.flushed_offset, end_offset)
@@ -288,14 +294,14 @@ class PartitionLog(LogAppender):
             self.producers = reload_producers(self._fs, self._snapshots, self._segments, end_offset)
 
     def end_after_truncating(self, offset: int) -> int:
-        """Where the log would end after ``truncate_to(offset)``: below ``offset`` if that lies inside a batch."""
+        """Where the last batch would end after ``truncate_to(offset)``: below ``offset`` if that lies inside a batch or
+        in a gap. (The log ends at its start, if that is behind the batch and the cut is not.)"""
         if offset >= self.log_end_offset:
             return self.log_end_offset
         if offset <= self._segments[0].base_offset:
             return offset
         segment = next(segment for segment in reversed(self._segments) if segment.base_offset < offset)
-        place = segment.find_or_end(offset)
-        return _end_before(place, offset)
+        return segment.end_below(offset)
 
     def _restart_at(self, offset: int) -> None:
         """Empties the log; its next record gets ``offset``."""
@@ -468,12 +474,6 @@ class PartitionLog(LogAppender):
         else:
             segments[-1].index.file.close()
             segments[-1].time_index.file.close()
-
-
-def _end_before(place: Place | None, offset: int) -> int:
-    """The end of a log that is cut at ``offset``, where ``place`` is the first batch that reaches to it: the batch's
-    start if it straddles the cut, else the cut itself (after a gap that compaction left)."""
-    return offset if place is None else min(offset, place.header.base_offset)
 
 
 def flush_together(fs: FileSystem, logs: Sequence[PartitionLog]) -> None:

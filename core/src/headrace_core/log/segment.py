@@ -433,6 +433,24 @@ class LogSegment:
             self.distrust_indexes(mismatch.message)
             return self.find_by_index(offset)
 
+    def end_below(self, offset: int) -> int:
+        """Where the last batch ends that has no record at or above ``offset``; the segment's first offset if none
+        does. Below ``offset`` if another batch straddles it, or if it lies in a gap that compaction left."""
+        self.load_indexes()
+        try:
+            return self._end_by_index(offset)
+        except IndexMismatchError as mismatch:
+            self.distrust_indexes(mismatch.message)
+            return self._end_by_index(offset)
+
+    def _end_by_index(self, offset: int) -> int:
+        end = self.base_offset
+        for place in self._walk_from(self.index.entry_below(offset - 1), self.size):
+            if place.header.last_offset >= offset:
+                break
+            end = place.header.next_offset
+        return end
+
     def find_by_index(self, offset: int) -> Place | None:
         """As ``find_or_end``, but IndexMismatchError where the index has to be doubted: that takes a while."""
         for place in self._walk_from(self.index.entry_below(offset), self.size):
