@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from headrace_coordinator.offsets.logic import OffsetSettings, OffsetsLogic
@@ -36,6 +37,7 @@ class GroupsByHand:
         self.replayed: list[tuple[bytes, bytes | None, int]] = []
         self.handled: list[object] = []
         self.due_ms: int | None = None
+        self.asked_about: Collection[tuple[bytes, int]] | None = None
 
     def replay(self, key: bytes, value: bytes | None, timestamp_ms: int) -> None:
         self.replayed.append((key, value, timestamp_ms))
@@ -66,7 +68,15 @@ class GroupsByHand:
     def is_subscribed(self, group_id: str, topic: str) -> bool:
         return group_id in self.groups and topic in self.groups[group_id].topics
 
-    def check_commit(self, group_id: str, member_id: str, member_epoch: int, instance_id: str | None) -> None:
+    def check_commit(
+        self,
+        group_id: str,
+        member_id: str,
+        member_epoch: int,
+        instance_id: str | None,
+        parts: Collection[tuple[bytes, int]] | None = None,
+    ) -> None:
+        self.asked_about = parts
         members = self.groups[group_id].members
         if member_epoch < 0 and not members:
             return

@@ -81,6 +81,18 @@ def test_a_member_commits_at_its_epoch_only() -> None:
     assert len(world.log) == 1, "a refused commit leaves no record"
 
 
+def test_a_group_is_asked_about_the_very_partitions_that_are_committed() -> None:
+    """A member of an older epoch may commit what it has had since then, and nothing else (KIP-1251)."""
+    world = OffsetsWorld()
+    world.groups.groups["g"] = Group({"m1": 5})
+    offsets = OffsetToCommit("t", 1, 1), OffsetToCommit("u", 0, 1, topic_id=NEW_ID)
+    world.commit("g", *offsets, member_id="m1", member_epoch=5)
+    assert world.groups.asked_about is None, "nobody knows the id of topic t"
+    world.logic.topics_changed(_topics(t=(OLD_ID, 2), u=(NEW_ID, 1)))
+    world.commit("g", *offsets, member_id="m1", member_epoch=5)
+    assert world.groups.asked_about == [(OLD_ID, 1), (NEW_ID, 0)]
+
+
 def test_a_member_of_a_group_that_is_gone_neither_commits_nor_fetches() -> None:
     """Kafka answers the fetch with "no offset": the member would start from auto.offset.reset."""
     world = OffsetsWorld()

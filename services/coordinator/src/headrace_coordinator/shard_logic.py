@@ -17,6 +17,7 @@ the mind and replays a new one, so nothing here can be rolled back, and nothing 
 from __future__ import annotations
 
 import enum
+from collections.abc import Collection
 from typing import NamedTuple, Protocol
 
 
@@ -106,9 +107,18 @@ class GroupsLogic(ShardLogic, Protocol):
     def is_subscribed(self, group_id: str, topic: str) -> bool:
         """Does a member of the group subscribe to the topic, by name or by pattern?"""
 
-    def check_commit(self, group_id: str, member_id: str, member_epoch: int, instance_id: str | None) -> None:
-        """May this member commit? UnknownMemberIdError, StaleMemberEpochError, FencedInstanceIdError. A negative epoch
-        is an admin's or a plain consumer's, and is right while the group has no members."""
+    def check_commit(
+        self,
+        group_id: str,
+        member_id: str,
+        member_epoch: int,
+        instance_id: str | None,
+        parts: Collection[tuple[bytes, int]] | None = None,
+    ) -> None:
+        """May this member commit offsets of these partitions (topic id, number; None: their topics' ids are not known)?
+        UnknownMemberIdError, StaleMemberEpochError, FencedInstanceIdError. A negative epoch is an admin's or a plain
+        consumer's, and is right while the group has no members. An older epoch than the member's may still commit what
+        it has had since then (KIP-1251)."""
 
     def check_fetch(self, group_id: str, member_id: str, member_epoch: int) -> None:
         """May this member ask for offsets? The same errors; a negative epoch without a member id always may."""

@@ -115,12 +115,24 @@ class OffsetsLogic:
         group_id = request.group_id
         _check_group_id(group_id)
         if self._groups.exists(group_id):
-            self._groups.check_commit(group_id, request.member_id, request.member_epoch, request.instance_id)
+            self._groups.check_commit(
+                group_id, request.member_id, request.member_epoch, request.instance_id, self._parts(request.offsets)
+            )
         elif request.member_epoch >= 0:
             raise GroupIdNotFoundError(
                 f"member {request.member_id!r} of epoch {request.member_epoch} commits to group {group_id!r}, which "
                 "does not exist (any more): join it anew"
             )
+
+    def _parts(self, offsets: tuple[OffsetToCommit, ...]) -> list[tuple[bytes, int]] | None:
+        """As the groups know partitions; None when one of the topics has no id that anybody knows."""
+        parts = []
+        for offset in offsets:
+            topic_id = offset.topic_id or self._id_of(offset.topic)
+            if topic_id is None:
+                return None
+            parts.append((topic_id, offset.partition))
+        return parts
 
     def _refused(self, offset: OffsetToCommit) -> HeadraceError | None:
         """What is wrong with one partition of a commit."""
