@@ -184,6 +184,7 @@ def test_kafkas_own_file_is_taken_and_what_does_nothing_is_told(tmp_path: Path) 
         "log.retention.check.interval.ms",
         "auto.create.topics.enable",
         "broker.rack",
+        "offsets.retention.minutes",
         "compression.type",
         "default.replication.factor",
         "delete.topic.enable",

@@ -1,21 +1,31 @@
-"""Kafka's server keys of groups, offsets and transactions: accepted until the coordinator is built. (What a partition
-remembers of idempotent producers is.)"""
+"""Kafka's server keys of groups and offsets, which coordinators honour (the internal topics' are the controllers'), and
+of transactions, which are accepted until they are built. (What a partition remembers of idempotent producers is.)"""
 
 from __future__ import annotations
 
 from typing import Any
 
-from ..config import INT_MAX, ConfigKey, CrossCheck, Kind, Scope, at_most
+from ..config import HEADRACE, INT_MAX, ConfigKey, CrossCheck, Kind, Scope, at_most
 from .declaring import accepted, honoured
 
-_GROUPS = "has no effect yet: it comes with the coordinator, which is not built"
+_CLASSIC = "has no effect: groups of the classic protocol are not served, only those of KIP-848"
+_THREADS = "has no effect: a coordinator is one process with one event loop; start more of them"
+_PER_GROUP = "has no effect yet: a group cannot be given a value of its own"
 _TRANSACTIONS = "has no effect yet: transactions are not built"
 _SHARE = "has no effect: share groups (queues) are not built"
 _STREAMS = "has no effect: groups of Kafka Streams are a Java library's own, and not built"
 
 
-def _consumer(name: str, default: int, doc: str, *, low: int = 1, scope: Scope = Scope.READ_ONLY) -> ConfigKey:
-    return accepted(f"group.consumer.{name}", default, doc, _GROUPS, low=low, scope=scope, source="KIP-848")
+#: What Headrace's coordinators can assign by; "sticky" may always be asked for.
+ASSIGNORS = ("uniform", "range", "sticky")
+
+
+def _consumer(name: str, default: int, doc: str, *, low: int = 1) -> ConfigKey:
+    return honoured(f"group.consumer.{name}", default, doc, low=low, source="KIP-848")
+
+
+def _of_groups(name: str, default: int, doc: str, *, low: int = 1) -> ConfigKey:
+    return accepted(f"group.consumer.{name}", default, doc, _PER_GROUP, low=low, source="KIP-848")
 
 
 def _transaction(name: str, default: int, doc: str, *, low: int = 1, source: str = "KIP-98", **more: Any) -> ConfigKey:
@@ -36,35 +46,38 @@ OFFSETS = (
         low=1,
     ),
     honoured("offsets.topic.segment.bytes", 104_857_600, "Segment size of __consumer_offsets, when it is made.", low=1),
-    accepted(
+    honoured(
         "offsets.topic.compression.codec",
         0,
         "Compression of __consumer_offsets, as a number: 0 none, 1 gzip, 2 snappy, 3 lz4, 4 zstd.",
-        _GROUPS,
         low=0,
         high=4,
     ),
-    accepted(
+    honoured(
         "offsets.retention.minutes",
         10_080,
         "How long the offsets of an empty group are kept.",
-        _GROUPS,
         low=1,
         source="KIP-211",
     ),
-    accepted(
+    honoured(
         "offsets.retention.check.interval.ms",
         600_000,
         "How often offsets that may go are looked for.",
-        _GROUPS,
         kind=Kind.LONG,
         low=1,
     ),
-    accepted("offset.metadata.max.bytes", 4_096, "Size of the text beside a committed offset.", _GROUPS),
-    accepted(
-        "offsets.load.buffer.size", 5_242_880, "Bytes that are read at once when offsets are loaded.", _GROUPS, low=1
+    honoured("offset.metadata.max.bytes", 4_096, "Size of the text beside a committed offset."),
+    honoured(
+        "offsets.load.buffer.size", 5_242_880, "Bytes that are read at once when a shard's offsets are loaded.", low=1
     ),
-    accepted("offsets.commit.timeout.ms", 5_000, "How long a commit may wait for the replicas.", _GROUPS, low=1),
+    honoured(
+        "offsets.commit.timeout.ms",
+        5_000,
+        "How long a write to __consumer_offsets is tried, at whoever leads the partition, before those who wait for it "
+        "are told to try again.",
+        low=1,
+    ),
     accepted(
         "offsets.commit.required.acks",
         -1,
@@ -78,17 +91,17 @@ GROUPS = (
         "group.coordinator.rebalance.protocols",
         ["classic", "consumer", "streams"],
         "The group protocols that are served.",
-        _GROUPS,
+        _CLASSIC,
         choices=("classic", "consumer", "share", "streams"),
         source="KIP-848",
     ),
-    accepted("group.coordinator.threads", 4, "Threads of the coordinator.", _GROUPS, low=1, source="KIP-848"),
-    accepted("group.coordinator.background.threads", 2, "Its threads for slow work.", _GROUPS, low=1),
+    accepted("group.coordinator.threads", 4, "Threads of the coordinator.", _THREADS, low=1, source="KIP-848"),
+    accepted("group.coordinator.background.threads", 2, "Its threads for slow work.", _THREADS, low=1),
     accepted(
         "group.coordinator.append.linger.ms",
         -1,
         "How long the coordinator lets records gather; -1: as it sees fit.",
-        _GROUPS,
+        "what is asked while a write is under way is gathered into the next one; nothing waits longer",
         low=-1,
         source="KIP-848",
     ),
@@ -96,47 +109,63 @@ GROUPS = (
         "group.coordinator.cached.buffer.max.bytes",
         1_048_588,
         "How large a buffer may be that the coordinator keeps for the next write.",
-        _GROUPS,
+        "has no effect: no buffer is kept",
         low=524_288,
         scope=Scope.CLUSTER_WIDE,
     ),
     accepted(
-        "group.initial.rebalance.delay.ms", 3_000, "A new classic group waits so long.", _GROUPS, source="KIP-134"
+        "group.initial.rebalance.delay.ms", 3_000, "A new classic group waits so long.", _CLASSIC, source="KIP-134"
     ),
-    accepted("group.min.session.timeout.ms", 6_000, "The shortest session of a classic member.", _GROUPS, low=1),
-    accepted("group.max.session.timeout.ms", 1_800_000, "The longest session of a classic member.", _GROUPS, low=1),
-    accepted("group.max.size", INT_MAX, "Members of a classic group at most.", _GROUPS, low=1, source="KIP-389"),
+    accepted("group.min.session.timeout.ms", 6_000, "The shortest session of a classic member.", _CLASSIC, low=1),
+    accepted("group.max.session.timeout.ms", 1_800_000, "The longest session of a classic member.", _CLASSIC, low=1),
+    accepted("group.max.size", INT_MAX, "Members of a classic group at most.", _CLASSIC, low=1, source="KIP-389"),
     _consumer("session.timeout.ms", 45_000, "When a silent member of a group is gone."),
-    _consumer("min.session.timeout.ms", 45_000, "The smallest value of it that a group may set."),
-    _consumer("max.session.timeout.ms", 60_000, "The largest value of it that a group may set."),
+    _of_groups("min.session.timeout.ms", 45_000, "The smallest value of it that a group may set."),
+    _of_groups("max.session.timeout.ms", 60_000, "The largest value of it that a group may set."),
     _consumer("heartbeat.interval.ms", 5_000, "How often a member reports."),
-    _consumer("min.heartbeat.interval.ms", 5_000, "The smallest value of it that a group may set."),
-    _consumer("max.heartbeat.interval.ms", 15_000, "The largest value of it that a group may set."),
-    _consumer(
-        "assignment.interval.ms",
+    _of_groups("min.heartbeat.interval.ms", 5_000, "The smallest value of it that a group may set."),
+    _of_groups("max.heartbeat.interval.ms", 15_000, "The largest value of it that a group may set."),
+    accepted(
+        "group.consumer.assignment.interval.ms",
         1_000,
         "The shortest time between two assignments of a group.",
+        "what a coordinator's properties file says counts; it does not change while it runs",
         low=0,
         scope=Scope.CLUSTER_WIDE,
+        source="KIP-1263",
     ),
-    _consumer("min.assignment.interval.ms", 0, "The smallest value of it that a group may set.", low=0),
-    _consumer("max.assignment.interval.ms", 15_000, "The largest value of it that a group may set.", low=0),
-    _consumer(
-        "regex.refresh.interval.ms", 600_000, "How often topics that match a pattern are looked for.", low=10_000
+    _of_groups("min.assignment.interval.ms", 0, "The smallest value of it that a group may set.", low=0),
+    _of_groups("max.assignment.interval.ms", 15_000, "The largest value of it that a group may set.", low=0),
+    accepted(
+        "group.consumer.regex.refresh.interval.ms",
+        600_000,
+        "How often topics that match a pattern are looked for.",
+        "topics that match are seen as soon as they are there",
+        low=10_000,
+        source="KIP-848",
     ),
     _consumer("max.size", INT_MAX, "Members of a group at most."),
-    accepted(
+    honoured(
         "group.consumer.assignors",
         ["uniform", "range"],
-        "The assignors that groups may use; the first one is the default.",
-        _GROUPS,
+        "The assignors that groups may use; the first one is the default. There are uniform, range and sticky, and "
+        "sticky may always be asked for.",
+        choices=ASSIGNORS,
         source="KIP-848",
+    ),
+    honoured(
+        "group.consumer.connection.grace.ms",
+        500,
+        "A member whose stream breaks, and that does not come back within this time, is gone (a static one has its "
+        "session), so its partitions need not wait for the whole session.",
+        low=0,
+        source=HEADRACE,
     ),
     accepted(
         "group.consumer.migration.policy",
         "bidirectional",
         "May a classic group become a new one, and the other way round?",
-        _GROUPS,
+        _CLASSIC,
         check=lambda policy: (
             None
             if policy.lower() in ("bidirectional", "upgrade", "downgrade", "disabled")

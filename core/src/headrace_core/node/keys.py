@@ -7,7 +7,7 @@ our own say so. A key whose scope is not read-only can be changed while brokers 
     keys            who a node is, the cluster, the broker, defaults of topics; all of it together: SERVER
     upkeep_keys     what a broker does to its logs in the background
     quorum_keys     the metadata quorum: elections and snapshots
-    group_keys      groups, offsets, transactions: accepted until they are built
+    group_keys      groups and offsets; transactions: accepted until they are built
     pasted_keys     what something else stands in for
     refused_keys    what nothing stands in for
 """
@@ -40,7 +40,7 @@ _NODE = [
         name="process.roles",
         kind=Kind.LIST,
         default=[],
-        doc="What this node is: controller or broker. May be left out: the program that is started says it.",
+        doc="What this node is: controller, broker or coordinator. May be left out: the program that runs says it.",
         choices=ROLES,
     ),
     ConfigKey(

@@ -83,7 +83,7 @@ class Coordinator:
         """``new_mind``: an empty mind of a shard; tests may put one of their own in its place."""
         self.config = config
         self.settings = CoordinatorSettings.of(config.values)
-        self._new_mind = new_mind or minds(config.values, self.settings)
+        self._new_mind = new_mind or minds(self.settings)
         self.clock = clock or SystemClock()
         self.events = events or Emitter()
         self.metrics = Metrics()
@@ -223,6 +223,7 @@ class Coordinator:
             clock=self.clock,
             append_timeout_s=self.settings.append_timeout_s,
             load_bytes=self.settings.load_bytes,
+            compression=self.settings.compression,
         )
         return ShardRunner(
             Shard(str(partition), claim, self._new_mind),

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
 
 from .settings import CoordinatorSettings
 from .shard_logic import ShardLogic
 from .shard_state import ShardState
 
 
-def minds(values: Mapping[str, Any], settings: CoordinatorSettings) -> Callable[[], ShardLogic]:
-    """Makes empty ones. ``values``: the node's configuration by name."""
+def minds(settings: CoordinatorSettings) -> Callable[[], ShardLogic]:
+    """Makes empty ones."""
     from .group.groups import Groups
 
-    return lambda: ShardState(Groups(), settings.offsets)
+    return lambda: ShardState(Groups(settings.groups), settings.offsets)

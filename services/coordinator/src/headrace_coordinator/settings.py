@@ -6,6 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from headrace_core.node.group_keys import ASSIGNORS
+from headrace_core.records import Compression
+
+from .group.settings import GroupSettings
 from .offsets.logic import OffsetSettings
 from .offsets.retention import RetentionSettings
 
@@ -19,7 +23,9 @@ REPLAYS_MAX = 8
 class CoordinatorSettings:
     """``session_timeout_ms``, ``heartbeat_interval_ms``: of the coordinator itself at the controllers."""
 
+    groups: GroupSettings
     offsets: OffsetSettings
+    compression: Compression
     append_timeout_s: float
     load_bytes: int
     session_timeout_ms: float
@@ -29,7 +35,17 @@ class CoordinatorSettings:
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> CoordinatorSettings:
         """Out of a node's values by name."""
+        asked = tuple(values["group.consumer.assignors"])
         return cls(
+            groups=GroupSettings(
+                session_timeout_ms=values["group.consumer.session.timeout.ms"],
+                heartbeat_interval_ms=values["group.consumer.heartbeat.interval.ms"],
+                connection_grace_ms=values["group.consumer.connection.grace.ms"],
+                assignment_interval_ms=values["group.consumer.assignment.interval.ms"],
+                max_size=values["group.consumer.max.size"],
+                assignors=(*asked, *(each for each in ASSIGNORS[-1:] if each not in asked)),
+            ),
+            compression=Compression(values["offsets.topic.compression.codec"]),
             offsets=OffsetSettings(
                 metadata_bytes_max=values["offset.metadata.max.bytes"],
                 retention=RetentionSettings(

@@ -22,7 +22,7 @@ from headrace_core.errors import (
     RequestTimedOutError,
     from_number,
 )
-from headrace_core.records import RecordIterator, encode_batch
+from headrace_core.records import Compression, RecordIterator, encode_batch
 from headrace_core.rpc.backoff import Backoff
 from headrace_core.rpc.status import error_from_rpc
 from headrace_core.types import TopicPartition
@@ -74,8 +74,11 @@ class ShardLog:
         clock: Clock,
         append_timeout_s: float = 5.0,
         load_bytes: int = 5 * 1024 * 1024,
+        compression: Compression = Compression.NONE,
     ) -> None:
-        """``append_timeout_s``: offsets.commit.timeout.ms; ``load_bytes``: offsets.load.buffer.size."""
+        """``append_timeout_s``: offsets.commit.timeout.ms; ``load_bytes``: offsets.load.buffer.size; ``compression``:
+        offsets.topic.compression.codec."""
+        self._compression = compression
         self.partition = partition
         self._brokers = brokers
         self._topic_id = topic_id
@@ -118,7 +121,9 @@ class ShardLog:
         now_ms = self._clock.now_ms()
         return b"".join(
             encode_batch(
-                ((now_ms, record.key, record.value, None) for record in batch), base_sequence=self._shard_epoch
+                ((now_ms, record.key, record.value, None) for record in batch),
+                base_sequence=self._shard_epoch,
+                compression=self._compression,
             )
             for batch in batches
         )
