@@ -156,6 +156,35 @@ def test_leader_is_asked_again_after_a_while_which_replica_is_nearer(fake_cluste
         assert read(inp, until, 1) == [b"1"]
 
 
+def test_replica_in_the_rack_that_cannot_be_reached_is_left_for_the_leader_for_a_while(
+    fake_cluster: Any, until: Any
+) -> None:
+    """The leader and the metadata believe that it is well (a firewall is between it and us), and name it each time."""
+    cluster = fake_cluster(3)
+    cluster.create("t")
+    fill(cluster, b"0", b"1")
+    cluster.nearer = lambda broker, key, rack: 2 if rack == "west" else None
+    cluster.servers[2].stop(0)
+
+    def asked_by_rack() -> int:
+        with cluster.changed:
+            return sum(1 for broker, request in cluster.fetched if broker == 0 and request.rack and request.partitions)
+
+    with consumer(cluster, client_rack="west") as inp:
+        assert read(inp, until, 2) == [b"0", b"1"]
+        for value in (b"2", b"3", b"4"):
+            fill(cluster, value)
+            assert read(inp, until, 1) == [value]
+        assert asked_by_rack() == 1
+        assert named(cluster)[-1][:2] == (0, 0)
+    with consumer(cluster, client_rack="west", metadata_max_age_ms=300) as inp:
+        assert read(inp, until, 5)
+        before = asked_by_rack()
+        until(lambda: asked_by_rack() > before, 60)  # a while is over: the leader is asked again who is nearer
+        fill(cluster, b"5")
+        assert read(inp, until, 1) == [b"5"]
+
+
 def test_replica_in_the_rack_that_dies_is_left_for_the_leader(fake_cluster: Any, until: Any) -> None:
     cluster = fake_cluster(3)
     cluster.create("t")

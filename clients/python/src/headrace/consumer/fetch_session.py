@@ -43,12 +43,13 @@ CATCHING_UP_REQUESTS = 4
 
 
 class FetchLink:
-    """The fetch session at one broker."""
+    """The fetch session at one broker. ``rack``: the one that it is told of; none: it sends nobody elsewhere."""
 
-    def __init__(self, fetcher: SessionOwner, broker_id: int, address: str) -> None:
+    def __init__(self, fetcher: SessionOwner, broker_id: int, address: str, rack: str) -> None:
         self.fetcher = fetcher
         self.broker_id = broker_id
         self.address = address
+        self._rack = rack
         self.members: dict[TopicPartition, Tracked] = {}
         self._named: set[TopicPartition] = set()  # those that the session at the broker knows
         self._to_name: dict[TopicPartition, None] = {}
@@ -211,7 +212,7 @@ class FetchLink:
             min_bytes=fetcher.min_bytes,
             max_bytes=fetcher.answer_bytes,
             isolation_level=fetcher.isolation,
-            rack=fetcher.config["client.rack"],
+            rack=self._rack,
         )
         for tp in self._to_name:
             tracked = self.members[tp]

@@ -43,7 +43,8 @@ class Fetcher:
         self.near_s: float = config["metadata.max.age.ms"] / 1000
         self.isolation = ISOLATION[config["isolation.level"]]
         self.tracked: dict[TopicPartition, Tracked] = {}
-        self.links: dict[int, FetchLink] = {}
+        #: By broker, and whether it is told of our rack: a leader that is told sends us to a follower there.
+        self.links: dict[tuple[int, bool], FetchLink] = {}
         self._homeless: dict[TopicPartition, None] = {}
         self._placing = asyncio.Event()
         self._placer: asyncio.Task[None] | None = None
@@ -108,6 +109,9 @@ class Fetcher:
         if self.tracked.get(tp) is not tracked or tracked.paused:
             return
         if error is not None:
+            if tracked.near >= 0:  # as long as it would be preferred (KIP-392): the leader, asked, would name it again
+                tracked.far_until = time.monotonic() + self.near_s
+                logger.info("%s: broker %d, which is nearer, is left for the leader: %s", tp, tracked.near, error)
             tracked.near = -1
             tracked.retry_at = time.monotonic() + self.engine.backoff.delay_s(tracked.attempts)
             tracked.attempts += 1
@@ -128,6 +132,8 @@ class Fetcher:
     def read_near(self, tracked: Tracked, broker_id: int) -> None:
         """The leader named a follower in our rack: read there, and ask the leader again after metadata.max.age.ms."""
         if broker_id not in self.engine.metadata.snapshot.brokers:
+            if tracked.attempts:  # the metadata were asked again, and do not tell of it
+                tracked.far_until = time.monotonic() + self.near_s
             self.send_home(tracked, ReplicaNotAvailableError(f"broker {broker_id} is not known here yet"))
             return
         tracked.near, tracked.near_until = broker_id, time.monotonic() + self.near_s
@@ -138,18 +144,21 @@ class Fetcher:
         snapshot, tp = self.engine.metadata.snapshot, tracked.assigned.tp
         info = snapshot.topics.get(tp.topic)
         leader = info.partitions[tp.partition].leader if info and tp.partition < len(info.partitions) else -1
-        if tracked.near >= 0 and time.monotonic() < tracked.near_until and tracked.near in snapshot.brokers:
+        now = time.monotonic()
+        if tracked.near >= 0 and now < tracked.near_until and tracked.near in snapshot.brokers:
             leader = tracked.near
         else:
             tracked.near = -1
+        tells_rack = now >= tracked.far_until
         broker = snapshot.brokers.get(leader)
         if broker is None:
             return None
-        link = self.links.get(leader)
+        link = self.links.get((leader, tells_rack))
         if link is None or link.address != broker.address:
             if link is not None:
                 link.retire()
-            link = self.links[leader] = FetchLink(self, leader, broker.address)
+            rack = self.config["client.rack"] if tells_rack else ""
+            link = self.links[leader, tells_rack] = FetchLink(self, leader, broker.address, rack)
         return link
 
     async def _place_all(self) -> None:

@@ -25,6 +25,7 @@ class Tracked:
     __slots__ = (
         "assigned",
         "attempts",
+        "far_until",
         "fetch_at",
         "generation",
         "last_epoch",
@@ -51,6 +52,7 @@ class Tracked:
         self.may_be_truncated = False  # a broker said that the log does not go on at fetch_at as it did before it
         self.near = -1  # a follower in our rack to read from, until time.monotonic() is near_until (KIP-392)
         self.near_until = 0.0
+        self.far_until = 0.0  # such a one could not be reached: until then the leader serves, whoever is nearer
         self.valid_from = 0  # answers to requests before this one are about an older position
         self.attempts = 0
         self.retry_at = 0.0
