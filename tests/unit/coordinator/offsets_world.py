@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from headrace_coordinator.offsets.logic import OffsetSettings, OffsetsLogic
@@ -37,7 +37,7 @@ class GroupsByHand:
         self.replayed: list[tuple[bytes, bytes | None, int]] = []
         self.handled: list[object] = []
         self.due_ms: int | None = None
-        self.asked_about: Collection[tuple[bytes, int]] | None = None
+        self.asked_about: Iterable[tuple[str, int]] | None = None
 
     def replay(self, key: bytes, value: bytes | None, timestamp_ms: int) -> None:
         self.replayed.append((key, value, timestamp_ms))
@@ -74,9 +74,9 @@ class GroupsByHand:
         member_id: str,
         member_epoch: int,
         instance_id: str | None,
-        parts: Collection[tuple[bytes, int]] | None = None,
+        partitions: Iterable[tuple[str, int]] | None = None,
     ) -> None:
-        self.asked_about = parts
+        self.asked_about = partitions
         members = self.groups[group_id].members
         if member_epoch < 0 and not members:
             return

@@ -85,12 +85,21 @@ def test_a_group_is_asked_about_the_very_partitions_that_are_committed() -> None
     """A member of an older epoch may commit what it has had since then, and nothing else (KIP-1251)."""
     world = OffsetsWorld()
     world.groups.groups["g"] = Group({"m1": 5})
-    offsets = OffsetToCommit("t", 1, 1), OffsetToCommit("u", 0, 1, topic_id=NEW_ID)
-    world.commit("g", *offsets, member_id="m1", member_epoch=5)
-    assert world.groups.asked_about is None, "nobody knows the id of topic t"
-    world.logic.topics_changed(_topics(t=(OLD_ID, 2), u=(NEW_ID, 1)))
-    world.commit("g", *offsets, member_id="m1", member_epoch=5)
-    assert world.groups.asked_about == [(OLD_ID, 1), (NEW_ID, 0)]
+    world.commit("g", OffsetToCommit("t", 1, 1), OffsetToCommit("u", 0, 1), member_id="m1", member_epoch=5)
+    assert world.groups.asked_about == [("t", 1), ("u", 0)]
+
+
+def test_who_leaves_member_and_epoch_out_on_the_wire_is_no_member() -> None:
+    """There they are "" and 0."""
+    world = OffsetsWorld()
+    for _ in range(2):
+        world.commit("g", OffsetToCommit("t", 0, 1), member_epoch=0)
+        assert world.fetch("g", member_epoch=0)["t", 0].offset == 1
+        world.groups.groups["g"] = Group()
+    world.groups.groups["g"] = Group({"m1": 5})
+    assert world.fetch("g", member_epoch=0)["t", 0].offset == 1
+    with pytest.raises(UnknownMemberIdError):
+        world.commit("g", OffsetToCommit("t", 0, 1), member_epoch=0)
 
 
 def test_a_member_of_a_group_that_is_gone_neither_commits_nor_fetches() -> None:

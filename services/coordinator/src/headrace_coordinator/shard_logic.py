@@ -17,7 +17,7 @@ the mind and replays a new one, so nothing here can be rolled back, and nothing 
 from __future__ import annotations
 
 import enum
-from collections.abc import Collection
+from collections.abc import Iterable
 from typing import NamedTuple, Protocol
 
 
@@ -113,12 +113,12 @@ class GroupsLogic(ShardLogic, Protocol):
         member_id: str,
         member_epoch: int,
         instance_id: str | None,
-        parts: Collection[tuple[bytes, int]] | None = None,
+        partitions: Iterable[tuple[str, int]] | None = None,
     ) -> None:
-        """May this member commit offsets of these partitions (topic id, number; None: their topics' ids are not known)?
-        UnknownMemberIdError, StaleMemberEpochError, FencedInstanceIdError. A negative epoch is an admin's or a plain
-        consumer's, and is right while the group has no members. An older epoch than the member's may still commit what
-        it has had since then (KIP-1251)."""
+        """May this member commit offsets of these partitions (topic, number)? UnknownMemberIdError,
+        StaleMemberEpochError, FencedInstanceIdError. A negative epoch is an admin's or a plain consumer's, and is right
+        while the group has no members. An older epoch than the member's may still commit what it has had since then
+        (KIP-1251), if the partitions are named."""
 
     def check_fetch(self, group_id: str, member_id: str, member_epoch: int) -> None:
         """May this member ask for offsets? The same errors; a negative epoch without a member id always may."""

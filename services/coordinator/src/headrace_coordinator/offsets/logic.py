@@ -25,7 +25,7 @@ from headrace_core.errors import (
     UnstableOffsetCommitError,
 )
 from headrace_core.metadata.shards import SHARD_TOPICS
-from headrace_core.types import TopicPartition, check_topic_name
+from headrace_core.types import NO_EPOCH, TopicPartition, check_topic_name
 
 from ..group.messages import Topic, TopicsChanged
 from ..shard_logic import Decision, GroupsLogic, ShardRecord
@@ -114,25 +114,15 @@ class OffsetsLogic:
     def _check_committer(self, request: CommitOffsets) -> None:
         group_id = request.group_id
         _check_group_id(group_id)
+        epoch = _epoch(request)
         if self._groups.exists(group_id):
-            self._groups.check_commit(
-                group_id, request.member_id, request.member_epoch, request.instance_id, self._parts(request.offsets)
-            )
-        elif request.member_epoch >= 0:
+            partitions = [(offset.topic, offset.partition) for offset in request.offsets]
+            self._groups.check_commit(group_id, request.member_id, epoch, request.instance_id, partitions)
+        elif epoch >= 0:
             raise GroupIdNotFoundError(
                 f"member {request.member_id!r} of epoch {request.member_epoch} commits to group {group_id!r}, which "
                 "does not exist (any more): join it anew"
             )
-
-    def _parts(self, offsets: tuple[OffsetToCommit, ...]) -> list[tuple[bytes, int]] | None:
-        """As the groups know partitions; None when one of the topics has no id that anybody knows."""
-        parts = []
-        for offset in offsets:
-            topic_id = offset.topic_id or self._id_of(offset.topic)
-            if topic_id is None:
-                return None
-            parts.append((topic_id, offset.partition))
-        return parts
 
     def _refused(self, offset: OffsetToCommit) -> HeadraceError | None:
         """What is wrong with one partition of a commit."""
@@ -186,9 +176,10 @@ class OffsetsLogic:
     def fetch(self, request: FetchOffsets) -> Decision:
         """Kafka's OffsetFetch; what a group without offsets has committed is nothing. What check_fetch raises."""
         _check_group_id(request.group_id)
+        epoch = _epoch(request)
         if self._groups.exists(request.group_id):
-            self._groups.check_fetch(request.group_id, request.member_id, request.member_epoch)
-        elif request.member_epoch >= 0:
+            self._groups.check_fetch(request.group_id, request.member_id, epoch)
+        elif epoch >= 0:
             # Kafka answers "no offset" here. The member would go by auto.offset.reset, and lose or repeat everything.
             raise UnknownMemberIdError(
                 f"member {request.member_id!r} asks for offsets of group {request.group_id!r}, which does not exist "
@@ -306,6 +297,12 @@ class OffsetsLogic:
     def _check_known(self, group_id: str) -> None:
         if not self._groups.exists(group_id) and not self.book.of(group_id):
             raise GroupIdNotFoundError(f"there is no group {group_id!r}")
+
+
+def _epoch(request: CommitOffsets | FetchOffsets) -> int:
+    """The member's epoch, or -1 of somebody who is none. On the wire, who leaves both out says "" and 0; no member has
+    epoch 0."""
+    return NO_EPOCH if not request.member_id and request.member_epoch == 0 else request.member_epoch
 
 
 def _check_group_id(group_id: str) -> None:
