@@ -1,5 +1,5 @@
 """Random lives of one shard: owners follow each other, appends are late, lost, or answered to nobody; whatever happens,
-what was told is in the log, and who serves knows the log. Each guard is broken once, to see that it would be noticed."""
+what was told is in the log, and who serves knows the log. Each guard is broken once: would it be noticed?"""
 
 from __future__ import annotations
 
@@ -52,11 +52,7 @@ class Ledger:
         return base
 
     def state(self, end: int | None = None) -> dict[bytes, bytes]:
-        found: dict[bytes, bytes] = {}
-        for _, key, value in self.records[:end]:
-            if not is_claim(key) and value is not None:
-                found[key] = value
-        return found
+        return {key: value for _, key, value in self.records[:end] if not is_claim(key) and value is not None}
 
 
 class Counters:
