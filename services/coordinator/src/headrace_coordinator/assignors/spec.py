@@ -29,14 +29,17 @@ class MemberSpec(NamedTuple):
 
 
 class TopicSpec(NamedTuple):
-    """A topic. ``racks``: of each partition, the racks of its replicas; empty: not known."""
+    """A topic. ``racks``: of each partition, the racks of its replicas; those of partitions beyond are not known."""
 
     partitions: int
     racks: tuple[frozenset[str], ...] = ()
 
     def is_near(self, number: int, rack: str | None) -> bool:
         """Has the partition a replica in the rack?"""
-        return rack is not None and number < len(self.racks) and rack in self.racks[number]
+        return rack is not None and rack in self.racks_of(number)
+
+    def racks_of(self, number: int) -> frozenset[str]:
+        return self.racks[number] if number < len(self.racks) else frozenset()
 
 
 Members = Mapping[str, MemberSpec]

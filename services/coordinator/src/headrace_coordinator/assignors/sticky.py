@@ -66,8 +66,8 @@ def _deal(
     far = []
     near: list[tuple[int, Part, list[str]]] = []
     for part in homeless:
-        racks = topics[part[0]].racks
-        names = [name for rack in sorted(racks[part[1]]) for name in by_rack.get(rack, ())] if by_rack and racks else []
+        racks = topics[part[0]].racks_of(part[1])
+        names = [name for rack in sorted(racks) for name in by_rack.get(rack, ())]
         if names:
             near.append((len(names), part, names))
         else:
@@ -120,9 +120,9 @@ def _give_to_the_poorest(
     for heap in by_rack.values():
         heapify(heap)
     for part in parts:
-        racks = topics[part[0]].racks
         name = _poorest(everybody, shares)
-        near = [_poorest(by_rack[rack], shares) for rack in sorted(racks[part[1]]) if rack in by_rack] if racks else []
+        racks = topics[part[0]].racks_of(part[1])
+        near = [_poorest(by_rack[rack], shares) for rack in sorted(racks) if rack in by_rack]
         name = min([name, *near], key=lambda each: (len(shares[each]), each not in near, each))
         shares[name].add(part)
 

@@ -1,0 +1,170 @@
+"""Who is let in: what a request must look like, and whether the one who asks is who it says (KIP-848, KIP-345).
+
+Each of these raises the typed error, before anything has changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from headrace_core.errors import (
+    FencedInstanceIdError,
+    FencedMemberEpochError,
+    GroupIdNotFoundError,
+    InvalidGroupIdError,
+    InvalidRegularExpressionError,
+    InvalidRequestError,
+    StaleMemberEpochError,
+    UnknownMemberIdError,
+    UnsupportedAssignorError,
+)
+from headrace_core.types import check_topic_name
+
+from ..assignors import ASSIGNORS
+from .messages import AWAY_EPOCH, JOIN_EPOCH, LEAVE_EPOCH, Heartbeat, Leave, Part
+from .settings import GroupSettings
+from .state import Group, Member
+from .subscriptions import compile_pattern
+
+REBALANCE_TIMEOUT_MS_MAX = 2**31 - 1
+
+
+def check_group_id(group_id: str, settings: GroupSettings) -> None:
+    """InvalidGroupIdError."""
+    if not group_id:
+        raise InvalidGroupIdError("the group id is empty: set group.id")
+    if (size := len(group_id.encode())) > settings.name_bytes_max:
+        raise InvalidGroupIdError(f"the group id has {size} bytes, at most {settings.name_bytes_max} are allowed")
+
+
+def check_heartbeat(request: Heartbeat, settings: GroupSettings) -> None:
+    """The request by itself. InvalidGroupIdError, InvalidRequestError, InvalidTopicError, UnsupportedAssignorError,
+    InvalidRegularExpressionError."""
+    check_group_id(request.group_id, settings)
+    if not request.member_id:
+        raise InvalidRequestError("member_id is empty: a member chooses a UUID, once for its life")
+    for what in ("member_id", "instance_id", "rack", "client_id", "client_host", "assignor"):
+        value = getattr(request, what)
+        if value is not None and len(value.encode()) > settings.name_bytes_max:
+            raise InvalidRequestError(f"{what} has more than {settings.name_bytes_max} bytes")
+    if request.instance_id == "":
+        raise InvalidRequestError("instance_id is empty: leave it out, or set group.instance.id")
+    if request.member_epoch < JOIN_EPOCH:
+        raise InvalidRequestError(f"member epoch {request.member_epoch} in a heartbeat: 0 joins, to leave is a request")
+    if request.member_epoch == JOIN_EPOCH:
+        _check_join(request)
+    timeout_ms = request.rebalance_timeout_ms
+    if timeout_ms is not None and not 0 < timeout_ms <= REBALANCE_TIMEOUT_MS_MAX:
+        raise InvalidRequestError(f"rebalance_timeout_ms is {timeout_ms}; it must be positive (max.poll.interval.ms)")
+    if request.assignor and (request.assignor not in settings.assignors or request.assignor not in ASSIGNORS):
+        raise UnsupportedAssignorError(
+            f"there is no assignor {request.assignor!r} here: choose one of {', '.join(settings.assignors)}"
+        )
+    _check_subscription(request, settings)
+
+
+def _check_join(request: Heartbeat) -> None:
+    if request.rebalance_timeout_ms is None:
+        raise InvalidRequestError("who joins must say its rebalance_timeout_ms (max.poll.interval.ms)")
+    if request.topics is None and not request.topic_regex:
+        raise InvalidRequestError("who joins must subscribe: topics, or topic_regex")
+    if request.owned:
+        raise InvalidRequestError(
+            f"who joins owns nothing, but {len(request.owned)} partitions were named: let go of them first"
+        )
+
+
+def _check_subscription(request: Heartbeat, settings: GroupSettings) -> None:
+    if request.topics is not None:
+        if len(request.topics) > settings.topics_max:
+            raise InvalidRequestError(
+                f"{len(request.topics)} topics are named, at most {settings.topics_max} may be: use a pattern"
+            )
+        for name in request.topics:
+            check_topic_name(name)
+    if request.topic_regex:
+        if (size := len(request.topic_regex.encode())) > settings.regex_bytes_max:
+            raise InvalidRegularExpressionError(
+                f"the topic pattern has {size} bytes, at most {settings.regex_bytes_max} are allowed"
+            )
+        compile_pattern(request.topic_regex)
+
+
+def check_leave(request: Leave, settings: GroupSettings) -> None:
+    """InvalidGroupIdError, InvalidRequestError."""
+    check_group_id(request.group_id, settings)
+    if request.member_epoch not in (LEAVE_EPOCH, AWAY_EPOCH):
+        raise InvalidRequestError(
+            f"member epoch {request.member_epoch} does not leave: {LEAVE_EPOCH} does, {AWAY_EPOCH} of a static member"
+        )
+
+
+def known_member(group: Group | None, group_id: str, member_id: str, instance_id: str | None = None) -> Member:
+    """The member, which must have the instance id, if one is named. GroupIdNotFoundError is not raised: to a member, a
+    group that is gone is one that does not know it. UnknownMemberIdError, FencedInstanceIdError."""
+    if instance_id is not None:
+        holder = group.statics.get(instance_id) if group is not None else None
+        if holder is not None and holder != member_id:
+            raise FencedInstanceIdError(
+                f"group {group_id!r}: member {member_id!r} was replaced: instance id {instance_id!r} belongs to member "
+                f"{holder!r} now; two processes have the same group.instance.id, or this one was thought to be gone"
+            )
+    member = group.members.get(member_id) if group is not None else None
+    if member is None or member.value is None:
+        why = group.departed.get(member_id) if group is not None else None
+        raise UnknownMemberIdError(
+            f"group {group_id!r} has no member {member_id!r}"
+            + (f": {why}" if why else "")
+            + "; join anew, with epoch 0"
+        )
+    if instance_id is not None and member.value.instance_id != instance_id:
+        raise UnknownMemberIdError(
+            f"group {group_id!r}: no member has instance id {instance_id!r}; join anew, with epoch 0"
+        )
+    return member
+
+
+def check_connection(member: Member, connection: int | None) -> None:
+    """Guard: what comes from an earlier stream than the member's latest was overtaken. FencedMemberEpochError."""
+    if connection is not None and connection < member.session.connection:
+        raise FencedMemberEpochError(f"member {member.member_id!r} has a later connection; this one counts no more")
+
+
+def check_epoch(member: Member, epoch: int) -> None:
+    """A heartbeat's epoch is one that this member was told since it joined. It may be older than the latest, which can
+    be on its way while the heartbeat is; an older process of the same member has an older connection.
+    FencedMemberEpochError."""
+    current = member.current
+    if not current.first_epoch <= epoch <= current.epoch:
+        raise FencedMemberEpochError(
+            f"member {member.member_id!r} says that its epoch is {epoch}, but it is {current.epoch}: let go of all "
+            "partitions, and join anew with epoch 0"
+        )
+
+
+def check_commit(group: Group, member: Member, epoch: int, parts: Iterable[Part] | None) -> None:
+    """May the member commit in this epoch? In its own it may. In an older one, which it may not know to be over, only
+    what it has had since then (KIP-1251); ``parts`` None: not known, so no. Guard: a commit that was long on its way,
+    of a partition that somebody else has read on since, does not take the offset back. StaleMemberEpochError."""
+    current = member.current
+    if epoch == current.epoch:
+        return
+    where = f"group {group.group_id!r}, member {member.member_id!r}"
+    if epoch > current.epoch:
+        raise StaleMemberEpochError(f"{where}: epoch {epoch} was never given; it is {current.epoch}")
+    if (
+        epoch < current.first_epoch
+        or parts is None
+        or not all(current.assigned.get(p, epoch + 1) <= epoch for p in parts)
+    ):
+        raise StaleMemberEpochError(
+            f"{where}: the commit is of epoch {epoch}, and the epoch is {current.epoch} now: take the assignment that "
+            "was sent, and commit again what is still assigned"
+        )
+
+
+def known_group(group: Group | None, group_id: str) -> Group:
+    """GroupIdNotFoundError."""
+    if group is None or group.value is None:
+        raise GroupIdNotFoundError(f"there is no group {group_id!r}")
+    return group

@@ -1,0 +1,537 @@
+"""The groups of a shard: what is asked is decided here (GroupsLogic). Pure: **decide, then replay**.
+
+    handle(request, now) -> Decision     raises, with nothing changed, or decides and applies
+    tick(now) -> Decision                who was silent for too long goes; targets that were put off are made
+    replay(key, value), loaded(now)      another one's decisions, or an earlier life's
+
+A membership is a stream of heartbeats (messages.py); ``checks.py`` says who is let in, ``rebalancing.py`` what follows
+from a change, ``reconciling.py`` how a member gets to what it shall have, ``timing.py`` who was silent for too long.
+
+Not obvious:
+
+* **A static member** (KIP-345) keeps its place when its process is started anew: the new one has another member id and
+  the same instance id, and takes over what the old one had, without a rebalance. It may do so when the old one said
+  that it comes back (epoch -2), or its connection has been broken for the grace; before, the id is not released.
+* **A dynamic member whose connection is broken for the grace is gone**, for a process that ends closes its connections.
+  Kafka waits out its session of 45 s. Until its grace is over nobody else gets what it has.
+* **A coordinator that stood still blames nobody** (timing.SteadyClock), nor does one that has just got the shard.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import msgspec
+
+from headrace_core.errors import (
+    CoordinatorLoadInProgressError,
+    GroupMaxSizeReachedError,
+    InvalidRequestError,
+    NonEmptyGroupError,
+    UnknownMemberIdError,
+    UnreleasedInstanceIdError,
+)
+
+from ..shard_logic import Decision, RecordKind
+from . import checks, stories
+from .messages import (
+    AWAY_EPOCH,
+    JOIN_EPOCH,
+    DescribedGroup,
+    DescribedMember,
+    DescribeGroup,
+    Disconnected,
+    ExplainGroup,
+    GroupConfigChanged,
+    Heartbeat,
+    Leave,
+    LeaveReply,
+    ListedGroup,
+    ListGroups,
+    RemovalReason,
+    TopicsChanged,
+)
+from .rebalancing import THE_GROUP, Rebalancing
+from .reconciling import begun_anew, gone_away
+from .records import GroupValue, Key, MemberValue, decode_key, decode_value
+from .settings import GroupSettings
+from .state import Group, GroupsState, Member
+from .subscriptions import Topics, describes
+from .timing import Agenda, Session, SteadyClock
+from .turn import Turn
+
+#: Records after which a tick stops between two groups; the rest is due at once.
+TICK_RECORDS_MAX = 1_000
+
+_FIELDS = ("rack", "client_id", "client_host", "rebalance_timeout_ms", "topics", "topic_regex", "assignor")
+
+
+class Groups:
+    """All groups of one shard."""
+
+    def __init__(self, settings: GroupSettings | None = None) -> None:
+        self._settings = settings or GroupSettings()
+        self._state = GroupsState()
+        self._topics = Topics()
+        self._agenda = Agenda()
+        self._clock = SteadyClock()
+        self._rebalancing = Rebalancing(self._settings, self._topics, self._agenda)
+        #: Groups whose targets are to be looked over: this process has not made them.
+        self._unseen: set[str] = set()
+
+    # -- from the log --------------------------------------------------------------------------------------------------
+
+    def replay(self, key: bytes, value: bytes | None, timestamp_ms: int) -> None:
+        """A record of one of the groups' kinds. CorruptLogError, UnsupportedVersionError."""
+        where = decode_key(key)
+        self._state.apply(where, None if value is None else decode_value(where.kind, value))
+
+    def loaded(self, now_ms: int) -> Decision:
+        """All is replayed: everybody counts as just heard of. What a decision that was cut off left over is cleared."""
+        turn = self._turn(now_ms)
+        for group in list(self._state.groups.values()):
+            for member in list(group.members.values()):
+                if member.value is None:
+                    turn.forget(group, member)
+                    continue
+                member.session = Session(turn.steady_ms)
+                if member.current.revoking:
+                    member.session.revoking_ms = turn.steady_ms
+                self._rebalancing.watch(group, member)
+            last = max(group.stories.values(), key=lambda story: story.number, default=None)
+            group.story = last if last is not None and last.ended_ms < 0 else None
+            self._unseen.add(group.group_id)
+            self._agenda.put((group.group_id, THE_GROUP), turn.steady_ms)
+        return turn.decision()
+
+    # -- requests ------------------------------------------------------------------------------------------------------
+
+    def handle(self, request: object, now_ms: int) -> Decision:
+        """Raises what the rule for the request says; InvalidRequestError for one that is none of the groups'."""
+        rule = _RULES.get(type(request))
+        if rule is None:
+            raise InvalidRequestError(f"a coordinator of groups does not know what {type(request).__name__} is")
+        return rule(self, request, self._turn(now_ms))
+
+    def _heartbeat(self, request: Heartbeat, turn: Turn) -> Decision:
+        """HeartbeatReply. What ``checks`` raises; GroupMaxSizeReachedError, UnreleasedInstanceIdError;
+        CoordinatorLoadInProgressError: it is not known yet which topics there are."""
+        checks.check_heartbeat(request, self._settings)
+        if not self._topics.is_known:
+            raise CoordinatorLoadInProgressError(
+                f"group {request.group_id!r}: the coordinator does not know the topics yet; try again"
+            )
+        if request.member_epoch == JOIN_EPOCH:
+            return self._join(request, turn)
+        group = self._state.groups.get(request.group_id)
+        member = checks.known_member(group, request.group_id, request.member_id, request.instance_id)
+        assert group is not None
+        checks.check_connection(member, request.connection)
+        checks.check_epoch(member, request.member_epoch)
+        owned = request.owned if request.revision == member.current.revision else None
+        return self._heard(request, turn, group, member, owned)
+
+    def _heard(
+        self, request: Heartbeat, turn: Turn, group: Group, member: Member, owned: frozenset[tuple[bytes, int]] | None
+    ) -> Decision:
+        """A member goes on."""
+        member.session.heard(request.connection, turn.steady_ms)
+        reasons = self._told_about_itself(turn, group, member, request)
+        if owned is not None and group.released:
+            stories.taken(turn, group, member, owned)
+        arrived = member.current.has_arrived(member.target, group.said.target_epoch)
+        if reasons or not arrived:
+            self._rebalancing.settle(turn, group, reasons=reasons, asking=member, owned=owned)
+        else:
+            stories.go_on(turn, group)
+        knows = request.revision == member.current.revision and request.member_epoch != JOIN_EPOCH
+        return turn.decision(self._rebalancing.told(group, member, with_assignment=not knows))
+
+    def _join(self, request: Heartbeat, turn: Turn) -> Decision:
+        group = self._state.groups.get(request.group_id)
+        member = group.members.get(request.member_id) if group is not None else None
+        if group is not None and member is not None and member.value is not None:
+            checks.check_connection(member, request.connection)
+            if member.value.instance_id != request.instance_id:
+                raise InvalidRequestError(
+                    f"member {request.member_id!r} joined with instance id {member.value.instance_id!r}, and now names "
+                    f"{request.instance_id!r}: a member keeps its instance id"
+                )
+            if request.connection == member.session.connection and not member.current.is_away:
+                return self._heard(request, turn, group, member, None)  # its first one is being answered
+            reasons: list[str] = []
+            turn.hold(group, member, begun_anew(member.current))
+        else:
+            member, reasons = self._new_member(request, turn, group)
+            group = self._state.groups[request.group_id]
+        member.session = Session(turn.steady_ms)
+        member.session.heard(request.connection, turn.steady_ms)
+        self._rebalancing.watch(group, member)
+        reasons += self._told_about_itself(turn, group, member, request)
+        group.departed.pop(member.member_id, None)
+        self._rebalancing.settle(turn, group, reasons=reasons, asking=member, begins_anew=True)
+        return turn.decision(self._rebalancing.told(group, member, with_assignment=True))
+
+    def _new_member(self, request: Heartbeat, turn: Turn, group: Group | None) -> tuple[Member, list[str]]:
+        """Somebody who was not in the group, or takes the place of a static member. GroupMaxSizeReachedError,
+        UnreleasedInstanceIdError."""
+        instance_id = request.instance_id
+        holder_id = group.statics.get(instance_id) if group is not None and instance_id is not None else None
+        if group is not None and holder_id is not None:
+            holder = group.members[holder_id]
+            if not (holder.current.is_away or holder.session.is_lost(turn.steady_ms)):
+                raise UnreleasedInstanceIdError(
+                    f"group {group.group_id!r}: instance id {instance_id!r} belongs to member {holder_id!r}, which has "
+                    "not left; if its process is gone, try again: it is released with its connection or its session"
+                )
+            return self._replaced(request, turn, group, holder), []
+        if group is not None and len(group.members) >= self._settings.max_size:
+            raise GroupMaxSizeReachedError(
+                f"group {group.group_id!r} has {len(group.members)} members already, and may have "
+                f"group.consumer.max.size={self._settings.max_size}"
+            )
+        key = Key(RecordKind.MEMBER, request.group_id, request.member_id)
+        turn.write(key, _described(MemberValue(instance_id=instance_id), request))
+        group = self._state.groups[request.group_id]
+        return group.members[request.member_id], [f"{_named(request)} joined"]
+
+    def _replaced(self, request: Heartbeat, turn: Turn, group: Group, holder: Member) -> Member:
+        """Another process takes over what the static member had and shall have: nothing is to be assigned anew."""
+        said, target, current = holder.said, holder.target, holder.current
+        turn.remove(group, holder, RemovalReason.REPLACED, "FENCED_INSTANCE_ID")
+        for part in target:
+            group.vacated.pop(part, None)
+        turn.write(Key(RecordKind.MEMBER, group.group_id, request.member_id), said)
+        member = group.members[request.member_id]
+        turn.aim(group, member, target)
+        turn.hold(group, member, begun_anew(current))
+        return member
+
+    def _told_about_itself(self, turn: Turn, group: Group, member: Member, request: Heartbeat) -> list[str]:
+        """Writes what the member says of itself, if that is new; why there must be another target for it, if so."""
+        before = member.said
+        after = _described(before, request)
+        if after == before:
+            return []
+        subscribed = self._rebalancing.subscribed_by(member)
+        turn.write(Key(RecordKind.MEMBER, group.group_id, member.member_id), after)
+        reasons = []
+        if self._rebalancing.subscribed_by(member) != subscribed:
+            reasons.append(f"{_named(request)} subscribes to other topics")
+        if after.assignor != before.assignor:
+            reasons.append(f"{_named(request)} prefers another assignor")
+        if after.rack != before.rack:
+            reasons.append(f"{_named(request)} is in another rack")
+        return reasons
+
+    def _leave(self, request: Leave, turn: Turn) -> Decision:
+        """LeaveReply. UnknownMemberIdError, FencedInstanceIdError; InvalidRequestError: only a static member comes
+        back; FencedMemberEpochError: it has a later connection."""
+        checks.check_leave(request, self._settings)
+        group = self._state.groups.get(request.group_id)
+        member = checks.known_member(group, request.group_id, request.member_id, request.instance_id)
+        assert group is not None
+        checks.check_connection(member, request.connection)
+        if request.member_epoch == AWAY_EPOCH:
+            if member.said.instance_id is None:
+                raise InvalidRequestError(
+                    f"member {member.member_id!r} is not static (it has no group.instance.id), so it cannot be away"
+                )
+            if not member.current.is_away:
+                turn.hold(group, member, gone_away(member.current))
+            member.session.last_contact_ms = turn.steady_ms
+            self._rebalancing.settle(turn, group)
+        else:
+            self._remove(turn, group, [(member, RemovalReason.LEFT)])
+        return turn.decision(LeaveReply(request.member_id, request.member_epoch))
+
+    def _disconnected(self, request: Disconnected, turn: Turn) -> Decision:
+        """The grace begins; nothing is said of a member that is on a later stream, or none any more."""
+        group = self._state.groups.get(request.group_id)
+        member = group.members.get(request.member_id) if group is not None else None
+        if group is None or member is None or member.value is None:
+            return Decision()
+        session = member.session
+        if session.connected and session.connection == request.connection:
+            timeout_ms = self._rebalancing.session_timeout_ms(group.group_id)
+            session.broke(turn.steady_ms, self._settings.connection_grace_ms, timeout_ms)
+            self._rebalancing.watch(group, member)
+        return Decision()
+
+    def _topics_changed(self, request: TopicsChanged, turn: Turn) -> Decision:
+        """The groups that read one of these are looked at by the next ticks."""
+        changed = request.changed if self._topics.is_known else None
+        self._topics.replace(request.topics)
+        for group in self._state.groups.values():
+            if changed is None or _reads_any(group, changed):
+                self._agenda.put((group.group_id, THE_GROUP), turn.steady_ms)
+        return Decision()
+
+    def _config_changed(self, request: GroupConfigChanged, turn: Turn) -> Decision:
+        for known, value in (
+            (self._rebalancing.session_timeouts_ms, request.session_timeout_ms),
+            (self._rebalancing.heartbeat_intervals_ms, request.heartbeat_interval_ms),
+        ):
+            if value is None:
+                known.pop(request.group_id, None)
+            else:
+                known[request.group_id] = value
+        group = self._state.groups.get(request.group_id)
+        if group is not None:
+            for member in group.members.values():
+                self._rebalancing.watch(group, member)
+        return Decision()
+
+    # -- time ----------------------------------------------------------------------------------------------------------
+
+    def next_due_ms(self) -> int | None:
+        """When to tick at the latest, by the wall clock; None: nothing is waited for."""
+        due_ms = self._agenda.next_due_ms()
+        return None if due_ms is None else self._clock.wall(due_ms)
+
+    def tick(self, now_ms: int) -> Decision:
+        """Some of what is due, group by group; there may be more at once (next_due_ms)."""
+        turn = self._turn(now_ms)
+        while len(turn.records) < TICK_RECORDS_MAX and (matter := self._agenda.take(turn.steady_ms)) is not None:
+            group_id, member_id = matter
+            group = self._state.groups.get(group_id)
+            if group is None:
+                self._unseen.discard(group_id)
+            elif member_id == THE_GROUP:
+                self._review(turn, group)
+            else:
+                self._look_at_members(turn, group)
+        return turn.decision()
+
+    def _look_at_members(self, turn: Turn, group: Group) -> None:
+        """One of the group's members is due: all of it are looked at, so that those who go together go in one step."""
+        gone = []
+        for member in group.members.values():
+            if member.value is None:
+                continue
+            reason = self._overdue(turn, group, member)
+            if reason is not None:
+                gone.append((member, reason))
+        if gone:
+            self._remove(turn, group, gone)
+        elif any(member.session.is_lost(turn.steady_ms) for member in group.unsettled()):
+            self._rebalancing.settle(turn, group)  # a static one reads nothing any more
+        for member in group.members.values():
+            self._watch_on(turn, group, member)
+
+    def _overdue(self, turn: Turn, group: Group, member: Member) -> RemovalReason | None:
+        session, now_ms = member.session, turn.steady_ms
+        if now_ms - session.last_contact_ms >= self._rebalancing.session_timeout_ms(group.group_id):
+            return RemovalReason.SESSION
+        if member.said.instance_id is None and session.is_lost(now_ms):
+            return RemovalReason.CONNECTION
+        if session.revoking_ms is not None and now_ms - session.revoking_ms >= member.said.rebalance_timeout_ms:
+            return RemovalReason.REBALANCE
+        return None
+
+    def _watch_on(self, turn: Turn, group: Group, member: Member) -> None:
+        if member.session.is_lost(turn.steady_ms):  # a static one: its session is what is left
+            due_ms = member.session.last_contact_ms + self._rebalancing.session_timeout_ms(group.group_id)
+            self._agenda.put((group.group_id, member.member_id), due_ms)
+        else:
+            self._rebalancing.watch(group, member)
+
+    def _remove(self, turn: Turn, group: Group, gone: Iterable[tuple[Member, RemovalReason]]) -> None:
+        reasons = []
+        for member, reason in gone:
+            reasons.append(f"{_named(member)} is gone: {reason.value}")
+            turn.remove(group, member, reason, "UNKNOWN_MEMBER_ID")
+        self._rebalancing.settle(turn, group, reasons=reasons, urgent=True)
+
+    def _review(self, turn: Turn, group: Group) -> None:
+        """Have the topics of the group changed? Is a target due? Was another process's last decision cut off?"""
+        if not self._topics.is_known or (group.value is None and not group.members):
+            return
+        reasons = []
+        subscribed = self._rebalancing.subscribed(group)
+        if group.members and self._topics.digest(subscribed) != group.said.topics_digest:
+            reasons.append("topics that it reads have changed")
+        if group.group_id in self._unseen:
+            self._unseen.discard(group.group_id)
+            if not reasons and group.said.target_epoch == group.said.epoch and not self._is_whole(group, subscribed):
+                reasons.append("the last assignment was not written to its end")
+        self._rebalancing.settle(turn, group, reasons=reasons)
+
+    def _is_whole(self, group: Group, subscribed: frozenset[bytes]) -> bool:
+        """Is the target of every partition exactly one member that subscribes to it?"""
+        wanted = sum(topic.partitions for topic in self._topics.specs(subscribed).values())
+        aimed = [part for member in group.members.values() for part in member.target]
+        mine = all(
+            {topic_id for topic_id, _ in member.target} <= self._rebalancing.subscribed_by(member)
+            for member in group.members.values()
+        )
+        return mine and len(aimed) == len(set(aimed)) == wanted
+
+    # -- what the offsets' half asks, and administration -----------------------------------------------------------
+
+    def exists(self, group_id: str) -> bool:
+        """Is there a group of this name, with members or without?"""
+        return group_id in self._state.groups
+
+    def is_empty(self, group_id: str) -> bool:
+        """Has it no members? True for a group that does not exist."""
+        group = self._state.groups.get(group_id)
+        return group is None or not group.members
+
+    def empty_since_ms(self, group_id: str) -> int | None:
+        """When the last member left, by the record that says so; None while it has members or does not exist."""
+        group = self._state.groups.get(group_id)
+        if group is None or group.members or group.said.empty_since_ms < 0:
+            return None
+        return group.said.empty_since_ms
+
+    def is_subscribed(self, group_id: str, topic: str) -> bool:
+        """Does a member of the group subscribe to the topic, by name or by pattern?"""
+        group = self._state.groups.get(group_id)
+        return group is not None and _reads_any(group, (topic,))
+
+    def check_commit(
+        self,
+        group_id: str,
+        member_id: str,
+        member_epoch: int,
+        instance_id: str | None,
+        partitions: Iterable[tuple[str, int]] | None = None,
+    ) -> None:
+        """May this member commit? UnknownMemberIdError, StaleMemberEpochError, FencedInstanceIdError. A negative epoch
+        is an admin's or a plain consumer's, and is right while the group has no members. ``partitions``: (topic name,
+        number) of what is committed; where they are named, an older epoch will do for what the member has had since
+        then, so that a rebalance that takes nothing from it refuses it nothing."""
+        group = self._state.groups.get(group_id)
+        if member_epoch < 0:
+            self._check_stranger(group, group_id, member_id)
+            return
+        member = checks.known_member(group, group_id, member_id, instance_id)
+        assert group is not None
+        checks.check_commit(group, member, member_epoch, self._parts(partitions))
+
+    def check_fetch(self, group_id: str, member_id: str, member_epoch: int) -> None:
+        """May this member ask for offsets? The same errors; a negative epoch without a member id always may."""
+        if member_epoch < 0 and not member_id:
+            return
+        member = checks.known_member(self._state.groups.get(group_id), group_id, member_id)
+        # A smaller one asks in vain only of what it lost, and that is decided when it commits; see check_epoch.
+        if not member.current.first_epoch <= member_epoch <= member.current.epoch:
+            checks.check_commit(self._state.groups[group_id], member, member_epoch, None)
+
+    def _check_stranger(self, group: Group | None, group_id: str, member_id: str) -> None:
+        if group is not None and group.members:
+            raise UnknownMemberIdError(
+                f"group {group_id!r} has {len(group.members)} members, so only these commit; "
+                f"{member_id or 'somebody who is none'!r} may when it is empty"
+            )
+
+    def _parts(self, partitions: Iterable[tuple[str, int]] | None) -> list[tuple[bytes, int]] | None:
+        if partitions is None:
+            return None
+        by_name = self._topics.by_name or {}
+        return [(by_name[name].topic_id if name in by_name else b"", number) for name, number in partitions]
+
+    def group_ids(self) -> tuple[str, ...]:
+        """All groups that have a record."""
+        return tuple(self._state.groups)
+
+    def delete(self, group_id: str) -> Decision:
+        """Tombstones for all records of the group, applied; NonEmptyGroupError, GroupIdNotFoundError."""
+        group = checks.known_group(self._state.groups.get(group_id), group_id)
+        if group.members:
+            raise NonEmptyGroupError(
+                f"group {group_id!r} has {len(group.members)} members; stop them, then delete the group"
+            )
+        turn = Turn(self._state, 0, 0)  # a tombstone has no time
+        for slot in sorted(group.stories):
+            turn.write(Key(RecordKind.STORY, group_id, str(slot)), None)
+        turn.write(Key(RecordKind.GROUP, group_id), None)
+        return turn.decision()
+
+    def _describe(self, request: DescribeGroup, turn: Turn) -> Decision:
+        """DescribedGroup. GroupIdNotFoundError."""
+        group = checks.known_group(self._state.groups.get(request.group_id), request.group_id)
+        members = tuple(_described_member(member) for _, member in sorted(group.members.items()) if member.value)
+        ids = {topic_id for each in members for topic_id, _ in each.assigned | each.revoking | each.target}
+        names = {topic_id: self._topics.names[topic_id] for topic_id in ids if topic_id in self._topics.names}
+        said: GroupValue = group.said
+        return Decision(
+            reply=DescribedGroup(
+                group.group_id, group.state, said.epoch, said.target_epoch, said.assignor, members, names
+            )
+        )
+
+    def _list(self, request: ListGroups, turn: Turn) -> Decision:
+        """A tuple of ListedGroup."""
+        listed = (ListedGroup(group.group_id, group.state, len(group.members)) for group in self._state.groups.values())
+        return Decision(reply=tuple(each for each in listed if not request.states or each.state in request.states))
+
+    def _explain(self, request: ExplainGroup, turn: Turn) -> Decision:
+        """A tuple of Rebalance, the oldest first. GroupIdNotFoundError."""
+        return Decision(
+            reply=stories.told(checks.known_group(self._state.groups.get(request.group_id), request.group_id))
+        )
+
+    def _turn(self, now_ms: int) -> Turn:
+        return Turn(self._state, now_ms, self._clock.read(now_ms, self._agenda.next_due_ms()))
+
+
+_RULES: dict[type, Callable[[Groups, Any, Turn], Decision]] = {
+    Heartbeat: Groups._heartbeat,
+    Leave: Groups._leave,
+    Disconnected: Groups._disconnected,
+    TopicsChanged: Groups._topics_changed,
+    GroupConfigChanged: Groups._config_changed,
+    DescribeGroup: Groups._describe,
+    ListGroups: Groups._list,
+    ExplainGroup: Groups._explain,
+}
+
+
+def _described(value: MemberValue, request: Heartbeat) -> MemberValue:
+    """What the member says of itself; what it does not mention stays, except when it joins."""
+    joins = request.member_epoch == JOIN_EPOCH
+    base = MemberValue(instance_id=value.instance_id) if joins else value
+    said = {name: getattr(request, name) for name in _FIELDS if getattr(request, name) is not None}
+    if "topics" in said:
+        said["topics"] = tuple(sorted(set(said["topics"])))
+    return msgspec.structs.replace(base, **said)
+
+
+def _named(member: Heartbeat | Member) -> str:
+    """For people: the client's id tells them more than a UUID."""
+    said = member if isinstance(member, Heartbeat) else member.said
+    names = [f"member {member.member_id}"]
+    if said.instance_id:
+        names.append(f"instance {said.instance_id}")
+    if said.client_id:
+        names.append(f"client {said.client_id}")
+    return names[0] if len(names) == 1 else f"{names[0]} ({', '.join(names[1:])})"
+
+
+def _reads_any(group: Group, topics: Iterable[str]) -> bool:
+    wanted = set(topics)
+    said = {(member.value.topics, member.value.topic_regex) for member in group.members.values() if member.value}
+    return any(
+        not wanted.isdisjoint(names) or (regex and any(describes((), regex, topic) for topic in wanted))
+        for names, regex in said
+    )
+
+
+def _described_member(member: Member) -> DescribedMember:
+    said, current = member.said, member.current
+    return DescribedMember(
+        member.member_id,
+        said.instance_id,
+        said.client_id,
+        said.client_host,
+        said.rack,
+        current.epoch,
+        said.topics,
+        said.topic_regex,
+        frozenset(current.assigned),
+        current.revoking,
+        member.target,
+    )

@@ -1,0 +1,190 @@
+"""What follows from a change of a group: a new epoch, a new target, and every member one step nearer to it (KIP-848).
+
+    something changed ---> group epoch + 1 ---> target of that epoch ---> members advance (reconciling.py), are told
+
+The target is made at once, or, when the last one is too recent, a little later, for all changes until then together
+(KIP-1263): a storm of joins costs few rebalances. What leaves partitions without a reader does not wait.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection
+
+import msgspec
+
+from ..assignors import ASSIGNORS, MemberSpec
+from ..shard_logic import Push, RecordKind
+from . import stories
+from .messages import HeartbeatReply, Part, Parts
+from .reconciling import advance
+from .records import GroupValue, Key
+from .settings import GroupSettings
+from .state import Group, Member
+from .subscriptions import Topics
+from .timing import Agenda
+from .turn import Turn, reads_nothing
+
+#: On the agenda, in the place of a member's id: the group itself.
+THE_GROUP = ""
+
+
+class Rebalancing:
+    def __init__(self, settings: GroupSettings, topics: Topics, agenda: Agenda) -> None:
+        self._settings = settings
+        self._topics = topics
+        self._agenda = agenda
+        self.session_timeouts_ms: dict[str, int] = {}
+        self.heartbeat_intervals_ms: dict[str, int] = {}
+
+    # -- what members subscribe to -----------------------------------------------------------------------------------
+
+    def subscribed_by(self, member: Member) -> frozenset[bytes]:
+        return self._topics.resolve(member.said.topics, member.said.topic_regex)
+
+    def subscribed(self, group: Group) -> frozenset[bytes]:
+        return frozenset().union(*(self.subscribed_by(member) for member in group.members.values()))
+
+    # -- a change ------------------------------------------------------------------------------------------------------
+
+    def settle(
+        self,
+        turn: Turn,
+        group: Group,
+        *,
+        reasons: Collection[str] = (),
+        urgent: bool = False,
+        asking: Member | None = None,
+        owned: Parts | None = None,
+        begins_anew: bool = False,
+    ) -> None:
+        """``reasons``: why there must be a new target; none: only members advance. ``urgent``: partitions are without a
+        reader. ``asking``: who is answered, and not told besides; ``owned``: what it said that it reads, if that
+        counts; ``begins_anew``: it certainly reads nothing yet."""
+        value = group.said
+        if reasons:
+            group.reasons.extend(reasons)
+            value = msgspec.structs.replace(
+                value,
+                epoch=value.epoch + 1,
+                topics_digest=self._topics.digest(self.subscribed(group)),
+                empty_since_ms=-1 if group.members else turn.now_ms,
+            )
+        begins = value.target_epoch < value.epoch and self._may_assign(turn, group, value, urgent)
+        if begins:
+            self._assign(turn, group, value)
+        elif value != group.value:
+            turn.write(Key(RecordKind.GROUP, group.group_id), value)
+        self._advance_all(turn, group, asking, owned, begins_anew)
+        stories.go_on(turn, group, began=begins)
+
+    def _may_assign(self, turn: Turn, group: Group, value: GroupValue, urgent: bool) -> bool:
+        interval_ms = self._settings.assignment_interval_ms
+        if value.target_epoch == 0 or not group.members or group.assigned_ms is None:
+            return True
+        if turn.steady_ms - group.assigned_ms >= interval_ms:
+            return True
+        if urgent and len(group.members) * max(1, len(group.owners)) <= self._settings.assignment_at_once_max:
+            return True
+        self._agenda.put((group.group_id, THE_GROUP), group.assigned_ms + interval_ms)
+        return False
+
+    def _assign(self, turn: Turn, group: Group, value: GroupValue) -> None:
+        assignor = self._assignor(group)
+        specs = {
+            member_id: MemberSpec(
+                self.subscribed_by(member), member.target, member.said.rack or None, member.said.instance_id
+            )
+            for member_id, member in group.members.items()
+        }
+        topics = self._topics.specs(self.subscribed(group))
+        before: dict[Part, str] = dict(group.vacated)
+        before.update((part, member.member_id) for member in group.members.values() for part in member.target)
+        targets = ASSIGNORS[assignor](specs, topics)
+        after = {part: member_id for member_id, parts in targets.items() for part in parts}
+        value = msgspec.structs.replace(
+            value, target_epoch=value.epoch, assignor=assignor, rebalances=value.rebalances + 1
+        )
+        turn.write(Key(RecordKind.GROUP, group.group_id), value)
+        for member_id in sorted(targets):
+            turn.aim(group, group.members[member_id], targets[member_id])
+        stories.begin(turn, group, before, after, self._topics.names)
+        group.assigned_ms = turn.steady_ms
+
+    def _assignor(self, group: Group) -> str:
+        """What most members prefer; of equals, and when nobody minds, the first that the coordinator has."""
+        wanted = Counter(member.said.assignor for member in group.members.values() if member.said.assignor)
+        return max(self._settings.assignors, key=lambda name: wanted[name])
+
+    def _advance_all(
+        self, turn: Turn, group: Group, asking: Member | None, owned: Parts | None, begins_anew: bool
+    ) -> None:
+        # Who reads nothing lets go first, then who was heard now, then all others take what is free.
+        waiting = group.unsettled()
+        waiting.sort(key=lambda member: (not reads_nothing(member, turn.steady_ms), member is not asking))
+        for member in waiting:
+            self._advance(
+                turn,
+                group,
+                member,
+                owned if member is asking else None,
+                begins_anew=begins_anew and member is asking,
+                is_asking=member is asking,
+            )
+
+    def _advance(
+        self, turn: Turn, group: Group, member: Member, owned: Parts | None, *, begins_anew: bool, is_asking: bool
+    ) -> None:
+        before = member.current
+
+        def is_free(part: Part) -> bool:
+            return group.owners.get(part, member.member_id) == member.member_id
+
+        current, target_epoch = before, group.said.target_epoch
+        idle = reads_nothing(member, turn.steady_ms)
+        if idle or begins_anew:
+            current = advance(current, member.target, target_epoch, is_free=is_free, reads_nothing=True)
+        if not idle:
+            current = advance(current, member.target, target_epoch, is_free=is_free, owned=owned)
+        if current == before:
+            return
+        turn.hold(group, member, current)
+        self.watch(group, member)
+        if member.session.connected and not is_asking:
+            reply = self.told(group, member, with_assignment=current.revision != before.revision)
+            turn.pushes.append(Push(group.group_id, member.member_id, reply))
+
+    # -- what members are told -----------------------------------------------------------------------------------------
+
+    def told(self, group: Group, member: Member, *, with_assignment: bool) -> HeartbeatReply:
+        current = member.current
+        assignment = frozenset(current.assigned)
+        names = self._topics.names
+        return HeartbeatReply(
+            member.member_id,
+            current.epoch,
+            self.heartbeat_interval_ms(group.group_id),
+            self.session_timeout_ms(group.group_id),
+            self._settings.connection_grace_ms,
+            current.revision,
+            assignment if with_assignment else None,
+            {topic_id: names[topic_id] for topic_id, _ in assignment if topic_id in names} if with_assignment else {},
+        )
+
+    def session_timeout_ms(self, group_id: str) -> int:
+        return self.session_timeouts_ms.get(group_id, self._settings.session_timeout_ms)
+
+    def heartbeat_interval_ms(self, group_id: str) -> int:
+        return self.heartbeat_intervals_ms.get(group_id, self._settings.heartbeat_interval_ms)
+
+    # -- when to look at a member again --------------------------------------------------------------------------------
+
+    def watch(self, group: Group, member: Member) -> None:
+        """Puts the member on the agenda, for the first moment at which it may have done something too late."""
+        session = member.session
+        due_ms = session.last_contact_ms + self.session_timeout_ms(group.group_id)
+        if session.broken_ms is not None:
+            due_ms = min(due_ms, session.broken_ms + session.grace_ms)
+        if session.revoking_ms is not None:
+            due_ms = min(due_ms, session.revoking_ms + member.said.rebalance_timeout_ms)
+        self._agenda.put((group.group_id, member.member_id), due_ms)

@@ -1,0 +1,194 @@
+"""What a group's records say, and their bytes.
+
+    key      int16 kind (shard_logic.RecordKind), then a msgpack array: [group id] or [group id, member id or slot]
+    value    int16 version, then a msgpack array of the struct's fields; fields are only ever added at the end
+
+    GROUP                 one per group: its epochs
+    MEMBER                one per member: what it told about itself
+    TARGET_ASSIGNMENT     one per member that shall read something: what
+    CURRENT_ASSIGNMENT    one per member: what it may read now, and what it still has to let go
+    STORY                 the last rebalances of the group, in a ring of slots, so that compaction keeps no more
+
+Kafka keeps the same five things (ConsumerGroupMetadata, ...MemberMetadata, ...TargetAssignmentMember,
+...CurrentMemberAssignment; a story it has not). Kinds from 1000 on are unknown to its readers, which skip them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple, TypeVar
+
+import msgspec
+
+from headrace_core.errors import CorruptLogError, UnsupportedVersionError
+
+from ..shard_logic import RecordKind, kind_of
+from .messages import Part, Parts
+
+#: The version that is written, and the newest that is read: fields at the end need no new one.
+VERSION = 1
+
+#: ((topic id, (partition, ...)), ...), in order
+PackedParts = tuple[tuple[bytes, tuple[int, ...]], ...]
+#: ((topic id, (partition, ...), (epoch of each, ...)), ...), in order
+PackedEpochs = tuple[tuple[bytes, tuple[int, ...], tuple[int, ...]], ...]
+
+
+class GroupValue(msgspec.Struct, frozen=True, array_like=True):
+    """``target_epoch``: the group epoch that the target was made for; smaller than ``epoch``: a new one is due.
+    ``topics_digest``: of what the members subscribe to, as it was then. ``empty_since_ms``: when the last member left;
+    -1: there are some. ``rebalances``: how many there were, which numbers the next one."""
+
+    epoch: int
+    target_epoch: int = 0
+    assignor: str = ""
+    topics_digest: int = 0
+    empty_since_ms: int = -1
+    rebalances: int = 0
+
+
+class MemberValue(msgspec.Struct, frozen=True, array_like=True):
+    """What a member told about itself (see messages.Heartbeat)."""
+
+    instance_id: str | None = None
+    rack: str | None = None
+    client_id: str = ""
+    client_host: str = ""
+    rebalance_timeout_ms: int = 300_000
+    topics: tuple[str, ...] = ()
+    topic_regex: str = ""
+    assignor: str = ""
+
+
+class TargetValue(msgspec.Struct, frozen=True, array_like=True):
+    parts: PackedParts
+
+
+class CurrentValue(msgspec.Struct, frozen=True, array_like=True):
+    """``epoch``: the member's; ``first_epoch``: the one that it got when it joined; ``revision``: of ``assigned``.
+    ``assigned``: with the epoch in which the member got each partition (KIP-1251)."""
+
+    epoch: int
+    first_epoch: int
+    revision: int
+    assigned: PackedEpochs = ()
+    revoking: PackedParts = ()
+
+
+class StoryMove(msgspec.Struct, frozen=True, array_like=True):
+    topic_id: bytes
+    topic: str
+    partition: int
+    from_member: str
+    to_member: str
+    unread_ms: int = -1
+
+
+class StoryValue(msgspec.Struct, frozen=True, array_like=True):
+    number: int
+    at_ms: int
+    group_epoch: int
+    reason: str
+    moved: int
+    moves: tuple[StoryMove, ...]
+    ended_ms: int = -1
+
+
+Value = GroupValue | MemberValue | TargetValue | CurrentValue | StoryValue
+
+_encoder = msgspec.msgpack.Encoder()
+_VALUES: Mapping[int, msgspec.msgpack.Decoder[Value]] = {
+    kind: msgspec.msgpack.Decoder(struct)
+    for kind, struct in (
+        (RecordKind.GROUP, GroupValue),
+        (RecordKind.MEMBER, MemberValue),
+        (RecordKind.TARGET_ASSIGNMENT, TargetValue),
+        (RecordKind.CURRENT_ASSIGNMENT, CurrentValue),
+        (RecordKind.STORY, StoryValue),
+    )
+}
+_group_key = msgspec.msgpack.Decoder(tuple[str])
+_member_key = msgspec.msgpack.Decoder(tuple[str, str])
+_story_key = msgspec.msgpack.Decoder(tuple[str, int])
+_Body = TypeVar("_Body")
+
+
+class Key(NamedTuple):
+    """``member``: the member's id; of a STORY the slot, as text; of a GROUP empty."""
+
+    kind: RecordKind
+    group_id: str
+    member: str = ""
+
+
+def encode_key(key: Key) -> bytes:
+    body: tuple[str | int, ...] = (key.group_id,)
+    if key.kind == RecordKind.STORY:
+        body = (key.group_id, int(key.member))
+    elif key.kind != RecordKind.GROUP:
+        body = (key.group_id, key.member)
+    return key.kind.to_bytes(2, "big") + _encoder.encode(body)
+
+
+def decode_key(data: bytes) -> Key:
+    """The key of a group's record. CorruptLogError: damaged, or of another kind."""
+    kind = kind_of(data)
+    if kind not in _VALUES:
+        raise CorruptLogError(f"a record of kind {kind} is none of a group's")
+    body = data[2:]
+    if kind == RecordKind.GROUP:
+        return Key(RecordKind(kind), _decode(_group_key, body, "key")[0])
+    if kind == RecordKind.STORY:
+        group_id, slot = _decode(_story_key, body, "key")
+        return Key(RecordKind(kind), group_id, str(slot))
+    return Key(RecordKind(kind), *_decode(_member_key, body, "key"))
+
+
+def encode_value(value: Value) -> bytes:
+    return VERSION.to_bytes(2, "big") + _encoder.encode(value)
+
+
+def decode_value(kind: RecordKind, data: bytes) -> Value:
+    """The value of a record of this kind. UnsupportedVersionError: written by a newer Headrace; CorruptLogError."""
+    version = int.from_bytes(data[:2], "big", signed=True)
+    if len(data) < 2 or version < 1:
+        raise CorruptLogError(f"a {kind.name} record of {len(data)} bytes has no version")
+    if version > VERSION:
+        raise UnsupportedVersionError(
+            f"a {kind.name} record has version {version}, this coordinator knows {VERSION}: upgrade it"
+        )
+    return _decode(_VALUES[kind], data[2:], kind.name)
+
+
+def _decode(decoder: msgspec.msgpack.Decoder[_Body], data: bytes, what: str) -> _Body:
+    try:
+        return decoder.decode(data)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise CorruptLogError(f"a group's {what} record cannot be decoded: {error}") from None
+
+
+def pack(parts: Iterable[Part]) -> PackedParts:
+    by_topic: dict[bytes, list[int]] = {}
+    for topic_id, number in sorted(parts):
+        by_topic.setdefault(topic_id, []).append(number)
+    return tuple((topic_id, tuple(numbers)) for topic_id, numbers in by_topic.items())
+
+
+def unpack(packed: PackedParts) -> Parts:
+    return frozenset((topic_id, number) for topic_id, numbers in packed for number in numbers)
+
+
+def pack_epochs(epochs: Mapping[Part, int]) -> PackedEpochs:
+    return tuple(
+        (topic_id, numbers, tuple(epochs[topic_id, number] for number in numbers)) for topic_id, numbers in pack(epochs)
+    )
+
+
+def unpack_epochs(packed: PackedEpochs) -> dict[Part, int]:
+    """CorruptLogError: not as many epochs as partitions."""
+    found = {}
+    for topic_id, numbers, epochs in packed:
+        if len(numbers) != len(epochs):
+            raise CorruptLogError(f"{len(numbers)} partitions of topic {topic_id.hex()} have {len(epochs)} epochs")
+        found.update({(topic_id, number): epoch for number, epoch in zip(numbers, epochs, strict=True)})
+    return found

@@ -1,0 +1,187 @@
+"""The groups of a shard as their records say, and what only this process knows of them (sessions, open stories).
+
+``GroupsState.apply`` is the only way to change what is in the log: replay uses it, and so does every decision.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from headrace_core.errors import CorruptLogError
+
+from ..shard_logic import RecordKind
+from .messages import GroupState, Part, Parts
+from .reconciling import NOTHING, Current
+from .records import (
+    CurrentValue,
+    GroupValue,
+    Key,
+    MemberValue,
+    StoryValue,
+    TargetValue,
+    Value,
+    unpack,
+    unpack_epochs,
+)
+from .timing import Session
+
+#: Rebalances of a group that are remembered: slots of the ring.
+STORIES_MAX = 20
+
+
+class Member:
+    """``value`` None: only other records of it were found, so it is none (``loaded`` clears them away)."""
+
+    __slots__ = ("current", "member_id", "session", "target", "value")
+
+    def __init__(self, member_id: str) -> None:
+        self.member_id = member_id
+        self.value: MemberValue | None = None
+        self.target: Parts = NOTHING
+        self.current = Current()
+        self.session = Session(0)
+
+    @property
+    def is_blank(self) -> bool:
+        return self.value is None and not self.target and self.current.revision == 0 and self.current.epoch == 0
+
+    @property
+    def said(self) -> MemberValue:
+        assert self.value is not None, f"member {self.member_id} has no record of its own"
+        return self.value
+
+
+class Group:
+    """``owners``: who has each partition, assigned or revoking. ``statics``: instance id -> member id.
+
+    Not in the log: ``reasons`` why a new target is due, ``assigned_ms`` when the last one was made, ``released`` since
+    when nobody reads a partition that somebody read, ``unread_ms`` how long that was, ``vacated`` whose the partitions
+    of departed members were, ``departed`` why those went, ``story`` that is still going on.
+    """
+
+    def __init__(self, group_id: str) -> None:
+        self.group_id = group_id
+        self.value: GroupValue | None = None
+        self.members: dict[str, Member] = {}
+        self.statics: dict[str, str] = {}
+        self.owners: dict[Part, str] = {}
+        self.stories: dict[int, StoryValue] = {}
+        self.reasons: list[str] = []
+        self.assigned_ms: int | None = None
+        self.released: dict[Part, int] = {}
+        self.unread_ms: dict[Part, int] = {}
+        self.vacated: dict[Part, str] = {}
+        self.departed: dict[str, str] = {}
+        self.story: StoryValue | None = None
+
+    @property
+    def said(self) -> GroupValue:
+        return self.value or GroupValue(0)
+
+    @property
+    def is_blank(self) -> bool:
+        return self.value is None and not self.members and not self.stories
+
+    @property
+    def state(self) -> GroupState:
+        if self.value is None:
+            return GroupState.DEAD
+        if not self.members:
+            return GroupState.EMPTY
+        if self.value.target_epoch < self.value.epoch:
+            return GroupState.ASSIGNING
+        if self.unsettled():
+            return GroupState.RECONCILING
+        return GroupState.STABLE
+
+    def unsettled(self) -> list[Member]:
+        """Members that have not arrived at their targets, in order."""
+        epoch = self.said.target_epoch
+        return [
+            member for _, member in sorted(self.members.items()) if not member.current.has_arrived(member.target, epoch)
+        ]
+
+    def rebalances(self) -> list[StoryValue]:
+        """The oldest first; of the one that goes on, what is known by now."""
+        found = {story.number: story for story in self.stories.values()}
+        if self.story is not None:
+            found[self.story.number] = self.story
+        return [found[number] for number in sorted(found)]
+
+
+class GroupsState:
+    def __init__(self) -> None:
+        self.groups: dict[str, Group] = {}
+
+    def apply(self, key: Key, value: Value | None) -> None:
+        """A record. CorruptLogError: it contradicts another one."""
+        group = self.groups.get(key.group_id)
+        if group is None:
+            if value is None:
+                return
+            group = self.groups[key.group_id] = Group(key.group_id)
+        if key.kind == RecordKind.GROUP:
+            assert value is None or isinstance(value, GroupValue)
+            group.value = value
+        elif key.kind == RecordKind.STORY:
+            _apply_story(group, int(key.member), value)
+        else:
+            _apply_member(group, key, value)
+        if group.is_blank:
+            del self.groups[key.group_id]
+
+
+def _apply_story(group: Group, slot: int, value: Value | None) -> None:
+    if value is None:
+        group.stories.pop(slot, None)
+    else:
+        assert isinstance(value, StoryValue)
+        group.stories[slot] = value
+
+
+def _apply_member(group: Group, key: Key, value: Value | None) -> None:
+    member = group.members.get(key.member)
+    if member is None:
+        if value is None:
+            return
+        member = group.members[key.member] = Member(key.member)
+    if key.kind == RecordKind.MEMBER:
+        assert value is None or isinstance(value, MemberValue)
+        _say(group, member, value)
+    elif key.kind == RecordKind.TARGET_ASSIGNMENT:
+        assert value is None or isinstance(value, TargetValue)
+        member.target = NOTHING if value is None else unpack(value.parts)
+    else:
+        assert value is None or isinstance(value, CurrentValue)
+        _hold(group, member, value)
+    if member.is_blank:
+        del group.members[key.member]
+
+
+def _say(group: Group, member: Member, value: MemberValue | None) -> None:
+    before = member.value
+    instance_id = before.instance_id if before is not None else None
+    if instance_id is not None and group.statics.get(instance_id) == member.member_id:  # nobody has taken it over
+        del group.statics[instance_id]
+    if value is not None and value.instance_id is not None:
+        group.statics[value.instance_id] = member.member_id
+    member.value = value
+
+
+def _hold(group: Group, member: Member, value: CurrentValue | None) -> None:
+    for part in member.current.held:
+        del group.owners[part]
+    member.current = Current() if value is None else unpacked(value)
+    for part in member.current.held:
+        owner = group.owners.setdefault(part, member.member_id)
+        if owner != member.member_id:
+            raise CorruptLogError(
+                f"group {group.group_id!r}: partition {part[1]} of topic {part[0].hex()} belongs to member {owner!r}, "
+                f"and a record gives it to {member.member_id!r}, too"
+            )
+
+
+def unpacked(value: CurrentValue) -> Current:
+    """Of a record. CorruptLogError."""
+    assigned: Mapping[Part, int] = unpack_epochs(value.assigned)
+    return Current(value.epoch, value.first_epoch, value.revision, assigned, unpack(value.revoking))

@@ -1,0 +1,103 @@
+"""When members were heard of, and what is due when. None of it is in the log: who takes a shard over begins anew with
+everybody just heard of, so a change of coordinators costs no member anything.
+
+    heartbeat --------------------------> connected, silent for 0 ms
+    its stream broke -------------------> disconnected: the *grace* runs, until a heartbeat ends it
+    silent for the session's time-out, or (a dynamic member) disconnected for longer than the grace ----> gone
+
+Where connections flap, each break within a session of the one before doubles the grace, up to the session's time-out.
+"""
+
+from __future__ import annotations
+
+import heapq
+from dataclasses import dataclass
+
+#: A time that comes so much after something was due was not waited for: the process stood still, or its clock jumped.
+LATE_MS = 2_000
+NO_CONNECTION = -1
+
+
+@dataclass(slots=True)
+class Session:
+    """Times are steady milliseconds. ``connection``: the number of its latest stream. ``broken_ms``: since when that is
+    broken, ``grace_ms``: how long it may be. ``revoking_ms``: since when it has had something to let go of."""
+
+    last_contact_ms: int
+    connection: int = NO_CONNECTION
+    connected: bool = False
+    broken_ms: int | None = None
+    grace_ms: int = 0
+    last_break_ms: int | None = None
+    revoking_ms: int | None = None
+
+    def heard(self, connection: int, now_ms: int) -> None:
+        self.last_contact_ms = now_ms
+        self.connection = connection
+        self.connected = True
+        self.broken_ms = None
+
+    def broke(self, now_ms: int, grace_ms: int, session_timeout_ms: int) -> None:
+        flaps = self.last_break_ms is not None and now_ms - self.last_break_ms <= session_timeout_ms
+        self.grace_ms = min(self.grace_ms * 2 if flaps else grace_ms, session_timeout_ms)
+        self.connected = False
+        self.broken_ms = self.last_break_ms = now_ms
+
+    def is_lost(self, now_ms: int) -> bool:
+        """Has its connection been broken for the grace? Then it reads nothing (messages.HeartbeatReply)."""
+        return self.broken_ms is not None and now_ms - self.broken_ms >= self.grace_ms
+
+
+class SteadyClock:
+    """Turns a wall clock, which may jump, into one that does not. Where it jumps, and after a pause of the process, no
+    time has passed: nobody could be heard meanwhile, so nobody is to blame."""
+
+    def __init__(self) -> None:
+        self._ahead_ms = 0  # the wall clock of the steady one
+        self._last_ms: int | None = None
+
+    def read(self, wall_ms: int, due_ms: int | None) -> int:
+        """Steady time; ``due_ms``: when (steady) somebody should have looked at the latest."""
+        last = self._last_ms
+        now_ms = wall_ms - self._ahead_ms
+        if last is not None and (now_ms < last or (due_ms is not None and now_ms > max(due_ms, last) + LATE_MS)):
+            self._ahead_ms += now_ms - last
+            now_ms = last
+        self._last_ms = now_ms
+        return now_ms
+
+    def wall(self, steady_ms: int) -> int:
+        return steady_ms + self._ahead_ms
+
+
+#: A group, and its member
+Matter = tuple[str, str]
+
+
+class Agenda:
+    """What is to be looked at, and when at the latest. A matter has one entry, its earliest; whoever looks and finds
+    that there is time puts it in again. So a heartbeat, which only ever puts things off, costs nothing here."""
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[int, Matter]] = []
+        self._due: dict[Matter, int] = {}
+
+    def put(self, matter: Matter, due_ms: int) -> None:
+        known = self._due.get(matter)
+        if known is None or due_ms < known:
+            self._due[matter] = due_ms
+            heapq.heappush(self._heap, (due_ms, matter))
+
+    def next_due_ms(self) -> int | None:
+        while self._heap and self._due.get(self._heap[0][1]) != self._heap[0][0]:
+            heapq.heappop(self._heap)
+        return self._heap[0][0] if self._heap else None
+
+    def take(self, now_ms: int) -> Matter | None:
+        """The next matter that is due; it is no longer on the agenda."""
+        due_ms = self.next_due_ms()
+        if due_ms is None or due_ms > now_ms:
+            return None
+        _, matter = heapq.heappop(self._heap)
+        del self._due[matter]
+        return matter

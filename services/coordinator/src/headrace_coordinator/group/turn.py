@@ -1,0 +1,98 @@
+"""One decision in the making: what is decided is applied at once, by the same function that replays it."""
+
+from __future__ import annotations
+
+from ..shard_logic import Decision, Push, RecordKind, ShardRecord
+from .messages import AWAY_EPOCH, MemberRemoved, RemovalReason
+from .reconciling import Current
+from .records import CurrentValue, Key, TargetValue, Value, encode_key, encode_value, pack, pack_epochs
+from .state import Group, GroupsState, Member
+
+#: Up to this size a decision is written whole or not at all. A larger one, of a very large group, may be cut: any first
+#: part of it is right by itself, for partitions are let go in it before they are given, and who replays it goes on.
+ATOMIC_BYTES_MAX = 256 * 1024
+#: Departures of a group that are remembered, to be told to those who did not hear.
+DEPARTED_MAX = 64
+
+
+class Turn:
+    """``now_ms``: of the wall clock, for records; ``steady_ms``: for time-outs (timing.SteadyClock)."""
+
+    def __init__(self, state: GroupsState, now_ms: int, steady_ms: int) -> None:
+        self.state = state
+        self.now_ms = now_ms
+        self.steady_ms = steady_ms
+        self.records: list[ShardRecord] = []
+        self.pushes: list[Push] = []
+        self._bytes = 0
+
+    def write(self, key: Key, value: Value | None) -> None:
+        self.state.apply(key, value)
+        record = ShardRecord(encode_key(key), None if value is None else encode_value(value))
+        self._bytes += len(record.key) + len(record.value or b"")
+        self.records.append(record)
+
+    def decision(self, reply: object = None) -> Decision:
+        return Decision(tuple(self.records), reply, tuple(self.pushes), is_atomic=self._bytes <= ATOMIC_BYTES_MAX)
+
+    def hold(self, group: Group, member: Member, current: Current) -> None:
+        """The member has this from now on. Whatever it had and has no more is read by nobody since now."""
+        before = member.current
+        released = before.held - current.held
+        self.write(
+            Key(RecordKind.CURRENT_ASSIGNMENT, group.group_id, member.member_id),
+            CurrentValue(
+                current.epoch,
+                current.first_epoch,
+                current.revision,
+                pack_epochs(current.assigned),
+                pack(current.revoking),
+            ),
+        )
+        for part in released:
+            group.released.setdefault(part, self.steady_ms)
+        if not current.revoking:
+            member.session.revoking_ms = None
+        elif not before.revoking:
+            member.session.revoking_ms = self.steady_ms
+
+    def aim(self, group: Group, member: Member, target: frozenset[tuple[bytes, int]]) -> None:
+        """The member shall have this."""
+        if target != member.target:
+            self.write(
+                Key(RecordKind.TARGET_ASSIGNMENT, group.group_id, member.member_id),
+                TargetValue(pack(target)) if target else None,
+            )
+
+    def remove(self, group: Group, member: Member, reason: RemovalReason, error: str) -> None:
+        """The member is none any more: its records go, its partitions are free."""
+        session = member.session
+        since = self.steady_ms
+        if reason in (RemovalReason.SESSION, RemovalReason.CONNECTION):
+            since = session.last_contact_ms if session.broken_ms is None else session.broken_ms
+        for part in member.current.held:
+            group.released.setdefault(part, since)
+        group.vacated.update(dict.fromkeys(member.target, member.member_id))
+        self.forget(group, member)
+        if len(group.departed) >= DEPARTED_MAX:
+            del group.departed[next(iter(group.departed))]
+        group.departed[member.member_id] = reason.value
+        if session.connected and reason is not RemovalReason.LEFT:
+            self.pushes.append(
+                Push(group.group_id, member.member_id, MemberRemoved(member.member_id, error, reason.value))
+            )
+
+    def forget(self, group: Group, member: Member) -> None:
+        """Tombstones for all records of the member."""
+        for kind, is_there in (
+            (RecordKind.CURRENT_ASSIGNMENT, member.current != Current()),
+            (RecordKind.TARGET_ASSIGNMENT, bool(member.target)),
+            (RecordKind.MEMBER, member.value is not None),
+        ):
+            if is_there:
+                self.write(Key(kind, group.group_id, member.member_id), None)
+
+
+def reads_nothing(member: Member, steady_ms: int) -> bool:
+    """Does the member certainly read nothing now? It has left to come back, or has been cut off for the grace."""
+    return member.current.epoch == AWAY_EPOCH or member.session.is_lost(steady_ms)
