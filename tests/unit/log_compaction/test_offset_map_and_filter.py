@@ -12,7 +12,7 @@ from headrace_core.errors import CorruptMessageError, InvalidRecordError
 from headrace_core.log.compaction import _pure
 from headrace_core.log.compaction.horizon import HORIZON_BIT
 from headrace_core.log.compaction.transactions import AbortedTransaction, TransactionHistory, TransactionJudge
-from headrace_core.records import Compression, check_batch, decode_batch, encode_batch, read_header
+from headrace_core.records import HEADER_BYTES, Compression, check_batch, decode_batch, encode_batch, read_header
 from headrace_core.records.batches import with_base, with_log_append_time
 from headrace_core.testing.batches import patched
 
@@ -249,6 +249,33 @@ def test_an_abort_marker_outlives_its_data_and_goes_after_its_horizon() -> None:
     assert decode_batch(second) == decode_batch(marker)
     assert clean(second, 2099) == second
     assert clean(second, 2100) == b""
+
+
+@pytest.mark.parametrize("backend", [native, _pure], ids=["native", "pure"])
+def test_a_marker_that_was_written_unreadable_ends_no_transaction_and_stays(backend) -> None:  # type: ignore[no-untyped-def]
+    """Its CRC is right, so that it stands in logs; the cleaner took it for damage, and refused such a log for ever."""
+    old, new = [(NOW_MS, b"key", b"old", None)], [(NOW_MS, b"key", b"new", None)]
+    data = encode_batch(old) + encode_batch(new, base_offset=1)
+    whole = encode_batch(
+        [(NOW_MS, struct.pack(">hh", 0, 1), bytes(6), None)],
+        base_offset=2, producer_id=7, producer_epoch=0, transactional=True, control=True,
+    )  # fmt: skip
+    marker = patched(whole, HEADER_BYTES, b"\x7e")  # the record claims more bytes than there are
+    with pytest.raises(InvalidRecordError):
+        decode_batch(marker)
+    history = TransactionHistory()
+    log = data + marker + encode_batch([(NOW_MS, b"other", b"x", None)], base_offset=3)
+    assert backend.scan_batches(log, history.observe) == len(log)
+    judge = TransactionJudge(history.aborted, NOW_MS)
+    offsets = backend.OffsetMap(24 * 64, SECRET)
+    assert backend.KeyIndexer(offsets, 0, judge.judge).feed(log) == len(log)
+    for now_ms in (NOW_MS, NOW_MS + 10**9):
+        judge = TransactionJudge(history.aborted, now_ms)
+        keep = _filter(backend, offsets, judge=judge.judge, latest=3, now_ms=now_ms, horizon_ms=now_ms + 100)
+        assert keep.feed(log) == len(log)
+        log = bytes(keep.take()[0])
+        assert [header.base_offset for header in _headers(log)] == [1, 2, 3]
+        assert marker in log
 
 
 @pytest.mark.parametrize("backend", [native, _pure], ids=["native", "pure"])

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 
 from crc32c import crc32c
 
+from ...errors import InvalidRecordError
 from ...records import DEFAULT_LIMITS, HEADER_BYTES, BatchHeader, Buffer, check_batch, read_header
 from ...records._pure_records import INT64_MAX, INT64_MIN, bad_record, encode_record, read_records
 from ...records.compression import compress, decompress
@@ -65,10 +66,15 @@ class OffsetMap:
 
 
 def _control_type(data: Buffer, position: int, header: BatchHeader) -> int:
+    """Of a whole control batch, its CRC checked; NO_CONTROL_TYPE when it was emptied, says none, or was written so that
+    its records cannot be read: it ends no transaction then, as for the table of producers, and stays."""
     if header.record_count == 0 or header.attributes & COMPRESSION_MASK:
         return NO_CONTROL_TYPE
     body = memoryview(data)[position + HEADER_BYTES : position + header.size]
-    key = next(iter(read_records(body, header, DEFAULT_LIMITS))).key
+    try:
+        key = next(iter(read_records(body, header, DEFAULT_LIMITS))).key
+    except InvalidRecordError:
+        return NO_CONTROL_TYPE
     return NO_CONTROL_TYPE if key is None or len(key) < 4 else int(_CONTROL_KEY.unpack_from(key)[1])
 
 
