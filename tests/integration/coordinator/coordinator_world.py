@@ -1,0 +1,250 @@
+"""A controller, a broker and coordinators as real processes, and members that speak the protocol by hand."""
+
+from __future__ import annotations
+
+import itertools
+import queue
+import signal
+import threading
+import uuid
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from broker_world import Cluster, Node, until
+
+import grpc  # isort: skip
+
+from headrace_core.metadata.shards import OFFSETS_TOPIC, shard_of
+from headrace_core.rpc.channel import COMMON_OPTIONS
+from headrace_protos.v1 import groups_pb2, groups_pb2_grpc, metadata_pb2, metadata_pb2_grpc
+
+#: For what a slow machine with other tests on it may need.
+LONG_S = 90.0
+SHARDS = 4
+#: A coordinator that is silent for so long loses its shards.
+SESSION_MS = 3_000
+GRACE_MS = 500
+
+_numbers = itertools.count()
+
+
+class GroupsCluster:
+    """``with GroupsCluster(directory, coordinators=2) as cluster``."""
+
+    def __init__(self, directory: Path, coordinators: int, **keys: str) -> None:
+        """``keys``: the coordinators'."""
+        self.cluster = Cluster(directory)
+        self.cluster.controller.keys |= {
+            "offsets.topic.num.partitions": str(SHARDS),
+            "broker.session.timeout.ms": str(SESSION_MS),
+        }
+        self._directory = directory
+        self._count = coordinators
+        self._keys = keys
+        self.coordinators: dict[int, Node] = {}
+        self._channels: dict[str, grpc.Channel] = {}
+
+    def __enter__(self) -> GroupsCluster:
+        try:
+            self.cluster.start()
+            for number in range(1, self._count + 1):
+                self.coordinators[number] = self._node(number)
+                self.coordinators[number].launch()
+            for node in self.coordinators.values():
+                node.wait_serving()
+            until(lambda: len(set(self.owners())) == self._count, "every coordinator to own shards", LONG_S)
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def _node(self, number: int) -> Node:
+        keys = {
+            "controller.quorum.bootstrap.servers": self.cluster.controller.address("internal"),
+            "node.id": str(number),
+            "broker.session.timeout.ms": str(SESSION_MS),
+            "broker.heartbeat.interval.ms": "300",
+            **self._keys,
+        }
+        return Node("coordinator", self._directory / f"coordinator-{number}", "tests", **keys)
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        for channel in self._channels.values():
+            channel.close()
+        for node in self.coordinators.values():
+            if node.process is not None and node.process.poll() is None:
+                node.process.send_signal(signal.SIGCONT)
+            node.close()
+        self.cluster.close()
+
+    # -- who owns what -----------------------------------------------------------------------------------------------
+
+    def owners(self) -> list[int]:
+        """Of each shard; the topic is made by asking."""
+        stub = metadata_pb2_grpc.MetadataStub(self.cluster.channel)
+        stub.FindCoordinator(metadata_pb2.FindCoordinatorRequest(keys=["g"]), timeout=LONG_S)
+        told = stub.GetMetadata(metadata_pb2.MetadataRequest(topics=[OFFSETS_TOPIC]), timeout=LONG_S)
+        return [each.coordinator_id for each in told.topics[0].partitions]
+
+    def owner_of(self, group: str) -> int:
+        """-1: nobody."""
+        owners = self.owners()
+        return owners[shard_of(group, len(owners))] if owners else -1
+
+    def group_of(self, number: int) -> str:
+        """A new group that this coordinator owns."""
+        while True:
+            group = f"group-{next(_numbers)}"
+            if self.owner_of(group) == number:
+                return group
+
+    def wait_owner(self, group: str, *, other_than: int) -> int:
+        def found() -> int | None:
+            owner = self.owner_of(group)
+            return owner if owner not in (-1, other_than) else None
+
+        return int(until(found, f"another coordinator than {other_than} to own {group}", LONG_S))
+
+    def stub(self, number: int) -> Any:
+        address = self.coordinators[number].address()
+        channel = self._channels.get(address)
+        if channel is None:
+            reconnect = ("grpc.max_reconnect_backoff_ms", 100), ("grpc.initial_reconnect_backoff_ms", 20)
+            channel = self._channels[address] = grpc.insecure_channel(address, options=[*COMMON_OPTIONS, *reconnect])
+        return groups_pb2_grpc.GroupsStub(channel)
+
+    # -- calls, at whoever owns the group ----------------------------------------------------------------------------
+
+    def ask(self, group: str, call: Callable[[Any], Any]) -> Any:
+        """The answer of whoever owns the group; asked again as a client would."""
+
+        def answer() -> Any:
+            owner = self.owner_of(group)
+            if owner < 0:
+                return None
+            try:
+                return call(self.stub(owner))
+            except grpc.RpcError as error:
+                if error.code() is not grpc.StatusCode.UNAVAILABLE:  # which is what is retriable, and no connection
+                    raise
+                return None
+
+        return until(answer, f"the coordinator of {group} to answer", LONG_S)
+
+    def commit(self, group: str, topic: str, offset: int, **who: Any) -> None:
+        (result,) = self.ask(
+            group, lambda stub: stub.CommitOffsets(commit(group, topic, offset, **who), timeout=20)
+        ).results
+        assert not result.error.code, result.error
+
+    def committed(self, group: str, topic: str) -> int:
+        def found() -> Any:
+            (answer,) = self.ask(group, lambda stub: stub.FetchOffsets(fetch(group, topic), timeout=20)).groups
+            return None if answer.error.code in (14, 15, 16) else answer
+
+        answer = until(found, f"the offsets of {group}", LONG_S)
+        assert not answer.error.code, answer.error
+        return int(answer.offsets[0].offset)
+
+    def describe(self, group: str) -> Any:
+        (described,) = self.ask(
+            group, lambda stub: stub.DescribeGroups(groups_pb2.DescribeGroupsRequest(group_ids=[group]), timeout=20)
+        ).groups
+        return described
+
+
+def commit(group: str, topic: str, offset: int, member: str = "", epoch: int = -1) -> Any:
+    one = groups_pb2.OffsetToCommit(topic=topic, partition=0, offset=offset, leader_epoch=-1)
+    return groups_pb2.CommitOffsetsRequest(group_id=group, member_id=member, member_epoch=epoch, offsets=[one])
+
+
+def fetch(group: str, topic: str) -> Any:
+    wanted = groups_pb2.PartitionNames(partitions=[groups_pb2.PartitionName(topic=topic, partition=0)])
+    one = groups_pb2.OffsetsOfGroup(group_id=group, member_epoch=-1, partitions=wanted)
+    return groups_pb2.FetchOffsetsRequest(groups=[one])
+
+
+class Member:
+    """A member on a stream of its own: it says at once that it reads what it is given, and nothing else any more."""
+
+    def __init__(self, cluster: GroupsCluster, group: str, topics: Iterable[str], instance: str | None = None) -> None:
+        self.cluster, self.group, self.instance = cluster, group, instance
+        self.id = str(uuid.uuid4())
+        self.topics = list(topics)
+        self.epoch = self.revision = 0
+        self.assignment: frozenset[tuple[str, int]] = frozenset()
+        #: Each assignment that it was told, in order.
+        self.told: list[frozenset[tuple[str, int]]] = []
+        self.ended: grpc.RpcError | None = None
+        self._partitions: Any = groups_pb2.GroupPartitions()
+        self._lock = threading.Lock()
+        self._has_left = False
+        self.connect()
+
+    def connect(self) -> None:
+        """A new stream to whoever owns the group, on which the member goes on where it was."""
+        self.ended = None
+        self._correlation = itertools.count(1)
+        self._requests: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        requests = self._requests
+        number = until(lambda: max(self.cluster.owner_of(self.group), 0), "an owner", LONG_S)
+        self.call = self.cluster.stub(number).Membership(iter(requests.get, None))
+        threading.Thread(target=self._read, args=(self.call,), daemon=True).start()
+        self.heartbeat(everything=True)
+
+    def heartbeat(self, *, everything: bool = False) -> None:
+        with self._lock:
+            beat = groups_pb2.MemberHeartbeat(
+                group_id=self.group, member_id=self.id, member_epoch=self.epoch, revision=self.revision
+            )
+            beat.owned.CopyFrom(self._partitions)
+            if self.instance is not None:
+                beat.instance_id = self.instance
+            if everything:
+                beat.topics.names.extend(self.topics)
+                beat.rebalance_timeout_ms = 60_000
+                beat.client_id = "by hand"
+            self._requests.put(groups_pb2.MembershipRequest(correlation_id=next(self._correlation), heartbeat=beat))
+
+    def leave(self) -> None:
+        self._has_left = True
+        leaving = groups_pb2.MemberLeave(group_id=self.group, member_id=self.id)
+        self._requests.put(groups_pb2.MembershipRequest(correlation_id=next(self._correlation), leave=leaving))
+
+    def hang_up(self) -> None:
+        """As a process that dies."""
+        self.call.cancel()
+
+    def wait(self, condition: Callable[[Member], Any], what: str) -> None:
+        until(lambda: condition(self), f"{what}; it has {sorted(self.assignment)}, {self.ended}", LONG_S)
+
+    def _read(self, call: Any) -> None:
+        try:
+            for response in call:
+                self._take(response)
+        except grpc.RpcError as error:
+            if call is self.call:
+                self.ended = error
+
+    def _take(self, response: Any) -> None:
+        if self._has_left:
+            return
+        if response.error.code in (14, 15, 16):  # it is being loaded, or moves
+            threading.Timer(0.1, self.heartbeat, kwargs={"everything": True}).start()
+            return
+        assert not response.error.code, response.error
+        with self._lock:
+            self.epoch = response.member_epoch
+            if not response.HasField("assignment"):
+                return
+            self.revision = response.revision
+            self._partitions = response.assignment
+            self.assignment = frozenset(
+                (topic.topic, partition) for topic in response.assignment.topics for partition in topic.partitions
+            )
+            self.told.append(self.assignment)
+        self.heartbeat()
