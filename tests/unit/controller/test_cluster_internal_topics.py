@@ -1,4 +1,5 @@
-"""The topics whose partitions are shards: what they are made with, and that they never grow."""
+"""The topics whose partitions are shards: what they are made with, that they get more replicas when more brokers come,
+and never more partitions."""
 
 from __future__ import annotations
 
@@ -7,6 +8,7 @@ from typing import Any
 import pytest
 from moves_world import MovesWorld
 
+from headrace_controller.cluster.ledger_requests import DrainBroker
 from headrace_controller.cluster.requests import CreatePartitions, CreateTopics, MorePartitions, NewTopic, TopicResult
 from headrace_core.errors import InvalidPartitionsError, InvalidReplicationFactorError
 from headrace_core.metadata import ConfigResourceType
@@ -90,3 +92,69 @@ def test_they_never_get_more_partitions(name: str) -> None:
     topic = world.image.topic(name)
     assert topic is not None
     assert len(topic.partitions) == 50
+
+
+# -- more brokers -----------------------------------------------------------------------------------------------------
+
+
+def replicas(world: MovesWorld, name: str) -> list[tuple[int, ...]]:
+    topic = world.image.topic(name)
+    assert topic is not None
+    return [partition.replicas for partition in topic.partitions]
+
+
+def live_on(world: MovesWorld, times: int = 6) -> None:
+    """Long enough for all that is planned by itself, followers catching up meanwhile."""
+    for _ in range(times):
+        world.pass_time(40_000)
+        world.settle()
+
+
+def test_replicas_are_added_when_more_brokers_have_come_and_stayed() -> None:
+    world = MovesWorld(1, auto_rebalance_delay_ms=30_000)
+    make(world, OFFSETS_TOPIC)
+    make(world, "orders", partitions=4)
+    world.add_broker(2)
+    world.add_broker(3)
+    world.pass_time(20_000)
+    assert replicas(world, OFFSETS_TOPIC) == [(1,)] * 50
+    live_on(world)
+    now = replicas(world, OFFSETS_TOPIC)
+    assert {len(each) for each in now} == {3}
+    assert [len(each) for each in replicas(world, "orders")] == [1] * 4
+    assert not world.image.ledger.queued
+    assert not world.image.ledger.reassigning
+    live_on(world)
+    assert replicas(world, OFFSETS_TOPIC) == now, "and that was all"
+
+
+def test_a_new_replica_goes_to_a_rack_that_has_none() -> None:
+    world = MovesWorld(1, racks=["a"], auto_rebalance_delay_ms=1_000, offsets_topic_replication_factor=2)
+    make(world, OFFSETS_TOPIC, partitions=6)
+    world.add_broker(2, rack="a")
+    world.add_broker(3, rack="b")
+    live_on(world)
+    racks = {1: "a", 2: "a", 3: "b"}
+    assert [{racks[each] for each in partition} for partition in replicas(world, OFFSETS_TOPIC)] == [{"a", "b"}] * 6
+
+
+@pytest.mark.parametrize("settings", [{"auto_rebalance_enable": False}, {"offsets_topic_replication_factor": 1}])
+def test_nothing_is_added_where_rebalancing_is_switched_off_or_the_factor_says_so(settings: dict[str, Any]) -> None:
+    world = MovesWorld(1, auto_rebalance_delay_ms=1_000, **settings)
+    make(world, OFFSETS_TOPIC, partitions=6)
+    world.add_broker(2)
+    world.add_broker(3)
+    live_on(world)
+    assert {len(each) for each in replicas(world, OFFSETS_TOPIC)} == {1}
+
+
+def test_no_replica_is_added_on_a_broker_that_is_being_emptied() -> None:
+    world = MovesWorld(2, auto_rebalance_delay_ms=1_000)
+    make(world, OFFSETS_TOPIC, partitions=4)
+    world.add_broker(3)
+    world.ask(DrainBroker(3, True))
+    live_on(world)
+    assert not any(3 in each for each in replicas(world, OFFSETS_TOPIC))
+    world.ask(DrainBroker(3, False))
+    live_on(world)
+    assert {len(each) for each in replicas(world, OFFSETS_TOPIC)} == {3}

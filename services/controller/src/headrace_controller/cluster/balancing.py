@@ -3,6 +3,7 @@
 A broker *has too little* when it has no replica though its share is one or more, or when it is short of its share by
 more than ``auto.rebalance.threshold.percentage`` of it. It is given what it lacks (rebalance.py), whole. So what is
 left after a rebalance starts no other, and a broker that was away for a while moves nothing: its replicas stay its own.
+When nobody has too little, internal topics that were made with fewer brokers get the replicas that they lack.
 
 Nobody is given anything before the brokers that live have been the same for ``auto.rebalance.delay.ms``: five that
 join together share in one plan. An emptied broker waits for nothing.
@@ -26,6 +27,7 @@ from headrace_core.metadata import (
     UnregisterBrokerRecord,
 )
 
+from . import internal_topics
 from .decision import Decision, View
 from .ledger_requests import DrainBroker, Drained, UnregisterBroker
 from .rebalance import plan
@@ -131,13 +133,26 @@ def balance(view: View, clock: PlanningClock) -> Decision:
         and steady_ms >= view.settings.auto_rebalance_delay_ms
         and bool(hungry(image, members, view.settings.auto_rebalance_threshold_percentage))
     )
+    moves_max = min(PLAN_MOVES_MAX, view.settings.metadata_max_records_per_request)
     if not (empties or fills):
-        return Decision()
-    moves = plan(image, fill=fills, moves_max=min(PLAN_MOVES_MAX, view.settings.metadata_max_records_per_request))
+        return _more_replicas(view, steady_ms, moves_max)
+    moves = plan(image, fill=fills, moves_max=moves_max)
     if not moves:
         clock.not_before_ms = view.now_ms + FRUITLESS_MS
     return Decision(
         tuple(QueuedReassignmentRecord(move.topic_id, move.partition, move.targets, automatic=True) for move in moves)
+    )
+
+
+def _more_replicas(view: View, steady_ms: float, moves_max: int) -> Decision:
+    """For internal topics that were made when there were fewer brokers."""
+    if not is_enabled(view) or steady_ms < view.settings.auto_rebalance_delay_ms:
+        return Decision()
+    return Decision(
+        tuple(
+            QueuedReassignmentRecord(*key, targets, automatic=True)
+            for key, targets in internal_topics.growth(view.image, view.settings, moves_max)
+        )
     )
 
 

@@ -4,17 +4,27 @@ one difference: where fewer brokers live than the replication factor says, there
 refuses, and a cluster of one broker has no groups until somebody has found the key.
 
 Whoever makes one (FindCoordinator at first use, an operator by hand): what the request leaves open follows from here.
+
+Where there were fewer brokers then, replicas are added when more have come (``growth``; balancing.py says when): else a
+cluster that began with one broker would lose its groups with that broker's disk, however many it has by now.
 """
 
 from __future__ import annotations
 
+import functools
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 
 from headrace_core.errors import InvalidPartitionsError
+from headrace_core.metadata import BrokerImage, BrokerLoad, MetadataImage, TopicImage
 from headrace_core.metadata.shards import OFFSETS_TOPIC, SHARD_TOPICS
 
 from .decision import ClusterSettings
 from .requests import NewTopic
+
+#: (topic id, partition number)
+Key = tuple[bytes, int]
 
 
 def completed(topic: NewTopic, settings: ClusterSettings, live_brokers: int) -> NewTopic:
@@ -29,10 +39,7 @@ def completed(topic: NewTopic, settings: ClusterSettings, live_brokers: int) -> 
             if not is_offsets:
                 partitions = settings.transaction_state_log_num_partitions
         if factor in (-1, 0):
-            factor = settings.offsets_topic_replication_factor
-            if not is_offsets:
-                factor = settings.transaction_state_log_replication_factor
-            factor = max(min(factor, live_brokers), 1)
+            factor = max(min(_factor(settings, topic.name), live_brokers), 1)
     replicas = len(next(iter(topic.assignments.values()), ())) if topic.assignments else factor
     configs = _offsets_configs(settings) if is_offsets else _transactions_configs(settings, replicas)
     return replace(
@@ -51,6 +58,63 @@ def check_may_grow(name: str) -> None:
             f"the number of partitions of {name} cannot be changed: each group and transactional id belongs to one of "
             "them by its hash, and would not find what it has written"
         )
+
+
+def growth(image: MetadataImage, settings: ClusterSettings, moves_max: int) -> list[tuple[Key, tuple[int, ...]]]:
+    """Partitions of internal topics that have fewer replicas than they should and could, with those that they get: the
+    ones that they have, and more. None that is moving, or waits to. Where nothing lacks, it costs some microseconds."""
+    brokers = image.placeable_brokers()
+    found: list[tuple[Key, tuple[int, ...]]] = []
+    for name in SHARD_TOPICS:
+        topic = image.topic(name)
+        if topic is None:
+            continue
+        wanted = min(_factor(settings, name), len(brokers))
+        lacking = [number for number, partition in enumerate(topic.partitions) if len(partition.replicas) < wanted]
+        if not lacking:
+            continue
+        placing = _Placing(image, brokers, topic)
+        for number in lacking[: moves_max - len(found)]:
+            key = topic.topic_id, number
+            if key not in image.ledger.reassigning and key not in image.ledger.queued:
+                found.append((key, placing.extended(topic.partitions[number].replicas, wanted)))
+    return found
+
+
+class _Placing:
+    """More replicas for partitions of one topic: each where no rack of the partition's is yet, there with who has least
+    of the topic, then of all."""
+
+    def __init__(self, image: MetadataImage, brokers: Sequence[BrokerImage], topic: TopicImage) -> None:
+        self._racks = {broker.broker_id: broker.rack for broker in image.brokers.values()}
+        self._brokers = [broker.broker_id for broker in brokers]
+        self._of_topic = Counter(replica for partition in topic.partitions for replica in partition.replicas)
+        self._of_all = Counter({each: image.loads.get(each, BrokerLoad()).replicas for each in self._brokers})
+
+    def extended(self, replicas: tuple[int, ...], wanted: int) -> tuple[int, ...]:
+        while len(replicas) < wanted:  # (so there is a broker that has none of them)
+            taken = {self._racks.get(each) for each in replicas} - {None}
+            others = [each for each in self._brokers if each not in replicas]
+            best = min(others, key=functools.partial(self._order, taken))
+            self._of_topic[best] += 1
+            self._of_all[best] += 1
+            replicas = (*replicas, best)
+        return replicas
+
+    def _order(self, taken: set[str | None], broker_id: int) -> tuple[bool, int, int, int]:
+        in_vain = self._racks[broker_id] in taken
+        return in_vain, self._of_topic[broker_id], self._of_all[broker_id], broker_id
+
+
+def may_grow_to(image: MetadataImage, key: Key, settled: tuple[int, ...], targets: tuple[int, ...]) -> bool:
+    """Is this what ``growth`` would ask for: an internal topic's partition, more replicas, all of them kept?"""
+    return image.topics[key[0]].name in SHARD_TOPICS and len(targets) > len(settled) and set(settled) <= set(targets)
+
+
+def _factor(settings: ClusterSettings, name: str) -> int:
+    if name == OFFSETS_TOPIC:
+        return settings.offsets_topic_replication_factor
+    return settings.transaction_state_log_replication_factor
 
 
 def _offsets_configs(settings: ClusterSettings) -> dict[str, str]:

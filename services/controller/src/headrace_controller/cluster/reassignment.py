@@ -34,7 +34,7 @@ from headrace_core.metadata import (
     QueuedReassignmentRecord,
 )
 
-from . import moves, throttles
+from . import internal_topics, moves, throttles
 from .balancing import is_enabled
 from .decision import Decision, View
 from .elections import Electorate
@@ -209,7 +209,9 @@ def _can_begin(image: MetadataImage, key: Key, targets: Sequence[int]) -> bool:
 def _still_fits(image: MetadataImage, key: Key, targets: Sequence[int]) -> bool:
     partition = image.topics[key[0]].partitions[key[1]]
     settled = settled_replicas(partition)
-    return len(targets) == len(settled) and all(each in settled or _takes(image, each) for each in targets)
+    if len(targets) != len(settled) and not internal_topics.may_grow_to(image, key, tuple(settled), tuple(targets)):
+        return False
+    return all(each in settled or _takes(image, each) for each in targets)
 
 
 def _is_wanted(view: View, key: Key, queued: QueuedReassignment) -> bool:
