@@ -121,15 +121,16 @@ def test_a_log_without_the_leader_s_epoch_is_cut_where_the_largest_one_below_it_
     assert cut_for(Divergence(3, 90), end_of(100, (2, 0), (4, 40)), 100) == 40
 
 
-def test_a_record_that_claims_an_epoch_before_that_has_begun_is_not_taken_for_the_leader_s():
-    """No checksum covers a batch's epoch: the follower's last batch, of epoch 2, says 4. What the leader pushes from
-    there on is of epoch 2, which nobody takes behind 4."""
+def test_an_epoch_that_a_follower_has_noted_and_has_no_record_of_is_not_where_logs_match():
+    """It was pushed the end of epoch 2 and the beginning of 4, and its disk was full: its log ends at 50, and names 4.
+    What the leader pushes from there on is of epoch 2, which nobody takes behind 4."""
     assert matched(50, 4, (2, 0), (4, 60)) == Match(False, Divergence(2, 60))
     assert matched(60, 4, (2, 0), (4, 60)) == Match(False, Divergence(2, 60))
     assert matched(61, 4, (2, 0), (4, 60)) == MATCHES
-    assert matched(99, 4, (2, 0), (4, 100)) == Match(False, Divergence(2, 100)), "nothing is written in it yet"
-    assert cut_for(Divergence(2, 60), end_of(50, (2, 0), (4, 47)), 50) == 47
-    assert cut_for(Divergence(2, 60), end_of(50, (4, 0)), 50) == 0, "all of its records claim it"
+    assert matched(99, 4, (2, 0), (4, 100)) == Match(False, Divergence(2, 100)), "the leader has none of it either"
+    it = follower(end=50, high_watermark=20)
+    it.join(7, 1)
+    assert it.joined(Joined(7, diverging=Divergence(2, 60)), end_of(50, (2, 0), (4, 60))) == Truncate(50)
 
 
 def test_a_follower_that_ends_where_the_leader_s_records_were_deleted_up_to_goes_on_from_there():

@@ -12,8 +12,9 @@ The follower cuts at the leader's end of that epoch or at its own, whichever is 
 takes one epoch away that the leader never had, so any number of elections in between is met (KIP-279). Never by a high
 watermark: what a follower has not heard of yet may be committed (KIP-101).
 
-A record that claims an epoch before that has begun is a batch of which a bit has rotted: no checksum covers its epoch.
-Its log would go on in an older epoch, which a follower takes from nobody; cut where the claim begins, it heals.
+A follower may name an epoch of which it has no record: the first batch met a full disk, and the epoch had been noted
+before. Its own last record is of an older one, and so is what it is pushed next, which it would take from nobody; told
+where the epoch begins, it lets go of it (``PartitionFollower.joined``).
 """
 
 from __future__ import annotations
