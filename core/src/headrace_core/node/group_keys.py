@@ -42,7 +42,8 @@ OFFSETS = (
     honoured(
         "offsets.topic.replication.factor",
         3,
-        "Replicas of __consumer_offsets, when it is made; as many as brokers live, where these are fewer.",
+        "Replicas of __consumer_offsets; as many as brokers live, where these are fewer when it is made. The others "
+        "are added when more brokers have come (auto.rebalance.enable).",
         low=1,
     ),
     honoured("offsets.topic.segment.bytes", 104_857_600, "Segment size of __consumer_offsets, when it is made.", low=1),
@@ -189,7 +190,8 @@ TRANSACTIONS = (
     honoured(
         "transaction.state.log.replication.factor",
         3,
-        "Replicas of __transaction_state, when it is made; as many as brokers live, where these are fewer.",
+        "Replicas of __transaction_state; as many as brokers live, where these are fewer when it is made. The others "
+        "are added when more brokers have come (auto.rebalance.enable).",
         low=1,
         source="KIP-98",
     ),
