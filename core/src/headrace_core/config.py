@@ -171,7 +171,7 @@ class ConfigKey:
         return self.default
 
     def _bounds(self) -> tuple[float, float]:
-        widest = {Kind.INT: INT_MAX, Kind.LONG: LONG_MAX, Kind.DOUBLE: math.inf}[self.kind]
+        widest = INT_MAX if self.kind is Kind.INT else LONG_MAX if self.kind is Kind.LONG else math.inf
         return (-widest if self.low is None else self.low, widest if self.high is None else self.high)
 
 

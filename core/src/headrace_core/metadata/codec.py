@@ -14,7 +14,6 @@ that a new leader writes first) takes up offsets and decides nothing.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import msgspec
 
@@ -29,8 +28,7 @@ _encoder = msgspec.msgpack.Encoder()
 _decoder: msgspec.msgpack.Decoder[MetadataRecord] = msgspec.msgpack.Decoder(MetadataRecord)
 
 
-@dataclass(frozen=True, slots=True)
-class MetadataBatch:
+class MetadataBatch(msgspec.Struct, frozen=True):
     """One batch of the metadata log: offsets [base_offset, next_offset), decided in term ``epoch``."""
 
     base_offset: int

@@ -15,6 +15,7 @@ import enum
 import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from ..config import ConfigDef, ConfigKey, Kind
@@ -93,12 +94,15 @@ def broker_topic_defaults(image: MetadataImage, broker_id: int, static: Mapping[
     return values
 
 
+_SERVER_DEFAULTS = {name: key.default for name, key in SERVER.keys.items()}
+
+
 def broker_values(image: MetadataImage, broker_id: int, static: Mapping[str, Any]) -> dict[str, Any]:
     """Every server key with the typed value that holds on a broker (-1: one for which nothing is set by itself).
 
     ``static``: what its properties file sets (NodeConfig.given).
     """
-    values = {name: key.default for name, key in SERVER.keys.items()} | effective(static, static)
+    values = _SERVER_DEFAULTS | effective(static, static)
     values.update((name, value) for name, value in _dynamic(image, broker_id).items() if SERVER.key(name).dynamic)
     return values
 
@@ -126,10 +130,21 @@ def _legal(declared: ConfigDef, texts: Mapping[str, str], where: str) -> dict[st
     values = {}
     for name, text in texts.items():
         try:
-            values[name] = declared.key(name).parse(text)
+            values[name] = _typed(declared, name, text)
         except InvalidConfigError as error:
             logger.warning("a value set for %s is left out: %s", where, error)
     return values
+
+
+@lru_cache(maxsize=512)
+def _parsed(declared: ConfigDef, name: str, text: str) -> Any:
+    return declared.key(name).parse(text)
+
+
+def _typed(declared: ConfigDef, name: str, text: str) -> Any:
+    """The value of a text; InvalidConfigError. A cluster has few, and looks at them with each decision."""
+    value = _parsed(declared, name, text)
+    return list(value) if type(value) is list else value
 
 
 def topic_value(
@@ -139,7 +154,7 @@ def topic_value(
     config_key = TOPIC.keys[key]
     for raw, _ in _topic_layers(image, topic, config_key, broker_id, static or {}):
         try:
-            return config_key.parse(raw)
+            return _typed(TOPIC, key, raw) if isinstance(raw, str) else config_key.parse(raw)
         except InvalidConfigError as error:
             logger.warning("a value of topic %s is left out: %s", topic, error)
     return config_key.default

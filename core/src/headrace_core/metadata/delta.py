@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
+
+import msgspec
 
 from .entities import ConfigResource, TopicImage
 from .sorted_map import SortedMap
@@ -18,8 +19,7 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 
-@dataclass(frozen=True, slots=True)
-class MetadataDelta:
+class MetadataDelta(msgspec.Struct, frozen=True):
     """What changed between two images.
 
     ``partitions``: those new or changed, by topic id. ``removed_topics``: topics as they were, by id; a topic deleted
@@ -31,9 +31,9 @@ class MetadataDelta:
     from_offset: int
     next_offset: int
     brokers: frozenset[int] = frozenset()
-    partitions: Mapping[bytes, frozenset[int]] = field(default_factory=dict)
+    partitions: Mapping[bytes, frozenset[int]] = msgspec.field(default_factory=dict)
     created_topics: frozenset[bytes] = frozenset()
-    removed_topics: Mapping[bytes, TopicImage] = field(default_factory=dict)
+    removed_topics: Mapping[bytes, TopicImage] = msgspec.field(default_factory=dict)
     configs: frozenset[ConfigResource] = frozenset()
     coordinators: frozenset[int] = frozenset()
     shards: frozenset[tuple[bytes, int]] = frozenset()

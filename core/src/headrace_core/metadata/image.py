@@ -15,7 +15,6 @@ Offsets: ``next_offset`` is the first offset that the image has *not* seen; "app
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -46,8 +45,7 @@ from .sorted_map import SortedMap
 _NO_CONFIG: Mapping[str, str] = {}
 
 
-@dataclass(frozen=True, slots=True)
-class MetadataImage:
+class MetadataImage(msgspec.Struct, frozen=True):
     """The state after all records below ``next_offset``; ``epoch`` is the leader epoch of the last of them.
 
     ``flush_weakened``: as that of a topic, for the dynamic defaults of the brokers."""
@@ -56,11 +54,11 @@ class MetadataImage:
     epoch: int = -1
     cluster_id: str = ""
     metadata_version: int = 0
-    brokers: Mapping[int, BrokerImage] = field(default_factory=dict)
-    topics: Mapping[bytes, TopicImage] = field(default_factory=SortedMap)
-    topic_ids: Mapping[str, bytes] = field(default_factory=SortedMap)
-    configs: Mapping[ConfigResource, Mapping[str, str]] = field(default_factory=SortedMap)
-    loads: Mapping[int, BrokerLoad] = field(default_factory=dict)
+    brokers: Mapping[int, BrokerImage] = msgspec.field(default_factory=dict)
+    topics: Mapping[bytes, TopicImage] = msgspec.field(default_factory=SortedMap)
+    topic_ids: Mapping[str, bytes] = msgspec.field(default_factory=SortedMap)
+    configs: Mapping[ConfigResource, Mapping[str, str]] = msgspec.field(default_factory=SortedMap)
+    loads: Mapping[int, BrokerLoad] = msgspec.field(default_factory=dict)
     ledger: Ledger = EMPTY_LEDGER
     flush_weakened: bool = False
 
@@ -168,7 +166,7 @@ class ImageBuilder:
             topics=self._topics.finish(),
             topic_ids=self._topic_ids.finish(),
             configs=self._configs.finish(),
-            loads=self._new_loads(),
+            loads=self._new_loads() if self._loads else base.loads,
             ledger=base.ledger if self._ledger is None else self._ledger.finish(),
             flush_weakened=self._flush_weakened,
         )

@@ -117,7 +117,7 @@ def _image(image: MetadataImage) -> Directory:
         ),
     }
     known = {"next_offset", "epoch", "cluster_id", "metadata_version", "brokers", "topics", "topic_ids", "configs"}
-    others = {each.name: getattr(image, each.name) for each in dataclasses.fields(image) if each.name not in known}
+    others = {name: getattr(image, name) for name in image.__struct_fields__ if name not in known}
     others.pop("ledger")
     for name, value in (others | ledger).items():
         children[_camel(name)] = _thing(value)

@@ -155,7 +155,8 @@ class CrashingFileSystem:
 
     def note(self, what: str, path: str = "", position: int = -1) -> None:
         """Puts an event of the test's own into the trace."""
-        self._record(what, path, position, -1)
+        if self._keep_trace:
+            self.trace.append(TraceEntry(self.operations, what, path, position, -1))
 
     def files(self) -> dict[str, bytes]:
         """Every file with the bytes that everybody sees now."""
@@ -357,28 +358,35 @@ class CrashingFileSystem:
         """One operation: traced, counted if it changes anything, failed or crashed if that was planned."""
         if self._is_down:
             raise SimulatedCrash(f"{operation} {path}: the machine is down; call crash() to reboot it")
-        entry = self._record(operation, path, position, size)
-        if self.on_operation is not None:
-            self.on_operation(entry)
-        for fault in self.faults:
-            if fault.strikes(operation, path):
-                if before_fault is not None:
-                    before_fault(fault.partial_bytes)
-                raise OSError(fault.error, os.strerror(fault.error), path)
-        self._check_broken(operation, path)
+        if self._keep_trace or self.on_operation is not None:
+            entry = TraceEntry(self.operations, operation, path, position, size)
+            if self._keep_trace:
+                self.trace.append(entry)
+            if self.on_operation is not None:
+                self.on_operation(entry)
+        if self.faults:
+            for fault in self.faults:
+                if fault.strikes(operation, path):
+                    if before_fault is not None:
+                        before_fault(fault.partial_bytes)
+                    raise OSError(fault.error, os.strerror(fault.error), path)
+        if self._broken:
+            self._check_broken(operation, path)
         if operation in _UNCHANGING:
             with self._lock:
                 return effect()
         number = self.operations
-        self.operations += 1
-        if number == self.crash_after and operation in _MAKE_DURABLE:
-            self._lose_power(entry)
+        self.operations = number + 1
+        if number != self.crash_after:
+            with self._lock:
+                return effect()
+        if operation in _MAKE_DURABLE:
+            self._lose_power(operation, path)
         try:
             with self._lock:
                 return effect()
         finally:
-            if number == self.crash_after:
-                self._lose_power(entry)
+            self._lose_power(operation, path)
 
     def _check_broken(self, operation: str, path: str) -> None:
         for disk, (error, reads) in self._broken.items():
@@ -388,15 +396,9 @@ class CrashingFileSystem:
     def _disk_of(self, path: str) -> str | None:
         return next((disk for disk in self._disks if _is_below(path, disk)), None)
 
-    def _lose_power(self, entry: TraceEntry) -> None:
+    def _lose_power(self, operation: str, path: str) -> None:
         self._is_down = True
-        raise SimulatedCrash(f"power lost at operation {self.operations - 1}: {entry.operation} {entry.path}")
-
-    def _record(self, operation: str, path: str, position: int, size: int) -> TraceEntry:
-        entry = TraceEntry(self.operations, operation, path, position, size)
-        if self._keep_trace:
-            self.trace.append(entry)
-        return entry
+        raise SimulatedCrash(f"power lost at operation {self.operations - 1}: {operation} {path}")
 
     def _change_names(self, directory: Directory, change: NameChange) -> None:
         apply_names(directory.live, change)
@@ -443,7 +445,14 @@ class CrashingFileSystem:
         return self._directory(parent), name
 
     def _count_bytes(self, disk: str = "") -> int:
-        return sum(len(data) for path, data in self.files().items() if _is_below(path, disk))
+        def count(directory: Directory, prefix: str) -> int:
+            return sum(
+                count(entry, f"{prefix}{name}/") if isinstance(entry, Directory) else len(entry.live)
+                for name, entry in directory.live.items()
+                if isinstance(entry, Directory) or not disk or _is_below(prefix + name, disk)
+            )
+
+        return count(self._root, "/")
 
 
 def _is_below(path: str, directory: str) -> bool:

@@ -124,7 +124,8 @@ class SimulatedNetwork(Generic[Address, Message]):
             at_ms += rng.random() * 5 * quality.delay_max_ms
             keeps_order = False
         if keeps_order:
-            at_ms = max(at_ms, before_ms)
+            if at_ms < before_ms:
+                at_ms = before_ms
             self._last_ms[link] = at_ms
         self._scheduler.at(at_ms, self._arrive, link, self._lives.get(link, 0), message)
 

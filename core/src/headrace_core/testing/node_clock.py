@@ -50,4 +50,5 @@ class NodeClock:
 
     def due_in_ms(self, monotonic_ms: float) -> float:
         """How much virtual time passes until this clock reads ``monotonic_ms``; 0 when it does already."""
-        return max((monotonic_ms - self.monotonic_ms()) / self._rate, 0.0)
+        now_ms = self._base_ms + (self._scheduler.now_ms - self._since_ms) * self._rate
+        return (monotonic_ms - now_ms) / self._rate if monotonic_ms > now_ms else 0.0

@@ -7,8 +7,8 @@ not on the machine, its load, or ``PYTHONHASHSEED`` (as long as nobody iterates 
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Callable
+from heapq import heappop, heappush
 from typing import Any
 
 
@@ -42,20 +42,29 @@ class Scheduler:
 
     def at(self, at_ms: float, action: Callable[..., object], *arguments: Any) -> Planned:
         """Have ``action(*arguments)`` happen at a time; one that has passed means now, after all that is due."""
-        planned = Planned(at_ms if at_ms > self.now_ms else self.now_ms, action, arguments)
-        self._number += 1
-        heapq.heappush(self._heap, (planned.at_ms, self._number, planned))
+        now_ms = self.now_ms
+        if at_ms < now_ms:
+            at_ms = now_ms
+        planned = Planned(at_ms, action, arguments)
+        self._number = number = self._number + 1
+        heappush(self._heap, (at_ms, number, planned))
         return planned
 
     def after(self, delay_ms: float, action: Callable[..., object], *arguments: Any) -> Planned:
         """The same, so long from now."""
-        return self.at(self.now_ms + delay_ms, action, *arguments)
+        at_ms = self.now_ms  # (as ``at``, which a simulation could not afford to call from here)
+        if delay_ms > 0.0:
+            at_ms += delay_ms
+        planned = Planned(at_ms, action, arguments)
+        self._number = number = self._number + 1
+        heappush(self._heap, (at_ms, number, planned))
+        return planned
 
     @property
     def next_ms(self) -> float | None:
         """When the next thing happens; None: nothing ever will."""
         while self._heap and self._heap[0][2].action is None:
-            heapq.heappop(self._heap)
+            heappop(self._heap)
         return self._heap[0][0] if self._heap else None
 
     def run_one(self, until_ms: float) -> bool:
@@ -63,15 +72,16 @@ class Scheduler:
         heap = self._heap
         while heap:
             at_ms, _, planned = heap[0]
-            if planned.action is None:
-                heapq.heappop(heap)
+            action = planned.action
+            if action is None:
+                heappop(heap)
                 continue
             if at_ms > until_ms:
                 break
-            heapq.heappop(heap)
+            heappop(heap)
             self.now_ms = at_ms
             self.events += 1
-            action, arguments = planned.action, planned.arguments
+            arguments = planned.arguments
             planned.action, planned.arguments = None, ()
             action(*arguments)
             return True

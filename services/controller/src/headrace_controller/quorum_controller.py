@@ -116,6 +116,7 @@ class QuorumController(QuorumView):
         super().__init__()
         self.key = ReplicaKey(node_id, storage.directory_id)
         self.settings = settings
+        self._tick_ms = settings.tick_ms
         self._core = core
         self._storage = storage
         self._cluster_id = cluster_id
@@ -305,7 +306,7 @@ class QuorumController(QuorumView):
     def next_due_ms(self) -> float:
         """When the next turn is due, by the monotonic clock: the next tick, or a time that has passed when there is
         work already."""
-        return self._now_ms if self._is_due else self._last_tick_ms + self.settings.tick_ms
+        return self._now_ms if self._is_due else self._last_tick_ms + self._tick_ms
 
     def until_due_ms(self) -> float:
         """How long until then; 0 or less: now."""
@@ -407,9 +408,9 @@ class QuorumController(QuorumView):
         raft, since_ms = self._raft, now_ms - self._last_tick_ms
         if self._was_full and now_ms >= self._stands_back_until_ms:
             raft.may_lead = True
-        if since_ms >= self.settings.tick_ms:
-            is_late = since_ms >= 2 * self.settings.tick_ms
-            self._last_tick_ms = now_ms if is_late else self._last_tick_ms + self.settings.tick_ms
+        if since_ms >= self._tick_ms:
+            is_late = since_ms >= 2 * self._tick_ms
+            self._last_tick_ms = now_ms if is_late else self._last_tick_ms + self._tick_ms
             raft.tick()
             self._resign_if_deposed()
             return True

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+import msgspec
+
 from headrace_core.errors import HeadraceError
 from headrace_core.metadata import MetadataImage, MetadataRecord
 
@@ -70,8 +72,7 @@ class View:
     agenda: Agenda = field(default_factory=Agenda)
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
+class Decision(msgspec.Struct, frozen=True):
     """Records to be written together or not at all, what to answer once they are committed, and who was heard of.
 
     ``failure`` instead of a reply: the whole request is refused. ``unsettled``: brokers for whose partitions more

@@ -8,9 +8,10 @@ that does not understand the level that holds is not registered.
 
 from __future__ import annotations
 
-import dataclasses
 from collections import Counter
 from collections.abc import Iterable
+
+import msgspec
 
 from headrace_core.errors import (
     HeadraceError,
@@ -167,4 +168,4 @@ def at_level(image: MetadataImage, decision: Decision) -> Decision:
         if isinstance(record, FeatureLevelRecord):  # from the next record on
             level = record.level
         records.append(record)
-    return dataclasses.replace(decision, records=tuple(records))
+    return msgspec.structs.replace(decision, records=tuple(records))
