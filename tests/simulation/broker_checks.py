@@ -34,6 +34,7 @@ class Truth:
 
     def __init__(self, number: int) -> None:
         self.number = number
+        self.partition = TopicPartition("orders", number)
         self.end = 0
         #: Base offset -> batch, byte for byte.
         self.batches: dict[int, bytes] = {}
@@ -66,15 +67,14 @@ class BrokerChecks:
         if not broker.acting:
             return
         for truth in self.truths:
-            partition = TopicPartition("orders", truth.number)
+            partition = truth.partition
             replica: Any = broker.replicas._led.get(partition)
             if replica is not None:
                 high_watermark = replica.leader.high_watermark
                 epoch = replica.leader.leader_epoch
-                if (host.number, host.life, truth.number) not in self._led or self._led[
-                    host.number, host.life, truth.number
-                ] != epoch:
-                    self._led[host.number, host.life, truth.number] = epoch
+                life = (host.number, host.life, truth.number)
+                if self._led.get(life) != epoch:
+                    self._led[life] = epoch
                     self._elected(host, truth, replica)
             else:
                 replica = broker.replicas._followed.get(partition)

@@ -52,7 +52,6 @@ EVENTS_MEDIAN_MIN, ACKNOWLEDGED_MEDIAN_MIN = 2_000, 200
 #: Of 10,000 schedules each required kind of fault strikes at least 500 times.
 FAULTS_SHARE_MIN = 0.05
 _CHUNK = 20
-_COLLECT_EVERY = 5
 _MUTANT_CHUNK = 20
 _SHRINK_S_MAX = 60.0
 _STORIES_MAX = 3
@@ -136,9 +135,16 @@ class Work(NamedTuple):
     half: str = "both"
 
 
+def begin_worker() -> None:
+    """Once for a process: a schedule's garbage is collected at its end, all at once, and while it is small and near;
+    and what was there before the first schedule is not looked at again and again."""
+    gc.disable()
+    gc.collect()
+    gc.freeze()
+
+
 def do_work(work: Work) -> tuple[Work, list[Outcome]]:
     listen_to_the_log()
-    gc.disable()  # a schedule's garbage is collected at its end, all at once
     outcomes = []
     parts = (MUTANTS[work.mutant].part,) if work.mutant else _ALL_PARTS
     profile = MUTANTS[work.mutant].profile if work.mutant else None
@@ -148,8 +154,7 @@ def do_work(work: Work) -> tuple[Work, list[Outcome]]:
     with MUTANTS[work.mutant].applied() if work.mutant else contextlib.nullcontext():
         for seed in range(work.first, work.end):
             outcomes.append(outcome_of(plan_of(seed, half), parts, profile))
-            if seed % _COLLECT_EVERY == 0:
-                gc.collect()
+            gc.collect()
             if work.mutant and outcomes[-1].failure is not None:
                 break
     return work, outcomes
@@ -210,7 +215,7 @@ def simulate(arguments: argparse.Namespace, names: list[str]) -> Tally:
     began, total, last_said = time.monotonic(), arguments.schedules, 0.0
     context = multiprocessing.get_context("fork")
     results: Any = context.SimpleQueue()
-    with context.Pool(arguments.workers) as pool:
+    with context.Pool(arguments.workers, begin_worker) as pool:
         running = 0
 
         def give() -> None:

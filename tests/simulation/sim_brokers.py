@@ -8,6 +8,8 @@ import random
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from sim_checks import decoded
+
 from headrace_controller.cluster.requests import (
     AssignDirectories,
     Heartbeat,
@@ -36,7 +38,6 @@ from headrace_core.metadata import (
     MetadataDelta,
     MetadataImage,
 )
-from headrace_core.metadata.codec import decode_batches
 
 if TYPE_CHECKING:
     from sim_controllers import ControllerHost
@@ -268,7 +269,7 @@ class SimulatedBroker:
             self._applied(delta)
         elif data:
             builder, batch = ImageBuilder(self.image), None
-            for batch in decode_batches(data):
+            for batch in decoded(data):
                 for record in batch.records:
                     builder.replay(record)
             assert batch is not None

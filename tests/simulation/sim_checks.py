@@ -24,6 +24,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from headrace_controller.raft import (
     AppendResponse,
@@ -36,7 +37,7 @@ from headrace_controller.raft import (
     VoterSet,
 )
 from headrace_core.metadata import EMPTY_IMAGE, MetadataDelta, MetadataImage, MetadataRecord
-from headrace_core.metadata.codec import decode_batches
+from headrace_core.metadata.codec import MetadataBatch, decode_batches
 from headrace_core.testing.histories import HistoryViolation, ReadHistory, WriteHistory
 
 
@@ -273,7 +274,7 @@ class SafetyChecks:
         before = self.latest
         records: Sequence[MetadataRecord] = ()
         if entry.kind is EntryKind.DATA:
-            (batch,) = decode_batches(entry.data)
+            (batch,) = decoded(entry.data)
             records = batch.records
             offset = entry.base_offset
             try:
@@ -350,10 +351,16 @@ class SafetyChecks:
             raise Violation("histories", str(error)) from None
 
 
+@lru_cache(maxsize=256)
+def decoded(data: bytes) -> tuple[MetadataBatch, ...]:
+    """The batches of these bytes; everybody who follows is sent the same. (Controllers decode theirs themselves.)"""
+    return tuple(decode_batches(data))
+
+
 def differs(image: MetadataImage, known: MetadataImage) -> str:
     """Where two images differ, in a few words."""
     found = []
-    for name in image.__dataclass_fields__:
+    for name in image.__struct_fields__:
         left, right = getattr(image, name), getattr(known, name)
         if left == right:
             continue

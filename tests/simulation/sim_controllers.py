@@ -407,20 +407,22 @@ class ControllerHost:
             return
         raft = controller.raft
         role, term = raft.role, raft.term
-        seen = (role, term, raft.leader)
-        if seen != self._seen:
-            before, self._seen = self._seen, seen
+        before = self._seen
+        if before is None or role is not before[0] or term != before[1] or raft.leader != before[2]:
+            self._seen = seen = (role, term, raft.leader)
             if role is Role.LEADER:
                 checks.leads(self.key, term, lambda offset, term: raft.log.term_below(offset) == term)
             world.role_changed(self, before, seen)
         # (What is beyond the durable end may still be another leader's on this disk, about to be cut.)
-        committed = min(raft.committed, raft.log.durable_offset)
         shadow = self.record.shadow
-        if raft.log.start.offset > shadow.checked:
-            committed = 0  # a snapshot was received, and is not in the old log's place on the disk yet
-        if committed > shadow.checked and checks.committed_at(self.key, shadow, committed, self.known_sets):
-            world.history_grew()
-        if role is Role.LEADER and (term, raft.committed) != self._led:
+        if raft.committed > shadow.checked:
+            committed = min(raft.committed, raft.log.durable_offset)
+            # (Not when a snapshot was received, and is not in the old log's place on the disk yet.)
+            if committed > shadow.checked >= raft.log.start.offset and checks.committed_at(
+                self.key, shadow, committed, self.known_sets
+            ):
+                world.history_grew()
+        if role is Role.LEADER and (raft.committed != self._led[1] or term != self._led[0]):
             if self._led[0] == term:
                 checks.counts(self.key, term, raft.committed, raft.log.term_below(raft.committed))
             self._led = (term, raft.committed)
@@ -431,7 +433,8 @@ class ControllerHost:
             published, self.published = self.published, []
             for image, delta in published:
                 checks.image(str(self), image, delta)
-        world.settle_answers()
+        if world.has_to_settle:
+            world.settle_answers()
 
     def _check_voters(self, controller: QuorumController) -> None:
         for entry in reversed(self.record.shadow.entries):

@@ -391,6 +391,11 @@ class World:
         """Once what this event committed is in the history: a controller answers before anybody could look."""
         self._answers.append(action)
 
+    @property
+    def has_to_settle(self) -> bool:
+        """Has ``settle_answers`` anything to do?"""
+        return bool(self._answers or _STUMBLES.found)
+
     def settle_answers(self) -> None:
         if _STUMBLES.found:
             raise Violation("rules", _STUMBLES.found.pop())
