@@ -100,11 +100,12 @@ def test_data_given_is_kept_and_found_again(tmp_path: Path) -> None:
         with pytest.raises(IllegalStateError, match="running already"):
             LocalCluster(data=tmp_path / "kept").start()
         assert "log.flush=os" in (tmp_path / "kept" / "config" / "broker-1.properties").read_text()
-    with LocalCluster(data=tmp_path / "kept") as cluster:
-        assert cluster.bootstrap_servers == first
+    with LocalCluster(data=tmp_path / "kept", brokers=2) as cluster:  # and one broker more
+        assert cluster.bootstrap_servers.split(",")[0] == first
+        assert [(row["role"], row["id"]) for row in cluster.ps()] == [("controller", 1), ("broker", 1), ("broker", 2)]
         assert _read(cluster, 1) == [b"kept"]
     with pytest.raises(InvalidArgumentError, match="keeps its topology"):
-        LocalCluster(data=tmp_path / "kept", brokers=3).start()
+        LocalCluster(data=tmp_path / "kept", brokers=1).start()
 
 
 def test_what_cannot_be_is_refused_with_its_reason() -> None:

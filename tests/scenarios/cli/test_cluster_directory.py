@@ -98,10 +98,36 @@ def test_a_stopped_cluster_comes_back_with_its_topology_ports_and_directories(cl
 
 
 def test_another_topology_or_port_for_an_existing_cluster_is_refused(cluster: ClusterDirectory) -> None:
-    cluster.up(Topology(brokers=1))
-    for wanted in (Topology(brokers=2), Topology(port=1234)):
+    cluster.up(Topology(brokers=2))
+    for wanted in (Topology(brokers=1), Topology(port=1234)):
         with pytest.raises(InvalidArgumentError, match=r"keeps"):
             cluster.up(wanted)
+
+
+@pytest.mark.parametrize("running", [True, False], ids=["while it runs", "when it starts"])
+def test_a_cluster_that_is_there_gets_more_brokers_beside_those_it_has(
+    cluster: ClusterDirectory, running: bool
+) -> None:
+    cluster.up(Topology(brokers=1, coordinators=1))
+    before = {(row["role"], row["id"]): row for row in cluster.ps()}
+    if not running:
+        cluster.down()
+    started = cluster.up(Topology(brokers=3))
+    new = ["broker-2", "broker-3"]
+    assert [node.name for node in started.nodes if running or node.name in new] == new
+    assert [node.name for node in started.state.nodes] == ["controller-1", "broker-1", *new, "coordinator-1"]
+    assert None not in _pids(cluster).values()
+    after = {(row["role"], row["id"]): row for row in cluster.ps()}
+    for who, row in before.items():
+        assert {**after[who], "pid": 0} == {**row, "pid": 0}
+        assert (after[who]["pid"] == row["pid"]) is running
+    taken = [port for node in started.state.nodes for port in (node.port, node.internal_port)]
+    assert len(set(taken)) == len(taken)
+    for name in new:
+        node = started.state.node("broker", int(name[-1]))
+        assert read_meta(node.data_dirs[0]).cluster_id == started.state.cluster_id
+        assert "default.replication.factor=3\n" in (cluster.directory / "config" / f"{name}.properties").read_text()
+    assert cluster.up(Topology(brokers=3)).nodes == (), "it has as many"
 
 
 def test_three_controllers_begin_together_and_every_node_knows_them(cluster: ClusterDirectory) -> None:

@@ -35,7 +35,7 @@ def up(
     controllers: Annotated[
         int | None, typer.Option(help="How many controllers (default 3); of a cluster that is there: more than it has.")
     ] = None,
-    brokers: Annotated[int | None, typer.Option(help="How many brokers (default 3).")] = None,
+    brokers: Annotated[int | None, typer.Option(help="How many brokers (default 3); as with controllers.")] = None,
     coordinators: Annotated[
         int | None, typer.Option(help="How many coordinators of consumer groups (default 0); as with controllers.")
     ] = None,

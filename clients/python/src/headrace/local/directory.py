@@ -211,19 +211,18 @@ class ClusterDirectory:
         return ClusterState(cluster_id=id_to_text(random_id()), nodes=tuple(nodes), config=config)
 
     def _reconciled(self, state: ClusterState, wanted: Topology) -> ClusterState:
-        """The existing cluster with new overrides, and more controllers and coordinators if that is asked for; a wish
-        for another topology or port is refused."""
-        controllers = len(state.of_role("controller"))
-        for name, count, there in (
-            ("brokers", wanted.brokers, len(state.of_role("broker"))),
-            ("controllers", wanted.controllers, controllers),
-            ("coordinators", wanted.coordinators, len(state.of_role("coordinator"))),
+        """The existing cluster with new overrides, and with more nodes if that is asked for; a wish for fewer of them,
+        or for another port, is refused."""
+        for role, count in (
+            ("broker", wanted.brokers),
+            ("controller", wanted.controllers),
+            ("coordinator", wanted.coordinators),
         ):
-            may_grow = name != "brokers" and (count or 0) > there
-            if count is not None and count != there and not may_grow:
+            there = len(state.of_role(role))
+            if count is not None and count < there:
                 raise InvalidArgumentError(
-                    f"--{name} {count}: the cluster in {self.directory} has {there}, and keeps its topology (but for "
-                    "more controllers and coordinators); leave the flag out, or choose another --data directory"
+                    f"--{role}s {count}: the cluster in {self.directory} has {there}, and keeps its topology (but for "
+                    "more nodes); leave the flag out, or choose another --data directory"
                 )
         first = state.of_role("broker")[0].port
         if wanted.port and wanted.port != first:
@@ -232,23 +231,26 @@ class ClusterDirectory:
                 "flag out"
             )
         state = replace(state, config=overrides.merged(state.config, wanted.config or {}))
-        state = self._with_coordinators(state, wanted.coordinators or 0)
-        if wanted.controllers is None or wanted.controllers == controllers:
+        state = self._with_more(state, "broker", wanted.brokers or 0)
+        state = self._with_more(state, "coordinator", wanted.coordinators or 0)
+        if wanted.controllers is None or wanted.controllers == len(state.of_role("controller")):
             return state
         taken = [port for node in state.nodes for port in (node.port, node.internal_port)]
         return growing.with_controllers(
             state, wanted.controllers, self._node, lambda count: ports.pick(count, avoid=taken)
         )
 
-    def _with_coordinators(self, state: ClusterState, count: int) -> ClusterState:
-        """At least so many of them. They have nothing that others would have to know of before."""
-        there = len(state.of_role("coordinator"))
+    def _with_more(self, state: ClusterState, role: str, count: int) -> ClusterState:
+        """At least so many brokers, or coordinators. They have nothing that others would have to know of before: they
+        are registered when they start, and the controllers give brokers their share of the replicas later."""
+        there = len(state.of_role(role))
         if count <= there:
             return state
         taken = [port for node in state.nodes for port in (node.port, node.internal_port)]
         free = ports.pick(2 * (count - there), avoid=taken)
-        new = tuple(self._node("coordinator", number, free.pop(), free.pop()) for number in range(there + 1, count + 1))
-        return replace(state, nodes=(*state.nodes, *new))
+        new = tuple(self._node(role, number, free.pop(), free.pop()) for number in range(there + 1, count + 1))
+        nodes = sorted((*state.nodes, *new), key=lambda node: ROLES.index(node.role))  # stable: ids stay in order
+        return replace(state, nodes=tuple(nodes))
 
     def _node(self, role: str, number: int, port: int, internal_port: int) -> Node:
         directory = str(self.directory / f"{role}-{number}")
