@@ -188,6 +188,8 @@ class Member:
     def connect(self) -> None:
         """A new stream to whoever owns the group, on which the member goes on where it was."""
         self.ended = None
+        #: How often the present stream was answered, without an error.
+        self.answers = 0
         self._correlation = itertools.count(1)
         self._requests: queue.SimpleQueue[Any] = queue.SimpleQueue()
         requests = self._requests
@@ -238,6 +240,7 @@ class Member:
             return
         assert not response.error.code, response.error
         with self._lock:
+            self.answers += 1
             self.epoch = response.member_epoch
             if not response.HasField("assignment"):
                 return
