@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from coordinator_world import GroupsCluster, Member
 
 from headrace_coordinator.group.messages import Topic, TopicsChanged
 from headrace_coordinator.offsets.codec import decode_key, decode_value
@@ -27,6 +28,7 @@ from headrace_core.clock import SystemClock
 from headrace_core.log import LogConfig, PartitionLog, RealFileSystem
 from headrace_core.records import encode_batch
 from headrace_core.types import TopicPartition
+from headrace_protos.v1 import groups_pb2
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.xdist_group("kafka_jars")]
 
@@ -115,8 +117,13 @@ def lines(records: list[ShardRecord], tmp_path_factory: pytest.TempPathFactory) 
         batch = [(NOW_MS, key, value, []) for key, value in records[start : start + 4]]
         log.append(encode_batch(batch, base_sequence=SHARD_EPOCH), leader_epoch=0)
     log.close()
-    (segment,) = directory.glob("*.log")
-    done = subprocess.run([*_command(), "--offsets-decoder", "--files", str(segment)], capture_output=True, timeout=120)
+    return _dump(*directory.glob("*.log"))
+
+
+def _dump(*segments: Path) -> list[Line]:
+    """What the tool says of them, one after the other."""
+    files = ",".join(map(str, segments))
+    done = subprocess.run([*_command(), "--offsets-decoder", "--files", files], capture_output=True, timeout=120)
     output = done.stdout.decode()
     assert done.returncode == 0, output[-2_000:] + done.stderr.decode()[-2_000:]
     assert "isvalid: false" not in output.lower(), output
@@ -164,3 +171,35 @@ def test_kafka_steps_over_what_is_ours(lines: list[Line], records: list[ShardRec
 
 def test_the_shards_epoch_in_the_batches_disturbs_nobody(lines: list[Line]) -> None:
     assert [line.sequence for line in lines[:5]] == [SHARD_EPOCH + number for number in (0, 1, 2, 3, 0)]
+
+
+def test_kafka_reads_what_a_cluster_of_ours_has_written(tmp_path: Path) -> None:
+    """By processes: a member joins, commits, leaves; somebody else commits; offsets are deleted."""
+    with GroupsCluster(tmp_path, coordinators=1) as cluster:
+        topic = str(cluster.cluster.topic("orders", 4).name)
+        group, plain = (cluster.group_of(1) for _ in range(2))
+        member = Member(cluster, group, [topic])
+        member.wait(lambda member: len(member.assignment) == 4, "the member to have all")
+        for offset in range(10):
+            cluster.commit(group, topic, offset, member=member.id, epoch=member.epoch)
+        member.leave()
+        cluster.commit(plain, topic, 77)
+        deletion = groups_pb2.DeleteOffsetsRequest(
+            group_id=plain, partitions=[groups_pb2.PartitionName(topic=topic, partition=0)]
+        )
+        (result,) = cluster.ask(plain, lambda stub: stub.DeleteOffsets(deletion, timeout=20)).results
+        assert not result.error.code, result.error
+    lines = _dump(*sorted(tmp_path.rglob("__consumer_offsets-*/*.log")))
+    offsets: dict[str, list[object]] = {}
+    for line in lines:
+        if not line.key.startswith("{"):
+            assert re.fullmatch(r"Unknown record type 100\d at offset \d+, skipping\.?.*", line.key), line
+            continue
+        key = json.loads(line.key)
+        assert key["type"] == "1"
+        assert (key["data"]["topic"], key["data"]["partition"]) == (topic, 0)
+        told = None if line.value == "<DELETE>" else json.loads(line.value)["data"]
+        offsets.setdefault(key["data"]["group"], []).append(told and told["offset"])
+        assert told is None or len(told["topicId"]) == 22, "sixteen bytes in Kafka's base 64"
+    assert offsets == {group: list(range(10)), plain: [77, None]}
+    assert any(not line.key.startswith("{") for line in lines), "no record of ours was there to be stepped over"
