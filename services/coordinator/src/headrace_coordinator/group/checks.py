@@ -21,7 +21,7 @@ from headrace_core.errors import (
 from headrace_core.types import check_topic_name
 
 from ..assignors import ASSIGNORS
-from .messages import AWAY_EPOCH, JOIN_EPOCH, LEAVE_EPOCH, Heartbeat, Leave, Part
+from .messages import AWAY_EPOCH, JOIN_EPOCH, LEAVE_EPOCH, Heartbeat, Leave, Part, Parts
 from .settings import GroupSettings
 from .state import Group, Member
 from .subscriptions import compile_pattern
@@ -128,6 +128,11 @@ def check_connection(member: Member, connection: int | None) -> None:
     """Guard: what comes from an earlier stream than the member's latest was overtaken. FencedMemberEpochError."""
     if connection is not None and connection < member.session.connection:
         raise FencedMemberEpochError(f"member {member.member_id!r} has a later connection; this one counts no more")
+
+
+def owned_that_counts(request: Heartbeat, member: Member) -> Parts | None:
+    """Guard: what the member says that it reads, if it has heard of all that it was given (messages: revisions)."""
+    return request.owned if request.revision == member.current.revision else None
 
 
 def check_epoch(member: Member, epoch: int) -> None:

@@ -129,8 +129,7 @@ class Groups:
         assert group is not None
         checks.check_connection(member, request.connection)
         checks.check_epoch(member, request.member_epoch)
-        owned = request.owned if request.revision == member.current.revision else None
-        return self._heard(request, turn, group, member, owned)
+        return self._heard(request, turn, group, member, checks.owned_that_counts(request, member))
 
     def _heard(
         self, request: Heartbeat, turn: Turn, group: Group, member: Member, owned: frozenset[tuple[bytes, int]] | None
@@ -241,6 +240,7 @@ class Groups:
             if not member.current.is_away:
                 turn.hold(group, member, gone_away(member.current))
             member.session.last_contact_ms = turn.steady_ms
+            member.session.connected = False
             self._rebalancing.settle(turn, group)
         else:
             self._remove(turn, group, [(member, RemovalReason.LEFT)])

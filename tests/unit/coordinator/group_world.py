@@ -1,0 +1,270 @@
+"""A shard's groups without a network: members as a client would be them, a log, and coordinators that come and go.
+
+A member keeps the protocol's promises: it reads what it was last assigned, lets go before it says so, stops when it is
+told that it is none any more, and stops when its connection has been broken for the grace. Its messages travel in
+order, as on a stream, and take until somebody delivers them.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from typing import Any
+
+from headrace_coordinator.group.groups import Groups
+from headrace_coordinator.group.messages import (
+    AWAY_EPOCH,
+    LEAVE_EPOCH,
+    DescribedGroup,
+    DescribeGroup,
+    Disconnected,
+    ExplainGroup,
+    Heartbeat,
+    HeartbeatReply,
+    Leave,
+    MemberRemoved,
+    Part,
+    Rebalance,
+    Topic,
+    TopicsChanged,
+)
+from headrace_coordinator.group.settings import GroupSettings
+from headrace_coordinator.shard_logic import Decision, ShardRecord
+from headrace_core.errors import HeadraceError
+
+GROUP = "payments"
+
+
+def topic_id(name: str) -> bytes:
+    return name.encode().ljust(16, b"-")
+
+
+def topics(**partitions: int) -> dict[str, Topic]:
+    return {name: Topic(name, topic_id(name), count) for name, count in partitions.items()}
+
+
+def parts(name: str, *numbers: int) -> frozenset[Part]:
+    return frozenset((topic_id(name), number) for number in numbers)
+
+
+class Shard:
+    """A coordinator of one shard, its log, and the time."""
+
+    def __init__(self, settings: GroupSettings | None = None, *, now_ms: int = 1_000_000, **partitions: int) -> None:
+        self.settings = settings or GroupSettings(assignment_interval_ms=0)
+        self.now_ms = now_ms
+        self.log: list[ShardRecord] = []
+        self.topics = topics(**(partitions or {"orders": 4}))
+        self.clients: dict[str, Client] = {}
+        self.connections = 0
+        self.groups = self.take_over()
+
+    # -- the coordinator ---------------------------------------------------------------------------------------------
+
+    def take_over(self, *, keep: int | None = None) -> Groups:
+        """Another process serves the shard from now on; ``keep``: of the log (the rest was never committed)."""
+        if keep is not None:
+            del self.log[keep:]
+        self.groups = Groups(self.settings)
+        for key, value in self.log:
+            self.groups.replay(key, value, self.now_ms)
+        self._done(self.groups.loaded(self.now_ms))
+        self.set_topics(self.topics)
+        self.connections = 0
+        for client in self.clients.values():
+            client.cut()
+        return self.groups
+
+    def ask(self, request: object) -> Any:
+        return self._done(self.groups.handle(request, self.now_ms))
+
+    def _done(self, decision: Decision) -> Any:
+        self.log += decision.records
+        for push in decision.pushes:
+            if (client := self.clients.get(push.member_id)) is not None and client.connection is not None:
+                client.inbox.append(push.message)
+        return decision.reply
+
+    def set_topics(self, now: dict[str, Topic]) -> None:
+        self.topics = now
+        self.ask(TopicsChanged(now))
+        self.tick()
+
+    def tick(self) -> None:
+        while (due_ms := self.groups.next_due_ms()) is not None and due_ms <= self.now_ms:
+            self._done(self.groups.tick(self.now_ms))
+
+    def sleep(self, duration_ms: int) -> None:
+        """Time passes, and what is due meanwhile is done when it is."""
+        end_ms = self.now_ms + duration_ms
+        while (due_ms := self.groups.next_due_ms()) is not None and due_ms <= end_ms:
+            self.now_ms = max(self.now_ms, due_ms)
+            self._done(self.groups.tick(self.now_ms))
+        self.now_ms = end_ms
+
+    # -- looking -------------------------------------------------------------------------------------------------------
+
+    def described(self) -> DescribedGroup:
+        reply = self.ask(DescribeGroup(GROUP))
+        assert isinstance(reply, DescribedGroup)
+        return reply
+
+    def told(self) -> tuple[Rebalance, ...]:
+        reply: tuple[Rebalance, ...] = self.ask(ExplainGroup(GROUP))
+        return reply
+
+    def join(self, *names: str, **about: Any) -> list[Client]:
+        """Members that have joined, and have been told what they read."""
+        made = [Client(self, name, **about) for name in names]
+        for client in made:
+            client.join()
+        self.converge()
+        return made
+
+    def converge(self, rounds: int = 30) -> None:
+        """Everybody connected heartbeats and hears until nothing is on its way."""
+        for _ in range(rounds):
+            for client in self.clients.values():
+                client.hear_all()
+            if not any(client.has_news for client in self.clients.values()):
+                return
+            for client in list(self.clients.values()):
+                client.heartbeat()
+        raise AssertionError(f"not settled after {rounds} rounds: {self.described()}")
+
+    def sizes(self) -> list[int]:
+        return sorted(len(client.reading) for client in self.clients.values() if client.is_member)
+
+
+class Client:
+    """A member. ``reading``: what it reads at this moment."""
+
+    def __init__(self, shard: Shard, name: str, *, subscribes: Iterable[str] = ("orders",), **about: Any) -> None:
+        self.shard = shard
+        self.name = name
+        self.subscribes = tuple(subscribes)
+        self.about = about
+        self.epoch = 0
+        self.revision = 0
+        self.reading: frozenset[Part] = frozenset()
+        self.letting_go: frozenset[Part] = frozenset()
+        self.connection: int | None = None
+        self.cut_ms: int | None = None
+        self.is_member = False
+        self.removed: MemberRemoved | None = None
+        self.error: HeadraceError | None = None
+        self.inbox: deque[object] = deque()
+        self._said: tuple[int, int, frozenset[Part]] | None = None
+        shard.clients[name] = self
+
+    @property
+    def has_news(self) -> bool:
+        """Is there something that the coordinator does not know of it yet, or it has not heard?"""
+        if not self.is_member or self.connection is None:
+            return bool(self.inbox)
+        return bool(self.inbox) or self._said != (self.epoch, self.revision, self.reading)
+
+    def connect(self) -> None:
+        if self.connection is None:
+            self.shard.connections += 1
+            self.connection = self.shard.connections
+            self.cut_ms = None
+
+    def cut(self) -> None:
+        """The connection breaks, with all that was on it; the coordinator is told by ``disconnect`` only."""
+        if self.connection is not None:
+            self.cut_ms = self.shard.now_ms
+        self.connection = None
+        self.inbox.clear()
+
+    def disconnect(self) -> None:
+        connection = self.connection
+        self.cut()
+        if connection is not None:
+            self.shard.ask(Disconnected(GROUP, self.name, connection))
+
+    def die(self) -> None:
+        """kill -9: the kernel closes its connections."""
+        self.disconnect()
+        self.reading = self.letting_go = frozenset()
+        self.is_member = False
+
+    def pause_if_cut_off(self) -> None:
+        """The client's half of the grace: without a connection for so long, it reads nothing until it is answered."""
+        if self.cut_ms is not None and self.shard.now_ms - self.cut_ms >= self.shard.settings.connection_grace_ms:
+            self.reading = self.letting_go = frozenset()
+
+    def join(self) -> Any:
+        self.connect()
+        self.epoch, self.revision = 0, 0
+        self.reading = self.letting_go = frozenset()
+        self.removed = None
+        return self._send(
+            Heartbeat(
+                GROUP, self.name, 0, self.connection or 0, topics=self.subscribes,
+                **{"rebalance_timeout_ms": 300_000, **self.about},
+            )
+        )  # fmt: skip
+
+    def heartbeat(self, **more: Any) -> Any:
+        if not self.is_member:
+            return None
+        self.connect()
+        self._said = (self.epoch, self.revision, self.reading)
+        return self._send(
+            Heartbeat(
+                GROUP, self.name, self.epoch, self.connection or 0, instance_id=self.about.get("instance_id"),
+                owned=self.reading, revision=self.revision, **more,
+            )
+        )  # fmt: skip
+
+    def _send(self, request: Heartbeat) -> Any:
+        self.error = None
+        try:
+            reply = self.shard.ask(request)
+        except HeadraceError as error:
+            self.error = error
+            self.reading = self.letting_go = frozenset()
+            self.is_member = False
+            return None
+        self.is_member = True
+        self.inbox.append(reply)
+        return reply
+
+    def hear(self, *, lets_go: bool = True) -> None:
+        """The next message arrives; with ``lets_go`` what is to be let go is let go at once."""
+        message = self.inbox.popleft()
+        if isinstance(message, MemberRemoved):
+            self.removed = message
+            self.is_member = False
+            self.reading = self.letting_go = frozenset()
+        elif isinstance(message, HeartbeatReply):
+            self.epoch = message.member_epoch
+            if message.assignment is not None:
+                self.revision = message.revision
+                self.letting_go = self.reading - message.assignment
+                self.reading = message.assignment | self.letting_go
+        if lets_go:
+            self.let_go()
+
+    def let_go(self) -> None:
+        self.reading -= self.letting_go
+        self.letting_go = frozenset()
+
+    def hear_all(self) -> None:
+        while self.inbox:
+            self.hear()
+
+    def leave_unheard(self) -> None:
+        """It leaves, and nobody answers."""
+        self.reading = self.letting_go = frozenset()
+        self.is_member = False
+        self.cut()
+
+    def leave(self, *, temporarily: bool = False) -> Any:
+        self.reading = self.letting_go = frozenset()
+        self.is_member = False
+        epoch = AWAY_EPOCH if temporarily else LEAVE_EPOCH
+        reply = self.shard.ask(Leave(GROUP, self.name, epoch, self.about.get("instance_id"), self.connection))
+        self.cut()
+        return reply

@@ -1,0 +1,217 @@
+"""Groups under any order of events: members come, go, lag, lose their connections; messages cross; coordinators change,
+with decisions cut off; topics grow and go. At no moment do two members read the same partition, and in the end all
+partitions are read.
+"""
+
+from __future__ import annotations
+
+from group_world import GROUP, Client, Shard, topics
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from headrace_coordinator.group.groups import Groups
+from headrace_coordinator.group.messages import Heartbeat, Leave
+from headrace_coordinator.group.settings import GroupSettings
+from headrace_core.errors import HeadraceError
+
+names = st.sampled_from(["a", "b", "c", "d", "e"])
+GRACE_MS, SESSION_MS, REBALANCE_MS = 500, 45_000, 60_000
+
+
+class GroupsMachine(RuleBasedStateMachine):
+    @initialize(
+        assignor=st.sampled_from(["uniform", "range", "sticky"]), interval_ms=st.sampled_from([0, 300]),
+        static=st.booleans(),
+    )  # fmt: skip
+    def begin(self, assignor: str, interval_ms: int, static: bool) -> None:
+        self.shard = Shard(GroupSettings(assignment_interval_ms=interval_ms), orders=5, audit=2)
+        self.about = {"assignor": assignor, "rebalance_timeout_ms": REBALANCE_MS}
+        self.static = static
+        self.counts = {"orders": 5, "audit": 2}
+        self.life = 0
+        self.offsets: dict[tuple[bytes, int], int] = {}
+
+    def client(self, name: str) -> Client | None:
+        found = self.shard.clients.get(name)
+        return found if found is not None and found.is_member else None
+
+    @rule(name=names, both=st.booleans())
+    def join(self, name: str, both: bool) -> None:
+        if self.client(name) is not None:
+            return
+        self.life += 1
+        about = {**self.about, **({"instance_id": f"host-{name}"} if self.static else {})}
+        member_id = f"{name}{self.life}" if self.static else name
+        subscribes = ("orders", "audit") if both else ("orders",)
+        self.shard.clients.pop(name, None)
+        client = Client(self.shard, member_id, subscribes=subscribes, **about)
+        client.join()
+        if not client.is_member:
+            del self.shard.clients[member_id]
+
+    def members(self) -> list[Client]:
+        return [client for client in self.shard.clients.values() if client.is_member]
+
+    def one(self, number: int) -> Client:
+        members = self.members()
+        return members[number % len(members)]
+
+    @precondition(lambda self: self.members())
+    @rule(number=st.integers(0, 10), lets_go=st.booleans())
+    def hear(self, number: int, lets_go: bool) -> None:
+        client = self.one(number)
+        if client.inbox:
+            client.hear(lets_go=lets_go)
+
+    @precondition(lambda self: self.members())
+    @rule(number=st.integers(0, 10))
+    def let_go(self, number: int) -> None:
+        self.one(number).let_go()
+
+    @precondition(lambda self: self.members())
+    @rule(number=st.integers(0, 10))
+    def heartbeat(self, number: int) -> None:
+        self.one(number).heartbeat()
+
+    @precondition(lambda self: self.members())
+    @rule(number=st.integers(0, 10), temporarily=st.booleans())
+    def leave(self, number: int, temporarily: bool) -> None:
+        client = self.one(number)
+        if client.connection is not None:
+            try:
+                client.leave(temporarily=temporarily and self.static)
+            except HeadraceError:  # it was removed meanwhile
+                client.is_member = False
+
+    @precondition(lambda self: self.members())
+    @rule(number=st.integers(0, 10))
+    def die(self, number: int) -> None:
+        self.one(number).die()
+
+    @precondition(lambda self: self.members())
+    @rule(number=st.integers(0, 10))
+    def cut(self, number: int) -> None:
+        self.one(number).disconnect()
+
+    @rule(duration_ms=st.sampled_from([1, 100, 499, 501, 5_000, 46_000]))
+    def sleep(self, duration_ms: int) -> None:
+        """Members heartbeat in time, unless their connections are broken; all that is due is done when it is."""
+        left_ms = duration_ms
+        while left_ms > 0:
+            step_ms = min(left_ms, 400)
+            self.stop_who_is_cut_off(step_ms)
+            self.shard.sleep(step_ms)
+            left_ms -= step_ms
+            if duration_ms > 501:
+                for client in self.members():
+                    if client.connection is not None:
+                        client.heartbeat()
+
+    def stop_who_is_cut_off(self, step_ms: int) -> None:
+        """Clients look at the clock all the time, not only when the machine lets them."""
+        for client in self.shard.clients.values():
+            if client.cut_ms is not None and self.shard.now_ms + step_ms - client.cut_ms >= GRACE_MS:
+                client.reading = client.letting_go = frozenset()
+
+    @rule(orders=st.integers(0, 8), audit=st.integers(0, 3))
+    def topics_change(self, orders: int, audit: int) -> None:
+        """Partitions are only ever added, and a topic goes as a whole."""
+        self.counts["orders"] = max(self.counts["orders"], orders)
+        if audit == 0:
+            self.counts.pop("audit", None)
+        else:
+            self.counts["audit"] = max(self.counts.get("audit", 0), audit)
+        self.shard.set_topics(topics(**self.counts))
+
+    @rule()
+    def take_over(self) -> None:
+        """Another coordinator replays the log. Who was cut off by that has a grace, too, but nobody else's begins."""
+        self.shard.take_over()
+
+    @precondition(lambda self: self.members())
+    @rule(number=st.integers(0, 10), leaves=st.booleans(), kept=st.integers(0, 12))
+    def append_is_cut_off(self, number: int, leaves: bool, kept: int) -> None:
+        """Of a decision only the first records come into the log, nobody hears of it, and another one takes over."""
+        client = self.one(number)
+        about = {"instance_id": client.about.get("instance_id")}
+        request: Leave | Heartbeat = Leave(GROUP, client.name, **about)
+        if leaves:
+            client.leave_unheard()
+        else:
+            request = Heartbeat(
+                GROUP, client.name, client.epoch, client.connection or 99, owned=client.reading,
+                revision=client.revision, topics=("audit", "orders"), **about,
+            )  # fmt: skip
+        try:
+            decision = self.shard.groups.handle(request, self.shard.now_ms)
+        except HeadraceError:
+            return
+        self.shard.log += decision.records[:kept]
+        self.shard.take_over()
+
+    @rule()
+    def clock_jumps(self) -> None:
+        before = {client.name for client in self.members()}
+        self.shard.now_ms += 3_600_000
+        for client in self.shard.clients.values():
+            if client.cut_ms is not None:
+                client.cut_ms += 3_600_000
+        self.shard._done(self.shard.groups.tick(self.shard.now_ms))
+        assert before == {client.name for client in self.members()}
+
+    # -- what must hold ------------------------------------------------------------------------------------------------
+
+    @invariant()
+    def nobody_reads_what_another_one_reads(self) -> None:
+        readers: dict[tuple[bytes, int], str] = {}
+        for client in self.shard.clients.values():
+            for part in client.reading:
+                assert part not in readers, f"{readers[part]} and {client.name} both read {part}"
+                readers[part] = client.name
+
+    @invariant()
+    def the_log_says_what_the_coordinator_knows(self) -> None:
+        if not self.shard.groups.exists(GROUP):
+            return
+        copy = Groups(self.shard.settings)
+        for key, value in self.shard.log:
+            copy.replay(key, value, 0)
+        mine, others = (
+            {
+                member_id: (member.value, member.target, member.current)
+                for member_id, member in each._state.groups[GROUP].members.items()
+            }
+            for each in (self.shard.groups, copy)
+        )
+        assert mine == others
+        assert self.shard.groups._state.groups[GROUP].value == copy._state.groups[GROUP].value
+        assert self.shard.groups._state.groups[GROUP].owners == copy._state.groups[GROUP].owners
+
+    def teardown(self) -> None:
+        """Once nothing more happens, everybody who lives comes back, and all is read by somebody."""
+        if not hasattr(self, "shard"):
+            return
+        for client in self.members():
+            client.heartbeat()
+        self.shard.sleep(1)
+        for _ in range(130):  # beyond every time-out
+            for client in self.members():
+                client.hear_all()
+                client.heartbeat()
+                client.hear_all()
+            self.nobody_reads_what_another_one_reads()
+            self.stop_who_is_cut_off(1_000)
+            self.shard.sleep(1_000)
+        members = self.members()
+        if not members:
+            return
+        assert self.shard.described().state == "stable"
+        read = {part for client in members for part in client.reading}
+        wanted = {
+            (self.shard.topics[name].topic_id, number)
+            for client in members
+            for name in client.subscribes
+            if name in self.counts
+            for number in range(self.counts[name])
+        }
+        assert read == wanted

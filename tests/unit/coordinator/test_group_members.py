@@ -1,0 +1,649 @@
+"""Members of groups: the scenes of KIP-848 and KIP-345, and what our streams add to them."""
+
+from __future__ import annotations
+
+import pytest
+from group_world import GROUP, Client, Shard, parts, topic_id, topics
+
+from headrace_coordinator.group.messages import (
+    Disconnected,
+    GroupConfigChanged,
+    GroupState,
+    Heartbeat,
+    HeartbeatReply,
+    Leave,
+    ListedGroup,
+    ListGroups,
+)
+from headrace_coordinator.group.settings import GroupSettings
+from headrace_core.errors import (
+    CoordinatorLoadInProgressError,
+    FencedInstanceIdError,
+    FencedMemberEpochError,
+    GroupIdNotFoundError,
+    GroupMaxSizeReachedError,
+    InvalidGroupIdError,
+    InvalidRegularExpressionError,
+    InvalidRequestError,
+    InvalidTopicError,
+    NonEmptyGroupError,
+    StaleMemberEpochError,
+    UnknownMemberIdError,
+    UnreleasedInstanceIdError,
+    UnsupportedAssignorError,
+)
+
+# -- joining, moving, leaving -----------------------------------------------------------------------------------------
+
+
+def test_the_first_member_reads_everything_at_once() -> None:
+    shard = Shard(orders=4)
+    client = Client(shard, "a")
+    reply = client.join()
+    assert isinstance(reply, HeartbeatReply)
+    assert reply.assignment == parts("orders", 0, 1, 2, 3)
+    assert reply.names == {topic_id("orders"): "orders"}
+    assert (reply.member_epoch, reply.session_timeout_ms, reply.connection_grace_ms) == (1, 45_000, 500)
+
+
+def test_of_six_members_on_four_partitions_two_stand_by_and_take_over() -> None:
+    shard = Shard(orders=4)
+    members = shard.join(*"abcdef")
+    assert shard.sizes() == [0, 0, 1, 1, 1, 1]
+    for member in [each for each in members if each.reading][:2]:
+        member.leave()
+    shard.converge()
+    assert shard.sizes() == [1, 1, 1, 1]
+
+
+def test_a_fourth_member_gets_three_of_twelve_and_nobody_else_is_touched() -> None:
+    """Each partition that moves is let go first; what stays is never revoked, not even for a moment."""
+    shard = Shard(orders=12)
+    old = shard.join("a", "b", "c")
+    before = {client.name: client.reading for client in old}
+    fourth = Client(shard, "d")
+    reply = fourth.join()
+    assert reply.assignment == frozenset(), "all of its target is still somebody's"
+    for client in old:
+        client.hear(lets_go=False)
+        assert len(client.letting_go) == 1
+        client.let_go()
+        client.heartbeat()
+        assert fourth.inbox, "the new owner is told as soon as the old one has let go"
+        fourth.hear_all()
+    assert len(fourth.reading) == 3
+    for client in old:
+        assert client.reading == before[client.name] - fourth.reading
+    shard.converge()
+    assert shard.described().state is GroupState.STABLE
+
+
+def test_two_groups_do_not_know_of_each_other() -> None:
+    shard = Shard(orders=4)
+    shard.join("a")
+    other = shard.ask(Heartbeat("audit", "z", 0, 1, topics=("orders",), rebalance_timeout_ms=1_000))
+    assert len(other.assignment) == 4
+    assert shard.sizes() == [4]
+    listed = shard.ask(ListGroups())
+    assert listed == (ListedGroup(GROUP, GroupState.STABLE, 1), ListedGroup("audit", GroupState.STABLE, 1))
+    assert shard.ask(ListGroups(("empty",))) == ()
+
+
+def test_a_heartbeat_that_crossed_an_assignment_lets_go_of_nothing() -> None:
+    """a gives partition away, gets it back, and gives it away again; a heartbeat from in between comes late."""
+    shard = Shard(orders=2)
+    (a,) = shard.join("a")
+    stale = Heartbeat(GROUP, "a", a.epoch, 1, owned=frozenset(), revision=a.revision - 1)
+    Client(shard, "b").join()
+    shard.ask(stale)
+    assert shard.clients["b"].reading == frozenset()
+    assert [member.assigned for member in shard.described().members if member.member_id == "b"] == [frozenset()]
+
+
+def test_several_epochs_may_pass_while_a_heartbeat_is_on_its_way() -> None:
+    shard = Shard(orders=8)
+    (a,) = shard.join("a")
+    epoch = a.epoch
+    shard.join("b", "c", "d")
+    assert a.epoch > epoch + 1
+    reply = shard.ask(Heartbeat(GROUP, "a", epoch, 1))
+    assert reply.member_epoch == a.epoch
+    with pytest.raises(FencedMemberEpochError, match="join anew"):
+        shard.ask(Heartbeat(GROUP, "a", a.epoch + 1, 1))
+
+
+def test_an_epoch_from_before_it_joined_is_fenced() -> None:
+    shard = Shard(orders=8)
+    shard.join("a", "b")
+    (c,) = shard.join("c")
+    with pytest.raises(FencedMemberEpochError):
+        shard.ask(Heartbeat(GROUP, "c", 1, c.connection or 0))
+
+
+def test_an_older_stream_says_nothing_any_more() -> None:
+    shard = Shard(orders=2)
+    (a,) = shard.join("a")
+    old = a.connection or 0
+    a.cut()
+    a.heartbeat()
+    assert (a.connection or 0) > old
+    with pytest.raises(FencedMemberEpochError, match="later connection"):
+        shard.ask(Heartbeat(GROUP, "a", 0, old, topics=("orders",), rebalance_timeout_ms=1))
+    with pytest.raises(FencedMemberEpochError, match="later connection"):
+        shard.ask(Leave(GROUP, "a", connection=old))
+    shard.ask(Disconnected(GROUP, "a", old))
+    shard.sleep(10_000)
+    assert shard.described().members[0].assigned == parts("orders", 0, 1)
+
+
+def test_who_joins_twice_on_one_stream_is_not_begun_anew() -> None:
+    """It was told something meanwhile, and may be reading it."""
+    shard = Shard(orders=2)
+    (a,) = shard.join("a")
+    before = shard.described().members[0]
+    shard.ask(Heartbeat(GROUP, "a", 0, a.connection or 0, topics=("orders",), rebalance_timeout_ms=300_000))
+    assert shard.described().members[0] == before
+
+
+def test_who_joins_anew_on_another_stream_keeps_its_share_under_a_new_revision() -> None:
+    shard = Shard(orders=4)
+    a, _ = shard.join("a", "b")
+    mine, revision = a.reading, a.revision
+    epoch = shard.described().group_epoch
+    a.cut()
+    reply = a.join()
+    assert reply.assignment == mine
+    assert reply.revision > revision
+    assert shard.described().group_epoch == epoch, "nothing is assigned anew for that"
+
+
+def test_a_storm_of_joins_is_assigned_once_in_a_while() -> None:
+    shard = Shard(GroupSettings(assignment_interval_ms=1_000), orders=50)
+    first = Client(shard, "m00")
+    first.join()
+    for number in range(1, 50):
+        Client(shard, f"m{number:02}").join()
+    assert shard.described().state is GroupState.ASSIGNING
+    assert shard.described().assignment_epoch == 1
+    shard.sleep(1_000)
+    shard.converge()
+    assert shard.sizes() == [1] * 50
+    assert len(shard.told()) == 2, "the first member's, and one for all others"
+
+
+def test_what_a_member_leaves_behind_does_not_wait() -> None:
+    shard = Shard(GroupSettings(assignment_interval_ms=1_000), orders=4)
+    a = Client(shard, "a")
+    a.join()
+    shard.sleep(1_000)
+    b, _ = shard.join("b", "c")
+    shard.sleep(1_000)
+    shard.converge()
+    a.leave()
+    b.leave()
+    shard.converge()
+    assert shard.clients["c"].reading == parts("orders", 0, 1, 2, 3)
+
+
+def test_the_last_member_leaves_an_empty_group() -> None:
+    shard = Shard(orders=2)
+    (a,) = shard.join("a")
+    assert shard.groups.empty_since_ms(GROUP) is None
+    with pytest.raises(NonEmptyGroupError, match="stop them"):
+        shard.groups.delete(GROUP)
+    shard.sleep(10)
+    a.leave()
+    assert shard.described().state is GroupState.EMPTY
+    assert shard.groups.empty_since_ms(GROUP) == shard.now_ms
+    shard.take_over()
+    assert shard.groups.empty_since_ms(GROUP) == shard.now_ms
+    assert shard.groups.is_empty(GROUP)
+    shard.log += shard.groups.delete(GROUP).records
+    assert not shard.groups.exists(GROUP)
+    shard.take_over()
+    assert not shard.groups.exists(GROUP)
+    with pytest.raises(GroupIdNotFoundError):
+        shard.groups.delete(GROUP)
+
+
+# -- time -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_silent_member_goes_after_its_session() -> None:
+    shard = Shard(orders=2)
+    a, b = shard.join("a", "b")
+    for _ in range(9):
+        shard.sleep(4_990)
+        b.heartbeat()
+    assert len(shard.described().members) == 2
+    shard.sleep(100)
+    assert a.inbox, "its stream still stands, so it is told why"
+    a.hear_all()
+    assert a.removed is not None
+    assert "session" in a.removed.reason
+    shard.converge()
+    assert b.reading == parts("orders", 0, 1)
+    a.is_member = True
+    a.heartbeat()
+    assert isinstance(a.error, UnknownMemberIdError)
+    assert "did not heartbeat" in str(a.error)
+
+
+def test_a_killed_member_is_gone_after_the_grace() -> None:
+    shard = Shard(orders=2)
+    a, b = shard.join("a", "b")
+    a.die()
+    shard.sleep(499)
+    assert len(shard.described().members) == 2
+    shard.sleep(1)
+    shard.converge()
+    assert b.reading == parts("orders", 0, 1)
+
+
+def test_a_connection_that_comes_back_within_the_grace_costs_nothing() -> None:
+    shard = Shard(orders=2)
+    a, _ = shard.join("a", "b")
+    epoch = shard.described().group_epoch
+    a.disconnect()
+    shard.sleep(400)
+    a.heartbeat()
+    shard.sleep(5_000)
+    assert shard.described().group_epoch == epoch
+    assert len(shard.described().members) == 2
+
+
+def test_where_connections_flap_the_grace_grows() -> None:
+    shard = Shard(orders=2)
+    a, _ = shard.join("a", "b")
+    a.disconnect()
+    shard.sleep(400)
+    a.heartbeat()
+    a.disconnect()
+    shard.sleep(900)
+    assert len(shard.described().members) == 2
+    shard.sleep(100)
+    assert len(shard.described().members) == 1
+
+
+def test_who_does_not_let_go_in_time_is_gone_and_told_so() -> None:
+    shard = Shard(orders=2)
+    (a,) = shard.join("a", rebalance_timeout_ms=10_000)
+    b = Client(shard, "b")
+    b.join()
+    for _ in range(3):
+        a.heartbeat()
+        shard.sleep(3_000)
+    assert len(shard.described().members) == 2
+    b.heartbeat()
+    shard.sleep(1_000)
+    a.hear_all()
+    assert a.removed is not None
+    assert "max.poll.interval.ms" in a.removed.reason
+    b.hear_all()
+    assert b.reading == parts("orders", 0, 1)
+
+
+def test_a_coordinator_that_stood_still_blames_nobody() -> None:
+    shard = Shard(orders=2)
+    shard.join("a", "b")
+    shard.now_ms += 3_600_000
+    shard.tick()
+    assert len(shard.described().members) == 2
+    shard.sleep(50_000)
+    assert len(shard.described().members) == 0, "but after that the time runs as before"
+
+
+def test_a_clock_that_goes_back_does_not_stop_time_outs() -> None:
+    shard = Shard(orders=2)
+    shard.join("a")
+    shard.now_ms -= 3_600_000
+    shard.ask(ListGroups())
+    shard.sleep(50_000)
+    assert len(shard.described().members) == 0
+
+
+def test_a_group_has_its_own_session_time_out() -> None:
+    shard = Shard(orders=2)
+    shard.ask(GroupConfigChanged(GROUP, session_timeout_ms=60_000, heartbeat_interval_ms=15_000))
+    a = Client(shard, "a")
+    reply = a.join()
+    assert (reply.session_timeout_ms, reply.heartbeat_interval_ms) == (60_000, 15_000)
+    shard.sleep(59_000)
+    assert len(shard.described().members) == 1
+    shard.ask(GroupConfigChanged(GROUP))
+    shard.tick()
+    assert len(shard.described().members) == 0
+
+
+def test_a_change_of_coordinators_costs_no_member_anything() -> None:
+    shard = Shard(orders=4)
+    members = shard.join("a", "b")
+    shard.sleep(44_000)
+    before, records = shard.described(), len(shard.log)
+    shard.take_over()
+    assert shard.described() == before
+    assert len(shard.log) == records, "nothing was to be written"
+    shard.sleep(44_000)
+    for client in members:
+        reply = client.heartbeat()
+        assert reply.assignment is None, "it knows what it has"
+    assert shard.described() == before
+
+
+# -- static members ---------------------------------------------------------------------------------------------------
+
+
+def test_a_rolling_restart_of_static_members_moves_nothing() -> None:
+    shard = Shard(orders=6)
+    old = [shard.join(f"{name}1", instance_id=name)[0] for name in "abc"]
+    epoch, shares = shard.described().group_epoch, {client.about["instance_id"]: client.reading for client in old}
+    for client in old:
+        instance_id = client.about["instance_id"]
+        client.leave(temporarily=True)
+        shard.sleep(20_000)
+        for each in shard.clients.values():
+            each.heartbeat()
+        new = Client(shard, f"{instance_id}2", instance_id=instance_id)
+        assert new.join().assignment == shares[instance_id]
+    shard.converge()
+    assert shard.described().group_epoch == epoch
+    assert len(shard.described().members) == 3
+
+
+def test_a_killed_static_member_keeps_its_share_for_its_session() -> None:
+    shard = Shard(orders=2)
+    a, b = shard.join("a", instance_id="one")[0], shard.join("b", instance_id="two")[0]
+    mine = a.reading
+    a.die()
+    shard.sleep(300)
+    with pytest.raises(UnreleasedInstanceIdError, match="not left"):
+        shard.ask(Heartbeat(GROUP, "c", 0, 9, instance_id="one", topics=("orders",), rebalance_timeout_ms=1))
+    shard.sleep(300)
+    c = Client(shard, "c", instance_id="one")
+    assert c.join().assignment == mine, "after the grace its process can be replaced"
+    a.is_member = True
+    a.heartbeat()
+    assert isinstance(a.error, FencedInstanceIdError)
+    with pytest.raises(FencedInstanceIdError):
+        shard.groups.check_commit(GROUP, "a", 1, "one")
+    c.die()
+    for _ in range(10):
+        shard.sleep(4_400)
+        b.heartbeat()
+    assert len(shard.described().members) == 2
+    shard.sleep(1_000)
+    shard.converge()
+    assert b.reading == parts("orders", 0, 1)
+
+
+def test_a_live_static_member_is_not_replaced() -> None:
+    shard = Shard(orders=2)
+    shard.join("a", instance_id="one")
+    twin = Client(shard, "b", instance_id="one")
+    twin.join()
+    assert isinstance(twin.error, UnreleasedInstanceIdError)
+
+
+def test_who_is_away_holds_nobody_up() -> None:
+    """What it is not to have any more is free at once, for it reads nothing."""
+    shard = Shard(orders=4)
+    a = shard.join("a", instance_id="one")[0]
+    a.leave(temporarily=True)
+    b = Client(shard, "b")
+    assert len(b.join().assignment) == 2
+    assert shard.described().state is GroupState.STABLE
+    back = Client(shard, "a2", instance_id="one")
+    assert len(back.join().assignment) == 2
+
+
+def test_a_static_member_that_was_cut_off_comes_back_to_what_is_left() -> None:
+    shard = Shard(orders=4)
+    (a,) = shard.join("a", instance_id="one")
+    a.disconnect()
+    shard.sleep(1_000)
+    a.pause_if_cut_off()
+    b = Client(shard, "b")
+    assert len(b.join().assignment) == 2
+    a.heartbeat()
+    a.hear_all()
+    assert len(a.reading) == 2
+    assert not a.reading & b.inbox[0].assignment  # type: ignore[attr-defined]
+
+
+def test_only_a_static_member_can_be_away() -> None:
+    shard = Shard(orders=2)
+    (a,) = shard.join("a")
+    with pytest.raises(InvalidRequestError, match="not static"):
+        a.leave(temporarily=True)
+
+
+def test_an_admin_takes_a_member_out() -> None:
+    shard = Shard(orders=2)
+    shard.join("a", "b")
+    shard.ask(Leave(GROUP, "a"))
+    shard.clients["a"].is_member = False
+    shard.converge()
+    assert shard.clients["b"].reading == parts("orders", 0, 1)
+
+
+# -- subscriptions ----------------------------------------------------------------------------------------------------
+
+
+def test_partitions_that_are_added_are_read_at_once() -> None:
+    shard = Shard(orders=2)
+    a, b = shard.join("a", "b")
+    kept = {client.name: client.reading for client in (a, b)}
+    shard.set_topics(topics(orders=6))
+    a.hear_all()
+    b.hear_all()
+    assert len(a.reading) == len(b.reading) == 3
+    assert a.reading > kept["a"]
+    assert b.reading > kept["b"]
+
+
+def test_a_pattern_takes_topics_that_come_and_lets_go_of_those_that_go() -> None:
+    shard = Shard(**{"eu.orders": 1, "us.orders": 1, "other": 1, "__consumer_offsets": 50})
+    client = Client(shard, "a", subscribes=(), topic_regex=r"[a-z]+\.orders|__.*")
+    assert client.join().assignment == parts("eu.orders", 0) | parts("us.orders", 0), "whole names, nothing internal"
+    client.hear_all()
+    shard.set_topics(topics(**{"eu.orders": 1, "xeu.orders.old": 1, "asia.orders": 2}))
+    shard.converge()
+    assert client.reading == parts("eu.orders", 0) | parts("asia.orders", 0, 1)
+    assert shard.groups.is_subscribed(GROUP, "any.orders")
+    assert not shard.groups.is_subscribed(GROUP, "__consumer_offsets")
+
+
+def test_a_topic_that_is_made_anew_is_another_one() -> None:
+    shard = Shard(orders=1)
+    (a,) = shard.join("a")
+    before = a.reading
+    shard.set_topics({"orders": topics(orders=1)["orders"]._replace(topic_id=b"n" * 16)})
+    shard.converge()
+    assert a.reading == {(b"n" * 16, 0)} != before
+
+
+def test_a_topic_that_nobody_subscribes_to_changes_no_group() -> None:
+    shard = Shard(orders=1)
+    shard.join("a")
+    records = len(shard.log)
+    shard.set_topics(topics(orders=1, other=5))
+    assert len(shard.log) == records
+    assert shard.groups.next_due_ms() is not None
+
+
+def test_a_member_changes_what_it_subscribes_to() -> None:
+    shard = Shard(orders=2, audit=2)
+    (a,) = shard.join("a")
+    shard.ask(
+        Heartbeat(GROUP, "a", a.epoch, a.connection or 0, topics=("audit",), owned=a.reading, revision=a.revision)
+    )
+    a.heartbeat()
+    a.hear_all()
+    shard.converge()
+    assert a.reading == parts("audit", 0, 1)
+    assert not shard.groups.is_subscribed(GROUP, "orders")
+
+
+def test_a_pattern_that_would_take_forever_does_not() -> None:
+    shard = Shard(**{"a" * 200: 1})
+    client = Client(shard, "a", subscribes=(), topic_regex="(a*)*b")
+    assert client.join().assignment == frozenset()
+
+
+def test_most_members_choose_the_assignor() -> None:
+    shard = Shard(orders=2)
+    shard.join("a", assignor="range")
+    assert shard.described().assignor == "range"
+    shard.join("b", assignor="sticky")
+    shard.join("c", assignor="sticky")
+    assert shard.described().assignor == "sticky"
+
+
+# -- who is not let in ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("change", "error"),
+    [
+        ({"group_id": ""}, InvalidGroupIdError),
+        ({"group_id": "g" * 250}, InvalidGroupIdError),
+        ({"member_id": ""}, InvalidRequestError),
+        ({"member_id": "m" * 250}, InvalidRequestError),
+        ({"instance_id": ""}, InvalidRequestError),
+        ({"member_epoch": -3}, InvalidRequestError),
+        ({"rebalance_timeout_ms": None}, InvalidRequestError),
+        ({"rebalance_timeout_ms": 0}, InvalidRequestError),
+        ({"topics": None}, InvalidRequestError),
+        ({"topics": ("no/slash",)}, InvalidTopicError),
+        ({"topics": ("t",) * 5_001}, InvalidRequestError),
+        ({"owned": parts("orders", 0)}, InvalidRequestError),
+        ({"topic_regex": "a("}, InvalidRegularExpressionError),
+        ({"topic_regex": r"(a)\1"}, InvalidRegularExpressionError),
+        ({"topic_regex": "a" * 1_025}, InvalidRegularExpressionError),
+        ({"assignor": "cooperative"}, UnsupportedAssignorError),
+    ],
+)
+def test_a_join_that_makes_no_sense_changes_nothing(change: dict[str, object], error: type[Exception]) -> None:
+    shard = Shard(orders=1)
+    request = Heartbeat(GROUP, "a", 0, 1, topics=("orders",), rebalance_timeout_ms=1_000)._replace(**change)
+    with pytest.raises(error):
+        shard.ask(request)
+    assert shard.log == []
+    assert shard.groups.group_ids() == ()
+
+
+def test_a_full_group_takes_nobody_else_but_its_static_members() -> None:
+    shard = Shard(GroupSettings(assignment_interval_ms=0, max_size=1), orders=1)
+    (a,) = shard.join("a", instance_id="one")
+    b = Client(shard, "b")
+    b.join()
+    assert isinstance(b.error, GroupMaxSizeReachedError)
+    a.leave(temporarily=True)
+    assert Client(shard, "a2", instance_id="one").join().assignment == parts("orders", 0)
+
+
+def test_nobody_joins_before_it_is_known_which_topics_there_are() -> None:
+    from headrace_coordinator.group.groups import Groups
+
+    groups = Groups()
+    groups.loaded(0)
+    with pytest.raises(CoordinatorLoadInProgressError):
+        groups.handle(Heartbeat(GROUP, "a", 0, 1, topics=("orders",), rebalance_timeout_ms=1), 0)
+
+
+def test_who_is_not_in_the_group_is_told_to_join() -> None:
+    shard = Shard(orders=1)
+    with pytest.raises(UnknownMemberIdError, match="join anew"):
+        shard.ask(Heartbeat(GROUP, "a", 3, 1))
+    with pytest.raises(UnknownMemberIdError):
+        shard.ask(Leave(GROUP, "a"))
+    with pytest.raises(InvalidRequestError, match="does not know"):
+        shard.ask(object())
+
+
+# -- commits ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_commit_needs_the_member_s_epoch() -> None:
+    shard = Shard(orders=4)
+    (a,) = shard.join("a")
+    epoch = a.epoch
+    shard.groups.check_commit(GROUP, "a", epoch, None)
+    shard.groups.check_fetch(GROUP, "a", epoch)
+    shard.join("b")
+    with pytest.raises(StaleMemberEpochError, match="take the assignment"):
+        shard.groups.check_commit(GROUP, "a", epoch, None)
+    with pytest.raises(StaleMemberEpochError, match="never given"):
+        shard.groups.check_commit(GROUP, "a", a.epoch + 1, None)
+    shard.groups.check_fetch(GROUP, "a", epoch)
+    with pytest.raises(UnknownMemberIdError):
+        shard.groups.check_commit(GROUP, "z", epoch, None)
+    with pytest.raises(StaleMemberEpochError):
+        shard.groups.check_fetch(GROUP, "a", a.epoch + 1)
+
+
+def test_a_commit_of_an_older_epoch_counts_for_what_the_member_has_had_since() -> None:
+    """KIP-1251: a rebalance that takes nothing from a partition's reader refuses it nothing."""
+    shard = Shard(orders=4)
+    (a,) = shard.join("a")
+    epoch = a.epoch
+    (b,) = shard.join("b")
+    kept, lost = ([("orders", number) for _, number in client.reading] for client in (a, b))
+    shard.groups.check_commit(GROUP, "a", epoch, None, kept)
+    with pytest.raises(StaleMemberEpochError):
+        shard.groups.check_commit(GROUP, "a", epoch, None, kept + lost)
+    b.leave()
+    shard.converge()
+    with pytest.raises(StaleMemberEpochError):  # it has it again, but somebody else had it meanwhile
+        shard.groups.check_commit(GROUP, "a", epoch, None, lost)
+
+
+def test_strangers_commit_only_to_groups_without_members() -> None:
+    shard = Shard(orders=1)
+    (a,) = shard.join("a")
+    with pytest.raises(UnknownMemberIdError, match="1 members"):
+        shard.groups.check_commit(GROUP, "", -1, None)
+    shard.groups.check_fetch(GROUP, "", -1)
+    a.leave()
+    shard.groups.check_commit(GROUP, "", -1, None)
+
+
+# -- why did I rebalance? ---------------------------------------------------------------------------------------------
+
+
+def test_a_rebalance_is_told_with_its_reason_its_moves_and_how_long_nobody_read() -> None:
+    shard = Shard(orders=2)
+    (a,) = shard.join("a", client_id="billing")
+    shard.join("b", client_id="billing")
+    mine = [number for _, number in a.reading]
+    shard.sleep(1_000)
+    a.die()
+    shard.sleep(500)
+    shard.sleep(20)
+    shard.converge()
+    last = shard.told()[-1]
+    assert last.reason == (
+        "member a (client billing) is gone: its connection broke, and it did not come back within the grace"
+    )
+    assert [(move.topic, move.partition, move.from_member, move.to_member, move.unread_ms) for move in last.moves] == [
+        ("orders", mine[0], "a", "b", 520)
+    ]
+    assert (last.at_ms, last.ended_ms) == (shard.now_ms - 20, shard.now_ms)
+    assert last.group_epoch == shard.described().group_epoch
+    before = shard.told()
+    shard.take_over()
+    assert shard.told() == before
+
+
+def test_only_the_last_twenty_rebalances_are_kept() -> None:
+    shard = Shard(orders=2)
+    (a,) = shard.join("a")
+    for number in range(15):
+        (b,) = shard.join(f"b{number}")
+        b.leave()
+        shard.converge()
+    told = shard.told()
+    assert [each.number for each in told] == list(range(12, 32))
+    slots = {key for key, value in shard.log if value is not None and key[:2] == (1005).to_bytes(2, "big")}
+    assert len(slots) == 20
+    assert a.reading == parts("orders", 0, 1)
