@@ -43,15 +43,14 @@ def _open_descriptors(pid: int) -> list[str]:
 def test_a_clusters_life(bare_cli: Cli, data: Path) -> None:
     (port,) = ports.pick(1)
     up = bare_cli("up", "--data", data, *SMALL, "--port", str(port), "-d", "--coordinators", "1", "-o", "json")
-    assert "the coordinator is not built yet" in up.err
     started = up.json()
     assert started["bootstrap_servers"] == f"127.0.0.1:{port}"
     assert started["already_running"] is False
     bootstrap = started["bootstrap_servers"]
 
     rows = bare_cli("ps", "--data", data, "-o", "json").json()
-    assert [set(row) for row in rows] == [{"role", "id", "pid", "address", "data_dirs"}] * 2
-    assert [(row["role"], row["id"]) for row in rows] == [("controller", 1), ("broker", 1)]
+    assert [set(row) for row in rows] == [{"role", "id", "pid", "address", "data_dirs"}] * 3
+    assert [(row["role"], row["id"]) for row in rows] == [("controller", 1), ("broker", 1), ("coordinator", 1)]
     assert rows == started["nodes"]
     assert rows[1]["address"] == f"127.0.0.1:{port}"
     bare_cli("topics", "create", "t", "-p", "1", bootstrap=bootstrap)
@@ -72,8 +71,8 @@ def test_a_clusters_life(bare_cli: Cli, data: Path) -> None:
     assert back["address"] == rows[1]["address"]
     assert bare_cli("consume", "-t", "t", "-e", "-q", bootstrap=bootstrap).lines == ["before"]
 
-    assert "stopped 2 nodes" in bare_cli("down", "--data", data).text
-    assert [row["pid"] for row in bare_cli("ps", "--data", data, "-o", "json").json()] == [None, None]
+    assert "stopped 3 nodes" in bare_cli("down", "--data", data).text
+    assert [row["pid"] for row in bare_cli("ps", "--data", data, "-o", "json").json()] == [None, None, None]
     assert "not running" in bare_cli("down", "--data", data).text
 
     restarted = bare_cli("up", "--data", data, "-d", "-o", "json").json()

@@ -129,10 +129,8 @@ def test_up_ps_kill_restart_down_as_a_script_sees_them(bare_cli: Cli, tmp_path: 
     up = bare_cli("up", "--data", data, *SMALL, "-d", "--port", "0", "--coordinators", "2", "-o", "json")
     try:
         assert up.code == 0
-        assert "--coordinators 2" in up.err
-        assert "none is started" in up.err
         nodes = bare_cli("ps", "--data", data, "-o", "json").json()
-        assert [set(node) for node in nodes] == [{"role", "id", "pid", "address", "data_dirs"}] * 2
+        assert [set(node) for node in nodes] == [{"role", "id", "pid", "address", "data_dirs"}] * 4
         assert up.json()["bootstrap_servers"] == next(n["address"] for n in nodes if n["role"] == "broker")
         os.kill(next(n["pid"] for n in nodes if n["role"] == "broker"), signal.SIGKILL)
         deadline = time.monotonic() + 10
