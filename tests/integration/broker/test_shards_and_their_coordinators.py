@@ -32,6 +32,7 @@ def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """A cluster that has no internal topics yet."""
     cluster = Cluster(tmp_path_factory.mktemp("shards"))
     cluster.controller.keys["offsets.topic.num.partitions"] = str(SHARDS)
+    cluster.controller.keys["transaction.state.log.num.partitions"] = "20000"  # more than one request may make
     with cluster:
         yield cluster
 
@@ -133,6 +134,14 @@ def append(
 
 def keyed(epoch: int, *values: bytes) -> bytes:
     return encode_batch([(1_700_000_000_000, value, value, []) for value in values], base_sequence=epoch)
+
+
+def test_why_a_topic_cannot_be_made_is_told_to_whoever_asks(own: Cluster) -> None:
+    request = metadata_pb2.FindCoordinatorRequest(type=metadata_pb2.COORDINATOR_TYPE_TRANSACTION, keys=["payments", ""])
+    found, empty = own.metadata.FindCoordinator(request, timeout=WAIT_S, wait_for_ready=True).coordinators
+    assert found.error.code == common_pb2.ERROR_CODE_COORDINATOR_NOT_AVAILABLE
+    assert "__transaction_state could not be made: the request needs 20000 metadata records" in found.error.message
+    assert empty.error.code == common_pb2.ERROR_CODE_INVALID_GROUP_ID
 
 
 def test_the_offsets_topic_is_made_at_first_use_and_its_shards_go_to_whoever_registers(

@@ -12,7 +12,7 @@ from headrace_core.rpc.metadata_view import MetadataView, shard_topic
 from headrace_core.rpc.metadata_watch import MetadataWatch
 from headrace_core.telemetry import TopicAutoCreated
 from headrace_core.types import check_topic_name
-from headrace_protos.v1 import admin_pb2, metadata_pb2_grpc
+from headrace_protos.v1 import admin_pb2, common_pb2, metadata_pb2_grpc
 
 if TYPE_CHECKING:
     from ..context import BrokerContext
@@ -48,10 +48,15 @@ class MetadataService(metadata_pb2_grpc.MetadataServicer):
     async def FindCoordinator(self, request: Any, context: Any) -> Any:
         metadata, limits = self._broker.metadata, self._broker.limits
         await metadata.wait_for(max(request.min_metadata_offset, 1), limits.request_timeout_ms)
-        topic = shard_topic(request)
+        topic, why = shard_topic(request), ""
         if request.keys and metadata.image.topic(topic) is None:
-            await self._create([topic])  # whatever auto.create.topics.enable says, as in Kafka
-        return self._own_view().find_coordinators(metadata.image, request)
+            why = await self._create([topic])  # whatever auto.create.topics.enable says, as in Kafka
+        answer = self._own_view().find_coordinators(metadata.image, request)
+        if why and metadata.image.topic(topic) is None:
+            for each in answer.coordinators:
+                if each.error.code == common_pb2.ERROR_CODE_COORDINATOR_NOT_AVAILABLE:
+                    each.error.message = f"{topic} could not be made: {why}; retry"
+        return answer
 
     async def WatchMetadata(self, request: Any, context: Any) -> None:
         metadata = self._broker.metadata
@@ -80,7 +85,8 @@ class MetadataService(metadata_pb2_grpc.MetadataServicer):
         if missing:
             await self._create(missing)
 
-    async def _create(self, missing: list[str]) -> None:
+    async def _create(self, missing: list[str]) -> str:
+        """Why some of them could not be made; that they were there already is no reason."""
         wanted = admin_pb2.CreateTopicsRequest(
             topics=[admin_pb2.NewTopic(name=name, partitions=-1, replication_factor=-1) for name in missing]
         )
@@ -91,8 +97,14 @@ class MetadataService(metadata_pb2_grpc.MetadataServicer):
                 if not result.error.code:
                     self._broker.events.emit(TopicAutoCreated(topic=result.name))
             await self._broker.metadata.wait_for(answer.metadata_offset, timeout_ms)
+            return "; ".join(
+                result.error.message
+                for result in answer.results
+                if result.error.code not in (common_pb2.ERROR_CODE_NONE, common_pb2.ERROR_CODE_TOPIC_ALREADY_EXISTS)
+            )
         except HeadraceError as error:
             logger.warning("topics %s could not be created on request: %s", ", ".join(missing), error)
+            return error.message
 
     def _may_create(self, name: str) -> bool:
         if self._broker.metadata.image.topic(name) is not None or name.startswith("__"):
