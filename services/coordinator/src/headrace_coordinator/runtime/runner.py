@@ -153,7 +153,7 @@ class ShardRunner:
             self.shard.append_failed(append.attempt, UnknownServerError(f"{type(error).__name__}: {error}"))
         else:
             self.shard.appended(append.attempt, base_offset)
-        self._schedule()
+        self._turn()
 
     async def _replay(self, replay: Replay) -> None:
         attempt = replay.attempt
@@ -164,7 +164,7 @@ class ShardRunner:
             self.shard.replay_failed(attempt, error)
         else:
             self.shard.replay_ended(attempt, self._clock.now_ms())
-        self._schedule()
+        self._turn()  # at once: the first that it decides on as one who serves is which topics there are
 
     def _spawn(self, work: Any, what: str) -> None:
         task = self._loop.create_task(work, name=f"{what} of {self.shard.name}")
