@@ -29,6 +29,9 @@ DURING_FAULT = 100
 #: How much memory a leader may gain over a follower that does not keep up.
 LEADER_GROWTH_BYTES_MAX = 256 << 20
 MIB = 1 << 20
+#: A follower that is left behind lacks so much in the end, in records of so many bytes; the leader may gain no more
+#: than what it keeps for any follower and client.
+LACKING_BYTES, LACKING_RECORD_BYTES, LACKING_GROWTH_BYTES_MAX = 96 * MIB, 16_000, 64 * MIB
 
 
 @dataclass(slots=True)
@@ -92,7 +95,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:
-    """``everyday``: part of ``make test``. ``own_cluster``: it needs other keys than the rest."""
+    """``everyday``: part of ``make test``. ``config``: keys that only its nodes have; it gets a cluster of its own."""
 
     name: str
     tell: Callable[[Run], None]
@@ -101,6 +104,7 @@ class Scenario:
     copies: int = 3
     topic: Mapping[str, str] = field(default_factory=dict)
     load: Mapping[str, Any] = field(default_factory=dict)
+    config: Mapping[str, str] = field(default_factory=dict)
 
 
 SCENARIOS: dict[str, Scenario] = {}
@@ -299,6 +303,30 @@ def a_follower_with_a_slow_disk_is_left_behind_and_comes_back(run: Run) -> None:
             run.goes_on(f"without {follower}", 5 * DURING_FAULT)
             grown = process.memory_info().rss - before
         assert grown < LEADER_GROWTH_BYTES_MAX, f"{leader} has grown by {grown >> 20} MiB"
+        run.heals()
+
+
+@scenario(
+    partitions=1,
+    load={"producers": 4, "pause_s": 0.001, "value_bytes": LACKING_RECORD_BYTES},
+    # (A fetch's wait, which nobody has here, must not be longer than the lag.)
+    config={"replica.lag.time.max.ms": "100", "replica.fetch.wait.max.ms": "50"},
+)
+def a_follower_whose_disk_takes_longer_than_the_lag_that_is_allowed_leaves_and_comes_back(run: Run) -> None:
+    for number in run.rounds():
+        run.goes_on("at first", 3 * DURING_FAULT)
+        leader = run.leader(0)
+        (follower, *_) = run.cluster.followers(run.topic, 0)
+        with run.cluster.slow_disk(follower, 200):
+            run.cluster.until_out_of_sync(run.topic, follower)
+            process = psutil.Process(run.cluster.pid(leader))
+            before = process.memory_info().rss
+            lacking = DURING_FAULT if number else LACKING_BYTES // LACKING_RECORD_BYTES
+            run.goes_on(f"while {follower} takes 200 ms for a sync", lacking)
+            if run.leader(0) == leader and process.is_running():
+                grown = process.memory_info().rss - before
+                print(f"round {number}: {leader} has grown by {grown >> 20} MiB over {lacking} records")
+                assert grown < LACKING_GROWTH_BYTES_MAX, f"{leader} has grown by {grown >> 20} MiB"
         run.heals()
 
 

@@ -59,21 +59,26 @@ def chosen() -> list[Scenario]:
 
 
 class Clusters:
-    """One cluster for all scenarios, until one of them fails: the next gets a new one."""
+    """One cluster for all scenarios, until one of them fails, or needs other keys: the next gets a new one."""
 
     def __init__(self, directory: Path, rng: random.Random) -> None:
         self._directory, self._rng = directory, rng
         self._running: FaultyCluster | None = None
+        self._config: dict[str, str] = {}
         self._count = 0
         self._mounted: list[Path] = []
 
-    def get(self) -> FaultyCluster:
+    def get(self, **config: str) -> FaultyCluster:
+        """``config``: what it has beside the keys of all."""
+        if self._config != config:
+            self.close()
+            self._config = config
         if self._running is None:
             self._count += 1
             directory = self._directory / f"cluster-{self._count}"
             small = self._mount(directory / SMALL_DISK)
             self._running = FaultyCluster(
-                directory, config=CONFIG, rng=self._rng, small_disk=SMALL_DISK if small else None
+                directory, config=CONFIG | config, rng=self._rng, small_disk=SMALL_DISK if small else None
             ).__enter__()
         return self._running
 
@@ -87,7 +92,8 @@ class Clusters:
     def close(self) -> None:
         try:
             if self._running is not None:
-                self._running.__exit__(None, None, None)
+                running, self._running = self._running, None
+                running.__exit__(None, None, None)
         finally:
             self._unmount()
 
@@ -119,7 +125,7 @@ def clusters(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Clusters]:
 def test_nothing_acknowledged_is_lost_repeated_reordered_or_made_up(
     scenario: Scenario, clusters: Clusters, rng: random.Random, request: pytest.FixtureRequest
 ) -> None:
-    cluster = clusters.get()
+    cluster = clusters.get(**scenario.config)
     topic = f"t{len(request.session.items)}-{scenario.name}"[:200].replace("_", "-")
     try:
         cluster.make_topic(
