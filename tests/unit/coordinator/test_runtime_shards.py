@@ -246,6 +246,8 @@ def test_who_is_not_believed_to_live_answers_nobody() -> None:
         believed = False
         with pytest.raises(NotCoordinatorError, match="session"):
             owner.shards.of_group("g")
+        with pytest.raises(CoordinatorNotAvailableError):  # what is appended is guarded by the epoch
+            owner.shards.of_group("g", is_append=True)
 
     asyncio.run(run())
 

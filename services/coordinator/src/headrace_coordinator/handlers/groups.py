@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Collection
 from typing import Any
 
-from headrace_core.errors import HeadraceError
+from headrace_core.errors import HeadraceError, InvalidRequestError
 from headrace_core.rpc.status import error_to_proto
 from headrace_protos.v1 import groups_pb2, groups_pb2_grpc
 
@@ -15,6 +15,9 @@ from ..offsets.messages import DeleteGroup, DescribeLag
 from ..runtime.shards import Shards
 from . import messages
 from .membership import Members
+
+#: Groups, or members, that one request may name.
+ITEMS_MAX = 10_000
 
 
 class GroupsService(groups_pb2_grpc.GroupsServicer):
@@ -30,7 +33,8 @@ class GroupsService(groups_pb2_grpc.GroupsServicer):
         await self._members.serve(context)
 
     async def CommitOffsets(self, request: Any, context: Any) -> Any:
-        committed = await self._ask(request.group_id, messages.commit_offsets(request))
+        shard = self._shards().of_group(request.group_id, is_append=True)
+        committed = await shard.ask(messages.commit_offsets(request))
         return groups_pb2.CommitOffsetsResponse(results=messages.partition_outcomes(committed.results))
 
     async def FetchOffsets(self, request: Any, context: Any) -> Any:
@@ -122,11 +126,14 @@ class GroupsService(groups_pb2_grpc.GroupsServicer):
 
 
 async def _each(
-    items: Iterable[Any],
+    items: Collection[Any],
     ask: Callable[[Any], Awaitable[Any]],
     failed: Callable[[Any, HeadraceError], Any],
 ) -> list[Any]:
-    """One answer for each item, all asked at once: what is wrong with one is said of that one alone."""
+    """One answer for each item, all asked at once: what is wrong with one is said of that one alone.
+    InvalidRequestError: too many."""
+    if len(items) > ITEMS_MAX:
+        raise InvalidRequestError(f"{len(items)} items in one request, at most {ITEMS_MAX} are answered")
 
     async def answer(item: Any) -> Any:
         try:

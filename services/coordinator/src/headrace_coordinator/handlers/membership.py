@@ -28,6 +28,9 @@ logger = logging.getLogger("headrace.coordinator")
 
 #: Requests of one stream that may be unanswered before it is read no further.
 UNANSWERED_MAX = 64
+#: Bytes of answers that may wait for a client to read them. Above it the stream is read no further, and nothing is
+#: pushed: the answer to the member's next heartbeat, which names an old revision, will have it.
+UNREAD_BYTES_MAX = 1024 * 1024
 
 #: The runner of the shard that a group belongs to, or a HeadraceError.
 FindShard = Callable[[str], ShardRunner]
@@ -133,6 +136,9 @@ class MembershipStream(StreamHandler[Any]):
     def is_idle(self) -> bool:
         return self._unanswered == 0
 
+    def on_written(self) -> None:
+        self._resume()
+
     def on_closed(self) -> None:
         self._members.closed(self)
         if self.who is None or self._has_left or self.runner is None:
@@ -143,7 +149,8 @@ class MembershipStream(StreamHandler[Any]):
     # -- what it is told ---------------------------------------------------------------------------------------------
 
     def tell(self, message: object) -> None:
-        self._stream.send(messages.membership_response(message, 0))
+        if self._stream.queued_bytes <= UNREAD_BYTES_MAX:
+            self._send(messages.membership_response(message, 0))
 
     def replaced(self) -> None:
         """The member has another stream; this one is of no interest to anybody."""
@@ -170,9 +177,8 @@ class MembershipStream(StreamHandler[Any]):
 
     def _answered(self, number: int, outcome: object) -> None:
         self._unanswered -= 1
-        if self._stream.paused and self._unanswered <= UNANSWERED_MAX // 2:
-            self._stream.resume()
         self._answer(number, outcome)
+        self._resume()
 
     def _answer(self, number: int, outcome: object) -> None:
         if isinstance(outcome, HeadraceError):
@@ -181,10 +187,20 @@ class MembershipStream(StreamHandler[Any]):
                 response.member_id = self.who[1]
         else:
             response = messages.membership_response(outcome, number)
-        self._stream.send(response)
+        self._send(response)
         if isinstance(outcome, LeaveReply):
             self._has_left = True
             self._stream.finish()
+
+    def _send(self, response: Any) -> None:
+        self._stream.send(response, response.ByteSize())
+        if self._stream.queued_bytes > UNREAD_BYTES_MAX:
+            self._stream.pause()
+
+    def _resume(self) -> None:
+        few = self._unanswered <= UNANSWERED_MAX // 2 and self._stream.queued_bytes <= UNREAD_BYTES_MAX // 2
+        if self._stream.paused and few:
+            self._stream.resume()
 
 
 def _host_of(peer: str) -> str:

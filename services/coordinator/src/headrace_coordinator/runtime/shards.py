@@ -51,16 +51,17 @@ class Shards:
         self._topics = TopicsView()
         self._closed = False
 
-    def of_group(self, group_id: str) -> ShardRunner:
+    def of_group(self, group_id: str, *, is_append: bool = False) -> ShardRunner:
         """The runner of the shard that a group belongs to. InvalidGroupIdError; CoordinatorNotAvailableError: there are
         no shards yet; NotCoordinatorError: it is another coordinator's, or may be.
 
         Guard: who was silent for its session (frozen, cut off) answers nobody. Its appends would be refused by the
         shard's epoch, but a heartbeat that changes nothing is no append, and a member that went on being answered here
-        would read what the new owner has given to others."""
+        would read what the new owner has given to others. ``is_append``: what is asked is told only once it is in the
+        log, so the epoch guards it, and it goes on while the controllers cannot be reached."""
         if not group_id:
             raise InvalidGroupIdError("the group id is empty: set group.id")
-        if not self._is_believed():
+        if not (is_append or self._is_believed()):
             raise NotCoordinatorError(
                 "the controllers have not heard of this coordinator for its session, so its shards may be others'; "
                 "look the coordinator up again"
