@@ -43,7 +43,8 @@ class Rebalancing:
         return self._topics.resolve(member.said.topics, member.said.topic_regex)
 
     def subscribed(self, group: Group) -> frozenset[bytes]:
-        return frozenset().union(*(self.subscribed_by(member) for member in group.members.values()))
+        said = {(member.said.topics, member.said.topic_regex) for member in group.members.values()}
+        return frozenset().union(*(self._topics.resolve(*each) for each in said))
 
     # -- a change ------------------------------------------------------------------------------------------------------
 

@@ -52,7 +52,8 @@ class Member:
 
 
 class Group:
-    """``owners``: who has each partition, assigned or revoking. ``statics``: instance id -> member id.
+    """``owners``: who has each partition, assigned or revoking. ``statics``: instance id -> member id. ``underway``: the
+    members that have not arrived at their targets.
 
     Not in the log: ``reasons`` why a new target is due, ``assigned_ms`` when the last one was made, ``released`` since
     when nobody reads a partition that somebody read, ``unread_ms`` how long that was, ``vacated`` whose the partitions
@@ -65,6 +66,7 @@ class Group:
         self.members: dict[str, Member] = {}
         self.statics: dict[str, str] = {}
         self.owners: dict[Part, str] = {}
+        self.underway: set[str] = set()
         self.stories: dict[int, StoryValue] = {}
         self.reasons: list[str] = []
         self.assigned_ms: int | None = None
@@ -96,10 +98,14 @@ class Group:
 
     def unsettled(self) -> list[Member]:
         """Members that have not arrived at their targets, in order."""
-        epoch = self.said.target_epoch
-        return [
-            member for _, member in sorted(self.members.items()) if not member.current.has_arrived(member.target, epoch)
-        ]
+        return [self.members[member_id] for member_id in sorted(self.underway)]
+
+    def note(self, member: Member) -> None:
+        """Something about the member has changed: has it arrived?"""
+        if member.is_blank or member.current.has_arrived(member.target, self.said.target_epoch):
+            self.underway.discard(member.member_id)
+        else:
+            self.underway.add(member.member_id)
 
     def rebalances(self) -> list[StoryValue]:
         """The oldest first; of the one that goes on, what is known by now."""
@@ -122,7 +128,10 @@ class GroupsState:
             group = self.groups[key.group_id] = Group(key.group_id)
         if key.kind == RecordKind.GROUP:
             assert value is None or isinstance(value, GroupValue)
+            moved = value is None or value.target_epoch != group.said.target_epoch
             group.value = value
+            for member in group.members.values() if moved else ():
+                group.note(member)
         elif key.kind == RecordKind.STORY:
             _apply_story(group, int(key.member), value)
         else:
@@ -154,6 +163,7 @@ def _apply_member(group: Group, key: Key, value: Value | None) -> None:
     else:
         assert value is None or isinstance(value, CurrentValue)
         _hold(group, member, value)
+    group.note(member)
     if member.is_blank:
         del group.members[key.member]
 
