@@ -14,6 +14,7 @@ from log_world import ORDERS, ROOT, TOPIC_ID, formatted, open_directory
 from producer_world import NOW_MS, Producers, append, check_table, expected_of, idempotent, log_of
 
 from headrace_core.errors import (
+    CorruptMessageError,
     DiskFullError,
     InvalidProducerEpochError,
     InvalidRecordError,
@@ -530,14 +531,52 @@ def replayed(log: PartitionLog) -> dict[int, tuple[int, int, object]]:
     return {entry.producer_id: (entry.epoch, entry.last_timestamp_ms, entry.last_batch) for entry in table}
 
 
-def test_an_epoch_in_which_only_duplicates_came_goes_when_the_log_is_cut_at_its_end() -> None:
-    """Its next leader never heard of the epoch: left there, it would keep the log from ever following."""
-    _, directory, log = begun()
+def test_duplicates_and_refused_batches_begin_no_epoch_and_force_no_file() -> None:
+    fs, _, log = begun()
     sent = idempotent(1, 0, count=2)
     append(log, sent, leader_epoch=3)
+    path, forced = f"{log.directory}/leader-epoch-checkpoint", len(fs.trace)
+    before = fs.files()[path]
     again = append(log, sent, leader_epoch=5)
     assert isinstance(again, AppendInfo)
     assert again.is_duplicate
+    assert isinstance(append(log, idempotent(1, 7), leader_epoch=5), OutOfOrderSequenceNumberError)
+    assert (log.epochs.latest_epoch, fs.files()[path]) == (3, before)
+    assert len(fs.trace) == forced, "the disk was not asked for anything"
+    assert isinstance(append(log, idempotent(1, 2), leader_epoch=5), AppendInfo)
+    assert log.epochs.latest_epoch == 5
+    assert fs.files()[path] != before
+
+
+def test_what_was_told_of_batches_that_are_not_appended_is_taken_back() -> None:
+    """A marker that rots in memory, behind a batch of its producer that was told of already; and an epoch that a full
+    disk has no room for."""
+    fs, _, log = begun()
+    rotten = bytearray(unreadable_marker(2))
+    rotten[-1] ^= 1
+    batches = [idempotent(7, 0, offset=1, leader_epoch=0), bytes(rotten)]
+    first = Append(data=idempotent(8, 0, leader_epoch=0), leader_epoch=0, replicated=True)
+    second = Append(
+        data=b"".join(batches), leader_epoch=0, headers=[read_header(each) for each in batches], replicated=True
+    )
+    outcomes = log.append_many([first, second])
+    assert isinstance(outcomes[0], AppendInfo)
+    assert isinstance(outcomes[1], CorruptMessageError)
+    expected = {8: (0, NOW_MS, [(0, 0)])}
+    check_table(log.producers, expected)
+    fs.fail("write", errno.ENOSPC, path_contains="leader-epoch-checkpoint")
+    assert isinstance(append(log, idempotent(9, 0), leader_epoch=4), DiskFullError)
+    check_table(log.producers, expected)
+
+
+def test_an_epoch_without_a_record_goes_when_the_log_is_cut_at_its_end() -> None:
+    """Its next leader never heard of the epoch: left there, it would keep the log from ever following."""
+    fs, directory, log = begun()
+    sent = idempotent(1, 0, count=2)
+    append(log, sent, leader_epoch=3)
+    fs.fail("write", errno.ENOSPC, path_ends=".log")
+    assert isinstance(append(log, idempotent(1, 2), leader_epoch=5), DiskFullError)
+    assert log.epochs.latest_epoch == 5
     directory.truncate(log, log.log_end_offset)
     assert (log.log_end_offset, log.epochs.latest_epoch) == (2, 3)
     # What the next leader has of epoch 4 begins there.

@@ -132,8 +132,8 @@ class LogAppender(LogReader):
         DiskFullError (what had been written of it is removed again); of one with a fence FencedShardEpochError,
         UnexpectedLogEndError; of a replicated one UnexpectedOffsetError, UnexpectedEpochError. The others are appended
         all the same. (A replicated append that is larger than a segment may leave its first batches when the disk
-        becomes full.) Raises OSError when the disk fails in another way: then
-        the state of the file is unknown and the log must not be used any more.
+        becomes full.) Raises OSError when the disk fails in another way: then the state of the file is unknown and the
+        log must not be used any more.
 
         ``start_writeback``: the disk may begin at once; for when other files are written before this one is flushed.
         """
@@ -176,7 +176,8 @@ class LogAppender(LogReader):
                 if append.fence is not None:
                     self._check_fence(append.fence, group)
                 prepared = self._prepare(append, group, now_ms)
-        self._assign_epoch(append.leader_epoch, prepared.metas[0].base_offset)
+        self._check_epoch(append.leader_epoch)
+        at_first = len(group.remembered)
         if prepared.producers:
             duplicate = self._admit(prepared, group, now_ms)
             if duplicate is not None:
@@ -184,6 +185,11 @@ class LogAppender(LogReader):
                     return duplicate
                 outcomes += self._write(group)  # what it repeats is not written yet, and may fail
                 return self._add(append, group, outcomes, now_ms)
+        try:  # only now: what is refused, or was appended before, is no record of this epoch, and forces no file
+            self.epochs.assign(append.leader_epoch, prepared.metas[0].base_offset)
+        except OSError:
+            self._take_back(group, at_first)
+            raise
         group.add(prepared)
         if append.fence is not None:
             self._shard_epoch = KnownEpoch(append.fence.epoch, prepared.next_offset, self.cuts)
@@ -222,11 +228,9 @@ class LogAppender(LogReader):
         """Where the log ends once the group is written."""
         return group.entries[-1].next_offset if group.entries else self.log_end_offset
 
-    def _assign_epoch(self, epoch: int, start_offset: int) -> None:
+    def _check_epoch(self, epoch: int) -> None:
         latest = self.epochs.latest_epoch
-        if epoch >= latest:
-            self.epochs.assign(epoch, start_offset)
-        else:
+        if epoch < latest:
             raise InvalidArgumentError(
                 f"{self.topic_partition}: an append with leader epoch {epoch}, but the log has records of {latest}"
             )
@@ -292,13 +296,18 @@ class LogAppender(LogReader):
             self.roll()
         if not self.active.size and not group.entries and not self.active.fits(part.next_offset - 1):
             self._begin_again_at(part.metas[0].base_offset)  # behind a gap that a segment's indexes cannot tell
-        for header, meta in part.producers:
-            group.remembered.append(self.producers.remember(header.producer_id))
-            if header.is_control:
-                at = sum(other.size for other in part.metas[: part.metas.index(meta)])
-                tell_kept_marker(self.producers, header, memoryview(part.buffers[0])[at : at + meta.size])
-            else:
-                self.producers.appended(header)
+        at_first = len(group.remembered)
+        try:
+            for header, meta in part.producers:
+                group.remembered.append(self.producers.remember(header.producer_id))
+                if header.is_control:
+                    at = sum(other.size for other in part.metas[: part.metas.index(meta)])
+                    tell_kept_marker(self.producers, header, memoryview(part.buffers[0])[at : at + meta.size])
+                else:
+                    self.producers.appended(header)
+        except HeadraceError:  # a marker that has rotted since its batches were checked: none of them is appended
+            self._take_back(group, at_first)
+            raise
         group.add(part)
 
     # ---------------------------------------------------------------- what comes from a producer
