@@ -117,8 +117,8 @@ class OffsetsWorld:
         self.log += decision.records
         return decision
 
-    def fetch(self, group_id: str, **how: object) -> dict[tuple[str, int], FetchedOffset]:
-        reply = self.logic.fetch(FetchOffsets(group_id, **how)).reply  # type: ignore[arg-type]
+    def fetch(self, group_id: str, *, now_ms: int = NOW_MS, **how: object) -> dict[tuple[str, int], FetchedOffset]:
+        reply = self.logic.fetch(FetchOffsets(group_id, **how), now_ms).reply  # type: ignore[arg-type]
         return {(one.topic, one.partition): one for one in reply.offsets}  # type: ignore[attr-defined]
 
     def expire(self, now_ms: int) -> tuple[str, ...]:

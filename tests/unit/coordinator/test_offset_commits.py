@@ -7,7 +7,7 @@ from offsets_world import NOW_MS, Group, OffsetsWorld
 
 from headrace_coordinator.group.messages import Topic, TopicsChanged
 from headrace_coordinator.offsets.codec import decode_value
-from headrace_coordinator.offsets.logic import OffsetSettings
+from headrace_coordinator.offsets.logic import NAMESAKE_SETTLED_MS, OffsetSettings
 from headrace_coordinator.offsets.messages import (
     NO_OFFSET,
     DeleteOffsets,
@@ -127,7 +127,7 @@ def test_group_ids_that_no_record_holds_are_refused(group_id: str) -> None:
     with pytest.raises(InvalidGroupIdError):
         world.commit(group_id, OffsetToCommit("t", 0, 1))
     with pytest.raises(InvalidGroupIdError):
-        world.logic.fetch(FetchOffsets(group_id))
+        world.logic.fetch(FetchOffsets(group_id), NOW_MS)
     with pytest.raises(InvalidGroupIdError):
         world.logic.delete(DeleteOffsets(group_id, ()))
 
@@ -210,6 +210,32 @@ def test_an_offset_of_a_deleted_namesake_is_no_offset() -> None:
     world.commit("g", OffsetToCommit("t", 0, 42, topic_id=OLD_ID))
     asked = [OffsetToFetch("t", 0, NEW_ID)], [OffsetToFetch("t", 0, OLD_ID)], [OffsetToFetch("t", 0)]
     assert [world.fetch("g", partitions=tuple(one))["t", 0].offset for one in asked] == [NO_OFFSET, 42, 42]
+
+
+def test_who_names_no_topic_id_is_not_given_the_offset_of_a_deleted_namesake_either() -> None:
+    """The topic was deleted and created anew while nobody served the shard."""
+    world = OffsetsWorld()
+    world.commit("g", OffsetToCommit("t", 0, 42, topic_id=OLD_ID), OffsetToCommit("u", 0, 43, topic_id=OLD_ID))
+    world.logic = world.successor()
+    world.logic.topics_changed(_topics(t=(NEW_ID, 1)))
+    later_ms = NOW_MS + NAMESAKE_SETTLED_MS
+    assert world.fetch("g", partitions=(OffsetToFetch("t", 0),), now_ms=later_ms)["t", 0].offset == NO_OFFSET
+    assert list(world.fetch("g", now_ms=later_ms)) == [("u", 0)]
+
+
+def test_an_offset_of_a_topic_that_is_not_known_yet_is_asked_for_again_and_not_taken_for_none() -> None:
+    """The former owner knew the new topic, and this one is a moment behind: "no offset" would lose the consumer's
+    place."""
+    world = OffsetsWorld()
+    world.commit("g", OffsetToCommit("t", 0, 42, topic_id=NEW_ID))
+    world.logic = world.successor()
+    world.logic.topics_changed(_topics(t=(OLD_ID, 1)))
+    for how in ({}, {"partitions": (OffsetToFetch("t", 0),)}):
+        error = world.fetch("g", now_ms=NOW_MS + 100, **how)["t", 0].error
+        assert isinstance(error, HeadraceError)
+        assert (error.code, error.retriable) == ("UNKNOWN_TOPIC_ID", True)
+    world.logic.topics_changed(_topics(t=(NEW_ID, 1)))
+    assert world.fetch("g", now_ms=NOW_MS + 200)["t", 0].offset == 42
 
 
 def test_offsets_that_a_transaction_may_change_are_not_stable() -> None:

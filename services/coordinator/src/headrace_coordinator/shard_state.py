@@ -139,7 +139,7 @@ class ShardState:
 
 _BY_TYPE: dict[type, Callable[[ShardState, Any, int], Decision]] = {
     CommitOffsets: lambda state, request, now_ms: state._offsets.commit(request, now_ms),
-    FetchOffsets: lambda state, request, _: state._offsets.fetch(request),
+    FetchOffsets: lambda state, request, now_ms: state._offsets.fetch(request, now_ms),
     DeleteOffsets: lambda state, request, _: state._offsets.delete(request),
     WatermarksSeen: lambda state, request, now_ms: state._offsets.watermarks_seen(request, now_ms),
     DescribeLag: lambda state, request, now_ms: state._offsets.describe_lag(request, now_ms),

@@ -33,6 +33,7 @@ from .book import OffsetBook
 from .codec import STRING_BYTES_MAX, TOPIC_ID_BYTES, CommittedOffset, decode_key, decode_value, encode_key, encode_value
 from .lag import LagBook
 from .messages import (
+    NO_OFFSET,
     CommitOffsets,
     DeleteOffsets,
     DescribeLag,
@@ -51,7 +52,11 @@ from .retention import REMOVALS_PER_TICK, RetentionSettings, RetentionSweep
 #: What a record takes beside its key and value, at most: lengths, deltas, attributes.
 _RECORD_OVERHEAD_BYTES = 32
 
-_ABSENT = CommittedOffset(-1)
+#: An offset of another topic of the same name is that of an older one, once it is so old: by then every coordinator
+#: that is believed to live knows the newer ones.
+NAMESAKE_SETTLED_MS = 60_000
+
+_ABSENT = CommittedOffset(NO_OFFSET)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,7 +178,7 @@ class OffsetsLogic:
                 f"{self._settings.commit_bytes_max} of a batch: commit fewer partitions at once, or less metadata"
             )
 
-    def fetch(self, request: FetchOffsets) -> Decision:
+    def fetch(self, request: FetchOffsets, now_ms: int) -> Decision:
         """Kafka's OffsetFetch; what a group without offsets has committed is nothing. What check_fetch raises."""
         _check_group_id(request.group_id)
         epoch = _epoch(request)
@@ -186,23 +191,37 @@ class OffsetsLogic:
                 "(any more): join it anew"
             )
         offsets = self.book.of(request.group_id)
-        wanted: Iterable[OffsetToFetch] | None = request.partitions
-        if wanted is None:
-            wanted = [OffsetToFetch(*partition) for partition in sorted(offsets)]
-        return Decision(reply=OffsetsFetched(tuple(self._fetched(request, offsets, one) for one in wanted)))
+        if request.partitions is not None:
+            found = [self._fetched(request, offsets, one, now_ms) for one in request.partitions]
+        else:
+            all_of_it = [self._fetched(request, offsets, OffsetToFetch(*one), now_ms) for one in sorted(offsets)]
+            found = [one for one in all_of_it if one.error is not None or one.offset != NO_OFFSET]
+        return Decision(reply=OffsetsFetched(tuple(found)))
 
     def _fetched(
-        self, request: FetchOffsets, offsets: Mapping[TopicPartition, CommittedOffset], wanted: OffsetToFetch
+        self,
+        request: FetchOffsets,
+        offsets: Mapping[TopicPartition, CommittedOffset],
+        wanted: OffsetToFetch,
+        now_ms: int,
     ) -> FetchedOffset:
         partition = TopicPartition(wanted.topic, wanted.partition)
         if request.require_stable and self.book.is_pending(request.group_id, partition):
-            error = UnstableOffsetCommitError(
+            error: HeadraceError = UnstableOffsetCommitError(
                 f"{partition}: an open transaction has offsets of group {request.group_id!r}: ask again"
             )
             return FetchedOffset(*partition, error=error)
         found = offsets.get(partition, _ABSENT)
-        if found.topic_id is not None and wanted.topic_id is not None and found.topic_id != wanted.topic_id:
-            found = _ABSENT  # of a topic of the same name that was deleted
+        topic_id = wanted.topic_id or self._id_of(wanted.topic) or found.topic_id
+        if found.topic_id is not None and found.topic_id != topic_id:
+            # Of a deleted topic of the same name: no offset. Or of a new one that the shard's former owner knew and
+            # this one does not know yet: then "no offset" would send the consumer to auto.offset.reset.
+            if wanted.topic_id is None and now_ms - found.commit_timestamp_ms < NAMESAKE_SETTLED_MS:
+                error = UnknownTopicIdError(
+                    f"{partition}: committed for another topic of this name than the one that is known here: ask again"
+                )
+                return FetchedOffset(*partition, error=error)
+            found = _ABSENT
         return FetchedOffset(
             *partition, found.offset, found.leader_epoch, found.metadata, found.commit_timestamp_ms, found.topic_id
         )
