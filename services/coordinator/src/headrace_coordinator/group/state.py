@@ -52,8 +52,8 @@ class Member:
 
 
 class Group:
-    """``owners``: who has each partition, assigned or revoking. ``statics``: instance id -> member id. ``underway``: the
-    members that have not arrived at their targets.
+    """``owners``: who has each partition, assigned or revoking. ``statics``: instance id -> member id. ``underway``:
+    the members that have not arrived at their targets.
 
     Not in the log: ``reasons`` why a new target is due, ``assigned_ms`` when the last one was made, ``released`` since
     when nobody reads a partition that somebody read, ``unread_ms`` how long that was, ``vacated`` whose the partitions
