@@ -218,6 +218,33 @@ class BrokerChecks:
                 f"{truth.end} is committed",
             )
 
+    def reads_on(self, consumer: ConsumerModel, replica: Any, position: int) -> None:
+        """A leader gives a consumer what comes next: does it still have what the consumer has read before, from it or
+        from another leader (KIP-320)? Also after an unclean election: records may be cut off, but nobody who has read
+        them goes on behind them without being told."""
+        last = consumer.last
+        if last is None or last[1] != position:
+            return
+        base_offset, _, batch = last
+        try:
+            found = replica.log.read(base_offset, 1)
+        except HeadraceError:  # damaged, or gone by retention
+            return
+        if found is None or bytes(found.records[: len(batch)]) != batch:
+            raise Violation(
+                "truncation",
+                f"{consumer} has read {_told(batch)}, which {replica.partition} has no more in leader epoch "
+                f"{replica.leader.leader_epoch}, and reads on at {position}",
+            )
+
+    def truncated(self, consumer: ConsumerModel, partition: int, position: int, end_offset: int) -> None:
+        """A consumer is told that the log was cut below what it has read."""
+        if not self.is_tainted(partition):
+            raise Violation(
+                "truncation", f"{consumer} has read up to {position}, and is told that it was cut at {end_offset}"
+            )
+        self.world.count("state", "reader was told of a truncation")
+
     def consumed(self, consumer: ConsumerModel, partition: int, position: int, records: bytes) -> int:
         """What a consumer was given; where it goes on."""
         truth = self.truths[partition]
@@ -297,7 +324,7 @@ class BrokerChecks:
             ends = []
             for host, log in self._logs(truth.number):
                 assert host.broker is not None
-                damage = _damage_in(log)
+                damage = damage_in(log)
                 if damage is not None:  # nobody has read it since: in the product, the scrubber does
                     assert host.loop is not None
                     host.loop.run(host.broker.replicas.quarantine, log, damage)
@@ -357,7 +384,8 @@ class BrokerChecks:
             raise Violation("lost", f"{len(lost)} acknowledged records are gone: {lost[:5]}")
 
 
-def _damage_in(log: PartitionLog) -> CorruptLogError | None:
+def damage_in(log: PartitionLog) -> CorruptLogError | None:
+    """What a reader of all of it stumbles on."""
     at = log.log_start_offset
     try:
         while at < log.log_end_offset:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from sim_checks import Violation
 
 from headrace_core.errors import HeadraceError, InvalidProducerEpochError, OutOfOrderSequenceNumberError
-from headrace_core.records import BatchBuilder
+from headrace_core.records import BatchBuilder, iterate_headers
 from headrace_core.types import TopicPartition
 
 if TYPE_CHECKING:
@@ -256,7 +256,13 @@ class ConsumerModel(Client):
         super().__init__(world, number, "consumer")
         self.partition = number % world.plan.partitions
         self.position = 0
+        #: The last batch, if a leader gave it: (base offset, next offset, bytes).
+        self.last: tuple[int, int, bytes] | None = None
         self._asked = 0
+        #: The epoch of the last record, and the leader epoch in which the position was found to be one.
+        self._last_epoch = -1
+        self._validated = -1
+        self._waits_since_ms = -1.0
 
     def __str__(self) -> str:
         return f"consumer {self.number}"
@@ -274,21 +280,54 @@ class ConsumerModel(Client):
             host = self.world.host_of(self.leader) or self.world.hosts[0]
         if self.rng.random() < 0.15:
             self._ask_latest(host)
-        epoch, position = self.leader_epoch, self.position
+        if self._last_epoch >= 0 and self.leader_epoch > self._validated:
+            self._validate(number)
+        else:
+            epoch, position = self.leader_epoch, self.position
+            self.call(
+                host,
+                lambda broker, reply: fetch(broker, self, position, epoch, reply),
+                lambda result: self._answered(number, epoch, result),
+            )
+        self.world.scheduler.after(self.rng.uniform(15.0, 45.0), self._turn)
+
+    def _validate(self, number: int) -> None:
+        """Another leader epoch has begun: does its log hold what was read (KIP-320)? Nothing is read before."""
+        now_ms = self.world.scheduler.now_ms
+        if self._waits_since_ms < 0:
+            self._waits_since_ms = now_ms
+        host = self.world.host_of(self.leader)
+        if host is None or now_ms - self._waits_since_ms > REQUEST_TIMEOUT_MS:
+            self._waits_since_ms = -1.0
+            self.refresh(self.partition)
+            return
+        epoch, last_epoch = self.leader_epoch, self._last_epoch
         target = TopicPartition("orders", self.partition)
         self.call(
             host,
-            lambda broker, reply: fetch(broker, target, position, epoch, reply),
-            lambda result: self._answered(number, result),
+            lambda broker, reply: epoch_end(broker, target, last_epoch, epoch, reply),
+            lambda result: self._validated_by(number, epoch, result),
         )
-        self.world.scheduler.after(self.rng.uniform(15.0, 45.0), self._turn)
+
+    def _validated_by(self, number: int, epoch: int, result: Any) -> None:
+        if number != self._asked:
+            return
+        self._waits_since_ms = -1.0
+        if isinstance(result, HeadraceError):
+            self.refresh(self.partition)
+            return
+        self._validated = epoch
+        found, end_offset = result
+        if end_offset < self.position:
+            self.world.checks.truncated(self, self.partition, self.position, end_offset)
+            self.position, self._last_epoch, self.last = max(end_offset, 0), found, None
 
     def _ask_latest(self, host: BrokerHost) -> None:
         """What the end is, as a consumer that starts at ``latest`` asks."""
         target = TopicPartition("orders", self.partition)
         self.call(host, lambda broker, reply: latest(broker, target, self.world), lambda result: None)
 
-    def _answered(self, number: int, result: Any) -> None:
+    def _answered(self, number: int, epoch: int, result: Any) -> None:
         if number != self._asked:
             return
         if isinstance(result, HeadraceError):
@@ -296,10 +335,16 @@ class ConsumerModel(Client):
             if result.code == "OFFSET_OUT_OF_RANGE":
                 if not self.world.checks.is_tainted(self.partition):
                     raise Violation("consumers", f"{self} has read up to {self.position}, and is told {result!r}")
-                self.position = 0
+                self.position, self._last_epoch, self.last = 0, -1, None
             return
-        records, _ = result
+        (records, _), is_leader = result
         self.position = self.world.checks.consumed(self, self.partition, self.position, records)
+        for at, header in iterate_headers(records):
+            if self._last_epoch < 0:
+                self._validated = epoch
+            self._last_epoch = header.leader_epoch
+            # (A follower may give what was cut off elsewhere meanwhile, below the high watermark that it knows.)
+            self.last = (header.base_offset, header.next_offset, records[at : at + header.size]) if is_leader else None
 
 
 def latest(broker: Any, partition: TopicPartition, world: BrokerWorld) -> None:
@@ -312,24 +357,38 @@ def latest(broker: Any, partition: TopicPartition, world: BrokerWorld) -> None:
     world.checks.latest_told(partition.partition, leader)
 
 
-def fetch(broker: Any, partition: TopicPartition, position: int, epoch: int, reply: Callable[[Any], None]) -> None:
-    """As the Fetch service does it: from whoever may be read, up to its high watermark."""
+def epoch_end(
+    broker: Any, partition: TopicPartition, last_epoch: int, epoch: int, reply: Callable[[Any], None]
+) -> None:
+    """As the Offsets service does it (OffsetForLeaderEpoch)."""
     try:
-        replica = broker.replicas.readable(partition)
+        replica = broker.replicas.leader(partition)
+        replica.leader.check_epoch(epoch)
+        reply(replica.epoch_end(last_epoch))
+    except HeadraceError as error:
+        reply(error)
+
+
+def fetch(broker: Any, consumer: ConsumerModel, position: int, epoch: int, reply: Callable[[Any], None]) -> None:
+    """As the Fetch service does it: from whoever may be read, up to its high watermark. The consumer does not say what
+    it has read before (``last_fetched_epoch``), as Kafka's do not: it relies on being fenced."""
+    try:
+        replica = broker.replicas.readable(TopicPartition("orders", consumer.partition))
+        replica.reads.check_epoch(epoch)
         leader = getattr(replica, "leader", None)
         if leader is not None:
-            leader.check_epoch(epoch)
             if position > leader.high_watermark:
-                reply((b"", position))
+                reply(((b"", position), False))
                 return
+            consumer.world.checks.reads_on(consumer, replica, position)
         found = replica.read(position, 4_000)
         if found is None:
             if leader is None:
-                reply((b"", position))
+                reply(((b"", position), False))
                 return
             reading = replica.read_cold(position, 4_000)
-            reading.add_done_callback(lambda done: reply(done.exception() or done.result()))
+            reading.add_done_callback(lambda done: reply(done.exception() or (done.result(), True)))
         else:
-            reply(found)
+            reply((found, leader is not None))
     except HeadraceError as error:
         reply(error)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 
-from broker_plan import KINDS
+from broker_plan import KINDS, STORIES
 
 #: (category, name), as they are counted in the world.
 BROKERS_LISTED: tuple[tuple[str, str], ...] = (
     *(("fault", kind) for kind in KINDS),
+    *(("story", kind) for kind in STORIES),  # told to its end
     ("state", "leader elected"),
     ("state", "in-sync set grew"),
     ("state", "in-sync set shrank"),
@@ -19,6 +20,7 @@ BROKERS_LISTED: tuple[tuple[str, str], ...] = (
     ("state", "process ended by itself"),
     ("state", "stopped cleanly"),
     ("state", "unclean election"),
+    ("state", "reader was told of a truncation"),
     ("refusal", "NOT_ENOUGH_REPLICAS"),
     ("refusal", "NOT_LEADER_OR_FOLLOWER"),
     ("refusal", "OUT_OF_ORDER_SEQUENCE_NUMBER"),

@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from broker_node import ROOT, BrokerHost
+from broker_stories import STORIES, StoryTeller
 from sim_plan import Fault
 
 from headrace_controller.cluster.ledger_requests import AlterPartitionReassignments, Reassignment
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
     from broker_sim_world import BrokerWorld
 
 CONTROLLER = -1
+#: That share of the faults that come in the midst of a story wait for its end.
+STORY_KEPT = 0.8
 _LOSSES = (Loss.ALL, Loss.ALL, Loss.PREFIX, Loss.BLOCKS)
 _CHANGES = frozenset({"write", "sync", "sync_directory", "rename", "truncate", "create", "unlink"})
 
@@ -43,17 +46,40 @@ class BrokerFaults:
         self.world = world
         self._damaged: BrokerHost | None = None
         self._rotten: tuple[str, int, int] | None = None  # of the damaged disk: a file, a position, what stands there
+        self._stories = StoryTeller(world, self)
+        #: Faults that wait for a story to end: nothing but accidents, and it would hardly ever come to its end.
+        self._put_off: list[Fault] = []
+        self._times_mended = 0
 
     def strike(self, fault: Fault) -> None:
         rng = random.Random(fault.seed)
-        act: Callable[[Fault, random.Random], str] = getattr(self, f"_{fault.kind}")
-        what = act(fault, rng)
+        if fault.kind in STORIES:
+            what = self._stories.begin(fault, rng)
+        elif self._stories.is_telling and fault.amount < STORY_KEPT:
+            self._put_off.append(fault)
+            return
+        else:
+            act: Callable[[Fault, random.Random], str] = getattr(self, f"_{fault.kind}")
+            what = act(fault, rng)
         if what:
             self.world.fault_happened(fault, what)
+
+    def story_is_over(self) -> None:
+        """What it has put off comes now, one after the other."""
+        for number, fault in enumerate(self._put_off):
+            self.world.scheduler.after(10.0 + 30.0 * number, self._strike_late, fault, self._times_mended)
+        self._put_off.clear()
+
+    def _strike_late(self, fault: Fault, times_mended: int) -> None:
+        if times_mended == self._times_mended:  # else it is quiet by now
+            self.strike(fault)
 
     def mend(self) -> None:
         """The network is good, everybody runs, disks have room and pace."""
         world = self.world
+        self._times_mended += 1
+        self._put_off.clear()
+        self._stories.stop()
         world.quality = world.plan.quality
         world.cuts.clear()
         world.lost_answers_until_ms = world.late_requests_until_ms = world.late_metadata_until_ms = 0.0
@@ -158,7 +184,8 @@ class BrokerFaults:
                 return host
         return rng.choice(self.world.hosts)
 
-    def _down(self, host: BrokerHost, for_ms: float) -> None:
+    def down(self, host: BrokerHost, for_ms: float) -> None:
+        """Somebody starts it after so long, and not before."""
         host.down_until_ms = self.world.scheduler.now_ms + for_ms
         self.world.scheduler.after(for_ms, self.world.restart, host)
 
@@ -172,7 +199,7 @@ class BrokerFaults:
         else:
             host.power_loss(rng.choice(_LOSSES))
             what = "loses power"
-        self._down(host, fault.for_ms)
+        self.down(host, fault.for_ms)
         return f"{host} {what}"
 
     def _torn_block(self, fault: Fault, rng: random.Random) -> str:
@@ -207,7 +234,7 @@ class BrokerFaults:
         for host in self.world.hosts:
             if host.is_up:
                 host.power_loss(rng.choice(_LOSSES))
-            self._down(host, rng.uniform(20.0, 150.0))
+            self.down(host, rng.uniform(20.0, 150.0))
         return "all brokers lose power"
 
     def _controlled_shutdown(self, fault: Fault, rng: random.Random) -> str:
@@ -248,32 +275,42 @@ class BrokerFaults:
 
     def _wipe(self, fault: Fault, rng: random.Random) -> str:
         host = self._anybody(rng)
-        if not self._may_lose(host):
+        if not self.may_lose(host):
             return ""
+        self.replace_disk(host, fault.for_ms)
+        return f"{host} has a new disk"
+
+    def replace_disk(self, host: BrokerHost, for_ms: float) -> None:
+        """All that was on it is lost; where ``may_lose``."""
         host.kill()
         host.new_disk()
         self._damaged, self._rotten = host, None
-        self._down(host, fault.for_ms)
-        return f"{host} has a new disk"
+        self.down(host, for_ms)
 
     def _flipped_block(self, fault: Fault, rng: random.Random) -> str:
         """A bit of a log, not of its last batch: the machine is down meanwhile, so that nothing hides it."""
         host = self._anybody(rng)
-        if not self._may_lose(host):
+        path = self.rot(host, rng, only=ROOT)
+        return f"{host}: a bit of {path} is flipped" if path else ""
+
+    def rot(self, host: BrokerHost, rng: random.Random, *, only: str) -> str:
+        """Flips a bit of one of its logs below ``only``, if it may; the log's path, or nothing."""
+        if not self.may_lose(host):
             return ""
         host.kill()
         logs = sorted(
-            path for path, data in host.fs.files().items() if path.endswith(".log") and len(data) > 300 and ROOT in path
+            path for path, data in host.fs.files().items() if path.endswith(".log") and len(data) > 300 and only in path
         )
+        path = ""
         if logs:
             path = rng.choice(logs)
             position = rng.randrange(len(host.fs.files()[path]) - 200)
             host.fs.flip(path, position, 1 << rng.randrange(8))
             self._damaged, self._rotten = host, (path, position, host.fs.files()[path][position])
-        self._down(host, 20.0)
-        return f"{host}: a bit of {path} is flipped" if logs else ""
+        self.down(host, 20.0)
+        return path
 
-    def _may_lose(self, host: BrokerHost) -> bool:
+    def may_lose(self, host: BrokerHost) -> bool:
         """No other disk is in danger, and each partition has another copy of all that is committed, which may lead,
         whoever falls first: with min.insync.replicas=1 only the last who is seen to fall may lead, and that could be
         this one (seed 20261120428)."""
@@ -358,14 +395,14 @@ class BrokerFaults:
         host = self.world.host_of(topic.partitions[0].leader)
         if falls and host is not None and host.is_up:
             host.power_loss(rng.choice(_LOSSES))
-            self._down(host, rng.uniform(5.0, 60.0))
+            self.down(host, rng.uniform(5.0, 60.0))
         else:
             self._leader_moved(fault, rng)
 
     def _min_insync(self, fault: Fault, rng: random.Random) -> str:
         world = self.world
         value = rng.choice(["1", "2", "2", "3"])
-        if value == "1" and self._damaged is not None:  # see _may_lose
+        if value == "1" and self._damaged is not None:  # see may_lose
             return ""
         operation = ConfigOp(OpKind.SET, "min.insync.replicas", value)
         resource = (ConfigResourceType.TOPIC, "orders")
@@ -385,6 +422,6 @@ class BrokerFaults:
             host = world.host_of(number)
             if host is not None and host.is_up and len(state.isr) < len(state.replicas):
                 host.kill()
-                self._down(host, fault.for_ms + 700.0)
+                self.down(host, fault.for_ms + 700.0)
         world.scheduler.after(fault.for_ms + 300.0, world.decide, ElectLeaders(ElectionType.UNCLEAN, (("orders", 0),)))
         return "whoever is in sync goes away"

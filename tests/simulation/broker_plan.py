@@ -1,7 +1,7 @@
 """A schedule of the brokers' half as data, drawn from a seed before anything runs (``sim_plan`` has the same shape).
 
 A quarter of the periods are quiet: what is broken is mended, and nothing is broken. In the others 5 to 40 faults come,
-of kinds that each schedule draws for itself.
+of kinds that each schedule draws for itself. Half of the schedules tell stories, and have few faults beside them.
 """
 
 from __future__ import annotations
@@ -14,8 +14,21 @@ from sim_plan import FAULTS_MAX, FAULTS_MIN, Fault, Period
 
 from headrace_core.testing.network import GOOD, Quality
 
-#: Kind -> how much it weighs. The names are those of contract.md where there is one.
-KINDS: dict[str, float] = {
+#: What ``broker_stories`` tells: kind -> how much it weighs.
+STORIES: dict[str, float] = {
+    "page_cache": 1.0,
+    "new_disk_back": 0.8,
+    "rotten_follower": 1.2,
+    "handed_over_twice": 0.8,
+    "lonely_leader": 0.8,
+    "cut_and_back": 0.8,
+    "asked_and_gone": 2.0,
+    "behind_the_mark": 0.7,
+    "behind_the_epoch": 1.0,
+    "reader_overtaken": 1.0,
+}
+#: The others. The names are those of contract.md where there is one.
+ACCIDENTS: dict[str, float] = {
     "drop": 1.0,
     "duplicate": 1.0,
     "reorder": 1.0,
@@ -43,6 +56,13 @@ KINDS: dict[str, float] = {
     "min_insync": 0.4,
     "unclean_election": 0.6,
 }
+KINDS: dict[str, float] = {**ACCIDENTS, **STORIES}
+#: Only where unclean elections are allowed.
+UNCLEAN = frozenset({"unclean_election", "reader_overtaken"})
+
+
+#: A fault without its number: when, what, how long, how badly, its seed.
+_Drawn = tuple[float, str, float, float, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +110,7 @@ def make_broker_plan(seed: int) -> BrokerPlan:
     rng = random.Random(f"broker plan {seed}")
     periods = _periods(rng)
     noisy = [period for period in periods if not period.is_quiet]
-    unclean = rng.random() < 0.12
+    unclean = rng.random() < 0.14
     return BrokerPlan(
         seed=seed,
         brokers=rng.choice([3, 3, 3, 4]),
@@ -124,16 +144,40 @@ def _periods(rng: random.Random) -> tuple[Period, ...]:
 
 
 def _faults(rng: random.Random, noisy: list[Period], unclean: bool) -> tuple[Fault, ...]:
-    count = min(FAULTS_MAX, FAULTS_MIN + int(rng.expovariate(1 / 9.0)))
-    kinds = [kind for kind in KINDS if unclean or kind != "unclean_election"]
-    weights = [KINDS[kind] * rng.choice([0.0, 0.3, 1.0, 1.0, 4.0]) for kind in kinds]
+    if rng.random() < (0.8 if unclean else 0.5):
+        return _with_stories(rng, noisy, unclean)
+    return _numbered(_accidents(rng, noisy, unclean, min(FAULTS_MAX, FAULTS_MIN + int(rng.expovariate(1 / 9.0)))))
+
+
+def _accidents(rng: random.Random, noisy: list[Period], unclean: bool, count: int) -> list[_Drawn]:
+    kinds = [kind for kind in ACCIDENTS if unclean or kind not in UNCLEAN]
+    weights = [ACCIDENTS[kind] * rng.choice([0.0, 0.3, 1.0, 1.0, 4.0]) for kind in kinds]
     if not any(weights):
-        weights = [KINDS[kind] for kind in kinds]
-    found = []
-    for _ in range(count):
-        (period,) = rng.choices(noisy, [each.to_ms - each.from_ms for each in noisy])
-        (kind,) = rng.choices(kinds, weights)
-        at_ms = rng.uniform(period.from_ms, period.to_ms)
-        for_ms = min(rng.choice([30.0, 120.0, 400.0, 900.0]) * rng.uniform(0.5, 1.5), period.to_ms - at_ms)
-        found.append((at_ms, kind, for_ms, rng.random(), rng.randrange(1 << 32)))
+        weights = [ACCIDENTS[kind] for kind in kinds]
+    return [
+        _drawn(rng, rng.choices(kinds, weights)[0], rng.uniform(period.from_ms, period.to_ms), period)
+        for period in rng.choices(noisy, [each.to_ms - each.from_ms for each in noisy], k=count)
+    ]
+
+
+def _with_stories(rng: random.Random, noisy: list[Period], unclean: bool) -> tuple[Fault, ...]:
+    """A story or two, and few accidents beside them: too many, and none comes to its end."""
+    found = _accidents(rng, noisy, unclean, rng.randrange(FAULTS_MIN - 1, FAULTS_MIN + 3))
+    kinds = [kind for kind in STORIES if kind not in UNCLEAN]
+    told = rng.choices(kinds, [STORIES[kind] for kind in kinds], k=rng.choice([1, 2, 2]))
+    if unclean:
+        told[0] = rng.choice(sorted(UNCLEAN & set(STORIES)))
+    begins = [period for period in noisy if all(before.to_ms != period.from_ms for before in noisy)]
+    for period, kind in zip(rng.sample(begins, min(len(told), len(begins))), told, strict=False):
+        # At its beginning: what is mended before it is told to its end shows nothing.
+        found.append(_drawn(rng, kind, period.from_ms + rng.uniform(0.0, 250.0), period))
+    return _numbered(found)
+
+
+def _drawn(rng: random.Random, kind: str, at_ms: float, period: Period) -> _Drawn:
+    for_ms = min(rng.choice([30.0, 120.0, 400.0, 900.0]) * rng.uniform(0.5, 1.5), period.to_ms - at_ms)
+    return at_ms, kind, for_ms, rng.random(), rng.randrange(1 << 32)
+
+
+def _numbered(found: list[_Drawn]) -> tuple[Fault, ...]:
     return tuple(Fault(number, *each) for number, each in enumerate(sorted(found)))

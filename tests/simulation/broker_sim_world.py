@@ -68,16 +68,16 @@ class Connection:
         world.connections.append(self)
 
     def to_leader(self, message: Any) -> None:
-        self._send(self.follower, self.leader, lambda: self._leader_loop.run(self._end.received, message))
+        self._send(self.follower, self.leader, message, lambda: self._leader_loop.run(self._end.received, message))
 
     def to_follower(self, message: Any) -> None:
-        self._send(self.leader, self.follower, lambda: self._follower_loop.run(self._arrived, message))
+        self._send(self.leader, self.follower, message, lambda: self._follower_loop.run(self._arrived, message))
 
-    def _send(self, sender: BrokerHost, to: BrokerHost, deliver: Callable[[], None]) -> None:
+    def _send(self, sender: BrokerHost, to: BrokerHost, message: Any, deliver: Callable[[], None]) -> None:
         if self.is_closed or sender in self._stuck:
             return
         delay_ms = self.world.message_delay_ms((sender.number, to.number))
-        if delay_ms is None:
+        if delay_ms is None or any(trap(sender, to, message) for trap in self.world.traps):
             # A lost packet is sent again by TCP; one that never gets through breaks the connection.
             self._stuck.append(sender)
             self.world.scheduler.after(self.world.rng.uniform(20.0, 200.0), self.close)
@@ -135,6 +135,8 @@ class BrokerWorld:
         self.numbers = iter(range(1 << 60))
         self.quality: Quality = plan.quality
         self.cuts: set[tuple[int, int]] = set()
+        #: Of a story: which messages on followers' streams are lost.
+        self.traps: list[Callable[[BrokerHost, BrokerHost, Any], bool]] = []
         self.connections: list[Connection] = []
         self.loops: list[Any] = []
         self._last_ms: dict[Any, float] = {}

@@ -402,9 +402,7 @@ def main(argv: list[str]) -> int:
         return replay(arguments)
     if arguments.mutant or arguments.keep is not None or arguments.until is not None:
         parser.error("--mutant, --keep and --until are for a single schedule: --schedules 1")
-    names = [name for name, mutant in MUTANTS.items() if not mutant.is_slow]
-    if arguments.mutants == "all":
-        names = list(MUTANTS)
+    names = list(MUTANTS)
     if arguments.mutants == "none" or (arguments.mutants == "auto" and arguments.schedules < 500):
         names = []
     elif arguments.mutants not in ("all", "auto"):

@@ -10,14 +10,23 @@ import subprocess
 import sys
 import zlib
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import run
+from broker_checks import BrokerChecks
 from broker_coverage import BROKERS_LISTED, brokers_missing
-from broker_plan import KINDS, make_broker_plan
+from broker_plan import KINDS, STORIES, UNCLEAN, BrokerPlan, make_broker_plan
+from broker_sim_world import BrokerWorld
+from broker_stories import STORIES as TOLD
 from scoreboard import MUTANTS
-from sim_plan import FAULTS_MAX, FAULTS_MIN, REQUIRED
+from sim_checks import Violation
+from sim_plan import FAULTS_MAX, FAULTS_MIN, REQUIRED, Fault, Period
+
+from headrace_core.records import BatchBuilder
 
 HERE = Path(__file__).resolve().parent
 SCHEDULES = 12
@@ -62,7 +71,7 @@ def test_plans_of_brokers_are_what_they_are_said_to_be() -> None:
         for fault in plan.faults:
             kinds[fault.kind] += 1
             assert any(p.from_ms <= fault.at_ms <= p.to_ms and not p.is_quiet for p in plan.periods)
-            assert plan.unclean or fault.kind != "unclean_election"
+            assert plan.unclean or fault.kind not in UNCLEAN
     assert quiet * 3 == noisy
     assert set(kinds) == set(KINDS)
     assert set(REQUIRED) <= set(KINDS), "what is counted strikes in both halves"
@@ -91,3 +100,89 @@ def test_patches_of_a_schedule_are_gone_when_it_is_over() -> None:
     run.run_one(run.plan_of(2))
     assert vars(storage)["DirectoryWriter"] is DirectoryWriter
     assert vars(_Stream)["_converse"] is converse
+
+
+# -- stories -----------------------------------------------------------------------------------------------------------
+
+
+def plan_with(story: str, seed: int) -> BrokerPlan:
+    """Nothing goes wrong but the story."""
+    return replace(
+        make_broker_plan(seed),
+        min_insync=2,
+        unclean=story in UNCLEAN,
+        periods=(Period(0.0, 3_000.0, False),),
+        faults=(Fault(0, 700.0, story, 400.0, 0.5, seed),),
+    )
+
+
+def test_every_story_has_a_weight() -> None:
+    assert set(STORIES) == set(TOLD)
+
+
+@pytest.mark.parametrize("story", sorted(STORIES))
+def test_a_story_comes_to_its_end_and_breaks_no_promise(story: str) -> None:
+    for seed in range(1, 9):
+        world, failure = run.run_one(plan_with(story, seed))
+        assert failure is None, f"seed {seed}: {failure}"
+        assert world.coverage["fault", story] == 1
+        if world.coverage["story", story]:
+            return
+    pytest.fail(f"{story} was never told to its end")
+
+
+@pytest.mark.parametrize(
+    ("story", "mutant"),
+    [
+        ("page_cache", "LeaderCountsItsPageCache"),
+        ("page_cache", "FollowersCountTheirPageCache"),
+        ("new_disk_back", "TakesBackFormerLives"),
+        ("rotten_follower", "BeginsAnewUntold"),
+        ("handed_over_twice", "CutsToTheHighWatermark"),
+        ("lonely_leader", "TrustsUnknownEpochs"),
+        ("cut_and_back", "RemembersWhatWasCut"),
+        ("asked_and_gone", "ForgetsWhomItAskedFor"),
+        ("asked_and_gone", "TakesSilenceForNo"),
+        ("behind_the_mark", "JoinsBelowTheHighWatermark"),
+        ("behind_the_epoch", "JoinsBelowTheEpoch"),
+        ("reader_overtaken", "FencesNoReader"),
+    ],
+)
+def test_a_story_misses_the_guard_that_it_is_told_for(story: str, mutant: str) -> None:
+    with MUTANTS[mutant].applied():
+        for seed in range(1, 21):
+            _, failure = run.run_one(plan_with(story, seed))
+            if failure is not None:
+                assert isinstance(failure, Violation), f"{mutant} is broken itself: {failure!r}"
+                return
+    pytest.fail(f"{mutant} survived 20 times")
+
+
+def test_a_reader_that_goes_on_behind_what_was_cut_off_is_noticed() -> None:
+    def batch(value: bytes) -> bytes:
+        builder = BatchBuilder(1_000)
+        builder.append(1_700_000_000_000, None, value)
+        return bytes(builder.build())
+
+    checks = BrokerChecks(BrokerWorld(make_broker_plan(1)))
+    consumer: Any = SimpleNamespace(last=(0, 1, batch(b"0/0")))
+    has = SimpleNamespace(records=batch(b"0/0") + batch(b"0/1"))
+    replica = SimpleNamespace(
+        partition="orders-0",
+        log=SimpleNamespace(read=lambda offset, size: has),
+        leader=SimpleNamespace(leader_epoch=3),
+    )
+    checks.reads_on(consumer, replica, 1)
+    has.records = batch(b"1/7")
+    checks.reads_on(consumer, replica, 5)  # it does not go on where that batch ended
+    with pytest.raises(Violation, match="truncation"):
+        checks.reads_on(consumer, replica, 1)
+
+
+def test_a_reader_that_is_told_of_a_truncation_without_an_unclean_election_is_noticed() -> None:
+    checks = BrokerChecks(BrokerWorld(make_broker_plan(1)))
+    consumer: Any = SimpleNamespace()
+    with pytest.raises(Violation, match="truncation"):
+        checks.truncated(consumer, 0, 7, 5)
+    checks.truths[0].is_tainted = True
+    checks.truncated(consumer, 0, 7, 5)

@@ -31,8 +31,6 @@ class Mutant:
     part: str = "world"
     #: Of the histories: the kind of cluster that is hardest on it.
     profile: int | None = None
-    #: Killing it may take hundreds of schedules: only long runs have it, unless it is asked for by its name.
-    is_slow: bool = False
 
     @contextlib.contextmanager
     def applied(self) -> Iterator[None]:

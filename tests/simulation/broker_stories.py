@@ -1,0 +1,537 @@
+"""Accidents of brokers that take several steps in the right order, each of them the one that a guard is there for.
+
+A story is a generator that yields how long to wait (ms). It finds a partition whose replicas are all in sync, brings
+the accident about by the means of every other fault (links that are cut, power that is lost, disks that are slow,
+leaders that are asked to go), and leaves details to chance. Most end with *the last one up*: every other replica is
+down, so who is in sync leads, and has to have all that was committed.
+
+No story loses more than other faults do: a disk is replaced or damaged only where ``may_lose`` allows it.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Generator
+from typing import TYPE_CHECKING, Any
+
+from broker_checks import damage_in
+from broker_node import ROOT, BrokerHost
+from sim_plan import Fault
+
+from headrace_controller.cluster.ledger_requests import AlterPartitionReassignments, Reassignment
+from headrace_controller.cluster.requests import ElectionType, ElectLeaders
+from headrace_core.metadata import PartitionImage
+from headrace_core.testing.crashing_fs import Loss
+from headrace_core.types import TopicPartition
+
+if TYPE_CHECKING:
+    from broker_clients import Client
+    from broker_faults import BrokerFaults
+    from broker_sim_world import BrokerWorld
+
+Steps = Generator[float, None, None]
+#: Sees every message on a follower's stream before the network does: (sender, receiver, message); True: it is lost.
+Trap = Callable[[BrokerHost, BrokerHost, Any], bool]
+
+CONTROLLER = -1
+_LOSSES = (None, Loss.ALL, Loss.PREFIX, Loss.BLOCKS)
+
+
+class Stage:
+    """One partition, and what a story may do. What it has cut is whole again when it is over."""
+
+    def __init__(self, world: BrokerWorld, faults: BrokerFaults, rng: random.Random, *, is_read: bool) -> None:
+        """``is_read``: a partition that somebody reads."""
+        self.world = world
+        self.faults = faults
+        self.rng = rng
+        topic = world.image.topic("orders")
+        assert topic is not None
+        self.number = world.consumers[0].partition if is_read else rng.randrange(len(topic.partitions))
+        self.partition = TopicPartition("orders", self.number)
+        self._cuts: set[tuple[int, int]] = set()
+
+    def tell(self, what: str) -> None:
+        self.world.tell("fault", f"story of partition {self.number}: {what}")
+
+    # -- what is so --------------------------------------------------------------------------------------------------
+
+    @property
+    def state(self) -> PartitionImage:
+        topic = self.world.image.topic("orders")
+        assert topic is not None
+        return topic.partitions[self.number]
+
+    def led(self, host: BrokerHost) -> Any:
+        """Its replica, if it leads as it believes."""
+        replicas = getattr(host.broker, "replicas", None)  # (none, before it has begun)
+        return None if replicas is None else replicas._led.get(self.partition)
+
+    def followed(self, host: BrokerHost) -> Any:
+        replicas = getattr(host.broker, "replicas", None)
+        return None if replicas is None else replicas._followed.get(self.partition)
+
+    def log(self, host: BrokerHost) -> Any:
+        replica = self.led(host) or self.followed(host)
+        return None if replica is None or replica.log.is_closed else replica.log
+
+    def end(self, host: BrokerHost) -> int:
+        log = self.log(host)
+        return -1 if log is None else int(log.log_end_offset)
+
+    def mark(self, host: BrokerHost) -> int:
+        """The high watermark that it knows."""
+        led, followed = self.led(host), self.followed(host)
+        return int(led.leader.high_watermark if led else followed.high_watermark if followed else -1)
+
+    def leads(self, host: BrokerHost) -> bool:
+        replica = self.led(host)
+        return replica is not None and replica.leader.leader_epoch == self.state.leader_epoch
+
+    def cast(self) -> tuple[BrokerHost, BrokerHost, BrokerHost] | None:
+        """The leader and its two followers, in any order, once all is well with them."""
+        state = self.state
+        hosts = [self.world.host_of(number) for number in state.replicas]
+        if len(state.isr) < 3 or len(hosts) != 3 or state.adding or state.removing:
+            return None
+        found = [host for host in hosts if host is not None and host.broker is not None and not host.is_paused]
+        leader = next((host for host in found if host.number == state.leader), None)
+        if leader is None or len(found) < 3 or not self.leads(leader) or self.log(leader) is None:
+            return None
+        others = [host for host in found if host is not leader]
+        followed = [self.followed(host) for host in others]
+        if any(each is None or each.log.is_closed or each.leader_id != leader.number for each in followed):
+            return None
+        self.rng.shuffle(others)
+        return leader, others[0], others[1]
+
+    # -- what is done ------------------------------------------------------------------------------------------------
+
+    def cut(self, one: BrokerHost, *others: BrokerHost) -> None:
+        """No messages between them, and their streams break."""
+        world = self.world
+        for other in others:
+            self._cut(one.number, other.number, both=True)
+            for connection in list(world.connections):
+                if {connection.leader, connection.follower} == {one, other}:
+                    connection.close()
+
+    def _cut(self, one: int, other: int, *, both: bool) -> None:
+        links = {(one, other), (other, one)} if both else {(one, other)}
+        self._cuts |= links
+        self.world.cuts |= links
+
+    def deafen(self, host: BrokerHost) -> None:
+        """It speaks to the controllers, and does not hear them."""
+        self._cut(CONTROLLER, host.number, both=False)
+
+    def silence_producers(self, host: BrokerHost) -> None:
+        """No producer reaches it."""
+        for producer in self.world.producers:
+            self.cut_off(producer, host)
+
+    def cut_off(self, client: Client, host: BrokerHost) -> None:
+        self._cut(client.address, host.number, both=True)
+
+    def uncut(self) -> None:
+        self.world.cuts -= self._cuts
+        self._cuts.clear()
+
+    def trap(self, trap: Trap) -> None:
+        self.world.traps.append(trap)
+
+    def release(self) -> None:
+        self.world.traps.clear()
+
+    def down(self, host: BrokerHost, for_ms: float, loss: Loss | None = None) -> None:
+        """It is killed, or (``loss``) its power is lost; somebody starts it later."""
+        if host.is_up:
+            if loss is None:
+                host.kill()
+            else:
+                host.power_loss(loss)
+        self.faults.down(host, for_ms)
+
+    def prefer(self, *hosts: BrokerHost) -> None:
+        """The first of them is to lead, if it is in sync."""
+        order = tuple(host.number for host in hosts)
+        self.world.decide(AlterPartitionReassignments((Reassignment("orders", self.number, order),)))
+        self.world.decide(ElectLeaders(ElectionType.PREFERRED, (("orders", self.number),)))
+
+    def until(
+        self, condition: Callable[[], bool], at_most_ms: float, step_ms: float = 1.0
+    ) -> Generator[float, None, bool]:
+        waited = 0.0
+        while not condition():
+            if waited >= at_most_ms:
+                return False
+            yield step_ms
+            waited += step_ms
+        return True
+
+    def last_one_up(self, host: BrokerHost, *others: BrokerHost) -> Steps:
+        """Everybody else goes down; whoever is in sync then leads."""
+        self.tell(f"{host} is the last one up")
+        down_ms = self.rng.uniform(600.0, 900.0)
+        for other in others:
+            self.down(other, down_ms, self.rng.choice(_LOSSES))
+        yield from self.until(lambda: self.leads(host), down_ms - 50.0, 5.0)
+        self.uncut()
+        self.release()
+
+
+Story = Callable[[Stage, BrokerHost, BrokerHost, BrokerHost], Steps]
+
+
+class StoryTeller:
+    """One story at a time; ``stop`` ends it, and makes whole what it had cut."""
+
+    def __init__(self, world: BrokerWorld, faults: BrokerFaults) -> None:
+        self._world = world
+        self._faults = faults
+        self._steps: Steps | None = None
+        self._stage: Stage | None = None
+        self._number = 0
+
+    @property
+    def is_telling(self) -> bool:
+        return self._steps is not None
+
+    def begin(self, fault: Fault, rng: random.Random) -> str:
+        if self._steps is not None or self._world.image.topic("orders") is None:
+            return ""
+        self._stage = Stage(self._world, self._faults, rng, is_read=fault.kind == "reader_overtaken")
+        self._steps = self._tell(STORIES[fault.kind], self._stage, fault.kind)
+        self._number += 1
+        self._go_on(self._number)
+        return "begins" if self._steps is not None else ""
+
+    def _tell(self, story: Story, stage: Stage, name: str) -> Steps:
+        cast = stage.cast()
+        for _ in range(40):
+            if cast is not None:
+                break
+            yield 10.0
+            cast = stage.cast()
+        if cast is None:
+            return
+        stage.tell(f"{name}: {cast[0]} leads, {cast[1]} and {cast[2]} follow")
+        yield from story(stage, *cast)
+        self._world.count("story", name)
+
+    def _go_on(self, number: int) -> None:
+        if self._steps is None or number != self._number:
+            return
+        delay_ms = next(self._steps, None)
+        if delay_ms is None:
+            self.stop()
+            self._faults.story_is_over()
+        else:
+            self._world.scheduler.after(delay_ms, self._go_on, number)
+
+    def stop(self) -> None:
+        if self._steps is None or self._stage is None:
+            return
+        self._steps.close()
+        self._steps = None
+        self._stage.uncut()
+        self._stage.release()
+
+
+# ---------------------------------------------------------------------------------------------- page caches and disks
+
+
+def page_cache(stage: Stage, leader: BrokerHost, one: BrokerHost, other: BrokerHost) -> Steps:
+    """Somebody's disk is slow, so what it has written is in its page cache for long. It stands still, the others go
+    down, it loses power as the last one, and comes back as the first. What it called its own before it was forced is
+    gone."""
+    rng, world = stage.rng, stage.world
+    victim = rng.choice([leader, one])
+    rest = [host for host in (leader, one, other) if host is not victim]
+    victim.slow_until_ms = world.scheduler.now_ms + 800.0
+    log = stage.log(victim)
+
+    def is_ahead_of_its_disk() -> bool:
+        replica = stage.led(leader)
+        if replica is None or log.is_closed:
+            return True
+        settled = [each.settled_end for each in replica.leader.progress if each.broker_id != victim.number]
+        return log.log_end_offset > log.flushed_offset and min(settled) > log.flushed_offset
+
+    for _ in range(rng.choice([1, 2])):  # the second time its disk is in the midst of a longer turn
+        yield from stage.until(is_ahead_of_its_disk, 250.0, 0.5)
+        yield rng.uniform(0.0, 6.0)
+    if not is_ahead_of_its_disk() or log.is_closed:
+        return
+    victim.pause()
+    stage.tell(
+        f"{victim} stands still, with {log.log_end_offset - log.flushed_offset} records that are not on its disk"
+    )
+    down_ms = rng.uniform(700.0, 1_000.0)
+    for host in rest:
+        stage.down(host, down_ms, rng.choice(_LOSSES))
+    yield from stage.until(lambda: stage.state.isr == (victim.number,), 450.0, 2.0)
+    stage.down(victim, rng.uniform(10.0, 60.0), Loss.ALL)
+    victim.slow_until_ms = 0.0
+    yield from stage.until(lambda: stage.leads(victim), down_ms - 250.0, 5.0)
+
+
+def new_disk_back(stage: Stage, leader: BrokerHost, one: BrokerHost, other: BrokerHost) -> Steps:
+    """KIP-903: somebody had all that was committed, and nothing is written any more. Its disk is replaced, it comes
+    back, and what it had acknowledged in its former life is still enough to be in sync."""
+    stage.silence_producers(leader)
+
+    def is_calm() -> bool:
+        replica = stage.led(leader)
+        return replica is None or all(
+            each.settled_end == replica.leader.high_watermark == each.log_end for each in replica.leader.progress
+        )
+
+    yield from stage.until(is_calm, 300.0, 2.0)
+    if stage.end(leader) < 1 or not stage.faults.may_lose(one):
+        return
+    before = stage.world.image.brokers[one.number].broker_epoch
+    stage.cut(one, leader, other)
+    stage.faults.replace_disk(one, 10.0)
+    stage.tell(f"{one} has a new disk, and reaches nobody")
+
+    def is_back() -> bool:
+        broker = stage.world.image.brokers.get(one.number)
+        return broker is not None and broker.active and broker.broker_epoch != before
+
+    if not (yield from stage.until(is_back, 900.0, 5.0)):
+        return
+    yield stage.rng.uniform(30.0, 250.0)
+    if stage.leads(leader):
+        yield from stage.last_one_up(one, leader, other)
+
+
+def rotten_follower(stage: Stage, leader: BrokerHost, one: BrokerHost, other: BrokerHost) -> Steps:
+    """A follower's log turns out to be damaged, and it begins anew with an empty one. The others fail just then."""
+    path = stage.faults.rot(one, stage.rng, only=f"{ROOT}/{stage.partition.topic}-{stage.number}/")
+    if not path:
+        return
+    stage.tell(f"{one}: a bit of {path} is flipped")
+    yield 25.0
+    yield from stage.until(lambda: stage.log(one) is not None and one.number in stage.state.isr, 1_000.0, 5.0)
+    log = stage.log(one)
+    damage = None if log is None else damage_in(log)
+    if damage is None or one.loop is None or one.broker is None:
+        return
+    one.loop.run(one.broker.replicas.quarantine, log, damage)
+    empty = stage.until(lambda: stage.log(one) is not None and stage.log(one) is not log, 700.0, 0.3)
+    if not (yield from empty):
+        return
+    stage.cut(one, leader, other)
+    yield stage.rng.choice([0.0, 1.0, 5.0])
+    yield from stage.last_one_up(one, leader, other)
+
+
+# ---------------------------------------------------------------------------------------------- where logs part
+
+
+def handed_over_twice(stage: Stage, leader: BrokerHost, one: BrokerHost, other: BrokerHost) -> Steps:
+    """KIP-101: the lead is handed to somebody who does not know yet how much is committed, as the third does not; and
+    nobody else tells them. The new leader falls before it does."""
+
+    def is_ahead() -> bool:
+        return stage.mark(leader) > max(stage.mark(one), stage.mark(other))
+
+    if not (yield from stage.until(is_ahead, 300.0, 0.4)):
+        return
+    leader.pause()
+    stage.silence_producers(other)
+    stage.prefer(other, one, leader)
+    answered: list[int] = []
+
+    def one_answer(sender: BrokerHost, to: BrokerHost, message: Any) -> bool:
+        if sender is not other or to is not one:
+            return False
+        if getattr(message, "joined", ()):
+            answered.append(1)
+            return len(answered) > 1
+        return bool(answered)
+
+    stage.trap(one_answer)
+    stage.tell(f"{other} is to lead, {leader} stands still, and knows that {stage.mark(leader)} is committed")
+    yield from stage.until(lambda: bool(answered) or not other.is_up, 250.0, 0.5)
+    yield stage.rng.uniform(5.0, 40.0)
+    if answered:
+        yield from stage.last_one_up(one, leader, other)
+    else:
+        leader.resume()
+
+
+def lonely_leader(stage: Stage, leader: BrokerHost, one: BrokerHost, other: BrokerHost) -> Steps:
+    """KIP-279: somebody leads for a moment, alone, writes, and is gone. The others never hear of that epoch, and write
+    on; then it comes back, with a log that is no longer than theirs."""
+    rng = stage.rng
+    stage.cut(one, leader, other)
+    stage.prefer(one, other, leader)
+
+    def has_written() -> bool:
+        replica = stage.led(one)
+        if replica is None:
+            return not one.is_up
+        return bool(replica.log.flushed_offset > replica.leader.epoch_start)
+
+    if not (yield from stage.until(has_written, 500.0, 2.0)) or not one.is_up:
+        return
+    end = stage.end(one)
+    stage.tell(f"{one} has led alone, up to {end}")
+    stage.down(one, 900.0, rng.choice(_LOSSES))
+    yield from stage.until(lambda: max(stage.end(leader), stage.end(other)) > end, 700.0, 2.0)
+    yield rng.choice([0.0, 5.0, 30.0])
+    stage.uncut()
+    one.down_until_ms = 0.0
+    stage.world.restart(one)
+    yield rng.uniform(100.0, 400.0)
+
+
+def cut_and_back(stage: Stage, leader: BrokerHost, one: BrokerHost, other: BrokerHost) -> Steps:
+    """What an idempotent producer wrote is truncated, and then sent again to the same broker, which leads once more:
+    it has to take it for new."""
+    rng, world = stage.rng, stage.world
+    writers = [each for each in world.producers if each.kind == "idempotent" and each.partition == stage.number]
+    if not writers:
+        return
+    before = stage.end(leader)
+    stage.cut(leader, one, other)
+    if not (yield from stage.until(lambda: not leader.is_up or stage.end(leader) > before, 120.0, 1.0)):
+        return
+    stage.silence_producers(one)
+    stage.prefer(one, leader, other)
+    stage.tell(f"{leader} has written alone up to {stage.end(leader)}, and {one} is to lead")
+    yield from stage.until(lambda: stage.followed(leader) is not None and stage.leads(one), 300.0, 2.0)
+    stage.uncut()
+    stage.silence_producers(one)
+    yield from stage.until(
+        lambda: stage.end(leader) <= stage.end(one) and stage.followed(leader) is not None, 300.0, 2.0
+    )
+    yield rng.choice([1.0, 10.0, 40.0])
+    stage.prefer(leader, one, other)
+    yield rng.uniform(20.0, 60.0)
+    stage.uncut()
+    yield rng.uniform(100.0, 500.0)
+
+
+# ---------------------------------------------------------------------------------------------- who is in sync
+
+
+def _leave(stage: Stage, leader: BrokerHost, one: BrokerHost, other: BrokerHost) -> Generator[float, None, bool]:
+    """``one`` is not in sync any more, because it was killed and is back, or too far behind; it reaches nobody, and
+    records are committed without it: has it come so far?"""
+    end = stage.end(one)
+    if stage.rng.random() < 0.7:
+        stage.down(one, stage.rng.uniform(20.0, 150.0))
+    stage.cut(one, leader, other)
+
+    def has_left() -> bool:
+        return one.number not in stage.state.isr and stage.followed(one) is not None and stage.mark(leader) > end
+
+    return (yield from stage.until(lambda: has_left() or not leader.is_up, 1_500.0, 0.4)) and stage.leads(leader)
+
+
+def _answers_are_lost(stage: Stage, sender: BrokerHost, to: BrokerHost) -> None:
+    """What ``sender`` says on the stream of its follower ``to`` does not get through."""
+    stage.trap(lambda speaker, hearer, message: speaker is sender and hearer is to)
+
+
+def _is_in_sync(stage: Stage, host: BrokerHost, at_most_ms: float) -> Generator[float, None, bool]:
+    return (yield from stage.until(lambda: host.number in stage.state.isr, at_most_ms, 1.0))
+
+
+def asked_and_gone(stage: Stage, leader: BrokerHost, one: BrokerHost, other: BrokerHost) -> Steps:
+    """KIP-497: a follower is in sync again; its leader asked for it, and hears no answer. It goes, and the leader goes
+    on without it: may it commit anything?"""
+    if not (yield from _leave(stage, leader, one, other)):
+        return
+    stage.uncut()
+
+    def is_asked_for() -> bool:
+        replica = stage.led(leader)
+        asked = None if replica is None else replica.leader._in_sync.asked
+        return replica is None or (asked is not None and one.number in asked.members)
+
+    if not (yield from stage.until(is_asked_for, 900.0, 0.3)) or stage.led(leader) is None:
+        return
+    stage.deafen(leader)
+    if not (yield from _is_in_sync(stage, one, 150.0)) or stage.led(leader) is None:
+        return
+    stage.cut(one, leader, other)
+    end = stage.end(one)
+    stage.tell(f"{one} is in sync, up to {end}, which {leader} does not hear; and it is gone")
+    patience_ms = stage.rng.choice([700.0, 900.0])
+    yield from stage.until(lambda: stage.mark(leader) > end or not leader.is_up, patience_ms, 2.0)
+    if leader.is_up:
+        yield from stage.last_one_up(one, leader, other)
+
+
+def behind_the_mark(stage: Stage, leader: BrokerHost, one: BrokerHost, other: BrokerHost) -> Steps:
+    """KIP-497: a follower that lacks what is committed joins its leader, whose answers do not reach it."""
+    if not (yield from _leave(stage, leader, one, other)):
+        return
+    stage.tell(f"{one} is out of sync and ends at {stage.end(one)}, and {stage.mark(leader)} is committed")
+    stage.uncut()
+    _answers_are_lost(stage, leader, one)
+    yield from _is_in_sync(stage, one, stage.rng.choice([100.0, 300.0]))
+    if stage.leads(leader) and one.is_up:
+        yield from stage.last_one_up(one, leader, other)
+
+
+def behind_the_epoch(stage: Stage, leader: BrokerHost, one: BrokerHost, other: BrokerHost) -> Steps:
+    """KIP-497, KIP-966: the leader falls as soon as it has committed without a follower. The next one does not know
+    that yet, and the follower joins it: it has all that this leader calls committed."""
+    if not (yield from _leave(stage, leader, one, other)):
+        return
+    stage.tell(f"{one} is out of sync and ends at {stage.end(one)}, and {stage.mark(leader)} is committed")
+    stage.down(leader, 1_500.0, stage.rng.choice(_LOSSES))
+    yield from stage.until(lambda: stage.leads(other), 800.0, 1.0)
+    stage.uncut()
+    _answers_are_lost(stage, other, one)
+    yield from _is_in_sync(stage, one, stage.rng.choice([150.0, 400.0]))
+    if other.is_up and one.is_up:
+        yield from stage.last_one_up(one, leader, other)
+
+
+# ---------------------------------------------------------------------------------------------- readers
+
+
+def reader_overtaken(stage: Stage, leader: BrokerHost, one: BrokerHost, other: BrokerHost) -> Steps:
+    """KIP-320: a consumer has read what an unclean election cuts off, and the new leader's log grows beyond it again:
+    does it read on, as if nothing had happened? Only where unclean elections are allowed."""
+    world = stage.world
+    if not (yield from _leave(stage, leader, one, other)):
+        return
+    end = stage.end(one)
+    readers = [each for each in world.consumers if each.partition == stage.number]
+    if not readers:
+        return
+    yield from stage.until(lambda: any(each.position > end for each in readers), 400.0, 2.0)
+    stage.down(leader, 2_500.0, stage.rng.choice(_LOSSES))
+    stage.down(other, 150.0, stage.rng.choice(_LOSSES))
+    stage.uncut()
+    for reader in readers:  # whoever it asks would tell it to look for the leader
+        stage.cut_off(reader, other)
+    stage.tell(f"{one} is asked to lead, with {end} records; readers are at {[each.position for each in readers]}")
+    yield 120.0
+    world.decide(ElectLeaders(ElectionType.UNCLEAN, (("orders", stage.number),)))
+    yield from stage.until(lambda: stage.mark(one) > max(each.position for each in readers), 1_200.0, 5.0)
+    yield stage.rng.uniform(150.0, 500.0)
+
+
+STORIES: dict[str, Story] = {
+    story.__name__: story
+    for story in (
+        page_cache,
+        new_disk_back,
+        rotten_follower,
+        handed_over_twice,
+        lonely_leader,
+        cut_and_back,
+        asked_and_gone,
+        behind_the_mark,
+        behind_the_epoch,
+        reader_overtaken,
+    )
+}
