@@ -150,3 +150,21 @@ def test_lag_is_known_soon_and_groups_are_listed_and_deleted(cluster: GroupsClus
     assert deleted[1].error.code
     assert group not in [each.group_id for each in stub.ListGroups(groups_pb2.ListGroupsRequest(), timeout=20).groups]
     assert cluster.committed(group, topic) == -1
+
+
+def test_a_stream_is_one_members_and_the_latest_one_counts(cluster: GroupsCluster, topic: str) -> None:
+    group = cluster.group_of(1)
+    first = Member(cluster, group, [topic])
+    first.wait(lambda member: len(member.assignment) == 4, "the only member to have all")
+    before, epoch = first.call, first.epoch
+    first.connect()
+    until(lambda: not before.is_active(), "the older stream to end", LONG_S)
+    assert before.code() is grpc.StatusCode.OK
+    until(lambda: first.answers > 0, "the new stream to be answered", LONG_S)
+    assert (first.epoch, len(first.assignment)) == (epoch, 4)
+    first.id = "somebody else"
+    first.heartbeat()
+    first.wait(lambda member: member.ended is not None, "the stream to end")
+    assert first.ended is not None
+    assert "INVALID_REQUEST" in (first.ended.details() or "")
+    assert first.ended.code() is grpc.StatusCode.INVALID_ARGUMENT
