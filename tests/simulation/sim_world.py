@@ -427,9 +427,8 @@ class World:
     def pass_until(self, at_ms: float) -> None:
         """Time passes. Nobody may be so busy that it does not."""
         scheduler = self.scheduler
-        while scheduler.run_one(at_ms):
-            if scheduler.events > EVENTS_MAX:
-                raise Violation("liveness", f"{EVENTS_MAX} events, and only {scheduler.now_ms:.0f} ms have passed")
+        if not scheduler.run(at_ms, events_max=EVENTS_MAX):
+            raise Violation("liveness", f"{EVENTS_MAX} events, and only {scheduler.now_ms:.0f} ms have passed")
 
     def fault_happened(self, fault: Fault, what: str) -> None:
         """A fault found something to strike."""

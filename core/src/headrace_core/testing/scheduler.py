@@ -88,8 +88,27 @@ class Scheduler:
         self.now_ms = max(self.now_ms, until_ms)
         return False
 
-    def run(self, until_ms: float, after_each: Callable[[], object] | None = None) -> None:
-        """All that is due up to ``until_ms``; ``after_each`` is called after every action."""
-        while self.run_one(until_ms):
+    def run(self, until_ms: float, after_each: Callable[[], object] | None = None, *, events_max: int = 0) -> bool:
+        """All that is due up to ``until_ms``; ``after_each`` is called after every action. False: there is more, but
+        more than ``events_max`` actions have happened by now (0: as many as there are)."""
+        heap = self._heap
+        while heap:
+            at_ms, _, planned = heap[0]
+            action = planned.action
+            if action is None:
+                heappop(heap)
+                continue
+            if at_ms > until_ms:
+                break
+            heappop(heap)
+            self.now_ms = at_ms
+            self.events += 1
+            arguments = planned.arguments
+            planned.action, planned.arguments = None, ()
+            action(*arguments)
             if after_each is not None:
                 after_each()
+            if events_max and self.events > events_max:
+                return False
+        self.now_ms = max(self.now_ms, until_ms)
+        return True

@@ -101,7 +101,7 @@ def heartbeat(view: View, request: Heartbeat) -> Decision:
     lost, unsettled = _directories_lost(view, broker, request.offline_directories)
     if lost:  # what else the heartbeat asks for is decided on what is left
         image = view.image.apply(lost, view.image.next_offset + len(lost))
-        view, broker = dataclasses.replace(view, image=image), image.brokers[broker.broker_id]
+        view, broker = msgspec.structs.replace(view, image=image), image.brokers[broker.broker_id]
     records: list[MetadataRecord] = []
     more: tuple[int, ...] = ()
     reply = HeartbeatReply(fenced=broker.fenced, should_shutdown=False)

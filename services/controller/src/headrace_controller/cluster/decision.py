@@ -59,8 +59,7 @@ class Agenda:
     nothing_begins: tuple[object, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class View:
+class View(msgspec.Struct, frozen=True):
     """What a decision may look at: the speculative image, the sessions, the time, new ids, the agenda."""
 
     image: MetadataImage
@@ -69,7 +68,7 @@ class View:
     settings: ClusterSettings
     now_ms: float
     new_id: Callable[[], bytes]
-    agenda: Agenda = field(default_factory=Agenda)
+    agenda: Agenda = msgspec.field(default_factory=Agenda)
 
 
 class Decision(msgspec.Struct, frozen=True):
