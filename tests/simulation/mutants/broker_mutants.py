@@ -185,9 +185,9 @@ def _replicas_keep_no_table(self: LogAppender, part: Any, group: Any, outcomes: 
 _appended = Replica._appended
 
 
-def _answer_duplicates_at_once(self: Replica, done: Any, committed: bool, outcome: Any) -> None:
+def _answer_duplicates_at_once(self: Replica, done: Any, committed: bool, written: Any, outcome: Any) -> None:
     is_duplicate = not isinstance(outcome, HeadraceError) and outcome.is_duplicate
-    _appended(self, done, committed and not is_duplicate, outcome)
+    _appended(self, done, committed and not is_duplicate, written, outcome)
 
 
 def _mutant(name: str, breaks: str, *patches: Patch) -> Mutant:
