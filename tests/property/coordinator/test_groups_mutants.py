@@ -12,7 +12,6 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from headrace_coordinator.group import checks, groups, rebalancing
 from headrace_coordinator.group.reconciling import advance
-from headrace_coordinator.group.timing import SteadyClock
 
 Patch = Callable[[pytest.MonkeyPatch], None]
 
@@ -41,10 +40,6 @@ def a_broken_connection_has_no_grace(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rebalancing, "reads_nothing", lambda member, steady_ms: not member.session.connected)
 
 
-def a_jump_of_the_clock_is_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(SteadyClock, "read", lambda self, wall_ms, due_ms: wall_ms)
-
-
 def half_a_decision_is_left_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(groups.Groups, "_is_whole", lambda self, group, subscribed: True)
 
@@ -58,7 +53,6 @@ MUTANTS: tuple[Patch, ...] = (
     what_another_one_has_is_free,
     revoked_is_let_go,
     a_broken_connection_has_no_grace,
-    a_jump_of_the_clock_is_time,
     half_a_decision_is_left_as_it_is,
     changed_topics_are_not_looked_at,
 )
