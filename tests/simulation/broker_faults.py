@@ -315,6 +315,8 @@ class BrokerFaults:
         whoever falls first: with min.insync.replicas=1 only the last who is seen to fall may lead, and that could be
         this one (seed 20261120428)."""
         world = self.world
+        if world.plan.unclean:
+            return False  # whoever is left may be elected, and be this one: an operator has to see to it (seed 5044)
         if int(world.image.config(ConfigResourceType.TOPIC, "orders").get("min.insync.replicas", "2")) < 2:
             return False
         topic = world.image.topic("orders")
