@@ -21,7 +21,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from headrace import Admin, NewTopic
+from headrace import Admin, NewTopic, TopicPartition
 from headrace.errors import HeadraceError
 from headrace.local import ports
 from headrace.local.directory import ClusterDirectory, Topology
@@ -234,6 +234,19 @@ class FaultyCluster:
 
         name: str = eventually(found, f"{topic}-{partition} has no leader")
         return name
+
+    def settled_leader(self, topic: str, partition: int = 0) -> str:
+        """The first replica, once it leads: nobody hands the partition over after that, all being well. (A broker that
+        has come back gets its leaderships back a moment after it is in sync.)"""
+
+        def leads() -> bool:
+            found = self.describe(topic)[partition]
+            if found.leader != found.replicas[0]:
+                self.ask(lambda admin: admin.elect_leaders(partitions=[TopicPartition(topic, partition)], timeout=10))
+            return found.leader == found.replicas[0]
+
+        eventually(leads, f"{topic}-{partition} is not led by its first replica")
+        return self.leader(topic, partition)
 
     def followers(self, topic: str, partition: int = 0) -> list[str]:
         leader = self.leader(topic, partition)
