@@ -99,7 +99,7 @@ def test_broker_that_stood_still_while_it_was_connected_to_is_used_when_it_is_ba
             until(lambda: taken, 60)
             if what == "consumer":
                 core = inp._core
-                until(lambda: core.fetcher.links and core.fetcher.links[1]._stream is not None, 60)
+                until(lambda: 1 in core.fetcher.links and core.fetcher.links[1]._stream is not None, 60)
                 core.engine.io.call(lambda: core.fetcher.links[1]._stream.cancel())  # as its watchdog does
             else:
                 core = out._core

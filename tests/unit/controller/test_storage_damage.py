@@ -7,6 +7,7 @@ import random
 from collections.abc import Iterator
 from dataclasses import replace
 
+import msgspec
 import pytest
 from storage_world import (
     DIRECTORY,
@@ -345,7 +346,7 @@ def test_a_snapshot_and_a_log_that_contradict_each_other_are_refused(rng: random
     voter = Voter.new()
     voter.append(history(rng, 8))
     fs = stopped(voter)
-    image = replace(voter.model.image(2), epoch=77)
+    image = msgspec.structs.replace(voter.model.image(2), epoch=77)
     fs.replace(f"{DIRECTORY}/{snapshot_name(2, 77)}", b"".join(encode_snapshot(image, voters=(), timestamp_ms=0)))
     with pytest.raises(CorruptLogError, match="does not belong here"):
         open_storage(fs)
