@@ -94,6 +94,7 @@ def test_up_starts_three_of_each_and_a_topic_has_three_copies(cluster: Cluster) 
     for row in described["partitions"]:
         assert sorted(row["isr"]) == sorted(row["replicas"]) == [1, 2, 3]
     assert cluster.json("topics", "describe", "--under-replicated-partitions") == []
+    cluster("topics", "delete", "copies")
 
 
 def test_a_leader_dies_another_is_elected_and_the_first_leads_again_when_it_is_asked_to(cluster: Cluster) -> None:
@@ -121,7 +122,7 @@ def test_a_leader_dies_another_is_elected_and_the_first_leads_again_when_it_is_a
     assert cluster.json("partitions", "elect", "led-0")[0]["elected"]
     assert cluster.partitions("led")[0]["leader"] == before["leader"]
     assert cluster.json("partitions", "elect", "led-0")[0]["error"]["code"] == "ELECTION_NOT_NEEDED"
-    cluster("topics", "delete", "led", "copies")
+    cluster("topics", "delete", "led")
 
 
 def test_partitions_are_copied_to_other_brokers_and_get_more_copies(cluster: Cluster) -> None:
