@@ -198,13 +198,16 @@ class LogMachine(RuleBasedStateMachine):
         return next((record.batch for record in self.records if record.offset == offset), min(offset, self.end_offset))
 
     def cut(self, offset: int) -> None:
-        """Whole batches go: the one that straddles the offset too."""
+        """Whole batches go: the one that straddles the offset too. A log whose first records were deleted from the midst
+        of that batch is empty then, and stays where it starts: what was deleted does not come back."""
         if offset >= self.end_offset:
             return
         batch = self.batch_of(offset)
         self.empty_at = batch
         self.records = [record for record in self.records if record.offset < batch]
-        if self.start_offset > self.end_offset:
+        if self.end_offset < self.start_offset <= offset:
+            self.records, self.empty_at = [], self.start_offset
+        elif self.start_offset > self.end_offset:
             self.start_offset = self.end_offset
 
     @rule(data=st.data())
