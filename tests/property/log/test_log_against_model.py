@@ -198,8 +198,8 @@ class LogMachine(RuleBasedStateMachine):
         return next((record.batch for record in self.records if record.offset == offset), min(offset, self.end_offset))
 
     def cut(self, offset: int) -> None:
-        """Whole batches go: the one that straddles the offset too. A log whose first records were deleted from the midst
-        of that batch is empty then, and stays where it starts: what was deleted does not come back."""
+        """Whole batches go: the one that straddles the offset too. A log whose first records were deleted up to the
+        midst of that batch is empty then, and stays where it starts: nothing deleted comes back."""
         if offset >= self.end_offset:
             return
         batch = self.batch_of(offset)

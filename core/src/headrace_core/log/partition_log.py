@@ -253,7 +253,7 @@ class PartitionLog(LogAppender):
         The log ends where its last batch does, for no crash finds another end again. So a cut into a gap that
         compaction left (only an unclean election cuts what was compacted) ends it where the gap begins: what is missing
         was superseded by records that are cut now, so it has to come from the leader again, if it has it. A log whose
-        start lies behind that end, and not behind the cut, is empty at its start: what was deleted does not come back."""
+        start lies behind that end, and not behind the cut, is empty at its start: nothing deleted comes back."""
         if offset >= self.log_end_offset:
             if self.log_start_offset < self.log_end_offset:  # else it is the epoch of records that were deleted
                 self.epochs.truncate_from_end(offset)
