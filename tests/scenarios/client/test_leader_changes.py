@@ -99,8 +99,10 @@ def test_broker_that_stood_still_while_it_was_connected_to_is_used_when_it_is_ba
             until(lambda: taken, 60)
             if what == "consumer":
                 core = inp._core
-                until(lambda: 1 in core.fetcher.links and core.fetcher.links[1]._stream is not None, 60)
-                core.engine.io.call(lambda: core.fetcher.links[1]._stream.cancel())  # as its watchdog does
+                until(lambda: any(link._stream is not None for link in core.fetcher.links.values()), 60)
+                core.engine.io.call(
+                    lambda: [link._stream.cancel() for link in core.fetcher.links.values()]
+                )  # as its watchdog does
             else:
                 core = out._core
                 until(lambda: core.sender.links[1]._stream is not None, 60)
