@@ -122,6 +122,20 @@ def test_a_connection_that_flaps_does_not_fence_and_unfence_all_the_time() -> No
     assert 1 in fenced(world), "the grace is short again"
 
 
+def test_a_process_that_dies_again_and_again_is_fenced_as_quickly_each_time() -> None:
+    """A successor shows that the break was a death, and not a bad connection. Found by `make bench-failover`: a broker
+    that was killed twice within nine seconds kept its partitions unwritable for 1 s, then 2, 4 and 8."""
+    world, brokers = world_of()
+    process = brokers[0]
+    for life in range(1, 6):
+        broke(world, process)
+        world.now_ms += 501
+        assert fenced(world) == {1}, life
+        process = world.live_broker(7, life=life)
+        assert process.broker_id == 1
+        assert fenced(world) == set()
+
+
 @pytest.mark.parametrize("grace", [0, 20_000])
 def test_the_grace_is_a_setting_and_no_longer_than_a_session(grace: int) -> None:
     world, brokers = world_of(broker_session_disconnect_grace_ms=grace)

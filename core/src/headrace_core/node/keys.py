@@ -143,8 +143,8 @@ _CLUSTER = [
         kind=Kind.INT,
         default=500,
         doc="A broker whose stream of heartbeats breaks is fenced after this time, unless it heartbeats again before; "
-        "twice as long for each further break in short order, up to broker.session.timeout.ms. A process that is gone "
-        "closes its connections, so its partitions need not wait for the whole session.",
+        "twice as long for each further break of the same process in short order, up to broker.session.timeout.ms. A "
+        "process that is gone closes its connections, so its partitions need not wait for the whole session.",
         source=HEADRACE,
         low=0,
     ),

@@ -11,7 +11,9 @@ milliseconds of a clock that never goes back.
 **The grace** (broker.session.disconnect.grace.ms) is ours, not Kafka's: a process that is gone closes its connections,
 so its partitions need not wait for a whole session (9 s; the election follows after 0.5 s). A broker that only lost its
 connection is back within milliseconds. Where connections flap, each break within a session's time of the one before
-doubles the grace, up to the session's time-out: it is not fenced and unfenced all the time.
+doubles the grace, up to the session's time-out: it is not fenced and unfenced all the time. That is counted for one
+life of a broker: a successor shows that the process was gone indeed, so the suspicion was right, and the next one is
+as quick.
 
 **Streams** have numbers, because a broker may be back on a new one before the end of the old one is noticed: the end of
 any but its latest stream says nothing.
@@ -55,7 +57,7 @@ class BrokerSessions:
         self.timeout_ms = timeout_ms
         self.grace_ms = grace_ms
         self._sessions: dict[int, Session] = {}
-        self._breaks: dict[int, tuple[float, float]] = {}  # broker -> (when its stream broke last, its grace then)
+        self._breaks: dict[int, tuple[float, float]] = {}  # broker -> (last break of this life, its grace then)
 
     def forget(self) -> None:
         self._sessions.clear()
@@ -78,6 +80,7 @@ class BrokerSessions:
         if session is None or session.broker_epoch < contact.broker_epoch:
             if not contact.connected:
                 return  # the end of something that this leader never saw
+            self._breaks.pop(contact.broker_id, None)  # those of an earlier life
             session = self._sessions[contact.broker_id] = Session(
                 contact.broker_epoch, contact.at_ms, stream=contact.stream
             )
