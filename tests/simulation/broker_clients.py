@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from sim_checks import Violation
 
+from headrace.consumer.read_epochs import ReadEpochs
 from headrace_core.errors import HeadraceError, InvalidProducerEpochError, OutOfOrderSequenceNumberError
 from headrace_core.records import BatchBuilder, iterate_headers
 from headrace_core.types import TopicPartition
@@ -259,8 +260,8 @@ class ConsumerModel(Client):
         #: The last batch, if a leader gave it: (base offset, next offset, bytes).
         self.last: tuple[int, int, bytes] | None = None
         self._asked = 0
-        #: The epoch of the last record, and the leader epoch in which the position was found to be one.
-        self._last_epoch = -1
+        #: The epochs of what was read, and the leader epoch in which the position was found to be one.
+        self._epochs = ReadEpochs()
         self._validated = -1
         self._waits_since_ms = -1.0
 
@@ -280,7 +281,7 @@ class ConsumerModel(Client):
             host = self.world.host_of(self.leader) or self.world.hosts[0]
         if self.rng.random() < 0.15:
             self._ask_latest(host)
-        if self._last_epoch >= 0 and self.leader_epoch > self._validated:
+        if self._epochs.last >= 0 and self.leader_epoch > self._validated:
             self._validate(number)
         else:
             epoch, position = self.leader_epoch, self.position
@@ -301,26 +302,30 @@ class ConsumerModel(Client):
             self._waits_since_ms = -1.0
             self.refresh(self.partition)
             return
-        epoch, last_epoch = self.leader_epoch, self._last_epoch
+        epoch, last_epoch = self.leader_epoch, self._epochs.last
         target = TopicPartition("orders", self.partition)
         self.call(
             host,
             lambda broker, reply: epoch_end(broker, target, last_epoch, epoch, reply),
-            lambda result: self._validated_by(number, epoch, result),
+            lambda result: self._validated_by(number, epoch, last_epoch, result),
         )
 
-    def _validated_by(self, number: int, epoch: int, result: Any) -> None:
+    def _validated_by(self, number: int, epoch: int, last_epoch: int, result: Any) -> None:
         if number != self._asked:
             return
         self._waits_since_ms = -1.0
         if isinstance(result, HeadraceError):
             self.refresh(self.partition)
             return
-        self._validated = epoch
         found, end_offset = result
-        if end_offset < self.position:
-            self.world.checks.truncated(self, self.partition, self.position, end_offset)
-            self.position, self._last_epoch, self.last = max(end_offset, 0), found, None
+        if found == last_epoch and end_offset >= self.position:
+            self._validated = epoch
+            return
+        # (and not validated yet: what was read before the cut may be another log's, too)
+        divergent = max(self._epochs.divergent(self.position, found, end_offset), 0)
+        self.world.checks.truncated(self, self.partition, self.position, divergent)
+        self._epochs.go_back(divergent)
+        self.position, self.last = divergent, None
 
     def _ask_latest(self, host: BrokerHost) -> None:
         """What the end is, as a consumer that starts at ``latest`` asks."""
@@ -335,14 +340,15 @@ class ConsumerModel(Client):
             if result.code == "OFFSET_OUT_OF_RANGE":
                 if not self.world.checks.is_tainted(self.partition):
                     raise Violation("consumers", f"{self} has read up to {self.position}, and is told {result!r}")
-                self.position, self._last_epoch, self.last = 0, -1, None
+                self.position, self.last = 0, None
+                self._epochs.forget()
             return
         (records, _), is_leader = result
         self.position = self.world.checks.consumed(self, self.partition, self.position, records)
         for at, header in iterate_headers(records):
-            if self._last_epoch < 0:
+            if self._epochs.last < 0:
                 self._validated = epoch
-            self._last_epoch = header.leader_epoch
+            self._epochs.note(header.leader_epoch, header.base_offset)
             # (A follower may give what was cut off elsewhere meanwhile, below the high watermark that it knows.)
             self.last = (header.base_offset, header.next_offset, records[at : at + header.size]) if is_leader else None
 

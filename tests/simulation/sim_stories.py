@@ -350,6 +350,8 @@ def deaf_leader(world: World, rng: random.Random) -> Generator[float, None, None
             # (a turn that waits for a slow disk does not tick)
             if old.life != life or old.is_paused or old.is_slow or old.clock.rate != pace or len(old.voters()) < 2:
                 break
+            if not all(world.net.is_cut(*link) for link in cut):
+                break  # another fault's end has mended it: somebody was heard
             if not old.leads or old.controller.term != term:
                 world.count("state", "deaf leader gave way")
                 break

@@ -350,8 +350,9 @@ class _Fetch(fetch_pb2_grpc.FetchServicer):
                 error = 6
             if not error and not cluster.starts[key] <= offset <= cluster.ends[key]:
                 error = 1
-            if not error and last_epoch >= 0 and cluster.end_of_epoch(key, last_epoch)[1] < offset:
-                error = 1
+            if not error and last_epoch >= 0:
+                epoch, end = cluster.end_of_epoch(key, last_epoch)
+                error = 1 if epoch != last_epoch or end < offset else 0
             nearer = cluster.nearer(self.broker, key, request.rack) if leads and not error else None
             if nearer is not None:
                 answer.results.add(

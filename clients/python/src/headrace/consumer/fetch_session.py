@@ -25,12 +25,13 @@ from headrace_core.errors import (
     RequestTimedOutError,
     from_number,
 )
+from headrace_core.rpc import ChannelPurpose
 from headrace_core.types import TopicPartition
 from headrace_protos.v1 import fetch_pb2
 
-from ..engine.connections import SILENT_S, connected
+from ..engine.connections import SILENT_S, connected, pause
 from .inbox import Slice
-from .positions import last_leader_epoch
+from .positions import note_epochs
 from .tracked import SessionOwner, Tracked
 
 logger = logging.getLogger("headrace")
@@ -58,7 +59,10 @@ class FetchLink:
         self._in_flight: dict[int, float] = {}
         self._catching_up = False
         self._last_bytes = 0  # of the last answer that had any
+        self._failures = 0  # in a row, of which the pause before the next stream depends
         self._event = asyncio.Event()
+        self._news = asyncio.Event()
+        self._was_reached = False
         self._stream: Any = None
         self._task: asyncio.Task[None] | None = fetcher.engine.io.spawn(self._run(), f"headrace-fetch-{broker_id}")
 
@@ -67,6 +71,9 @@ class FetchLink:
 
     def add(self, tracked: Tracked) -> None:
         tp = tracked.assigned.tp
+        if tracked.has_news:  # that the broker was away before says nothing, and no pause goes on
+            tracked.has_news, self._failures = False, 0
+            self._news.set()
         self.members[tp] = tracked
         self._to_name[tp] = None
         self._to_forget.pop(tp, None)
@@ -96,25 +103,29 @@ class FetchLink:
             await asyncio.gather(task, return_exceptions=True)
 
     async def _run(self) -> None:
-        failures = 0
         while True:
             while not self.members:
                 self._event.clear()
                 await self._event.wait()
             before = self._correlation
+            self._news.clear()
+            self._was_reached = False
             try:
                 await self._session()
             except asyncio.CancelledError:
                 raise
             except HeadraceError as error:
-                failures = 0 if self._correlation > before + 1 else failures + 1
+                self._failures = 0 if self._correlation > before + 1 else self._failures + 1
                 logger.info("fetch stream to %s broke: %s", self.address, error)
                 self._everyone_home(error)
             except Exception as error:  # a bug, here or in the broker: reading goes on all the same
-                failures += 1
+                self._failures += 1
                 logger.exception("fetch stream to %s broke", self.address)
                 self._everyone_home(NetworkError(f"{self.address}: {type(error).__name__}: {error}"))
-            await asyncio.sleep(self.fetcher.engine.backoff.delay_s(max(failures - 1, 0)))
+            engine = self.fetcher.engine
+            if not self._was_reached:
+                await engine.connections.renew(self.address, ChannelPurpose.FETCH)
+            await pause(engine.backoff.delay_s(max(self._failures - 1, 0)), self._news)
 
     def _everyone_home(self, error: HeadraceError | None) -> None:
         members, self.members = self.members, {}
@@ -133,6 +144,7 @@ class FetchLink:
         watchdog = asyncio.create_task(self._watch(stream))
         try:
             await connected(stream, reader)
+            self._was_reached = not reader.done()
             while not reader.done():
                 self._event.clear()
                 if self._may_ask():
@@ -223,7 +235,7 @@ class FetchLink:
                 fetch_offset=tracked.fetch_at or 0,
                 max_bytes=fetcher.partition_bytes,
                 current_leader_epoch=self._leader_epoch(tp),
-                last_fetched_epoch=tracked.last_epoch,
+                last_fetched_epoch=tracked.epochs.last,
             )
             self._named.add(tp)
         for tp in self._to_forget:
@@ -257,8 +269,8 @@ class FetchLink:
                 data = result.records
                 total += len(data)
                 fetcher.inbox.put(Slice(assigned, tracked.generation, tracked.fetch_at or 0, result.next_offset, data))
+                note_epochs(tracked, data, self._leader_epoch(tp))
                 tracked.fetch_at = result.next_offset
-                tracked.last_epoch = last_leader_epoch(data, self._leader_epoch(tp))
                 tracked.may_be_truncated = False
                 tracked.attempts = 0
                 if assigned.end_offset is not None and tracked.fetch_at >= assigned.end_offset:
@@ -294,7 +306,7 @@ class FetchLink:
             fetcher.send_home(tracked, error if error.retriable else None)
             return
         if isinstance(error, OffsetOutOfRangeError):
-            if tracked.last_epoch >= 0 and not tracked.may_be_truncated:
+            if tracked.epochs.last >= 0 and not tracked.may_be_truncated:
                 tracked.may_be_truncated = True  # look before it is called a mere end of the log
                 fetcher.send_home(tracked)
                 return
@@ -303,7 +315,8 @@ class FetchLink:
                 fetcher.tell(tracked, error)
                 return
             logger.info("%s: offset %s is out of range; auto.offset.reset applies", tp, tracked.fetch_at)
-            tracked.fetch_at, tracked.reset, tracked.last_epoch = None, None, -1
+            tracked.fetch_at, tracked.reset = None, None
+            tracked.epochs.forget()
             fetcher.send_home(tracked)
             return
         if result.HasField("current_leader"):

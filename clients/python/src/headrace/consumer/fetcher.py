@@ -121,6 +121,9 @@ class Fetcher:
 
     def _on_snapshot(self, snapshot: Snapshot) -> None:
         for tp, tracked in self.tracked.items():
+            info = snapshot.topics.get(tp.topic)
+            if info is not None and tp.partition < len(info.partitions):
+                tracked.heard_of(info.partitions[tp.partition].leader_epoch)
             old = tracked.link
             if old is not None and self._home(tracked) is not old:
                 old.remove(tracked)  # asking for the leader may have retired the link, and sent all its members home

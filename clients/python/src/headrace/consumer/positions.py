@@ -65,14 +65,14 @@ async def find_position(fetcher: SessionOwner, tracked: Tracked) -> None:
 async def check_truncation(fetcher: SessionOwner, tracked: Tracked) -> None:
     """Does the log still have what was read before ``fetch_at``? Where it does not, go on where it went another way, or
     tell LogTruncationError when auto.offset.reset is none or the read is of a range (KIP-320)."""
-    tp, at, epoch = tracked.assigned.tp, tracked.fetch_at, tracked.last_epoch
+    tp, at, epoch = tracked.assigned.tp, tracked.fetch_at, tracked.epochs.last
     assert at is not None
     engine = fetcher.engine
     end = await end_of_epoch(engine, tp, epoch, engine.deadline(engine.request_timeout_s))
     if end.end_offset >= at and end.leader_epoch == epoch:
         return  # a mere end, or beginning, of the log: the next answer says so
     is_known = end.end_offset >= 0 and end.leader_epoch >= 0
-    divergent = min(end.end_offset, at) if is_known else None
+    divergent = tracked.epochs.divergent(at, end.leader_epoch, end.end_offset) if is_known else None
     if fetcher.config["auto.offset.reset"] == "none" or tracked.assigned.end_offset is not None:
         where = f"the log goes another way from offset {divergent} on" if is_known else "no such epoch is known"
         raise LogTruncationError(
@@ -85,11 +85,24 @@ async def check_truncation(fetcher: SessionOwner, tracked: Tracked) -> None:
     logger.warning("%s: the log was truncated below offset %d; reading goes on at %s", tp, at, divergent)
     tracked.may_be_truncated = False
     if divergent is None:
-        tracked.fetch_at, tracked.reset, tracked.last_epoch = None, None, -1
+        tracked.fetch_at, tracked.reset = None, None
+        tracked.epochs.forget()
         await find_position(fetcher, tracked)
     else:
-        tracked.last_epoch = end.leader_epoch
+        tracked.epochs.go_back(divergent)
         _note(fetcher, tracked, divergent)
+
+
+def note_epochs(tracked: Tracked, data: bytes, newest: int) -> None:
+    """These batches were read; ``newest`` as in ``last_leader_epoch``."""
+    epochs, last = tracked.epochs, last_leader_epoch(data, newest)
+    if last < 0 or last == epochs.last:
+        return
+    if last < epochs.last:
+        epochs.forget()
+    with contextlib.suppress(HeadraceError):  # the caller's side looks at them with care, and says what is wrong
+        epochs.note_batches(data)
+    epochs.note(last, tracked.fetch_at or 0)
 
 
 def last_leader_epoch(data: bytes, newest: int) -> int:

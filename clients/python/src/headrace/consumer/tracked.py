@@ -9,6 +9,7 @@ from headrace_core.errors import HeadraceError
 from ..engine.client import Engine
 from ..metrics import Metrics
 from .inbox import Assigned, Inbox
+from .read_epochs import ReadEpochs
 
 
 class Session(Protocol):
@@ -25,10 +26,12 @@ class Tracked:
     __slots__ = (
         "assigned",
         "attempts",
+        "epochs",
         "far_until",
         "fetch_at",
         "generation",
-        "last_epoch",
+        "has_news",
+        "known_epoch",
         "link",
         "may_be_truncated",
         "near",
@@ -48,7 +51,9 @@ class Tracked:
         self.link: Session | None = None
         self.paused = False
         self.placing = False
-        self.last_epoch = -1  # the leader epoch of the record before fetch_at; -1: not known (KIP-320)
+        self.epochs = ReadEpochs()  # of the records before fetch_at (KIP-320)
+        self.known_epoch = -1  # the largest leader epoch that the metadata told of
+        self.has_news = False  # ... since it got its last link
         self.may_be_truncated = False  # a broker said that the log does not go on at fetch_at as it did before it
         self.near = -1  # a follower in our rack to read from, until time.monotonic() is near_until (KIP-392)
         self.near_until = 0.0
@@ -56,6 +61,12 @@ class Tracked:
         self.valid_from = 0  # answers to requests before this one are about an older position
         self.attempts = 0
         self.retry_at = 0.0
+
+    def heard_of(self, leader_epoch: int) -> None:
+        """The metadata tell of this epoch; what failed before a newer one need not wait."""
+        if leader_epoch > self.known_epoch:
+            self.known_epoch, self.has_news = leader_epoch, True
+            self.retry_at, self.attempts = 0.0, 0
 
 
 class SessionOwner(Protocol):

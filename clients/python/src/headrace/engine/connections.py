@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -58,6 +59,13 @@ class Connections:
     def fetch_stream(self, address: str) -> Any:
         return fetch_pb2_grpc.FetchStub(self.channel(address, ChannelPurpose.FETCH)).Fetch()  # type: ignore[no-untyped-call]
 
+    async def renew(self, address: str, purpose: ChannelPurpose) -> None:
+        """The next call dials anew. A channel whose last attempts failed answers from memory for up to a second, though
+        the node may be back; only for channels of one stream: everything else on it would end."""
+        channel = self._channels.pop((address, purpose), None)
+        if channel is not None:
+            await channel.close()
+
     async def close(self) -> None:
         channels, self._channels = list(self._channels.values()), {}
         await asyncio.gather(*(channel.close() for channel in channels))
@@ -84,6 +92,13 @@ async def connected(stream: Any, reader: asyncio.Task[Any]) -> None:
     finally:
         waiting.cancel()
         await asyncio.gather(waiting, return_exceptions=True)
+
+
+async def pause(seconds: float, news: asyncio.Event) -> None:
+    """Before the next stream to the same broker; ``news`` of it end the pause."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await news.wait()
 
 
 async def why_unreachable(address: str, error: HeadraceError, timeout_s: float = 2.0) -> str:

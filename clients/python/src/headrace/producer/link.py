@@ -13,10 +13,11 @@ import grpc.aio
 import headrace_core.rpc as rpc
 from headrace_core.errors import HeadraceError, NetworkError, RequestTimedOutError, from_number
 from headrace_core.records import Compression
+from headrace_core.rpc import ChannelPurpose
 from headrace_protos.v1 import produce_pb2
 
 from ..engine.client import Engine
-from ..engine.connections import SILENT_S, connected
+from ..engine.connections import SILENT_S, connected, pause
 from ..metrics import Metrics
 from .sequences import DUPLICATE
 
@@ -99,7 +100,10 @@ class BrokerLink:
         self.pending: dict[Any, None] = {}  # queues with something to send, in the order of their turns
         self.in_flight: dict[int, Request] = {}
         self.last_error: HeadraceError | None = None
+        self._failures = 0  # in a row, of which the pause before the next stream depends
         self._event = asyncio.Event()
+        self._news = asyncio.Event()
+        self._was_reached = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = float("inf")
         self._correlation = 0
@@ -110,6 +114,11 @@ class BrokerLink:
 
     def nudge(self) -> None:
         self._event.set()
+
+    def has_news(self) -> None:
+        """The broker begins to lead something: that it was away before says nothing, and no pause goes on."""
+        self._failures = 0
+        self._news.set()
 
     def retire(self) -> None:
         """The broker has another address now: let the stream go; what waits is routed again."""
@@ -173,25 +182,29 @@ class BrokerLink:
                     self.sender.release(queue)
 
     async def _run(self) -> None:
-        failures = 0
         while True:
             await self._something_to_do()
             answered = self._correlation
+            self._news.clear()
+            self._was_reached = False
             try:
                 await self._session()
             except asyncio.CancelledError:
                 raise
             except HeadraceError as error:
                 self.last_error = error
-                failures = 0 if self._correlation > answered + 1 else failures + 1
+                self._failures = 0 if self._correlation > answered + 1 else self._failures + 1
                 logger.info("produce stream to %s broke: %s", self.address, error)
                 self._lost(error)
             except Exception as error:  # a bug, here or in the broker; the records must have their outcome all the same
-                failures += 1
+                self._failures += 1
                 logger.exception("produce stream to %s broke", self.address)
                 self.last_error = NetworkError(f"{self.address}: {type(error).__name__}: {error}")
                 self._lost(self.last_error)
-            await asyncio.sleep(self.sender.engine.backoff.delay_s(failures - 1 if failures else 0))
+            engine = self.sender.engine
+            if not self._was_reached:
+                await engine.connections.renew(self.address, ChannelPurpose.PRODUCE)
+            await pause(engine.backoff.delay_s(max(self._failures - 1, 0)), self._news)
 
     async def _something_to_do(self) -> None:
         while not self.pending:
@@ -205,6 +218,7 @@ class BrokerLink:
         reader.add_done_callback(lambda _: self._event.set())
         try:
             await connected(stream, reader)
+            self._was_reached = not reader.done()
             while not reader.done():
                 request = await self._collect()
                 if request is None:

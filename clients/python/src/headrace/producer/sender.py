@@ -165,6 +165,7 @@ class Sender:
         epoch = info.partitions[queue.partition].leader_epoch if info else -1
         if epoch > notes.leader_epoch:  # news: what failed before need not wait
             notes.leader_epoch, notes.retry_at = epoch, 0.0
+            link.has_news()
         link.pending[queue] = None
         return link
 
