@@ -253,7 +253,9 @@ class PartitionLog(LogAppender):
         The log ends where its last batch does, for no crash finds another end again. So a cut into a gap that
         compaction left (only an unclean election cuts what was compacted) ends it where the gap begins: what is missing
         was superseded by records that are cut now, so it has to come from the leader again, if it has it. A log whose
-        start lies behind that end, and not behind the cut, is empty at its start: nothing deleted comes back."""
+        start lies behind that end, and not behind the cut, is empty at its start: nothing deleted comes back.
+
+        CorruptLogError when what is around the cut is damaged: nothing is cut then."""
         if offset >= self.log_end_offset:
             if self.log_start_offset < self.log_end_offset:  # else it is the epoch of records that were deleted
                 self.epochs.truncate_from_end(offset)
@@ -273,8 +275,7 @@ class PartitionLog(LogAppender):
     def _cut_at(self, offset: int) -> None:
         keep = [segment for segment in self._segments if segment.base_offset < offset]
         last = keep[-1]
-        place = last.find_or_end(offset)
-        end_offset = last.end_below(offset)
+        place, end_offset = last.where_to_cut(offset, self._offset_behind(last))
         self._snapshots.drop_above(end_offset)
         self.log_end_offset = end_offset
         self.flushed_offset = min(self.flushed_offset, end_offset)
@@ -296,13 +297,19 @@ class PartitionLog(LogAppender):
 
     def end_after_truncating(self, offset: int) -> int:
         """Where the last batch would end after ``truncate_to(offset)``: below ``offset`` if that lies inside a batch or
-        in a gap. (The log ends at its start, if that is behind the batch and the cut is not.)"""
+        in a gap. (The log ends at its start, if that is behind the batch and the cut is not.) CorruptLogError when what
+        is around the cut is damaged."""
         if offset >= self.log_end_offset:
             return self.log_end_offset
         if offset <= self._segments[0].base_offset:
             return offset
         segment = next(segment for segment in reversed(self._segments) if segment.base_offset < offset)
-        return segment.end_below(offset)
+        return segment.where_to_cut(offset, self._offset_behind(segment)).end_offset
+
+    def _offset_behind(self, segment: LogSegment) -> int:
+        """Where the next segment begins, or will."""
+        later = (each.base_offset for each in self._segments if each.base_offset > segment.base_offset)
+        return next(later, self.log_end_offset)
 
     def _restart_at(self, offset: int) -> None:
         """Empties the log; its next record gets ``offset``."""

@@ -52,6 +52,14 @@ class BatchMeta(NamedTuple):
     max_timestamp_ms: int
 
 
+class Cut(NamedTuple):
+    """How a segment is cut: before the batch at ``place`` (None: not at all), so that it ends with ``end_offset``,
+    which lies below the offset asked for if a batch straddles that, or if it lies in a gap that compaction left."""
+
+    place: Place | None
+    end_offset: int
+
+
 class LogSegment:
     """Files of one segment. Made by ``create`` (new, empty) or ``attach`` (found on the disk)."""
 
@@ -433,23 +441,49 @@ class LogSegment:
             self.distrust_indexes(mismatch.message)
             return self.find_by_index(offset)
 
-    def end_below(self, offset: int) -> int:
-        """Where the last batch ends that has no record at or above ``offset``; the segment's first offset if none
-        does. Below ``offset`` if another batch straddles it, or if it lies in a gap that compaction left."""
-        self.load_indexes()
+    def where_to_cut(self, offset: int, next_offset: int) -> Cut:
+        """How this segment ends without the records at and above ``offset``; what follows it, or will, is
+        ``next_offset``. Nothing can be undone later, so no header is believed that does not prove itself: what is left
+        last and what goes first have their CRC checked, and base offsets, which no CRC covers, are held against what
+        lies around them. CorruptLogError otherwise."""
+        self._check_times()  # now: the cut needs them, and must not fail halfway
         try:
-            return self._end_by_index(offset)
+            return self._cut_by_index(offset, next_offset)
         except IndexMismatchError as mismatch:
             self.distrust_indexes(mismatch.message)
-            return self._end_by_index(offset)
+            return self._cut_by_index(offset, next_offset)
 
-    def _end_by_index(self, offset: int) -> int:
-        end = self.base_offset
+    def _cut_by_index(self, offset: int, next_offset: int) -> Cut:
+        last = first_gone = None
+        follows = next_offset
         for place in self._walk_from(self.index.entry_below(offset - 1), self.size):
-            if place.header.last_offset >= offset:
+            if first_gone is not None:
+                follows = place.header.base_offset
                 break
-            end = place.header.next_offset
-        return end
+            if place.header.last_offset >= offset:
+                first_gone = place
+            else:
+                last = place
+        for place in (last, first_gone):
+            if place is not None:
+                self._check_sound(place)
+        end = last.header.next_offset if last is not None else self.base_offset
+        behind = first_gone.header.next_offset if first_gone is not None else end
+        if behind > follows:
+            raise CorruptLogError(
+                f"{self.path}: to be cut at offset {offset}, but the batch there ends at {behind}, and what follows it "
+                f"begins at {follows}"
+            )
+        return Cut(first_gone, end)
+
+    def _check_sound(self, place: Place) -> None:
+        try:
+            check_batch(self.log.pread(place.header.size, place.position), 0)
+        except CorruptMessageError as error:
+            raise CorruptLogError(
+                f"{self.path}, position {place.position}, offset {place.header.base_offset}: "
+                f"{without_position(error.message)}"
+            ) from error
 
     def find_by_index(self, offset: int) -> Place | None:
         """As ``find_or_end``, but IndexMismatchError where the index has to be doubted: that takes a while."""

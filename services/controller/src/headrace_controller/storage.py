@@ -258,7 +258,17 @@ class MetadataStorage:
 
     def truncate(self, offset: int) -> None:
         """Cut the log, durably: it ends at ``offset``, which is where an entry begins. Never below a snapshot: what is
-        in one was committed. DiskFullError: it was cut or not, as ``stored`` says, and can be cut again."""
+        in one was committed. DiskFullError: it was cut or not, as ``stored`` says, and can be cut again.
+        CorruptLogError: no entry begins there, or what is around it is damaged; nothing was cut."""
+        end = self._log.end_after_truncating(offset)
+        if end < min(offset, self._log.log_end_offset):
+            raise CorruptLogError(
+                f"{self._directory.root}: the metadata log is to be cut at {offset}, where no entry begins: it would "
+                f"end at {end}"
+            )
+        self._cut(offset)
+
+    def _cut(self, offset: int) -> None:
         newest = self._snapshots.newest
         assert newest is None or newest.place.offset <= offset, f"{offset} is to be cut, below {newest}"
         try:
@@ -388,7 +398,7 @@ class MetadataStorage:
         if offset <= self.log_end_offset:
             # What is here from that place on was never committed. It goes first: so a snapshot that does not agree with
             # the log is never left by a crash, and whoever finds one knows that something is wrong.
-            self.truncate(offset - 1)
+            self._cut(offset - 1)
         self._snapshots.accept_received(snapshot)
         self._settle()
         self._snapshots.remove_before(snapshot.place)
