@@ -63,7 +63,8 @@ def check(cluster: Cluster, before: Use, growth_max_mib: float) -> None:
     grown = (cluster.rss_bytes() - before.rss) / MIB
     assert grown < growth_max_mib, f"the broker grew by {grown:.2f} MiB"
     until(lambda: cluster.descriptors() <= before.descriptors, "descriptors to be as many as before")
-    assert cluster.threads() <= before.threads
+    # gRPC's pool of workers grows by one or another while all are busy; a leak grows by a thread for every few rounds.
+    assert cluster.threads() <= before.threads + 4
     print(f"grew by {grown:.2f} MiB")
 
 

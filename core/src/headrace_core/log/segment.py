@@ -464,9 +464,9 @@ class LogSegment:
                 first_gone = place
             else:
                 last = place
-        for place in (last, first_gone):
-            if place is not None:
-                self._check_sound(place)
+        for relied_on in (last, first_gone):
+            if relied_on is not None:
+                self._check_sound(relied_on)
         end = last.header.next_offset if last is not None else self.base_offset
         behind = first_gone.header.next_offset if first_gone is not None else end
         if behind > follows:
