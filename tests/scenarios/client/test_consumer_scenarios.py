@@ -14,11 +14,12 @@ from headrace.errors import (
     CorruptMessageError,
     IllegalStateError,
     InvalidArgumentError,
+    InvalidGroupIdError,
+    InvalidTopicError,
     NoOffsetForPartitionError,
     OffsetOutOfRangeError,
     SerializationError,
     UnknownTopicOrPartitionError,
-    UnsupportedVersionError,
 )
 from headrace_core.records import encode_batch
 
@@ -361,13 +362,43 @@ def test_deserializers_and_their_failure(fake: Any) -> None:
         assert next(inp).value == 4
 
 
-def test_groups_are_refused_with_a_reason(fake: Any) -> None:
-    with consumer(fake, group_id="g") as inp:
-        for call in (lambda: inp.subscribe(["t"]), inp.commit, lambda: inp.committed(T0)):
-            with pytest.raises(UnsupportedVersionError, match="come with the coordinator"):
+def test_what_needs_a_group_says_so(fake: Any) -> None:
+    with consumer(fake) as inp:
+        for call in (lambda: inp.subscribe(["t"]), inp.commit, lambda: inp.committed(T0), inp.group_metadata):
+            with pytest.raises(InvalidGroupIdError, match="set group.id"):
                 call()
         with pytest.raises(IllegalStateError, match="nothing is assigned"):
             inp.poll(0)
+
+
+def test_partitions_come_by_hand_or_from_the_group(fake: Any) -> None:
+    with consumer(fake, group_id="g", enable_auto_commit=False) as inp:
+        inp.assign([T0])
+        with pytest.raises(IllegalStateError, match="unsubscribe before it subscribes"):
+            inp.subscribe(["t"])
+        inp.unsubscribe()
+        inp.subscribe(["t"])
+        with pytest.raises(IllegalStateError, match="unsubscribe before it is assigned"):
+            inp.assign([T0])
+        inp.unsubscribe()
+        inp.assign([T0])
+
+
+def test_a_subscription_is_checked(fake: Any) -> None:
+    with consumer(fake, group_id="g") as inp:
+        for call, why in (
+            (lambda: inp.subscribe("t"), "takes a list"),
+            (lambda: inp.subscribe(), "one of the two"),
+            (lambda: inp.subscribe(["t"], pattern="t.*"), "one of the two"),
+            (lambda: inp.subscribe(pattern=""), "regular expression"),
+        ):
+            with pytest.raises(InvalidArgumentError, match=why):
+                call()
+        with pytest.raises(InvalidTopicError):
+            inp.subscribe(["no such/name"])
+        for offset in (-1, True, "7"):
+            with pytest.raises(InvalidArgumentError, match="no offset to commit"):
+                inp.commit({T0: offset})  # type: ignore[dict-item]
 
 
 def test_topic_that_does_not_exist_is_named(fake: Any) -> None:
@@ -509,7 +540,7 @@ def test_async_iteration_poll_and_arrow(fake: Any) -> None:
             assert await inp.poll(0.1) == []
             assert time.monotonic() - begun < 1
             assert await inp.end_offsets([T0]) == {T0: 3_000}
-            with pytest.raises(UnsupportedVersionError):
+            with pytest.raises(InvalidGroupIdError):
                 await inp.subscribe(["t"])
 
     asyncio.run(main())

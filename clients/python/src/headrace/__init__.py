@@ -35,9 +35,11 @@ if TYPE_CHECKING:
     from .models import ControllerInfo as ControllerInfo
     from .models import CreatedTopic as CreatedTopic
     from .models import FeatureInfo as FeatureInfo
+    from .models import GroupMetadata as GroupMetadata
     from .models import LogDirDescription as LogDirDescription
     from .models import ManyMetadata as ManyMetadata
     from .models import NewTopic as NewTopic
+    from .models import OffsetAndMetadata as OffsetAndMetadata
     from .models import OffsetAndTimestamp as OffsetAndTimestamp
     from .models import PartitionDescription as PartitionDescription
     from .models import PartitionReassignment as PartitionReassignment
@@ -83,6 +85,8 @@ _HOMES = {
     "ManyFuture": ".producer",
     "ManyMetadata": ".models",
     "NewTopic": ".models",
+    "GroupMetadata": ".models",
+    "OffsetAndMetadata": ".models",
     "OffsetAndTimestamp": ".models",
     "OffsetRange": ".fetch",
     "PartitionDescription": ".models",
@@ -122,12 +126,14 @@ __all__ = [
     "ControllerInfo",
     "CreatedTopic",
     "FeatureInfo",
+    "GroupMetadata",
     "HeadraceError",
     "LocalCluster",
     "LogDirDescription",
     "ManyFuture",
     "ManyMetadata",
     "NewTopic",
+    "OffsetAndMetadata",
     "OffsetAndTimestamp",
     "OffsetRange",
     "PartitionDescription",

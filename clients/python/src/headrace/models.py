@@ -39,6 +39,23 @@ class OffsetAndTimestamp(NamedTuple):
     leader_epoch: int = -1
 
 
+class OffsetAndMetadata(NamedTuple):
+    """A committed offset: the next record to read. ``leader_epoch``: of the record before it; -1: not known."""
+
+    offset: int
+    metadata: str = ""
+    leader_epoch: int = -1
+
+
+class GroupMetadata(NamedTuple):
+    """A consumer as a member of its group. ``generation_id``: its member epoch; -1, and no member id: it is none."""
+
+    group_id: str
+    generation_id: int = -1
+    member_id: str = ""
+    group_instance_id: str | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class NewTopic:
     """A topic to create; None means the cluster's default (num.partitions, default.replication.factor).

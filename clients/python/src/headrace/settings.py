@@ -275,13 +275,12 @@ PRODUCER = ConfigDef(
 CONSUMER = ConfigDef(
     (
         *_COMMON,
-        _key("group.id", Kind.STRING, None, "The consumer group (groups come with the coordinator)."),
+        _key("group.id", Kind.STRING, None, "The consumer group: who shares work, and commits offsets, under this name."),
         _key(
             "group.instance.id",
             Kind.STRING,
             None,
-            "A static member's name.",
-            note="has no effect yet: groups come with the coordinator",
+            "A static member's name: a restart within the session's time-out moves no partitions.",
             source="KIP-345",
         ),
         _key(
@@ -290,14 +289,13 @@ CONSUMER = ConfigDef(
             "consumer",
             "The group protocol.",
             choices=("consumer", "classic"),
-            note="groups come with the coordinator",
+            note="there is one, KIP-848's; both values mean it",
         ),
         _key(
             "group.remote.assignor",
             Kind.STRING,
             None,
-            "The server-side assignor.",
-            note="groups come with the coordinator",
+            "The server-side assignor: uniform, range or sticky; the group's, when most members name none.",
         ),
         _key(
             "partition.assignment.strategy",
@@ -317,16 +315,14 @@ CONSUMER = ConfigDef(
             "enable.auto.commit",
             Kind.BOOLEAN,
             True,
-            "Commit positions by itself.",
-            note="has no effect yet: commits come with the coordinator",
+            "A subscribed consumer commits the positions of what was handed out and come back from, by itself.",
         ),
         _key(
             "auto.commit.interval.ms",
             Kind.INT,
             5_000,
-            "How often positions are committed by itself.",
+            "How often positions are committed by itself; also when partitions go, and at close.",
             low=0,
-            note="has no effect yet: commits come with the coordinator",
         ),
         _key(
             "isolation.level",
@@ -339,9 +335,9 @@ CONSUMER = ConfigDef(
             "max.poll.interval.ms",
             Kind.INT,
             300_000,
-            "The longest time between polls of a group's member.",
+            "The longest time that a group's member may do nothing with its consumer (each step of an iteration "
+            "counts); then it leaves, and others have its partitions. Also the rebalance time-out.",
             low=1,
-            note="has no effect yet: groups come with the coordinator",
         ),
         _key("max.poll.records", Kind.INT, 500, "The most records that one poll returns.", low=1),
         _key(
@@ -380,7 +376,7 @@ CONSUMER = ConfigDef(
             Kind.BOOLEAN,
             True,
             "Patterns do not match internal topics.",
-            note="has no effect yet: subscriptions come with the coordinator",
+            note="patterns never match them; name them to read them",
         ),
         _key(
             "interceptor.classes",

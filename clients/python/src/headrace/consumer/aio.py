@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import weakref
-from collections.abc import AsyncIterator, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Self
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Self, overload
 
 from headrace_core.records import Record
 from headrace_core.types import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, TopicPartition
 
 from ..awaitable import DONE, AwaitableDict, AwaitableSet, Done
-from ..models import OffsetAndTimestamp
+from ..group.consumer import Callback, Callbacks
+from ..group.driving import committed_of, drive_async
+from ..models import GroupMetadata, OffsetAndMetadata, OffsetAndTimestamp
 from ..settings import CONSUMER, resolve
 from .blocking import ARROW_BYTES
-from .core import ConsumerCore, deadline_after
+from .core import ConsumerCore, deadline_after, deadline_passed
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -23,11 +25,15 @@ if TYPE_CHECKING:
 TURN_RECORDS = 2_000
 
 
-class AsyncConsumer:
-    """Reads records of partitions, from asyncio.
+#: What is called when partitions come and go: (consumer, partitions); awaited, if it can be.
+AsyncRebalanced = Callable[["AsyncConsumer", list[TopicPartition]], object]
 
-        async with AsyncConsumer(bootstrap_servers="127.0.0.1:9095", auto_offset_reset="earliest") as consumer:
-            await consumer.assign([TopicPartition("orders", 0)])
+
+class AsyncConsumer:
+    """Reads records, from asyncio: of partitions that its group gives it, or of those that it is assigned by hand.
+
+        async with AsyncConsumer(bootstrap_servers="127.0.0.1:9095", group_id="g") as consumer:
+            await consumer.subscribe(["orders"])    # or await consumer.assign([TopicPartition("orders", 0)])
             async for record in consumer:
                 print(record.offset, record.value)
 
@@ -41,17 +47,87 @@ class AsyncConsumer:
         self._finalizer = weakref.finalize(self, self._core.abandon)
         self._finalizer.atexit = False
 
-    async def subscribe(self, topics: Iterable[str]) -> None:
-        """Join the group and be assigned partitions. Comes with the coordinator: UnsupportedVersionError till then."""
-        raise self._core.refuse_groups()
+    def subscribe(
+        self,
+        topics: Iterable[str] | None = None,
+        *,
+        pattern: str | None = None,
+        on_assigned: AsyncRebalanced | None = None,
+        on_revoked: AsyncRebalanced | None = None,
+        on_lost: AsyncRebalanced | None = None,
+    ) -> Done:
+        """Be a member of the group ``group.id`` (see Consumer.subscribe). Callbacks may be coroutine functions."""
+        callbacks = Callbacks(*(self._bound(each) for each in (on_assigned, on_revoked, on_lost)))
+        self._core.subscribe(topics, pattern, callbacks)
+        return DONE
 
-    async def commit(self, offsets: Mapping[TopicPartition, int] | None = None) -> None:
-        """Commit positions to the group. Comes with the coordinator: UnsupportedVersionError until then."""
-        raise self._core.refuse_groups()
+    def _bound(self, callback: AsyncRebalanced | None) -> Callback | None:
+        if callback is None:
+            return None
+        this = weakref.ref(self)
+        return lambda partitions: callback(this(), partitions)  # type: ignore[arg-type]
 
-    async def committed(self, partition: TopicPartition) -> int | None:
-        """The group's committed offset. Comes with the coordinator: UnsupportedVersionError until then."""
-        raise self._core.refuse_groups()
+    def subscription(self) -> frozenset[str]:
+        """The topics subscribed to by name."""
+        group = self._core.group
+        return frozenset() if group is None or group.subscription is None else frozenset(group.subscription.topics)
+
+    async def unsubscribe(self) -> None:
+        """Let go of all partitions, and leave the group."""
+        core = self._core
+        core.check_open()
+        if core.is_subscribed:
+            assert core.group is not None
+            await drive_async(core.group.leave_steps(), core.engine.io)
+        core.clear_assignment()
+
+    async def commit(self, offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | None = None) -> None:
+        """Commit to the group: the positions of what was handed out, or these offsets (see Consumer.commit)."""
+        core = self._core
+        group = core.in_group("commit")
+        await core.engine.io.run_async(group.commit_work(core.offsets_to_commit(offsets)))
+
+    def commit_async(
+        self,
+        offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | None = None,
+        callback: Callable[[dict[TopicPartition, OffsetAndMetadata], BaseException | None], object] | None = None,
+    ) -> asyncio.Future[None]:
+        """As ``commit``, which goes on while the caller does; the future may be awaited, or forgotten. ``callback``
+        (offsets, error) runs on the caller's loop."""
+        core = self._core
+        group = core.in_group("commit")
+        wanted = core.offsets_to_commit(offsets)
+        future = asyncio.wrap_future(core.engine.io.submit(group.commit_work(wanted)))
+        future.add_done_callback(lambda done: done.cancelled() or done.exception())  # forgotten: nobody warns of it
+        if callback is not None:
+            future.add_done_callback(
+                lambda done: callback(wanted, asyncio.CancelledError() if done.cancelled() else done.exception())
+            )
+        return future
+
+    @overload
+    async def committed(self, partitions: TopicPartition, timeout: float | None = None) -> int | None: ...
+
+    @overload
+    async def committed(
+        self, partitions: Iterable[TopicPartition], timeout: float | None = None
+    ) -> dict[TopicPartition, OffsetAndMetadata | None]: ...
+
+    async def committed(
+        self, partitions: TopicPartition | Iterable[TopicPartition], timeout: float | None = None
+    ) -> int | dict[TopicPartition, OffsetAndMetadata | None] | None:
+        """What the group has committed: of one partition the offset, of several all of it; None: nothing."""
+        core = self._core
+        wanted, is_one = committed_of(partitions)
+        found = await core.engine.io.run_async(core.in_group("committed").fetch_work(wanted, timeout))
+        if not is_one:
+            return found
+        committed = found[wanted[0]]
+        return None if committed is None else committed.offset
+
+    def group_metadata(self) -> GroupMetadata:
+        """Who this consumer is in its group."""
+        return self._core.in_group("group_metadata").metadata
 
     def assign(self, partitions: Iterable[TopicPartition]) -> Done:
         """Read these partitions from now on, instead of those before. Positions of those that stay are kept."""
@@ -94,27 +170,55 @@ class AsyncConsumer:
     async def poll(self, timeout: float = 1.0, max_records: int | None = None) -> list[Record]:
         """Records, as soon as there are any; an empty list after ``timeout`` seconds."""
         core = self._core
-        core.begin_poll()
+        await self._begin_poll()
         limit = core.max_poll_records if max_records is None else max_records
         records = core.drain(limit)
         if records or timeout <= 0:
             return records
         deadline = deadline_after(timeout)
-        while await core.inbox.wait_async(deadline):
-            core.check_open()
+        while await self._wait(deadline):
             records = core.drain(limit)
             if records:
                 return records
         return []
 
-    async def __aiter__(self) -> AsyncIterator[Record]:
+    async def _begin_poll(self) -> None:
         core = self._core
         core.begin_poll()
+        if core.group is not None and core.group.has_work:
+            await drive_async(core.group.steps(), core.engine.io)
+            core.sync()
+
+    async def _wait(self, deadline: float) -> bool:
+        """Until there may be something to hand out; False at ``deadline``."""
+        core, group = self._core, self._core.group
+        if group is None:
+            if await core.inbox.wait_async(deadline):
+                core.check_open()
+                return True
+            return False
+        while True:
+            group.is_here = True
+            try:
+                has_some = await core.inbox.wait_async(group.wake_at(deadline))
+            finally:
+                group.is_here = False
+            if core.state != "open":
+                return False
+            await self._begin_poll()
+            if has_some:
+                return True
+            if deadline_passed(deadline):
+                return False
+
+    async def __aiter__(self) -> AsyncIterator[Record]:
+        core = self._core
+        await self._begin_poll()
         turn = TURN_RECORDS
         while core.state == "open":
             iterator = core.next_iterator()
             if iterator is None:
-                await core.inbox.wait_async(deadline_after(None))
+                await self._wait(deadline_after(None))
             else:
                 for record in core.iterate_ready(iterator):
                     yield record
@@ -123,7 +227,7 @@ class AsyncConsumer:
                         turn = TURN_RECORDS
                         await asyncio.sleep(0)
             if core.state == "open":
-                core.begin_poll()
+                await self._begin_poll()
 
     async def fetch_arrow(
         self,
@@ -139,7 +243,7 @@ class AsyncConsumer:
         from headrace_core.records.arrow import arrow_schema
 
         core = self._core
-        core.begin_poll()
+        await self._begin_poll()
         deadline = deadline_after(timeout)
         while True:
             work = asyncio.ensure_future(asyncio.to_thread(core.take_arrow, max_bytes, columns, include_headers))
@@ -149,9 +253,8 @@ class AsyncConsumer:
                 await asyncio.wait([work])  # a thread cannot be cancelled, but what it took can go back
                 core.give_back()
                 raise
-            if batches or not await core.inbox.wait_async(deadline):
+            if batches or not await self._wait(deadline):
                 break
-            core.check_open()
         return pa.Table.from_batches(
             batches, schema=arrow_schema(None if columns is None else tuple(columns), include_headers)
         )
@@ -206,14 +309,25 @@ class AsyncConsumer:
         """Kafka's consumer metrics by name; times are in ms."""
         return AwaitableDict(self._core.metric_values())
 
-    async def close(self) -> None:
-        """Stop fetching and close the connections."""
+    async def close(self, timeout: float = 30.0) -> None:
+        """Let go of the group's partitions (``on_revoked``, auto-commit), leave the group, close the connections."""
+        await self._close(timeout, commits=True)
+
+    async def _close(self, timeout: float, *, commits: bool) -> None:
+        core = self._core
         self._finalizer.detach()
-        if self._core.begin_close():
-            await self._core.engine.io.run_async(self._core.shut_down())
+        try:
+            if core.state == "open" and core.is_subscribed:
+                assert core.group is not None
+                async with asyncio.timeout(timeout):
+                    await drive_async(core.group.leave_steps(commits=commits), core.engine.io)
+        finally:
+            if core.begin_close():
+                await core.engine.io.run_async(core.shut_down())
 
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(self, *exception: object) -> None:
-        await self.close()
+    async def __aexit__(self, kind: object, *_: object) -> None:
+        # What an exception interrupted was handed out, and perhaps not handled: it is read again.
+        await self._close(30.0, commits=kind is None)

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Self
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import CancelledError, Future
+from typing import TYPE_CHECKING, Any, Self, overload
 
 from headrace_core.records import Record
 from headrace_core.types import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, TopicPartition
 
-from ..models import OffsetAndTimestamp
+from ..group.consumer import Callback, Callbacks
+from ..group.driving import committed_of, drive
+from ..models import GroupMetadata, OffsetAndMetadata, OffsetAndTimestamp
 from ..settings import CONSUMER, resolve
-from .core import ConsumerCore, deadline_after
+from .core import ConsumerCore, deadline_after, deadline_passed
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -20,11 +23,15 @@ if TYPE_CHECKING:
 ARROW_BYTES = 16 * 1024 * 1024
 
 
-class Consumer:
-    """Reads records of partitions.
+#: What is called when partitions come and go: (consumer, partitions).
+Rebalanced = Callable[["Consumer", list[TopicPartition]], object]
 
-        with Consumer(bootstrap_servers="127.0.0.1:9095", auto_offset_reset="earliest") as consumer:
-            consumer.assign([TopicPartition("orders", 0)])
+
+class Consumer:
+    """Reads records: of partitions that its group gives it, or of those that it is assigned by hand.
+
+        with Consumer(bootstrap_servers="127.0.0.1:9095", group_id="g", auto_offset_reset="earliest") as consumer:
+            consumer.subscribe(["orders"])          # or consumer.assign([TopicPartition("orders", 0)])
             for record in consumer:
                 print(record.offset, record.value)
 
@@ -42,24 +49,105 @@ class Consumer:
 
     # --- what to read ----------------------------------------------------------------------------------------------
 
-    def subscribe(self, topics: Iterable[str]) -> None:
-        """Join the group and be assigned partitions. Comes with the coordinator: UnsupportedVersionError till then."""
-        raise self._core.refuse_groups()
+    def subscribe(
+        self,
+        topics: Iterable[str] | None = None,
+        *,
+        pattern: str | None = None,
+        on_assigned: Rebalanced | None = None,
+        on_revoked: Rebalanced | None = None,
+        on_lost: Rebalanced | None = None,
+    ) -> None:
+        """Be a member of the group ``group.id``, which assigns partitions of these topics (instead of those before).
 
-    def commit(self, offsets: Mapping[TopicPartition, int] | None = None) -> None:
-        """Commit positions to the group. Comes with the coordinator: UnsupportedVersionError until then."""
-        raise self._core.refuse_groups()
+        ``pattern``: of all topics whose whole name matches (RE2, as KIP-848 has it). ``on_assigned``, ``on_revoked``,
+        ``on_lost`` are called with (consumer, partitions), in this thread, within poll, iteration, unsubscribe and
+        close. Positions begin where the group committed, else by ``auto.offset.reset``. In ``on_revoked`` partitions
+        are still the consumer's, and can be committed; in ``on_lost`` (without one, ``on_revoked``) they may be
+        somebody else's already. InvalidGroupIdError, InvalidTopicError, InvalidArgumentError; IllegalStateError:
+        partitions were assigned by hand.
+        """
+        callbacks = Callbacks(*(self._bound(each) for each in (on_assigned, on_revoked, on_lost)))
+        self._core.subscribe(topics, pattern, callbacks)
 
-    def committed(self, partition: TopicPartition) -> int | None:
-        """The group's committed offset. Comes with the coordinator: UnsupportedVersionError until then."""
-        raise self._core.refuse_groups()
+    def _bound(self, callback: Rebalanced | None) -> Callback | None:
+        if callback is None:
+            return None
+        this = weakref.ref(self)
+        return lambda partitions: callback(this(), partitions)  # type: ignore[arg-type]
+
+    def subscription(self) -> frozenset[str]:
+        """The topics subscribed to by name."""
+        group = self._core.group
+        return frozenset() if group is None or group.subscription is None else frozenset(group.subscription.topics)
+
+    def unsubscribe(self) -> None:
+        """Let go of all partitions, and leave the group."""
+        core = self._core
+        core.check_open()
+        if core.is_subscribed:
+            assert core.group is not None
+            drive(core.group.leave_steps(), core.engine.io)
+        core.clear_assignment()
+
+    def commit(self, offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | None = None) -> None:
+        """Commit to the group: the positions of what was handed out, or these offsets (each the next record to read).
+
+        Returns when they are on all in-sync replicas. InvalidGroupIdError; UnknownMemberIdError,
+        FencedMemberEpochError, StaleMemberEpochError, FencedInstanceIdError: the partitions are not this consumer's
+        any more; RequestTimedOutError: not known within ``default.api.timeout.ms``.
+        """
+        core = self._core
+        group = core.in_group("commit")
+        core.engine.io.run(group.commit_work(core.offsets_to_commit(offsets)))
+
+    def commit_async(
+        self,
+        offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | None = None,
+        callback: Callable[[dict[TopicPartition, OffsetAndMetadata], BaseException | None], object] | None = None,
+    ) -> Future[None]:
+        """As ``commit``, without waiting; commits keep their order. ``callback(offsets, error)`` runs on Headrace's I/O
+        thread: it must not block."""
+        core = self._core
+        group = core.in_group("commit")
+        wanted = core.offsets_to_commit(offsets)
+        future = core.engine.io.submit(group.commit_work(wanted))
+        if callback is not None:
+            future.add_done_callback(
+                lambda done: callback(wanted, CancelledError() if done.cancelled() else done.exception())
+            )
+        return future
+
+    @overload
+    def committed(self, partitions: TopicPartition, timeout: float | None = None) -> int | None: ...
+
+    @overload
+    def committed(
+        self, partitions: Iterable[TopicPartition], timeout: float | None = None
+    ) -> dict[TopicPartition, OffsetAndMetadata | None]: ...
+
+    def committed(
+        self, partitions: TopicPartition | Iterable[TopicPartition], timeout: float | None = None
+    ) -> int | dict[TopicPartition, OffsetAndMetadata | None] | None:
+        """What the group has committed: of one partition the offset, of several all of it; None: nothing."""
+        core = self._core
+        wanted, is_one = committed_of(partitions)
+        found = core.engine.io.run(core.in_group("committed").fetch_work(wanted, timeout))
+        if not is_one:
+            return found
+        committed = found[wanted[0]]
+        return None if committed is None else committed.offset
+
+    def group_metadata(self) -> GroupMetadata:
+        """Who this consumer is in its group."""
+        return self._core.in_group("group_metadata").metadata
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
         """Read these partitions from now on, instead of those before. Positions of those that stay are kept."""
         self._core.assign(partitions)
 
     def assignment(self) -> set[TopicPartition]:
-        """The partitions assigned."""
+        """The partitions assigned, by hand or by the group."""
         return set(self._core.partitions)
 
     def seek(self, partition: TopicPartition, offset: int) -> None:
@@ -94,31 +182,59 @@ class Consumer:
         At most ``max_records`` (``max.poll.records``), of several partitions perhaps, each partition's in order.
         """
         core = self._core
-        core.begin_poll()
+        self._begin_poll()
         limit = core.max_poll_records if max_records is None else max_records
         records = core.drain(limit)
         if records or timeout <= 0:
             return records
         deadline = deadline_after(timeout)
-        while core.inbox.wait(deadline):
-            core.check_open()
+        while self._wait(deadline):
             records = core.drain(limit)
             if records:
                 return records
         return []
 
+    def _begin_poll(self) -> None:
+        core = self._core
+        core.begin_poll()
+        if core.group is not None and core.group.has_work:
+            drive(core.group.steps(), core.engine.io)
+            core.sync()
+
+    def _wait(self, deadline: float) -> bool:
+        """Until there may be something to hand out; False at ``deadline``."""
+        core, group = self._core, self._core.group
+        if group is None:
+            if core.inbox.wait(deadline):
+                core.check_open()
+                return True
+            return False
+        while True:
+            group.is_here = True
+            try:
+                has_some = core.inbox.wait(group.wake_at(deadline))
+            finally:
+                group.is_here = False
+            if core.state != "open":
+                return False
+            self._begin_poll()
+            if has_some:
+                return True
+            if deadline_passed(deadline):
+                return False
+
     def __iter__(self) -> Iterator[Record]:
         """Records for ever, waiting for new ones. A seek or pause in the loop takes effect at the next record."""
         core = self._core
-        core.begin_poll()
+        self._begin_poll()
         while core.state == "open":
             iterator = core.next_iterator()
             if iterator is not None:
                 yield from core.iterate_ready(iterator)
-            else:
-                core.inbox.wait(deadline_after(None))
-            if core.state == "open":
-                core.begin_poll()
+                if core.state == "open":
+                    self._begin_poll()
+            elif not self._wait(deadline_after(None)) and core.state == "open":
+                self._begin_poll()
 
     def __next__(self) -> Record:
         if self._iterator is None:
@@ -149,13 +265,12 @@ class Consumer:
         from headrace_core.records.arrow import arrow_schema
 
         core = self._core
-        core.begin_poll()
+        self._begin_poll()
         deadline = deadline_after(timeout)
         while True:
             batches = core.take_arrow(max_bytes, columns, include_headers)
-            if batches or not core.inbox.wait(deadline):
+            if batches or not self._wait(deadline):
                 break
-            core.check_open()
         return pa.Table.from_batches(
             batches, schema=arrow_schema(None if columns is None else tuple(columns), include_headers)
         )
@@ -211,14 +326,24 @@ class Consumer:
         """Kafka's consumer metrics by name (``records-consumed-rate``, ``fetch-latency-avg``, ...); times are in ms."""
         return self._core.metric_values()
 
-    def close(self) -> None:
-        """Stop fetching and close the connections."""
+    def close(self, timeout: float = 30.0) -> None:
+        """Let go of the group's partitions (``on_revoked``, auto-commit), leave the group, close the connections."""
+        self._close(timeout, commits=True)
+
+    def _close(self, timeout: float, *, commits: bool) -> None:
+        core = self._core
         self._finalizer.detach()
-        if self._core.begin_close():
-            self._core.engine.io.run(self._core.shut_down(), 10)
+        try:
+            if core.state == "open" and core.is_subscribed:
+                assert core.group is not None
+                drive(core.group.leave_steps(commits=commits), core.engine.io, timeout)
+        finally:
+            if core.begin_close():
+                core.engine.io.run(core.shut_down(), 10)
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *exception: object) -> None:
-        self.close()
+    def __exit__(self, kind: object, *_: object) -> None:
+        # What an exception interrupted was handed out, and perhaps not handled: it is read again.
+        self._close(30.0, commits=kind is None)

@@ -17,7 +17,6 @@ from headrace_core.errors import (
     IllegalStateError,
     InvalidArgumentError,
     SerializationError,
-    UnsupportedVersionError,
 )
 from headrace_core.records import Record, RecordIterator, iterate_headers
 from headrace_core.types import TopicPartition, check_topic_name
@@ -25,8 +24,9 @@ from headrace_core.types import TopicPartition, check_topic_name
 from ..engine.client import Engine
 from ..engine.io_thread import closed_error, forget, forked_error, register
 from ..engine.offsets import ISOLATION, list_offsets
+from ..group.consumer import Callbacks, GroupConsumer, check_group, not_both, subscription_of
 from ..metrics import Metrics
-from ..models import OffsetAndTimestamp
+from ..models import OffsetAndMetadata, OffsetAndTimestamp
 from ..serializers import deserializer
 from .fetcher import Fetcher
 from .inbox import Assigned, Inbox, Slice
@@ -34,11 +34,6 @@ from .offsets import reset_timestamp
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-GROUPS_COME_LATER = (
-    "consumer groups come with the coordinator, which is not built yet: use assign([TopicPartition(topic, number)]) "
-    "and keep the positions yourself"
-)
 
 #: Partitions as callers name them: ``pause(a, b)`` and ``pause([a, b])`` are the same.
 Named = Iterable["TopicPartition | Iterable[TopicPartition]"]
@@ -61,8 +56,12 @@ class ConsumerCore:
         self.value_deserializer = deserializer(config["value.deserializer"], "value.deserializer")
         self.plain = self.key_deserializer is None and self.value_deserializer is None
         self.partitions: dict[TopicPartition, Assigned] = {}
-        #: What is being handed out: its slice and the iterator over it.
-        self.current: tuple[Slice, RecordIterator] | None = None
+        #: Once ``group.id`` is used; None before.
+        self.group: GroupConsumer | None = None
+        self._current: tuple[Slice, RecordIterator] | None = None
+        #: The iterator that records are handed out from; another one, or None, ends that before the next record. The
+        #: I/O thread sets None, too (``interrupt``).
+        self.under_way: RecordIterator | None = None
         self._held: dict[TopicPartition, deque[tuple[Slice, RecordIterator | None]]] = {}  # of paused partitions
         self._resumed: deque[tuple[Slice, RecordIterator | None]] = deque()  # before what is in the inbox
         self._errors: dict[TopicPartition, HeadraceError] = {}  # of partitions that do not go on until they are seeked
@@ -73,6 +72,16 @@ class ConsumerCore:
 
     def _room(self) -> None:
         self.engine.io.call(self.fetcher.has_room)
+
+    @property
+    def current(self) -> tuple[Slice, RecordIterator] | None:
+        """What is being handed out: its slice and the iterator over it."""
+        return self._current
+
+    @current.setter
+    def current(self, value: tuple[Slice, RecordIterator] | None) -> None:
+        self._current = value
+        self.under_way = None if value is None else value[1]
 
     # --- assignment and positions ----------------------------------------------------------------------------------
 
@@ -85,6 +94,8 @@ class ConsumerCore:
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
         """Replace the assignment; partitions that stay keep their positions."""
         self.check_open()
+        if self.is_subscribed:
+            raise not_both(subscribed=True)
         wanted = _each(partitions)
         for tp in wanted:
             check_topic_name(tp.topic)
@@ -96,6 +107,86 @@ class ConsumerCore:
             if tp not in self.partitions:
                 self._void(assigned)
         self._dirty = True
+
+    @property
+    def is_subscribed(self) -> bool:
+        return self.group is not None and self.group.subscription is not None
+
+    def in_group(self, what: str) -> GroupConsumer:
+        """Its group. InvalidGroupIdError: ``what`` needs one."""
+        self.check_open()
+        if self.group is None:
+            check_group(self.config, what)
+            self.group = GroupConsumer(self)
+        return self.group
+
+    def subscribe(self, topics: Iterable[str] | None, pattern: str | None, callbacks: Callbacks) -> None:
+        group = self.in_group("subscribe")
+        if self.partitions and not self.is_subscribed:
+            raise not_both(subscribed=False)
+        group.subscribe(subscription_of(topics, pattern), callbacks)
+
+    def add_assigned(self, offsets: Mapping[TopicPartition, OffsetAndMetadata | None]) -> None:
+        """The group gives these; None: nothing is committed, so auto.offset.reset says where to begin."""
+        for tp, committed in offsets.items():
+            assigned = self.partitions[tp] = self._new(tp)
+            if committed is not None:
+                assigned.position = committed.offset
+                assigned.begun = committed.offset, committed.leader_epoch
+        self._dirty = True
+
+    def remove_assigned(self, partitions: Iterable[TopicPartition]) -> None:
+        for tp in partitions:
+            assigned = self.partitions.pop(tp, None)
+            if assigned is not None:
+                self._void(assigned)
+
+    def positions(self, partitions: Iterable[TopicPartition] | None = None) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Where reading goes on, of those of the partitions (all) of which that is known."""
+        found = {}
+        for tp in self.partitions if partitions is None else partitions:
+            position = self.known_position(tp) if tp in self.partitions else None
+            if position is not None:
+                found[tp] = OffsetAndMetadata(position)
+        return found
+
+    def offsets_to_commit(
+        self, offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | None
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
+        """InvalidArgumentError."""
+        if offsets is None:
+            return self.positions()
+        found = {}
+        for tp, given in offsets.items():
+            (partition,) = _each([tp])
+            each = OffsetAndMetadata(given) if isinstance(given, int) else given
+            if not isinstance(each, OffsetAndMetadata) or isinstance(given, bool) or each.offset < 0:
+                raise InvalidArgumentError(
+                    f"{partition}: {given!r} is no offset to commit: give a whole number, or OffsetAndMetadata"
+                )
+            found[partition] = each
+        return found
+
+    def clear_assignment(self) -> None:
+        """Nothing is assigned."""
+        self.remove_assigned(list(self.partitions))
+        self.sync()
+
+    # --- for the group (on the I/O thread) ---------------------------------------------------------------------------
+
+    def interrupt(self) -> None:
+        """The caller has something to do before the next record."""
+        self.inbox.alarm = True
+        self.under_way = None
+        self.inbox.notify()
+
+    def shut(self, is_shut: bool) -> None:
+        """Nothing is handed out until it is opened again."""
+        self.inbox.shut = is_shut
+        self.under_way = None
+        self.inbox.notify()
+
+    # --- assignment, continued --------------------------------------------------------------------------------------
 
     def _new(self, tp: TopicPartition) -> Assigned:
         self._generation += 1
@@ -190,8 +281,13 @@ class ConsumerCore:
 
     def begin_poll(self) -> None:
         self.check_open()
-        if not self.partitions:
-            raise IllegalStateError("nothing is assigned to this consumer; " + GROUPS_COME_LATER)
+        if self.is_subscribed:
+            assert self.group is not None
+            self.group.check()
+        elif not self.partitions:
+            raise IllegalStateError(
+                "nothing is assigned to this consumer: subscribe([topic]), or assign([TopicPartition(topic, number)])"
+            )
         self.sync()
 
     def next_slice(self) -> tuple[Slice, RecordIterator | None] | None:
@@ -222,16 +318,22 @@ class ConsumerCore:
 
     def next_iterator(self) -> RecordIterator | None:
         """The iterator to hand out from: the one under way, or over the next slice; None when nothing is there."""
-        if self.current is not None:
-            return self.current[1]
-        found = self.next_slice()
-        if found is None:
+        if self.inbox.alarm or self.inbox.shut:
             return None
-        item, iterator = found
-        if iterator is None:
-            iterator = self._iterator(item, item.fetch_offset)
-            self.metrics["records-consumed"].record(item.next_offset - item.fetch_offset)
-        self.current = (item, iterator)
+        if self._current is not None:
+            iterator = self.under_way = self._current[1]
+        else:
+            found = self.next_slice()
+            if found is None:
+                return None
+            item, begun = found
+            if begun is None:
+                begun = self._iterator(item, item.fetch_offset)
+                self.metrics["records-consumed"].record(item.next_offset - item.fetch_offset)
+            self.current = (item, begun)
+            iterator = begun
+        if self.inbox.alarm or self.inbox.shut:  # raised since, and perhaps before ``under_way`` was set
+            return None
         return iterator
 
     def _iterator(self, item: Slice, offset: int) -> RecordIterator:
@@ -309,12 +411,12 @@ class ConsumerCore:
         if self.plain:
             for record in iterator:
                 yield record
-                if self.current is None or self.current[1] is not iterator:
+                if self.under_way is not iterator:
                     return
         else:
             while (batch := self._deserialized(iterator.take(1))) and self.current is not None:
                 yield batch[0]
-                if self.current is None or self.current[1] is not iterator:
+                if self.under_way is not iterator:
                     return
         self.finish_slice(iterator)
 
@@ -323,6 +425,8 @@ class ConsumerCore:
 
         Of a partition with a damaged batch, what comes before that; once nothing does, its error, each time.
         """
+        if self.inbox.alarm or self.inbox.shut:
+            return []
         taken: list[tuple[Slice, int]] = []
         size = 0
         if self.current is not None:
@@ -423,9 +527,6 @@ class ConsumerCore:
         info = await self.engine.topic(topic, timeout_s, create=False)
         return [part.partition for part in info.partitions]
 
-    def refuse_groups(self) -> UnsupportedVersionError:
-        return UnsupportedVersionError(GROUPS_COME_LATER)
-
     # --- the end ---------------------------------------------------------------------------------------------------
 
     def begin_close(self) -> bool:
@@ -438,6 +539,8 @@ class ConsumerCore:
         return True
 
     async def shut_down(self) -> None:
+        if self.group is not None:
+            await self.group.end()
         await self.fetcher.close()
         await self.engine.close()
 
@@ -490,6 +593,10 @@ def _each(partitions: Named) -> list[TopicPartition]:
             raise InvalidArgumentError(f"{item!r} is no partition: give TopicPartition(topic, number)")
         found.append(TopicPartition(*item))
     return found
+
+
+def deadline_passed(deadline: float) -> bool:
+    return time.monotonic() >= deadline
 
 
 def deadline_after(timeout_s: float | None) -> float:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Iterable
 from typing import Any
 
 from headrace_core.errors import HeadraceError, InvalidArgumentError, ReplicaNotAvailableError
@@ -80,10 +81,19 @@ class Fetcher:
                 self._drop(old)
             new = self.tracked[tp] = Tracked(assigned, position, reset)
             new.generation = generation
+            if assigned.begun is not None and assigned.begun[0] == position:
+                new.epochs.begin(*assigned.begun)
             self._homeless[tp] = None
         for tp in [tp for tp in self.tracked if tp not in keep]:
             self._drop(self.tracked[tp])
         self._placing.set()
+
+    def stop(self, partitions: Iterable[TopicPartition]) -> None:
+        """Fetch nothing more of these, until ``sync`` names them again."""
+        for tp in partitions:
+            tracked = self.tracked.get(tp)
+            if tracked is not None:
+                self._drop(tracked)
 
     def _drop(self, tracked: Tracked) -> None:
         self._leave(tracked)

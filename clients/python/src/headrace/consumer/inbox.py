@@ -25,6 +25,7 @@ class Assigned:
     """
 
     __slots__ = (
+        "begun",
         "end_offset",
         "found",
         "generation",
@@ -44,6 +45,7 @@ class Assigned:
         self.found: tuple[int, int] | None = None  # (generation, offset)
         self.reset: str | None = None
         self.paused = False
+        self.begun: tuple[int, int] | None = None  # (offset, leader epoch of the record before it), as committed
         self.end_offset: int | None = None  # of a bounded read: fetch nothing from here on
         self.high_watermark = self.last_stable_offset = self.log_start_offset = -1
 
@@ -76,6 +78,8 @@ class Inbox:
     def __init__(self, max_bytes: int, on_room: Callable[[], object]) -> None:
         self.max_bytes = max_bytes
         self.fetcher_waits = False
+        #: Set by the I/O thread. ``alarm``: the caller has something else to do first; ``shut``: nothing is handed out.
+        self.alarm = self.shut = False
         self.slices: deque[Slice] = deque()
         self._on_room = on_room
         self._bytes_in = 0  # only the I/O thread adds here, only the caller there: no lock
@@ -117,16 +121,19 @@ class Inbox:
         return None
 
     def wait(self, deadline: float) -> bool:
-        """Block until there is a slice, or ``deadline`` (time.monotonic()); False when there is none."""
+        """Block until there is a slice or an alarm, or ``deadline`` (time.monotonic()); False when there is none."""
         if self._sleeper is None:
             self._sleeper = threading.Event()
         self._sleeper.clear()
-        if self.slices:
+        if self._has_some():
             return True
         left = deadline - time.monotonic()
         if left > 0:
             self._sleeper.wait(None if left == float("inf") else left)
-        return bool(self.slices)
+        return self._has_some()
+
+    def _has_some(self) -> bool:
+        return (bool(self.slices) and not self.shut) or self.alarm
 
     async def wait_async(self, deadline: float) -> bool:
         """As wait, from an event loop."""
@@ -134,10 +141,10 @@ class Inbox:
         future = loop.create_future()
         self._async_sleeper = (loop, future)
         try:
-            if not self.slices:
+            if not self._has_some():
                 left = deadline - time.monotonic()
                 if left > 0:
                     await asyncio.wait([future], timeout=None if left == float("inf") else left)
         finally:
             self._async_sleeper = None
-        return bool(self.slices)
+        return self._has_some()

@@ -17,6 +17,7 @@ from headrace_core.rpc import ChannelPurpose
 from headrace_protos.v1 import (
     admin_pb2_grpc,
     fetch_pb2_grpc,
+    groups_pb2_grpc,
     metadata_pb2_grpc,
     offsets_pb2_grpc,
     produce_pb2_grpc,
@@ -58,6 +59,12 @@ class Connections:
 
     def fetch_stream(self, address: str) -> Any:
         return fetch_pb2_grpc.FetchStub(self.channel(address, ChannelPurpose.FETCH)).Fetch()  # type: ignore[no-untyped-call]
+
+    def groups(self, address: str) -> Any:
+        return groups_pb2_grpc.GroupsStub(self.channel(address, ChannelPurpose.CONTROL))  # type: ignore[no-untyped-call]
+
+    def membership_stream(self, address: str) -> Any:
+        return groups_pb2_grpc.GroupsStub(self.channel(address, ChannelPurpose.HEARTBEAT)).Membership()  # type: ignore[no-untyped-call]
 
     async def renew(self, address: str, purpose: ChannelPurpose) -> None:
         """The next call dials anew. A channel whose last attempts failed answers from memory for up to a second, though

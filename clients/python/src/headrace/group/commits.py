@@ -1,0 +1,102 @@
+"""Offsets of a group: committed in the order in which they were asked for, and fetched. On the I/O thread."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
+
+from headrace_core.errors import StaleMemberEpochError, from_number
+from headrace_core.types import TopicPartition
+from headrace_protos.v1 import groups_pb2
+
+from ..engine.client import Engine
+from ..engine.coordinators import Coordinators, raise_first
+from ..models import OffsetAndMetadata
+
+
+class Who(NamedTuple):
+    """Who commits. No member: an empty id, and epoch -1."""
+
+    member_id: str = ""
+    epoch: int = -1
+    instance_id: str | None = None
+
+
+NO_MEMBER = Who()
+
+
+class Commits:
+    """``who()``: as whom, at the moment of each attempt."""
+
+    def __init__(self, engine: Engine, coordinators: Coordinators, group_id: str, who: Callable[[], Who]) -> None:
+        self._engine = engine
+        self._coordinators = coordinators
+        self._group_id = group_id
+        self._who = who
+        self._turn = asyncio.Lock()
+
+    async def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], timeout_s: float | None = None) -> None:
+        """Returns when all of them are on all in-sync replicas of the group's shard; retried until the time-out.
+
+        UnknownMemberIdError, FencedMemberEpochError, FencedInstanceIdError, StaleMemberEpochError: the caller is no
+        member (any more), or has not the partition (any more); InvalidCommitOffsetSizeError,
+        OffsetMetadataTooLargeError, UnknownTopicIdError; RequestTimedOutError: not known whether it was done."""
+        if not offsets:
+            return
+        async with self._turn:
+            deadline = self._engine.deadline(timeout_s)
+            request = groups_pb2.CommitOffsetsRequest(group_id=self._group_id)
+            for tp, each in offsets.items():
+                request.offsets.add(
+                    topic=tp.topic,
+                    partition=tp.partition,
+                    offset=each.offset,
+                    leader_epoch=each.leader_epoch,
+                    metadata=each.metadata,
+                )
+
+            def check(answer: Any) -> None:
+                raise_first(answer.results, f"group {self._group_id!r}")
+
+            while True:
+                who = self._who()
+                request.member_id, request.member_epoch = who.member_id, who.epoch
+                if who.instance_id is not None:
+                    request.instance_id = who.instance_id
+                try:
+                    await self._coordinators.call(
+                        self._group_id, "CommitOffsets", request, deadline, f"committing to {self._group_id!r}", check
+                    )
+                    return
+                except StaleMemberEpochError:
+                    if self._who().epoch <= who.epoch:
+                        raise
+                    # it was told of a newer one meanwhile
+
+    async def fetch(
+        self, partitions: Iterable[TopicPartition], timeout_s: float | None = None
+    ) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        """What is committed for each; None: nothing."""
+        wanted = list(partitions)
+        request = groups_pb2.FetchOffsetsRequest(require_stable=True)
+        of_group = request.groups.add(group_id=self._group_id, member_epoch=-1)
+        of_group.partitions.SetInParent()
+        for tp in wanted:
+            of_group.partitions.partitions.add(topic=tp.topic, partition=tp.partition)
+
+        def check(answer: Any) -> None:
+            (told,) = answer.groups
+            if told.error.code:
+                raise from_number(told.error.code, f"group {self._group_id!r}: {told.error.message}")
+            raise_first(told.offsets, f"group {self._group_id!r}")
+
+        deadline = self._engine.deadline(timeout_s)
+        what = f"fetching the offsets of {self._group_id!r}"
+        answer = await self._coordinators.call(self._group_id, "FetchOffsets", request, deadline, what, check)
+        found: dict[TopicPartition, OffsetAndMetadata | None] = dict.fromkeys(wanted)
+        for each in answer.groups[0].offsets:
+            if each.offset >= 0:
+                tp = TopicPartition(each.topic, each.partition)
+                found[tp] = OffsetAndMetadata(each.offset, each.metadata, each.leader_epoch)
+        return found

@@ -1,0 +1,385 @@
+"""A consumer in its group: the caller's side, and the bridge from its membership.
+
+    I/O thread                                          caller's thread
+    member: Assign --> committed offsets --> Assigned --> partitions get positions; on_assigned
+            Revoke --> fetching stops -----> Revoking --> auto-commit; on_revoked; partitions go; released
+            Lost   --> fetching stops -----> Gone ------> partitions go; on_lost (or on_revoked, as in Kafka)
+            Suspended, Resumed ------------> the inbox is shut, and opened again
+            Failed ------------------------> raised by every poll
+
+Callbacks run in the caller's thread, within poll, iteration, unsubscribe and close (Kafka's rule). ``steps`` is one
+generator for both faces: it yields what is to be run on the I/O thread, or called, and is sent what came of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+import uuid
+from collections import deque
+from collections.abc import Callable, Coroutine, Generator, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from headrace_core.errors import (
+    HeadraceError,
+    IllegalStateError,
+    InvalidArgumentError,
+    InvalidGroupIdError,
+    UnknownMemberIdError,
+)
+from headrace_core.types import TopicPartition, check_topic_name
+
+from ..engine.coordinators import Coordinators
+from ..models import GroupMetadata, OffsetAndMetadata
+from .commits import NO_MEMBER, Commits, Who
+from .member import Assign, Failed, Lost, Parts, Resumed, Revoke, Subscription, Suspended
+from .membership import Membership
+
+if TYPE_CHECKING:
+    from ..consumer.core import ConsumerCore
+
+logger = logging.getLogger("headrace")
+
+#: on_assigned(partitions), on_revoked(partitions), on_lost(partitions), bound to their consumer by the face.
+Callback = Callable[[list[TopicPartition]], Any]
+
+
+class Callbacks(NamedTuple):
+    on_assigned: Callback | None = None
+    on_revoked: Callback | None = None
+    on_lost: Callback | None = None
+
+
+class Assigned(NamedTuple):
+    offsets: dict[TopicPartition, OffsetAndMetadata | None]
+
+
+class Revoking(NamedTuple):
+    ticket: int
+    partitions: list[TopicPartition]
+
+
+class Gone(NamedTuple):
+    partitions: list[TopicPartition]
+    why: str
+
+
+Event = Assigned | Revoking | Gone
+
+
+class OnIoThread(NamedTuple):
+    """A step: run this there, and send what it returns."""
+
+    work: Coroutine[Any, Any, Any]
+
+
+class InCaller(NamedTuple):
+    """A step: call this here, and await it if it can be awaited."""
+
+    function: Callback
+    partitions: list[TopicPartition]
+
+
+Steps = Generator[OnIoThread | InCaller, Any, None]
+
+
+class GroupConsumer:
+    """``core``'s membership and commits; made when ``group.id`` is set and something needs it."""
+
+    def __init__(self, core: ConsumerCore) -> None:
+        config = core.config
+        self.group_id: str = config["group.id"]
+        self.instance_id: str | None = config["group.instance.id"]
+        self.subscription: Subscription | None = None
+        self.error: HeadraceError | None = None
+        #: When the caller was here last (time.monotonic()); and whether it is here now, waiting.
+        self.seen_at = time.monotonic()
+        self.is_here = False
+        self.is_evicted = False
+        self._core = core
+        self._engine = core.engine
+        self._max_poll_interval_s: float = config["max.poll.interval.ms"] / 1000
+        self._commits_itself: bool = config["enable.auto.commit"]
+        self._interval_s: float = config["auto.commit.interval.ms"] / 1000
+        self._next_commit_at = 0.0
+        self._committed: dict[TopicPartition, OffsetAndMetadata] = {}  # by the last auto-commit of all
+        self._callbacks = Callbacks()
+        self._events: deque[Event] = deque()
+        self._member_id = str(uuid.uuid4())
+        self._evicted_why = ""
+        self._position_seen: tuple[int, int] = (0, 0)
+        self._coordinators = Coordinators(self._engine)
+        self._membership = Membership(self._engine, self._coordinators, config, self._member_id, self._settle)
+        self._commits = Commits(self._engine, self._coordinators, self.group_id, self._who)
+        self._arrivals: set[asyncio.Task[None]] = set()
+        self._watcher: asyncio.Task[None] | None = None
+
+    def _who(self) -> Who:
+        if self.subscription is None:
+            return NO_MEMBER
+        if self._membership.member.epoch == 0:
+            return Who(self._member_id, -1, self.instance_id)  # refused, as it must be
+        return Who(self._member_id, self._membership.member.epoch, self.instance_id)
+
+    @property
+    def metadata(self) -> GroupMetadata:
+        who = self._who()
+        return GroupMetadata(self.group_id, max(who.epoch, -1), who.member_id, self.instance_id)
+
+    # -- the caller's side -------------------------------------------------------------------------------------------
+
+    def subscribe(self, subscription: Subscription, callbacks: Callbacks) -> None:
+        self._callbacks = callbacks
+        self.error = None
+        self.seen_at = time.monotonic()
+        self.subscription = subscription
+        self._next_commit_at = time.monotonic() + self._interval_s
+        self._engine.io.call(self._begin, subscription)
+
+    def check(self) -> None:
+        """At each call of the caller: it lives. Raises what ended the membership, once the caller knows all that came
+        of it."""
+        self.seen_at = time.monotonic()
+        if self._events:
+            return
+        if self.error is not None:
+            raise self.error.with_traceback(None)
+        if self.is_evicted:
+            self.is_evicted = False
+            self._engine.io.call(self._begin, self.subscription)
+
+    @property
+    def has_work(self) -> bool:
+        """Is there something for ``steps`` to do?"""
+        return self._core.inbox.alarm or (
+            self._commits_itself and self.subscription is not None and time.monotonic() >= self._next_commit_at
+        )
+
+    def steps(self) -> Steps:
+        """What has happened since the caller was here, in its order; and the auto-commit that is due. What a callback
+        raises ends it; the change is made all the same, and the next call goes on with the rest."""
+        while self._events:
+            event = self._events.popleft()
+            if isinstance(event, Assigned):
+                yield from self._take_up(event)
+            elif isinstance(event, Revoking):
+                yield from self._let_go(event.partitions, event.ticket)
+            else:
+                yield from self._drop(event)
+        inbox = self._core.inbox
+        inbox.alarm = False
+        if self._events:  # put there before the alarm was raised for it
+            inbox.alarm = True
+        elif self.error is not None:
+            raise self.error.with_traceback(None)
+        if self._commits_itself and self.subscription is not None and time.monotonic() >= self._next_commit_at:
+            self._next_commit_at = time.monotonic() + self._interval_s
+            positions = self._core.positions()
+            if positions and positions != self._committed:
+                self._committed = positions
+                self._engine.io.call(self._commit_behind_the_scenes, positions)
+
+    def wake_at(self, deadline: float) -> float:
+        """When a caller that waits until ``deadline`` has to look at ``has_work``."""
+        return min(deadline, self._next_commit_at) if self._commits_itself else deadline
+
+    def _take_up(self, event: Assigned) -> Steps:
+        self._core.add_assigned(event.offsets)
+        self._committed = {}
+        partitions = sorted(event.offsets)
+        if self._callbacks.on_assigned is not None:
+            yield InCaller(self._callbacks.on_assigned, partitions)
+
+    def _let_go(self, partitions: list[TopicPartition], ticket: int | None) -> Steps:
+        try:
+            if self._commits_itself:
+                positions = self._core.positions(partitions)
+                if positions:
+                    try:
+                        yield OnIoThread(self._commits.commit(positions, self._engine.request_timeout_s))
+                    except HeadraceError as error:
+                        logger.warning("group %r: auto-commit failed: %s", self.group_id, error)
+            if self._callbacks.on_revoked is not None and partitions:
+                yield InCaller(self._callbacks.on_revoked, partitions)
+        finally:
+            self._core.remove_assigned(partitions)
+            if ticket is not None:
+                self._engine.io.call(self._released, ticket)
+
+    def _drop(self, event: Gone) -> Steps:
+        self._core.remove_assigned(event.partitions)
+        callback = self._callbacks.on_lost or self._callbacks.on_revoked
+        if callback is not None:
+            yield InCaller(callback, event.partitions)
+
+    def leave_steps(self, *, commits: bool = True) -> Steps:
+        """unsubscribe and close: let go of everything, then say goodbye. ``commits`` False: without auto-commit, for
+        what was handed out last was not handled."""
+        if self.subscription is None:
+            return
+        self._commits_itself = self._commits_itself and commits
+        try:
+            yield from self.steps()
+        except Exception:
+            logger.exception("group %r: while leaving", self.group_id)
+        try:
+            yield from self._let_go(sorted(self._core.partitions), None)
+        finally:
+            yield OnIoThread(self._leave())
+            self.subscription = None
+            self.error = None
+            self._core.inbox.alarm = self._core.inbox.shut = False
+            self._commits_itself = self._core.config["enable.auto.commit"]
+
+    def commit_work(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> Coroutine[Any, Any, None]:
+        """For the I/O thread. UnknownMemberIdError: the consumer was evicted, or is not a member yet."""
+        if self.is_evicted:
+            raise UnknownMemberIdError(f"group {self.group_id!r}: nothing can be committed: {self._evicted_why}")
+        self.seen_at = time.monotonic()
+        self._committed = {}
+        return self._commits.commit(offsets)
+
+    def fetch_work(
+        self, partitions: Iterable[TopicPartition], timeout_s: float | None
+    ) -> Coroutine[Any, Any, dict[TopicPartition, OffsetAndMetadata | None]]:
+        return self._commits.fetch(partitions, timeout_s)
+
+    # -- on the I/O thread -------------------------------------------------------------------------------------------
+
+    def _begin(self, subscription: Subscription) -> None:
+        self._membership.subscribe(subscription)
+        if self._watcher is None:
+            self._watcher = self._engine.io.spawn(self._watch_progress(), "headrace-poll-interval")
+
+    async def _leave(self) -> None:
+        watcher, self._watcher = self._watcher, None
+        arrivals, self._arrivals = self._arrivals, set()
+        for task in (*arrivals, *([watcher] if watcher is not None else [])):
+            task.cancel()
+        await self._membership.leave()
+        self._membership.member.take_events()
+        self._events.clear()
+
+    async def end(self) -> None:
+        """The consumer is closed without having let go (it was forgotten, or the process ends): only say goodbye."""
+        if self.subscription is not None:
+            await self._leave()
+
+    def _released(self, ticket: int) -> None:
+        self._membership.member.released(ticket)
+        self._membership.nudge()
+
+    def _commit_behind_the_scenes(self, positions: dict[TopicPartition, OffsetAndMetadata]) -> None:
+        self._engine.io.spawn(self._auto_commit(positions), "headrace-auto-commit")
+
+    async def _auto_commit(self, positions: dict[TopicPartition, OffsetAndMetadata]) -> None:
+        try:
+            await self._commits.commit(positions)
+        except HeadraceError as error:
+            self._committed = {}  # so it is tried again, though nothing was read since
+            logger.warning("group %r: auto-commit failed: %s", self.group_id, error)
+
+    def _settle(self) -> None:
+        """What the member has for the consumer to do."""
+        for event in self._membership.member.take_events():
+            if isinstance(event, Assign):
+                task = self._engine.io.spawn(self._arrive(event), "headrace-member-arrival")
+                self._arrivals.add(task)
+                task.add_done_callback(self._arrivals.discard)
+            elif isinstance(event, Revoke):
+                self._tell(Revoking(event.ticket, self._stop(event.parts)))
+            elif isinstance(event, Lost):
+                logger.warning("group %r: partitions are lost: %s", self.group_id, event.why)
+                self._tell(Gone(self._stop(event.parts), event.why))
+            elif isinstance(event, Suspended):
+                logger.warning("group %r: reading stops: %s", self.group_id, event.why)
+                self._core.shut(True)
+            elif isinstance(event, Resumed):
+                self._core.shut(False)
+            elif isinstance(event, Failed):
+                self.error = event.error
+                self._core.interrupt()
+
+    def _stop(self, parts: Parts) -> list[TopicPartition]:
+        partitions = sorted(TopicPartition(part.topic, part.partition) for part in parts)
+        self._core.fetcher.stop(partitions)
+        return partitions
+
+    def _tell(self, event: Event) -> None:
+        self._events.append(event)
+        self._core.interrupt()
+
+    async def _arrive(self, event: Assign) -> None:
+        """Where what is assigned is to be read from; then it is the consumer's."""
+        partitions = [TopicPartition(part.topic, part.partition) for part in event.parts]
+        offsets: dict[TopicPartition, OffsetAndMetadata | None] = {}
+        while True:
+            try:
+                offsets = await self._commits.fetch(partitions)
+                break
+            except HeadraceError as error:
+                logger.warning("group %r: committed offsets cannot be read: %s", self.group_id, error)
+                await asyncio.sleep(self._engine.backoff.longest_s)
+        begun = self._membership.member.begin(event.ticket)
+        taken = {TopicPartition(part.topic, part.partition) for part in begun}
+        if taken:
+            self._tell(Assigned({tp: offset for tp, offset in offsets.items() if tp in taken}))
+        self._membership.nudge()
+
+    async def _watch_progress(self) -> None:
+        """max.poll.interval.ms: a consumer whose caller does nothing with it for so long is none; others shall have its
+        partitions. Each call counts, and each step of an iteration."""
+        while True:
+            await asyncio.sleep(min(self._max_poll_interval_s / 10, 1.0))
+            now = time.monotonic()
+            current = self._core.current
+            seen = (id(current[1]), int(current[1].position)) if current is not None else (0, 0)
+            if self.is_here or seen != self._position_seen or not self._membership.member.is_wanted:
+                self._position_seen, self.seen_at = seen, now
+                continue
+            silent_s = now - self.seen_at
+            if silent_s > self._max_poll_interval_s:
+                self._evicted_why = (
+                    f"the consumer was not polled for {silent_s:.1f} s, longer than max.poll.interval.ms="
+                    f"{self._max_poll_interval_s * 1000:g}, and left the group: handle records faster, poll fewer at a "
+                    "time (max.poll.records), or raise max.poll.interval.ms"
+                )
+                logger.error("group %r: %s", self.group_id, self._evicted_why)
+                self.is_evicted = True
+                member = self._membership.member
+                owned = member.owned
+                await self._membership.leave()
+                member.take_events()
+                if owned:
+                    self._tell(Gone(self._stop(owned), self._evicted_why))
+
+
+def subscription_of(topics: Iterable[str] | None, pattern: str | None) -> Subscription:
+    """InvalidArgumentError, InvalidTopicError."""
+    if isinstance(topics, str):
+        raise InvalidArgumentError(f"subscribe takes a list of topics: [{topics!r}], or pattern=...")
+    if (topics is None) == (pattern is None):
+        raise InvalidArgumentError("subscribe takes topics or a pattern: one of the two")
+    if pattern is not None:
+        if not isinstance(pattern, str) or not pattern:
+            raise InvalidArgumentError(f"pattern {pattern!r}: give a regular expression (RE2) that whole names match")
+        return Subscription(pattern=pattern)
+    names = tuple(dict.fromkeys(topics or ()))
+    for name in names:
+        check_topic_name(name)
+    return Subscription(names)
+
+
+def check_group(config: Mapping[str, Any], what: str) -> None:
+    """InvalidGroupIdError: there is none."""
+    if not config["group.id"]:
+        raise InvalidGroupIdError(f"{what} needs a group: set group.id")
+
+
+def not_both(subscribed: bool) -> IllegalStateError:
+    return IllegalStateError(
+        "the consumer subscribes to topics; unsubscribe before it is assigned partitions"
+        if subscribed
+        else "partitions were assigned to the consumer by hand; unsubscribe before it subscribes to topics"
+    )

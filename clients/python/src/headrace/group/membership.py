@@ -1,0 +1,261 @@
+"""A member's stream to its group's coordinator. On the I/O thread: heartbeats never wait for what the caller does."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from typing import Any
+
+import grpc.aio
+
+import headrace_core.rpc as rpc
+from headrace_core.errors import HeadraceError, NetworkError, NotCoordinatorError, from_number
+from headrace_core.rpc import ChannelPurpose
+from headrace_protos.v1 import groups_pb2
+
+from ..engine.client import Engine
+from ..engine.connections import connected
+from ..engine.coordinators import Coordinators
+from .member import Answer, Member, Part, Request, Subscription
+
+logger = logging.getLogger("headrace")
+
+#: How long a leave may take: the coordinator notices the end of the connection anyway.
+LEAVE_S = 3.0
+FIRST_RETRY_S = 0.02
+
+
+class Membership:
+    """``has_events`` is called when the member has something for the consumer to do (``member.take_events``)."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        coordinators: Coordinators,
+        config: dict[str, Any],
+        member_id: str,
+        has_events: Callable[[], None],
+    ) -> None:
+        self.member = Member(retry_s=config["retry.backoff.ms"] / 1000)
+        self.group_id: str = config["group.id"]
+        self.member_id = member_id
+        self.instance_id: str | None = config["group.instance.id"]
+        self._engine = engine
+        self._coordinators = coordinators
+        self._config = config
+        self._has_events = has_events
+        self._subscription = Subscription()
+        self._event = asyncio.Event()
+        self._lease_changed = asyncio.Event()
+        self._address = ""
+        self._stream: Any = None
+        self._tasks: list[asyncio.Task[None]] = []
+        self._left: asyncio.Future[None] | None = None
+        self._was_answered = False
+
+    # -- for the consumer --------------------------------------------------------------------------------------------
+
+    def subscribe(self, subscription: Subscription) -> None:
+        """Join, or tell what has changed."""
+        self._subscription = subscription
+        if self.member.is_wanted:
+            self.member.subscribed_anew()
+        else:
+            self.member.join(time.monotonic())
+        if not self._tasks:
+            self._engine.start()
+            spawn = self._engine.io.spawn
+            self._tasks = [spawn(self._run(), "headrace-member"), spawn(self._watch_lease(), "headrace-member-lease")]
+        self.nudge()
+
+    def nudge(self) -> None:
+        """The member was told something."""
+        self._event.set()
+        self._lease_changed.set()
+        self._has_events()
+
+    async def leave(self) -> None:
+        """Say goodbye (a static member comes back), as far as there is a connection; then the stream ends."""
+        is_member, self._left = self.member.epoch != 0, None
+        self.member.left()
+        tasks, self._tasks = self._tasks, []
+        stream = self._stream
+        if stream is not None and is_member:
+            self._left = asyncio.get_running_loop().create_future()
+            request = groups_pb2.MembershipRequest(correlation_id=1 << 62)
+            request.leave.group_id, request.leave.member_id = self.group_id, self.member_id
+            if self.instance_id is not None:
+                request.leave.instance_id, request.leave.temporarily = self.instance_id, True
+            try:
+                async with asyncio.timeout(LEAVE_S):
+                    await stream.write(request)
+                    await self._left
+            except (TimeoutError, grpc.aio.AioRpcError, asyncio.InvalidStateError):
+                logger.info("group %r: the goodbye of member %s was not heard", self.group_id, self.member_id)
+            self._left = None
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    # -- the stream --------------------------------------------------------------------------------------------------
+
+    async def _run(self) -> None:
+        failures = 0
+        while True:
+            while not self.member.is_wanted:
+                self._event.clear()
+                await self._event.wait()
+            self._was_answered = False
+            try:
+                self._address = await self._coordinators.address(self.group_id, self._engine.request_timeout_s)
+                await self._session(self._address)
+            except HeadraceError as error:
+                self._coordinators.forget(self.group_id, self._address)
+                if not isinstance(error, NotCoordinatorError):
+                    await self._engine.connections.renew(self._address, ChannelPurpose.HEARTBEAT)
+                logger.info("group %r: the stream to the coordinator ended: %s", self.group_id, error)
+                if not error.retriable and not isinstance(error, NetworkError):
+                    self.member.refused(0, error, time.monotonic())
+                    self.nudge()
+            except Exception:  # a bug; reading goes on, and so does the member
+                logger.exception("group %r: the stream to the coordinator ended", self.group_id)
+            failures = 0 if self._was_answered else failures + 1
+            # (The first try comes at once: a connection that only broke has to be back within the grace.)
+            await asyncio.sleep(self._engine.backoff.delay_s(failures - 1) if failures else FIRST_RETRY_S)
+
+    async def _session(self, address: str) -> None:
+        """One stream, until it breaks (HeadraceError)."""
+        member = self.member
+        stream = self._stream = self._engine.connections.membership_stream(address)
+        reader = asyncio.create_task(self._read(stream))
+        reader.add_done_callback(lambda _: self._event.set())
+        sent_at = time.monotonic()
+        try:
+            async with asyncio.timeout(self._engine.request_timeout_s):
+                await connected(stream, reader)
+            if not reader.done():
+                member.connected(time.monotonic())
+            while not reader.done():
+                self._event.clear()
+                now = time.monotonic()
+                request = member.request(now)
+                if request is not None:
+                    sent_at = now
+                    await stream.write(self._encode(request))
+                    continue
+                if member.is_waiting and now - sent_at > self._engine.request_timeout_s:
+                    raise NetworkError(f"{address}: no answer for {self._engine.request_timeout_s:g} s")
+                await _wait(self._event, min(member.next_at(), now + 1.0))
+            await reader
+        except TimeoutError:
+            raise NetworkError(f"{address}: no connection within {self._engine.request_timeout_s:g} s") from None
+        except grpc.aio.AioRpcError as failure:
+            raise rpc.error_from_rpc(failure, address) from None
+        except asyncio.InvalidStateError:
+            await asyncio.wait([reader])
+            if (error := reader.exception()) is not None:
+                raise error from None
+            raise NetworkError(f"{address}: the membership stream ended") from None
+        finally:
+            self._stream = None
+            member.disconnected(time.monotonic())
+            self.nudge()
+            stream.cancel()
+            reader.cancel()
+            await asyncio.gather(reader, return_exceptions=True)
+
+    async def _read(self, stream: Any) -> None:
+        try:
+            while (response := await stream.read()) is not grpc.aio.EOF:
+                self._told(response)
+            code = await stream.code()
+            if code is grpc.StatusCode.OK:
+                raise NetworkError(f"{self._address}: the coordinator ended the membership stream")
+            raise NetworkError(f"{self._address}: the coordinator ended the membership stream ({code.name})")
+        except grpc.aio.AioRpcError as failure:
+            raise rpc.error_from_rpc(failure, self._address) from None
+        finally:
+            if self._left is not None and not self._left.done():
+                self._left.set_result(None)
+
+    def _told(self, response: Any) -> None:
+        now, member = time.monotonic(), self.member
+        if response.correlation_id == 1 << 62:
+            if self._left is not None and not self._left.done():
+                self._left.set_result(None)
+            return
+        self._was_answered = True
+        if response.error.code:
+            error = from_number(response.error.code, response.error.message)
+            if isinstance(error, NotCoordinatorError):
+                raise error
+            member.refused(response.correlation_id, error, now)
+        else:
+            member.heard(_answer(response), now)
+        self.nudge()
+
+    async def _watch_lease(self) -> None:
+        """Time goes by, connected or not."""
+        member = self.member
+        while True:
+            self._lease_changed.clear()
+            member.tick(time.monotonic())
+            self._has_events()
+            await _wait(self._lease_changed, member.lease_ends_at())
+
+    def _encode(self, request: Request) -> Any:
+        message = groups_pb2.MembershipRequest(correlation_id=request.number)
+        heartbeat = message.heartbeat
+        heartbeat.group_id, heartbeat.member_id = self.group_id, self.member_id
+        heartbeat.member_epoch, heartbeat.revision = request.epoch, request.revision
+        if request.is_full:
+            config, subscription = self._config, self._subscription
+            if self.instance_id is not None:
+                heartbeat.instance_id = self.instance_id
+            if config["client.rack"]:
+                heartbeat.rack = config["client.rack"]
+            heartbeat.client_id = config["client.id"] or ""
+            heartbeat.rebalance_timeout_ms = config["max.poll.interval.ms"]
+            heartbeat.topics.names.extend(subscription.topics)
+            heartbeat.topics.SetInParent()
+            heartbeat.topic_regex = subscription.pattern
+            if config["group.remote.assignor"]:
+                heartbeat.assignor = config["group.remote.assignor"]
+        if request.owned is not None:
+            heartbeat.owned.SetInParent()
+            last: Any = None
+            for part in sorted(request.owned):
+                if last is None or last.topic_id != part.topic_id:
+                    last = heartbeat.owned.topics.add(topic_id=part.topic_id, topic=part.topic)
+                last.partitions.append(part.partition)
+        return message
+
+
+async def _wait(event: asyncio.Event, moment: float) -> None:
+    """For ``event``, until ``moment`` (time.monotonic(); infinite: for ever)."""
+    try:
+        async with asyncio.timeout(None if moment == float("inf") else max(moment - time.monotonic(), 0.001)):
+            await event.wait()
+    except TimeoutError:
+        pass
+
+
+def _answer(response: Any) -> Answer:
+    assignment = None
+    if response.HasField("assignment"):
+        assignment = frozenset(
+            Part(topic.topic_id, topic.topic, partition)
+            for topic in response.assignment.topics
+            for partition in topic.partitions
+        )
+    return Answer(
+        response.correlation_id,
+        response.member_epoch,
+        response.revision,
+        assignment,
+        response.heartbeat_interval_ms / 1000,
+        response.session_timeout_ms / 1000,
+        response.connection_grace_ms / 1000,
+    )
