@@ -26,6 +26,7 @@ EDGE = re.compile(
     | clients/python/src/headrace/admin/(calls|configs|features|log_dirs|quorum|replicas|routing)\.py
     | clients/python/src/headrace/producer/(sender|link|identity)\.py
     | clients/python/src/headrace/(consumer|fetch)/(\w*fetch\w*|calls|offsets|\w*session\w*|stream\w*)\.py
+    | clients/python/src/headrace/group/(commits|membership)\.py
     | clients/python/src/headrace/local/health\.py
     """,
     re.VERBOSE,

@@ -365,7 +365,7 @@ def test_deserializers_and_their_failure(fake: Any) -> None:
 def test_what_needs_a_group_says_so(fake: Any) -> None:
     with consumer(fake) as inp:
         for call in (lambda: inp.subscribe(["t"]), inp.commit, lambda: inp.committed(T0), inp.group_metadata):
-            with pytest.raises(InvalidGroupIdError, match="set group.id"):
+            with pytest.raises(InvalidGroupIdError, match=r"set group\.id"):
                 call()
         with pytest.raises(IllegalStateError, match="nothing is assigned"):
             inp.poll(0)

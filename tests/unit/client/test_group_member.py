@@ -1,0 +1,322 @@
+"""A member of a group, told events and times by hand: what it says, and what it has its consumer do."""
+
+from __future__ import annotations
+
+import pytest
+
+from headrace.group.member import (
+    NOTHING,
+    Answer,
+    Assign,
+    Event,
+    Failed,
+    Lost,
+    Member,
+    Part,
+    Parts,
+    Request,
+    Resumed,
+    Revoke,
+    Suspended,
+)
+from headrace_core.errors import (
+    CoordinatorLoadInProgressError,
+    FencedInstanceIdError,
+    FencedMemberEpochError,
+    HeadraceError,
+    UnknownMemberIdError,
+    UnreleasedInstanceIdError,
+)
+
+INTERVAL_S, SESSION_S, GRACE_S = 5.0, 45.0, 0.5
+
+
+def parts(*numbers: int) -> Parts:
+    return frozenset(Part(b"i" * 16, "t", number) for number in numbers)
+
+
+class Told:
+    """A member, its coordinator's words as short as they can be, and a clock."""
+
+    def __init__(self) -> None:
+        self.member = Member()
+        self.now = 100.0
+        self.epoch = 0
+        self.revision = 0
+
+    def joins(self, *numbers: int) -> None:
+        """It connects, joins, and reads these."""
+        self.member.join(self.now)
+        self.member.connected(self.now)
+        self.answers(1, parts(*numbers))
+        (assign,) = self.events()
+        assert isinstance(assign, Assign)
+        self.member.begin(assign.ticket)
+        self.answers()
+
+    def asks(self) -> Request:
+        request = self.member.request(self.now)
+        assert request is not None
+        return request
+
+    def hears(self, number: int, epoch: int | None = None, assignment: Parts | None = None) -> None:
+        if epoch is not None:
+            self.epoch = epoch
+        if assignment is not None:
+            self.revision += 1
+        self.member.heard(
+            Answer(number, self.epoch, self.revision, assignment, INTERVAL_S, SESSION_S, GRACE_S), self.now
+        )
+
+    def answers(self, epoch: int | None = None, assignment: Parts | None = None) -> Request:
+        request = self.asks()
+        self.hears(request.number, epoch, assignment)
+        return request
+
+    def pushes(self, assignment: Parts, epoch: int | None = None) -> None:
+        self.hears(0, epoch, assignment)
+
+    def refuses(self, error: HeadraceError) -> None:
+        self.member.refused(self.asks().number, error, self.now)
+
+    def passes(self, seconds: float) -> None:
+        self.now += seconds
+        self.member.tick(self.now)
+
+    def events(self) -> list[Event]:
+        return self.member.take_events()
+
+
+@pytest.fixture
+def told() -> Told:
+    return Told()
+
+
+def test_the_first_words_name_everything_and_the_next_only_what_changed(told: Told) -> None:
+    told.member.join(told.now)
+    assert told.member.request(told.now) is None  # there is nobody to say it to
+    told.member.connected(told.now)
+    first = told.answers(1, parts(0, 1))
+    assert first == Request(1, 0, 0, None, True)
+    assert told.answers() == Request(2, 1, 1, NOTHING, False)  # the assignment is heard, and nothing of it owned yet
+    (assign,) = told.events()
+    assert isinstance(assign, Assign)
+    assert assign.parts == parts(0, 1)
+    assert told.member.begin(assign.ticket) == parts(0, 1)
+    assert told.answers() == Request(3, 1, 1, parts(0, 1), False)
+    assert told.member.request(told.now) is None
+    assert told.member.next_at() == told.now + INTERVAL_S
+    told.passes(INTERVAL_S)
+    assert told.answers() == Request(4, 1, 1, None, False)
+
+
+def test_one_request_at_a_time(told: Told) -> None:
+    told.joins(0)
+    told.passes(INTERVAL_S)
+    told.asks()
+    told.passes(INTERVAL_S)
+    assert told.member.request(told.now) is None
+    assert told.member.is_waiting
+    assert told.member.next_at() == float("inf")
+
+
+def test_what_goes_goes_before_anything_comes(told: Told) -> None:
+    told.joins(0, 1)
+    told.pushes(parts(1, 2))
+    (revoke,) = told.events()
+    assert revoke == Revoke(revoke.ticket, parts(0))  # type: ignore[union-attr]
+    assert told.answers().owned == parts(0, 1)  # still: the consumer has not let go
+    assert told.events() == []
+    told.member.released(revoke.ticket)  # type: ignore[union-attr]
+    assert told.member.owned == parts(1)
+    (assign,) = told.events()
+    assert isinstance(assign, Assign)
+    assert assign.parts == parts(2)
+    assert told.answers().owned == parts(1)
+    told.member.begin(assign.ticket)
+    assert told.answers().owned == parts(1, 2)
+
+
+def test_what_is_taken_back_before_it_was_begun_is_never_owned(told: Told) -> None:
+    told.joins(0)
+    told.pushes(parts(0, 1, 2))
+    (assign,) = told.events()
+    told.pushes(parts(0, 2))
+    assert told.events() == []  # one change at a time
+    assert told.member.begin(assign.ticket) == parts(2)  # type: ignore[union-attr]
+    assert told.member.owned == parts(0, 2)
+    assert told.events() == []
+
+
+def test_what_is_given_back_while_it_is_let_go_of_is_let_go_of_and_begun_anew(told: Told) -> None:
+    told.joins(0, 1)
+    told.pushes(parts(0))
+    (revoke,) = told.events()
+    told.pushes(parts(0, 1))
+    told.member.released(revoke.ticket)  # type: ignore[union-attr]
+    assert told.member.owned == parts(0)
+    (assign,) = told.events()
+    assert isinstance(assign, Assign)
+    assert assign.parts == parts(1)
+
+
+def test_a_connection_that_is_back_within_the_grace_stops_nothing(told: Told) -> None:
+    told.joins(0)
+    told.member.disconnected(told.now)
+    told.passes(GRACE_S * 0.9)
+    told.member.connected(told.now)
+    again = told.answers()
+    assert again.is_full
+    assert again.epoch == 1
+    assert again.owned == parts(0)
+    told.passes(GRACE_S)
+    assert told.events() == []
+
+
+def test_beyond_the_grace_nothing_is_read_until_the_coordinator_has_answered(told: Told) -> None:
+    told.joins(0)
+    told.member.disconnected(told.now)
+    assert told.member.lease_ends_at() == told.now + GRACE_S
+    told.passes(GRACE_S)
+    (suspended,) = told.events()
+    assert isinstance(suspended, Suspended)
+    assert told.member.lease_ends_at() == float("inf")
+    told.member.connected(told.now)  # which says nothing yet of who has the partitions
+    told.passes(0.1)
+    assert told.events() == []
+    told.answers()
+    assert told.events() == [Resumed()]
+
+
+def test_connections_that_break_again_before_an_answer_have_one_grace_together(told: Told) -> None:
+    told.joins(0)
+    for _ in range(3):
+        told.member.disconnected(told.now)
+        told.passes(GRACE_S * 0.4)
+        told.member.connected(told.now)
+    assert [type(event) for event in told.events()] == [Suspended]
+
+
+def test_what_others_may_have_by_now_is_let_go_of_before_reading_goes_on(told: Told) -> None:
+    told.joins(0, 1)
+    told.member.disconnected(told.now)
+    told.passes(GRACE_S)
+    told.member.connected(told.now)
+    told.events()
+    told.answers(2, parts(1))
+    revoke, resumed = told.events()  # in this order: what is revoked is stopped first
+    assert isinstance(revoke, Revoke)
+    assert revoke.parts == parts(0)
+    assert resumed == Resumed()
+
+
+def test_a_coordinator_that_is_silent_for_a_session_is_believed_no_longer(told: Told) -> None:
+    told.joins(0)
+    told.passes(INTERVAL_S)
+    told.asks()
+    told.passes(SESSION_S - INTERVAL_S - 0.1)
+    assert told.events() == []
+    told.passes(0.1)
+    assert [type(event) for event in told.events()] == [Suspended]
+
+
+def test_the_session_counts_from_when_the_answered_request_was_sent(told: Told) -> None:
+    """The coordinator counts from when it got the request, which may be long before its answer is read."""
+    told.joins(0)
+    told.passes(INTERVAL_S)
+    request = told.asks()
+    sent = told.now
+    told.passes(30.0)
+    told.hears(request.number)
+    assert told.member.lease_ends_at() == sent + SESSION_S
+
+
+def test_a_push_is_no_answer_and_renews_no_lease(told: Told) -> None:
+    told.joins(0)
+    before = told.member.lease_ends_at()
+    told.now += 30.0
+    told.pushes(parts(0, 1))
+    assert told.member.lease_ends_at() == before
+
+
+def test_a_member_that_reads_nothing_has_nothing_to_stop(told: Told) -> None:
+    told.member.join(told.now)
+    told.member.connected(told.now)
+    told.answers(1, NOTHING)
+    told.member.disconnected(told.now)
+    told.passes(100.0)
+    assert told.events() == []
+
+
+@pytest.mark.parametrize("error", [UnknownMemberIdError("who?"), FencedMemberEpochError("too old")])
+def test_a_member_that_is_none_any_more_says_what_it_lost_and_joins_anew(told: Told, error: HeadraceError) -> None:
+    told.joins(0, 1)
+    told.passes(INTERVAL_S)
+    told.refuses(error)
+    (lost,) = told.events()
+    assert isinstance(lost, Lost)
+    assert lost.parts == parts(0, 1)
+    assert error.message in lost.why
+    again = told.asks()
+    assert (again.epoch, again.revision, again.owned, again.is_full) == (0, 0, None, True)
+
+
+def test_what_was_said_of_an_earlier_membership_is_not_heard(told: Told) -> None:
+    told.joins(0)
+    told.passes(INTERVAL_S)
+    late = told.asks()
+    told.member.lost("evicted")
+    told.member.join(told.now)
+    told.events()
+    told.hears(late.number, 7, parts(0, 1))
+    assert told.member.epoch == 0
+    assert told.events() == []
+
+
+def test_a_commit_of_the_change_before_it_was_lost_means_nothing(told: Told) -> None:
+    told.joins(0)
+    told.pushes(parts(0, 1))
+    (assign,) = told.events()
+    told.member.lost("evicted")
+    assert told.member.begin(assign.ticket) == NOTHING  # type: ignore[union-attr]
+    assert told.member.owned == NOTHING
+
+
+def test_refusals_that_pass_are_waited_for(told: Told) -> None:
+    told.member.join(told.now)
+    told.member.connected(told.now)
+    for error in (UnreleasedInstanceIdError("the other lives"), CoordinatorLoadInProgressError("soon")):
+        told.refuses(error)
+        assert told.member.request(told.now) is None
+        assert told.member.next_at() > told.now
+        told.now = told.member.next_at()
+    assert told.asks().is_full
+    assert told.events() == []
+
+
+def test_a_refusal_for_good_ends_the_membership(told: Told) -> None:
+    told.joins(0)
+    told.passes(INTERVAL_S)
+    error = FencedInstanceIdError("another one has it")
+    told.refuses(error)
+    lost, failed = told.events()
+    assert isinstance(lost, Lost)
+    assert failed == Failed(error)
+    told.passes(INTERVAL_S)
+    assert told.member.request(told.now) is None
+
+
+def test_a_new_subscription_is_told_at_once_and_in_full(told: Told) -> None:
+    told.joins(0)
+    told.member.subscribed_anew()
+    request = told.asks()
+    assert request.is_full
+    assert request.owned == parts(0)
+
+
+def test_a_member_that_left_says_nothing_and_owns_nothing(told: Told) -> None:
+    told.joins(0)
+    assert told.member.left() == parts(0)
+    told.passes(INTERVAL_S)
+    assert told.member.request(told.now) is None
+    assert told.events() == []
