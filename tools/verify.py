@@ -41,7 +41,7 @@ SHARDS = (
     Shard("architecture", ("tools/test.sh", "tests/architecture"), 300),
     Shard("unit", ("tools/test.sh", "tests/unit"), 1200),
     Shard("property", ("tools/test.sh", "tests/property"), 1800),
-    Shard("scenarios", ("tools/test.sh", "tests/scenarios"), 1800),
+    Shard("scenarios", ("env", "HEADRACE_STORM=50", "tools/test.sh", "tests/scenarios"), 1800),
     Shard("integration", ("tools/test.sh", "tests/integration"), 2400),
     Shard("leaks", ("env", "HEADRACE_FULL=1", "tools/test.sh", "tests/integration", "-k", "leaks"), 1200),
     Shard(

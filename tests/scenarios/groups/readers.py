@@ -1,0 +1,322 @@
+"""Consumers of a group, each in a thread of its own, that write down what they are given and what they read; and a
+producer that feeds them at a rate."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import TracebackType
+from typing import Any, NamedTuple, Self
+
+from headrace import Admin, Consumer, NewTopic, Producer, TopicPartition
+from headrace.models import OffsetAndMetadata
+
+#: For what a slow machine with other tests on it may need.
+LONG_S = 90.0
+
+_names = itertools.count()
+
+
+def until(condition: Callable[[], Any], what: str | Callable[[], str], within_s: float = LONG_S) -> Any:
+    """The first true value of ``condition``; AssertionError with ``what`` when there is none in time."""
+    deadline = time.monotonic() + within_s
+    while not (value := condition()):
+        if time.monotonic() > deadline:
+            raise AssertionError(f"not within {within_s:g} s: {what() if callable(what) else what}")
+        time.sleep(0.01)
+    return value
+
+
+def new_name(what: str) -> str:
+    """A name that no other test of this process uses."""
+    return f"{what}-{next(_names)}"
+
+
+def new_topic(bootstrap: str, partitions: int, *, copies: int | None = None, **config: str) -> str:
+    name = new_name("topic")
+    with Admin(bootstrap_servers=bootstrap) as admin:
+        # Some records bear times of long ago: retention would take them, when it comes by.
+        keys = {"retention.ms": "-1", **config}
+        admin.create_topics([NewTopic(name, partitions=partitions, replication_factor=copies, config=keys)])
+    return name
+
+
+def send(bootstrap: str, topic: str, counts: Mapping[int, int], *, timestamps_ms: Sequence[int] | None = None) -> None:
+    """So many records to each partition, acknowledged; ``timestamps_ms``: of each partition's, in order."""
+    with Producer(bootstrap_servers=bootstrap) as producer:
+        futures = [
+            producer.send(
+                topic,
+                b"%d" % number,
+                partition=partition,
+                timestamp_ms=timestamps_ms[number] if timestamps_ms else None,
+            )
+            for partition, count in counts.items()
+            for number in range(count)
+        ]
+        for future in futures:
+            future.result(timeout=LONG_S)
+
+
+class Read(NamedTuple):
+    """``at``: time.monotonic()."""
+
+    partition: int
+    offset: int
+    at: float
+
+
+class Change(NamedTuple):
+    """What a callback was told; ``what``: assigned, revoked, lost."""
+
+    what: str
+    partitions: frozenset[int]
+    at: float
+
+
+class Reader:
+    """A member, from ``with`` (or ``start``) to ``stop``. ``handle`` is what its program does with each record."""
+
+    def __init__(
+        self,
+        bootstrap: str,
+        group: str,
+        topic: str,
+        *,
+        handle: Callable[[Any], object] | None = None,
+        max_records: int = 500,
+        settings: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.group, self.topic = group, topic
+        #: In the order in which they were handled.
+        self.read: list[Read] = []
+        self.changes: list[Change] = []
+        #: What it is to read, as the callbacks say.
+        self.partitions: frozenset[int] = frozenset()
+        self.error: BaseException | None = None
+        self._handle, self._max_records = handle, max_records
+        self._settings = {
+            "bootstrap.servers": bootstrap,
+            "group.id": group,
+            "auto.offset.reset": "earliest",
+            **(settings or {}),
+        }
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=f"reader of {group}", daemon=True)
+
+    def start(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.ask_to_stop()
+        self._thread.join(LONG_S)
+        if kind is None:
+            self.check()
+
+    def ask_to_stop(self) -> None:
+        self._stop.set()
+
+    def stop(self) -> None:
+        """A clean end: what it handled is committed, and it leaves."""
+        self.__exit__(None, None, None)
+
+    def check(self) -> None:
+        """Raise what ended it."""
+        if self.error is not None:
+            raise AssertionError(f"a reader of {self.group} ended: {self.error!r}") from self.error
+
+    def _run(self) -> None:
+        try:
+            with Consumer(self._settings) as consumer:
+                consumer.subscribe(
+                    [self.topic], on_assigned=self._assigned, on_revoked=self._revoked, on_lost=self._lost
+                )
+                while not self._stop.is_set():
+                    for record in consumer.poll(0.2, max_records=self._max_records):
+                        if self._handle is not None:
+                            self._handle(record)
+                        self.read.append(Read(record.partition, record.offset, time.monotonic()))
+        except BaseException as error:  # noqa: BLE001 - told to the test, where it belongs
+            self.error = error
+
+    def _assigned(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        self._note("assigned", partitions, lambda now: self.partitions | now)
+
+    def _revoked(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        self._note("revoked", partitions, lambda gone: self.partitions - gone)
+
+    def _lost(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        self._note("lost", partitions, lambda gone: self.partitions - gone)
+
+    def _note(
+        self, what: str, partitions: list[TopicPartition], change: Callable[[frozenset[int]], frozenset[int]]
+    ) -> None:
+        numbers = frozenset(each.partition for each in partitions)
+        self.partitions = change(numbers)
+        self.changes.append(Change(what, numbers, time.monotonic()))
+
+
+class Readers:
+    """Members of one group on one topic."""
+
+    def __init__(self, bootstrap: str, group: str, topic: str, partitions: int, **how: Any) -> None:
+        self.bootstrap, self.group, self.topic, self.partitions, self._how = bootstrap, group, topic, partitions, how
+        self.living: list[Reader] = []
+        #: All that ever were.
+        self.every: list[Reader] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
+        self.stop(*self.living, quietly=kind is not None)
+
+    def add(self, count: int = 1, **how: Any) -> list[Reader]:
+        made = [Reader(self.bootstrap, self.group, self.topic, **(self._how | how)).start() for _ in range(count)]
+        self.living += made
+        self.every += made
+        return made
+
+    def stop(self, *readers: Reader, quietly: bool = False) -> None:
+        """All of these at once."""
+        for reader in readers:
+            reader.ask_to_stop()
+        self.living = [each for each in self.living if each not in readers]
+        for reader in readers:
+            with contextlib.suppress(*([AssertionError] if quietly else [])):
+                reader.stop()
+
+    def counts(self) -> list[int]:
+        """How many partitions each living one has, the fewest first."""
+        return sorted(len(each.partitions) for each in self.living)
+
+    def until_shared(self) -> None:
+        """Until every partition has one reader, and nobody has more than a fair share."""
+        share = self.partitions // len(self.living)
+        fair = {share} if self.partitions % len(self.living) == 0 else {share, share + 1}
+
+        def is_shared() -> bool:
+            for reader in self.living:
+                reader.check()
+            owned = Counter(itertools.chain.from_iterable(each.partitions for each in self.living))
+            return owned == Counter(range(self.partitions)) and {len(each.partitions) for each in self.living} <= fair
+
+        until(is_shared, lambda: f"{self.group} is not shared: {[sorted(each.partitions) for each in self.living]}")
+
+    def times(self) -> Counter[tuple[int, int]]:
+        """How often each (partition, offset) was handled, by anybody."""
+        return Counter((each.partition, each.offset) for reader in self.every for each in list(reader.read))
+
+    def until_read(self, ends: Mapping[int, int]) -> Counter[tuple[int, int]]:
+        """Until everything below these ends was handled by somebody; how often each was."""
+        wanted = {(partition, offset) for partition, end in ends.items() for offset in range(end)}
+
+        def is_read() -> bool:
+            for reader in self.living:
+                reader.check()
+            return sum(len(reader.read) for reader in self.every) >= len(wanted) and wanted <= self.times().keys()
+
+        until(is_read, lambda: f"{self.group} has not read {sorted(wanted - self.times().keys())[:10]}")
+        return self.times()
+
+
+class Feed:
+    """A producer that sends ``per_second`` records, to one partition after the other, until the ``with`` is over."""
+
+    def __init__(self, bootstrap: str, topic: str, partitions: int, per_second: float) -> None:
+        self._bootstrap, self._topic, self._partitions = bootstrap, topic, partitions
+        self._pause_s = 1 / per_second
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=f"feed of {topic}", daemon=True)
+        self.sent = 0
+        self.error: BaseException | None = None
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
+        self.stop()
+        if kind is None and self.error is not None:
+            raise AssertionError(f"the feed of {self._topic} failed: {self.error!r}") from self.error
+
+    def stop(self) -> None:
+        """Returns when everything is acknowledged."""
+        self._stop.set()
+        self._thread.join(LONG_S)
+
+    def ends(self) -> dict[int, int]:
+        """Where each partition's log ends, of a topic that nobody else writes to; after ``stop``."""
+        whole, rest = divmod(self.sent, self._partitions)
+        return {partition: whole + (partition < rest) for partition in range(self._partitions)}
+
+    def _run(self) -> None:
+        try:
+            with Producer(bootstrap_servers=self._bootstrap) as producer:
+                begun = time.monotonic()
+                futures = []
+                while not self._stop.is_set():
+                    left = begun + self.sent * self._pause_s - time.monotonic()
+                    if left > 0 and self._stop.wait(left):
+                        break
+                    futures.append(
+                        producer.send(self._topic, b"%d" % self.sent, partition=self.sent % self._partitions)
+                    )
+                    self.sent += 1
+                for future in futures:
+                    future.result(timeout=LONG_S)
+        except BaseException as error:  # noqa: BLE001 - told by __exit__
+            self.error = error
+
+
+class Watcher:
+    """Looks at a group from outside: what it has committed, and how far it is behind."""
+
+    def __init__(self, bootstrap: str, group: str, topic: str, partitions: int) -> None:
+        self._consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group})
+        self._everywhere = [TopicPartition(topic, number) for number in range(partitions)]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._consumer.close()
+
+    def committed(self) -> dict[int, int]:
+        """By partition; 0 where nothing is."""
+        found: Mapping[TopicPartition, OffsetAndMetadata | None] = self._consumer.committed(self._everywhere)
+        return {tp.partition: told.offset if (told := found[tp]) is not None else 0 for tp in self._everywhere}
+
+    def ends(self) -> dict[int, int]:
+        return {tp.partition: end for tp, end in self._consumer.end_offsets(self._everywhere).items()}
+
+    def lag(self) -> int:
+        """Records that are there and not committed."""
+        committed = self.committed()
+        return sum(self.ends().values()) - sum(committed.values())
+
+
+def gaps(reads: Iterable[Read], since: float) -> dict[int, float]:
+    """Of each partition, the longest time between two reads after ``since``."""
+    longest: dict[int, float] = {}
+    last: dict[int, float] = {}
+    for read in sorted(reads, key=lambda each: each.at):
+        if read.at >= since:
+            before = last.get(read.partition, since)
+            longest[read.partition] = max(longest.get(read.partition, 0.0), read.at - before)
+            last[read.partition] = read.at
+    return longest
+
+
+class Crash(Exception):
+    """A program's own error, which nobody catches."""
