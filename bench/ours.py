@@ -64,7 +64,7 @@ class Headrace:
         self.directory.mkdir(parents=True)
         started = time.monotonic()
         self._cluster = LocalCluster(
-            brokers=self.brokers, controllers=self.controllers, data=self.directory, start_timeout_s=60
+            brokers=self.brokers, controllers=self.controllers, coordinators=0, data=self.directory, start_timeout_s=60
         ).start()
         try:
             with Producer(bootstrap_servers=self.bootstrap, acks="1", linger_ms=0) as producer:

@@ -87,7 +87,9 @@ class Cluster:
     work = WORK
 
     def __init__(self, directory: Path) -> None:
-        self.local = LocalCluster(brokers=1, controllers=1, data=directory, start_timeout_s=120, stop_timeout_s=120)
+        self.local = LocalCluster(
+            brokers=1, controllers=1, coordinators=0, data=directory, start_timeout_s=120, stop_timeout_s=120
+        )
 
     def pid(self, role: str) -> int:
         return next(int(node["pid"]) for node in self.local.ps() if node["role"] == role)

@@ -47,7 +47,7 @@ def servers(given: str | None) -> Iterator[str]:
     if given:
         yield given
         return
-    with LocalCluster(brokers=1, controllers=1) as cluster:
+    with LocalCluster(brokers=1, controllers=1, coordinators=0) as cluster:
         yield cluster.bootstrap_servers
 
 

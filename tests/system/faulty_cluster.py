@@ -80,7 +80,7 @@ class FaultyCluster:
         self.network = FaultyNetwork(self._who_opened)
         self.rng = rng or random.Random(0)
         self._of_node = of_node or {}
-        self._topology = Topology(brokers=brokers, controllers=controllers, config=dict(config or {}))
+        self._topology = Topology(brokers=brokers, controllers=controllers, coordinators=0, config=dict(config or {}))
         #: Of each node's latest life.
         self._pids: dict[str, int] = {}
         self._local = _Directory(

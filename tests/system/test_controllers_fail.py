@@ -121,7 +121,9 @@ def eventually(condition: Callable[[], Any], what: Callable[[], str]) -> None:
 
 @pytest.fixture
 def controllers(tmp_path: Path) -> Iterator[Controllers]:
-    with LocalCluster(brokers=1, controllers=3, data=tmp_path / "cluster", start_timeout_s=PATIENCE_S) as local:
+    with LocalCluster(
+        brokers=1, controllers=3, coordinators=0, data=tmp_path / "cluster", start_timeout_s=PATIENCE_S
+    ) as local:
         yield Controllers(local)
 
 

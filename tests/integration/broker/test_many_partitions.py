@@ -59,7 +59,7 @@ def consumed(cluster: LocalCluster, wanted: int) -> set[tuple[int, bytes]]:
 
 
 def test_every_partition_is_written_and_read_through_few_descriptors():
-    with LocalCluster(brokers=1, controllers=1, config={"log.open.files.max": FILES_MAX}) as cluster:
+    with LocalCluster(brokers=1, controllers=1, coordinators=0, config={"log.open.files.max": FILES_MAX}) as cluster:
         with Admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
             admin.create_topics([NewTopic("many", partitions=PARTITIONS, replication_factor=1)])
         assert log_descriptors(broker_pid(cluster)) <= FILES_MAX
@@ -97,7 +97,7 @@ def test_a_broker_takes_all_the_descriptors_that_it_may_have():
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (256, before[1]))
     try:
-        with LocalCluster(brokers=1, controllers=1) as cluster:
+        with LocalCluster(brokers=1, controllers=1, coordinators=0) as cluster:
             assert open_files_limit(broker_pid(cluster)) == (str(before[1]), str(before[1]))
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)

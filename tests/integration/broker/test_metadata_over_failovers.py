@@ -123,7 +123,7 @@ class Nodes:
 
 @pytest.fixture
 def nodes() -> Iterator[Nodes]:
-    with LocalCluster(brokers=2, controllers=3, mode="process") as cluster:
+    with LocalCluster(brokers=2, controllers=3, coordinators=0, mode="process") as cluster:
         nodes = Nodes(cluster)
         try:
             yield nodes

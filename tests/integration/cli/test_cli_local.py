@@ -19,7 +19,7 @@ Cli = Callable[..., Any]
 
 
 #: The cheapest cluster: these tests are about processes and files, not about copies.
-SMALL = ("--brokers", "1", "--controllers", "1")
+SMALL = ("--brokers", "1", "--controllers", "1", "--coordinators", "0")
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def _open_descriptors(pid: int) -> list[str]:
 
 def test_a_clusters_life(bare_cli: Cli, data: Path) -> None:
     (port,) = ports.pick(1)
-    up = bare_cli("up", "--data", data, *SMALL, "--port", str(port), "-d", "--coordinators", "1", "-o", "json")
+    up = bare_cli("up", "--data", data, *SMALL[:4], "--port", str(port), "-d", "-o", "json")
     started = up.json()
     assert started["bootstrap_servers"] == f"127.0.0.1:{port}"
     assert started["already_running"] is False

@@ -36,7 +36,7 @@ class Cluster:
         return self._cli(*arguments, bootstrap=self.bootstrap, code=code)
 
     def up(self, controllers: int) -> None:
-        size = ("--brokers", "1", "--controllers", str(controllers))
+        size = ("--brokers", "1", "--controllers", str(controllers), "--coordinators", "0")
         started = self("up", "--data", self.data, *size, "--port", "0", "-d", "-o", "json")
         self.bootstrap = started.json()["bootstrap_servers"]
 

@@ -36,6 +36,16 @@ def _read(cluster: LocalCluster, count: int) -> list[bytes | None]:
         return values
 
 
+def _commit(cluster: LocalCluster, offset: int) -> None:
+    with Consumer(bootstrap_servers=cluster.bootstrap_servers, group_id="readers") as consumer:
+        consumer.commit({TopicPartition("events", 0): offset})
+
+
+def _committed(cluster: LocalCluster) -> int | None:
+    with Consumer(bootstrap_servers=cluster.bootstrap_servers, group_id="readers") as consumer:
+        return consumer.committed(TopicPartition("events", 0))
+
+
 def _eventually(condition: Callable[[], bool], seconds: float = 20) -> bool:
     deadline = time.monotonic() + seconds
     while not condition():
@@ -53,7 +63,7 @@ def _alive(pid: int) -> bool:
 
 
 def test_a_cluster_lasts_as_long_as_its_block_and_leaves_nothing() -> None:
-    with LocalCluster(brokers=1, controllers=1) as cluster:
+    with LocalCluster(brokers=1, controllers=1, coordinators=0) as cluster:
         directory = cluster.directory
         pids = [row["pid"] for row in cluster.ps()]
         _send(cluster, [b"hello"])
@@ -69,13 +79,17 @@ def test_acknowledged_records_survive_the_kill_of_every_node(headrace_cluster: L
     cluster = headrace_cluster
     values = [b"%d" % number for number in range(100)]
     _send(cluster, values)
+    _commit(cluster, 70)
     before = {(row["role"], row["id"]): row for row in cluster.ps()}
     cluster.kill("broker", 1)
     cluster.kill("controller", 1)
-    assert [row["pid"] for row in cluster.ps()] == [None, None]
+    cluster.kill("coordinator", 1)
+    assert [row["pid"] for row in cluster.ps()] == [None, None, None]
     cluster.restart("controller", 1)
     cluster.restart("broker", 1)
+    cluster.restart("coordinator", 1)
     assert _read(cluster, 100) == values
+    assert _committed(cluster) == 70
     for row in cluster.ps():
         old = before[row["role"], row["id"]]
         assert (row["address"], row["data_dirs"]) == (old["address"], old["data_dirs"])
@@ -94,7 +108,9 @@ def test_a_paused_broker_answers_again_when_it_is_resumed(headrace_cluster: Loca
 
 
 def test_data_given_is_kept_and_found_again(tmp_path: Path) -> None:
-    with LocalCluster(brokers=1, controllers=1, data=tmp_path / "kept", config={"log_flush": "os"}) as cluster:
+    with LocalCluster(
+        brokers=1, controllers=1, coordinators=0, data=tmp_path / "kept", config={"log_flush": "os"}
+    ) as cluster:
         _send(cluster, [b"kept"])
         first = cluster.bootstrap_servers
         with pytest.raises(IllegalStateError, match="running already"):
@@ -118,19 +134,26 @@ def test_a_cluster_within_this_process(tmp_path: Path) -> None:
     values = [b"%d" % number for number in range(100)]
     threads = threading.active_count()
     with LocalCluster(brokers=1, controllers=1, mode="inprocess", data=tmp_path / "kept") as cluster:
-        assert [row["pid"] for row in cluster.ps()] == [os.getpid()] * 2
+        assert [(row["role"], row["pid"]) for row in cluster.ps()] == [
+            (role, os.getpid()) for role in ("controller", "broker", "coordinator")
+        ]
         assert _alive_of_the_state_file(tmp_path / "kept") == []  # somebody else's `down` must not end this process
         _send(cluster, values)
+        _commit(cluster, 60)
         cluster.kill("broker", 1)
-        assert [row["pid"] for row in cluster.ps()] == [os.getpid(), None]
+        cluster.kill("coordinator", 1)
+        assert [row["pid"] for row in cluster.ps()] == [os.getpid(), None, None]
         cluster.restart("broker", 1)
+        cluster.restart("coordinator", 1)
         cluster.restart("controller", 1)
         assert _read(cluster, 100) == values
+        assert _committed(cluster) == 60
         with pytest.raises(UnsupportedVersionError, match="paused"):
             cluster.pause("broker", 1)
     assert threading.active_count() <= threads + 2  # the client's threads stay for the next client
     with LocalCluster(data=tmp_path / "kept") as cluster:
         assert _read(cluster, 100) == values
+        assert _committed(cluster) == 60
 
 
 def _alive_of_the_state_file(directory: Path) -> list[str]:
@@ -140,7 +163,7 @@ def _alive_of_the_state_file(directory: Path) -> list[str]:
 @pytest.mark.parametrize("mode", ["process", "inprocess"])
 def test_a_quorum_goes_on_without_one_of_three(mode: Literal["process", "inprocess"]) -> None:
     with (
-        LocalCluster(brokers=1, controllers=3, mode=mode) as cluster,
+        LocalCluster(brokers=1, controllers=3, coordinators=0, mode=mode) as cluster,
         Admin(bootstrap_servers=cluster.bootstrap_servers) as admin,
     ):
         admin.create_topics([NewTopic("before", partitions=1)])
@@ -160,7 +183,7 @@ def test_a_quorum_goes_on_without_one_of_three(mode: Literal["process", "inproce
 
 
 def test_a_node_within_this_process_that_cannot_start_is_explained(tmp_path: Path) -> None:
-    with LocalCluster(brokers=1, controllers=1, mode="inprocess", data=tmp_path / "kept"):
+    with LocalCluster(brokers=1, controllers=1, coordinators=0, mode="inprocess", data=tmp_path / "kept"):
         pass
     (tmp_path / "kept" / "broker-1" / "meta.properties").write_text("scribbled over\n")
     with pytest.raises(ClusterStartError, match=r"meta\.properties"):
@@ -171,7 +194,7 @@ def test_a_node_within_this_process_that_cannot_start_is_explained(tmp_path: Pat
 _OWNER = """
 import sys, time
 from headrace import LocalCluster
-cluster = LocalCluster(brokers=1, controllers=1).start()
+cluster = LocalCluster(brokers=1, controllers=1, coordinators=0).start()
 print(cluster.directory, *[row["pid"] for row in cluster.ps()], flush=True)
 {ending}
 """
@@ -206,7 +229,7 @@ def test_an_owner_that_never_stops_its_cluster_leaves_nothing_behind(ending: str
 _USER_TEST = """
 def test_shared(headrace):
     assert headrace.bootstrap_servers.startswith("127.0.0.1:")
-    assert [row["role"] for row in headrace.ps()] == ["controller", "broker"]
+    assert [row["role"] for row in headrace.ps()] == ["controller", "broker", "coordinator"]
 
 def test_shared_is_the_same(headrace, request):
     assert headrace is request.getfixturevalue("headrace")

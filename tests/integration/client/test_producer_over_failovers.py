@@ -17,7 +17,7 @@ WAIT_S = 120
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[LocalCluster]:
-    with LocalCluster(controllers=1, brokers=3) as running:
+    with LocalCluster(controllers=1, brokers=3, coordinators=0) as running:
         yield running
 
 

@@ -24,7 +24,7 @@ STRANGER = Path(__file__).parent / "stranger.py"
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[LocalCluster]:
-    with LocalCluster(brokers=1, controllers=1) as running:
+    with LocalCluster(brokers=1, controllers=1, coordinators=0) as running:
         yield running
 
 

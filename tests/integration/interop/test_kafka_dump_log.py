@@ -70,7 +70,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """
     random_bytes = random.Random(3)
     data = tmp_path_factory.mktemp("dump-log")
-    with LocalCluster(brokers=1, controllers=1, data=data) as cluster:
+    with LocalCluster(brokers=1, controllers=1, coordinators=0, data=data) as cluster:
         with Admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
             config = {"segment.bytes": "65536", "index.interval.bytes": "1024"}
             admin.create_topics(

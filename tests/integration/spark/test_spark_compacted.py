@@ -25,7 +25,7 @@ RECORDS, KEYS = 4_000, 10
 def servers() -> Iterator[str]:
     """A cluster whose cleaner hardly rests, with one compacted topic in it: of each key, most records are gone."""
     quick = {"log.cleaner.backoff.ms": 50, "log.initial.task.delay.ms": 0}
-    with LocalCluster(brokers=1, controllers=1, config=quick) as cluster:
+    with LocalCluster(brokers=1, controllers=1, coordinators=0, config=quick) as cluster:
         compacted = {"cleanup.policy": "compact", "segment.bytes": "16384", "min.cleanable.dirty.ratio": "0.01"}
         with Admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
             admin.create_topics([NewTopic(TOPIC, partitions=1, replication_factor=1, config=compacted)])

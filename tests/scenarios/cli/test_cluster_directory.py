@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from headrace.local import directory
 from headrace.local.directory import ClusterDirectory, Topology
 from headrace.local.state import Node
 from headrace_core.errors import (
@@ -175,6 +176,27 @@ def test_a_cluster_of_the_last_release_starts_again(cluster: ClusterDirectory) -
     path.write_text(json.dumps(document))
     shutil.rmtree(cluster.directory / "controller-1" / "__cluster_metadata-0", ignore_errors=True)
     assert [node.name for node in cluster.up(Topology()).nodes] == ["controller-1", "broker-1"]
+
+
+def test_a_cluster_without_a_coordinator_keeps_having_none_until_it_is_asked_for(
+    cluster: ClusterDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the releases before made them; a new one begins with one, unless none is asked for."""
+    monkeypatch.setattr(directory, "DEFAULT_COORDINATORS", 1)
+    assert [node.name for node in cluster.up(Topology(coordinators=0)).nodes] == ["controller-1", "broker-1"]
+    cluster.down()
+    assert [node.name for node in cluster.up(Topology()).nodes] == ["controller-1", "broker-1"]
+    assert [node.name for node in cluster.up(Topology(coordinators=1)).nodes] == ["coordinator-1"]
+    cluster.delete()
+    started = cluster.up(Topology())
+    assert [node.name for node in started.nodes] == ["controller-1", "broker-1", "coordinator-1"]
+    with pytest.raises(InvalidArgumentError, match=r"--coordinators 0: .* has 1, and keeps its topology"):
+        cluster.up(Topology(coordinators=0))
+    cluster.kill("coordinator", 1)
+    assert _pids(cluster)["coordinator-1"] is None
+    assert [node.name for node in cluster.up(Topology()).nodes] == ["coordinator-1"]
+    cluster.kill("coordinator", 1)
+    assert cluster.restart("coordinator", 1).alive()
 
 
 def test_fewer_controllers_than_there_are_is_refused(cluster: ClusterDirectory) -> None:

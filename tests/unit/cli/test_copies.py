@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from headrace.local import nodes
-from headrace.local.directory import DEFAULT_BROKERS, DEFAULT_CONTROLLERS
+from headrace.local.directory import DEFAULT_BROKERS, DEFAULT_CONTROLLERS, DEFAULT_COORDINATORS
 from headrace.local.state import ClusterState, Node
 
 FACTOR, MINIMUM = "default.replication.factor", "min.insync.replicas"
@@ -37,5 +37,5 @@ def test_what_the_user_says_comes_last() -> None:
     assert (found[FACTOR], found[MINIMUM]) == ("1", "1")
 
 
-def test_a_new_cluster_has_three_of_each() -> None:
-    assert (DEFAULT_BROKERS, DEFAULT_CONTROLLERS) == (3, 3)
+def test_a_new_cluster_has_three_of_each_and_a_coordinator() -> None:
+    assert (DEFAULT_BROKERS, DEFAULT_CONTROLLERS, DEFAULT_COORDINATORS) == (3, 3, 1)

@@ -37,7 +37,8 @@ def up(
     ] = None,
     brokers: Annotated[int | None, typer.Option(help="How many brokers (default 3); as with controllers.")] = None,
     coordinators: Annotated[
-        int | None, typer.Option(help="How many coordinators of consumer groups (default 0); as with controllers.")
+        int | None,
+        typer.Option(help="How many coordinators of consumer groups (default 1; 0: none); as with controllers."),
     ] = None,
     port: Annotated[
         int | None, typer.Option(help=f"The first broker's port (default {_DEFAULT_PORT}; 0: any free one).")
@@ -58,7 +59,7 @@ def up(
 
     \b
     Examples:
-      headrace up --data ./cluster                 three controllers, three brokers from 127.0.0.1:9095 on
+      headrace up --data ./cluster                 3 controllers, 3 brokers from 127.0.0.1:9095 on, 1 coordinator
       headrace up --data ./cluster -d              in the background; `headrace down` stops it
       headrace up --data ./small --brokers 1 --controllers 1 --port 0 -c log.flush=os
       headrace up --data ./small --controllers 3 -d        a cluster that is there gets more controllers
@@ -198,7 +199,7 @@ def down(
 
 
 def restart(
-    role: Annotated[str, typer.Argument(help="controller or broker")],
+    role: Annotated[str, typer.Argument(help="controller, broker or coordinator")],
     node_id: Annotated[int, typer.Argument(metavar="ID", help="Its id, as `headrace ps` shows it.")],
     data: _Data = _DEFAULT_DATA,
     timeout: Annotated[float, typer.Option(help="Seconds that the node may take until it serves.")] = 60.0,

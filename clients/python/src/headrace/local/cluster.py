@@ -38,12 +38,13 @@ class LocalCluster:
     """A cluster of real processes; start it with ``with`` or ``start()``, and it serves when that returns.
 
     ``brokers``, ``controllers``: None: as many as ``data`` has already, else three of each, and a topic has three
-    replicas of which two must have a record before acks=all is answered. One of each is the cheapest cluster there is.
+    replicas of which two must have a record before acks=all is answered. ``coordinators``: None: as many as ``data``
+    has already, else one; consumer groups need one. One broker, one controller and ``coordinators=0`` is the cheapest
+    cluster there is.
 
     ``data``: where it lives; kept afterwards, and found again by the next cluster there (same topology, same ports).
     None: a temporary directory, deleted at the end. ``port``: of the first broker (None: any free one).
-    ``config``: keys laid over every node's configuration, dotted or snake_case. ``coordinators``: none unless asked
-    for; consumer groups need one.
+    ``config``: keys laid over every node's configuration, dotted or snake_case.
 
     ``mode``: "process" starts real processes; "inprocess" runs the same services in a thread of this one: up in
     a fraction of a second, but nothing can be paused, and ``kill`` cancels instead of killing.

@@ -32,6 +32,7 @@ HOST = "127.0.0.1"
 #: What a new cluster has when nobody says how much.
 DEFAULT_BROKERS = 3
 DEFAULT_CONTROLLERS = 3
+DEFAULT_COORDINATORS = 1
 _PORT_TRIES = 6
 _LOG_LINES_QUOTED = 25
 
@@ -39,7 +40,7 @@ _LOG_LINES_QUOTED = 25
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Topology:
     """What the user asks for; None: as it is, else the default. ``port`` 0, or None when new: any free one.
-    Coordinators may be none, and that is their default.
+    Coordinators may be none (0); consumer groups need one.
 
     ``config``: keys to lay over those that every node gets; one with an empty value is no longer laid over them.
     """
@@ -200,7 +201,7 @@ class ClusterDirectory:
             client_ports = [wanted.port, *_near(wanted.port + 1, brokers - 1)]
         else:
             client_ports = ports.pick(brokers)
-        coordinators = wanted.coordinators or 0
+        coordinators = DEFAULT_COORDINATORS if wanted.coordinators is None else wanted.coordinators
         others = ports.pick(brokers + 2 * (controllers + coordinators), avoid=client_ports)
         nodes = [
             *(self._node("controller", number, others.pop(), others.pop()) for number in range(1, controllers + 1)),
