@@ -275,7 +275,9 @@ PRODUCER = ConfigDef(
 CONSUMER = ConfigDef(
     (
         *_COMMON,
-        _key("group.id", Kind.STRING, None, "The consumer group: who shares work, and commits offsets, under this name."),
+        _key(
+            "group.id", Kind.STRING, None, "The consumer group: who shares work, and commits offsets, under this name."
+        ),
         _key(
             "group.instance.id",
             Kind.STRING,

@@ -161,12 +161,14 @@ class GroupConsumer:
         raises ends it; the change is made all the same, and the next call goes on with the rest."""
         while self._events:
             event = self._events.popleft()
-            if isinstance(event, Assigned):
-                yield from self._take_up(event)
-            elif isinstance(event, Revoking):
-                yield from self._let_go(event.partitions, event.ticket)
-            else:
+            if isinstance(event, Gone):
                 yield from self._drop(event)
+            elif any(isinstance(later, Gone) for later in tuple(self._events)):
+                continue  # everything was lost since
+            elif isinstance(event, Assigned):
+                yield from self._take_up(event)
+            else:
+                yield from self._let_go(event.partitions, event.ticket)
         inbox = self._core.inbox
         inbox.alarm = False
         if self._events:  # put there before the alarm was raised for it
@@ -208,10 +210,11 @@ class GroupConsumer:
                 self._engine.io.call(self._released, ticket)
 
     def _drop(self, event: Gone) -> Steps:
-        self._core.remove_assigned(event.partitions)
+        known = [tp for tp in event.partitions if tp in self._core.partitions]
+        self._core.remove_assigned(known)
         callback = self._callbacks.on_lost or self._callbacks.on_revoked
-        if callback is not None:
-            yield InCaller(callback, event.partitions)
+        if callback is not None and known:
+            yield InCaller(callback, known)
 
     def leave_steps(self, *, commits: bool = True) -> Steps:
         """unsubscribe and close: let go of everything, then say goodbye. ``commits`` False: without auto-commit, for
@@ -221,8 +224,9 @@ class GroupConsumer:
         self._commits_itself = self._commits_itself and commits
         try:
             yield from self.steps()
-        except Exception:
-            logger.exception("group %r: while leaving", self.group_id)
+        except Exception as failure:
+            if failure is not self.error:  # (that one the caller has had, or will never ask for)
+                logger.exception("group %r: while leaving", self.group_id)
         try:
             yield from self._let_go(sorted(self._core.partitions), None)
         finally:
