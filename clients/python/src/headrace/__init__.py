@@ -24,6 +24,13 @@ if TYPE_CHECKING:
     from .errors import HeadraceError as HeadraceError
     from .fetch import OffsetRange as OffsetRange
     from .fetch import RangeReader as RangeReader
+    from .group_models import GroupDescription as GroupDescription
+    from .group_models import GroupLag as GroupLag
+    from .group_models import GroupListing as GroupListing
+    from .group_models import MemberDescription as MemberDescription
+    from .group_models import MovedPartition as MovedPartition
+    from .group_models import PartitionLag as PartitionLag
+    from .group_models import Rebalance as Rebalance
     from .local import LocalCluster as LocalCluster
     from .memory import tune_memory as tune_memory
     from .models import AppendConfig as AppendConfig
@@ -78,6 +85,13 @@ _HOMES = {
     "ConfigSynonym": ".models",
     "Consumer": ".consumer",
     "CreatedTopic": ".models",
+    "GroupDescription": ".group_models",
+    "GroupLag": ".group_models",
+    "GroupListing": ".group_models",
+    "MemberDescription": ".group_models",
+    "MovedPartition": ".group_models",
+    "PartitionLag": ".group_models",
+    "Rebalance": ".group_models",
     "HeadraceError": ".errors",
     "LocalCluster": ".local",
     "FeatureInfo": ".models",
@@ -126,17 +140,23 @@ __all__ = [
     "ControllerInfo",
     "CreatedTopic",
     "FeatureInfo",
+    "GroupDescription",
+    "GroupLag",
+    "GroupListing",
     "GroupMetadata",
     "HeadraceError",
     "LocalCluster",
     "LogDirDescription",
     "ManyFuture",
     "ManyMetadata",
+    "MemberDescription",
+    "MovedPartition",
     "NewTopic",
     "OffsetAndMetadata",
     "OffsetAndTimestamp",
     "OffsetRange",
     "PartitionDescription",
+    "PartitionLag",
     "PartitionReassignment",
     "PriorityPartitioner",
     "Producer",
@@ -144,6 +164,7 @@ __all__ = [
     "QuorumInfo",
     "QuorumReplica",
     "RangeReader",
+    "Rebalance",
     "Record",
     "RecordFuture",
     "RecordMetadata",

@@ -8,6 +8,7 @@ from typing import Any, Self, TypeVar
 from headrace_core.errors import HeadraceError
 from headrace_core.types import TopicPartition
 
+from ..group_models import GroupDescription, GroupLag, GroupListing, GroupState, Rebalance
 from ..models import (
     ClusterDescription,
     ConfigEntry,
@@ -18,6 +19,7 @@ from ..models import (
     FeatureInfo,
     LogDirDescription,
     NewTopic,
+    OffsetAndMetadata,
     OffsetAndTimestamp,
     OffsetSpec,
     PartitionReassignment,
@@ -26,7 +28,7 @@ from ..models import (
     TopicPartitionReplica,
 )
 from ..settings import ADMIN, resolve
-from . import configs, features, log_dirs, offsets, quorum, replicas
+from . import configs, features, groups, log_dirs, offsets, quorum, replicas
 from .calls import AdminCalls, new_topics
 
 T = TypeVar("T")
@@ -260,6 +262,90 @@ class Admin:
         or has replicas: drain it first)."""
         broker = replicas.wanted_broker(broker_id)
         self._run(lambda calls: replicas.unregister_broker(calls, broker, timeout))
+
+    def list_groups(
+        self, states: Iterable[GroupState] | None = None, *, timeout: float | None = None
+    ) -> list[GroupListing]:
+        """The groups of the cluster, sorted; ``states``: only those in one of these (None: in any). Kafka's listGroups.
+        As long as a part of them has no coordinator it waits; then RequestTimedOutError, never half a list."""
+        wanted = groups.wanted_states(states)
+        return self._run(lambda calls: groups.list_groups(calls, wanted, timeout))
+
+    def describe_groups(
+        self, group_ids: Iterable[str], *, raise_errors: bool = True, timeout: float | None = None
+    ) -> list[GroupDescription]:
+        """State, epochs, members and what they read, in the order of ``group_ids`` (describeConsumerGroups).
+
+        Raises GroupIdNotFoundError, RequestTimedOutError (no coordinator answers); the message names every group that
+        failed. ``raise_errors`` False: such a group is described by its ``error``.
+        """
+        wanted = groups.wanted_groups(group_ids)
+        return self._run(lambda calls: groups.describe_groups(calls, wanted, raise_errors, timeout))
+
+    def describe_lag(
+        self, group_ids: Iterable[str], *, raise_errors: bool = True, timeout: float | None = None
+    ) -> list[GroupLag]:
+        """How far groups are behind in the partitions that they have committed offsets of, in records and in time, and
+        whether they are well; errors as of ``describe_groups``. Kept by the coordinator, so asking costs little."""
+        wanted = groups.wanted_groups(group_ids)
+        return self._run(lambda calls: groups.describe_lag(calls, wanted, raise_errors, timeout))
+
+    def explain_group(self, group_id: str, *, timeout: float | None = None) -> list[Rebalance]:
+        """The last rebalances of a group, the oldest first, 20 at most: when, why, what moved, how long it went unread.
+        Raises GroupIdNotFoundError."""
+        wanted = groups.wanted_group(group_id)
+        return self._run(lambda calls: groups.explain_group(calls, wanted, timeout))
+
+    def list_group_offsets(
+        self,
+        group_id: str,
+        partitions: Iterable[TopicPartition] | None = None,
+        *,
+        require_stable: bool = False,
+        timeout: float | None = None,
+    ) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        """What a group has committed (listConsumerGroupOffsets): of all partitions, or of ``partitions``, None where
+        there is nothing. A group that does not exist has committed nothing. ``require_stable``: wait for transactions
+        that are about to commit (KIP-447)."""
+        group, wanted = groups.wanted_group(group_id), groups.wanted_partitions(partitions)
+        return self._run(lambda calls: groups.list_group_offsets(calls, group, wanted, require_stable, timeout))
+
+    def alter_group_offsets(
+        self,
+        group_id: str,
+        offsets: Mapping[TopicPartition, int | OffsetAndMetadata],
+        *,
+        timeout: float | None = None,
+    ) -> None:
+        """Commit offsets for a group that has no members (alterConsumerGroupOffsets, KIP-396); what is not named stays,
+        and a group that does not exist comes to be. Whether there are records there is not asked.
+
+        Raises UnknownMemberIdError (it has members: stop them first), UnknownTopicOrPartitionError.
+        """
+        group, wanted = groups.wanted_group(group_id), groups.wanted_offsets(offsets)
+        self._run(lambda calls: groups.alter_group_offsets(calls, group, wanted, timeout))
+
+    def delete_group_offsets(
+        self, group_id: str, partitions: Iterable[TopicPartition], *, timeout: float | None = None
+    ) -> None:
+        """Forget what a group has committed of partitions (deleteConsumerGroupOffsets, KIP-496). Raises
+        GroupIdNotFoundError, GroupSubscribedToTopicError (members read the topic); the others are deleted."""
+        group, wanted = groups.wanted_group(group_id), groups.wanted_partitions(partitions) or []
+        self._run(lambda calls: groups.delete_group_offsets(calls, group, wanted, timeout))
+
+    def remove_group_members(
+        self, group_id: str, member_ids: Iterable[str] | None = None, *, timeout: float | None = None
+    ) -> list[str]:
+        """Take members (None: all) out of a group, as if they had left (removeMembersFromConsumerGroup, KIP-345);
+        consumers that live join again. Returns the ids of those that are out. Raises UnknownMemberIdError."""
+        group, wanted = groups.wanted_group(group_id), groups.wanted_members(member_ids)
+        return self._run(lambda calls: groups.remove_group_members(calls, group, wanted, timeout))
+
+    def delete_groups(self, group_ids: Iterable[str], *, timeout: float | None = None) -> None:
+        """Delete groups that have no members, with their offsets (deleteConsumerGroups). Raises NonEmptyGroupError,
+        GroupIdNotFoundError; the message names every group that stays, the others are deleted."""
+        wanted = groups.wanted_groups(group_ids)
+        self._run(lambda calls: groups.delete_groups(calls, wanted, timeout))
 
     def close(self) -> None:
         """Close the connections."""

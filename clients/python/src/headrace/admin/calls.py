@@ -19,6 +19,7 @@ from headrace_protos.v1 import admin_pb2, metadata_pb2, offsets_pb2
 
 from ..engine.client import Engine
 from ..engine.connections import call
+from ..engine.coordinators import Coordinators
 from ..engine.io_thread import closed_error, forget, forked_error, register
 from ..models import (
     BrokerInfo,
@@ -37,6 +38,7 @@ class AdminCalls:
     def __init__(self, config: dict[str, Any]) -> None:
         self.engine = Engine(config, watches=False)
         self.engine.create_topics = False  # who asks about a topic, or deletes its records, does not mean to make it
+        self.coordinators = Coordinators(self.engine)
         self.written_offset = 0
         self.state = "open"
         register(self)

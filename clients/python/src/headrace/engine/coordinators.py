@@ -2,21 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+import time
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from headrace_core.errors import (
+    BootstrapError,
     CoordinatorNotAvailableError,
     HeadraceError,
     NetworkError,
     NotCoordinatorError,
     RequestTimedOutError,
+    UnknownServerError,
     from_number,
 )
 from headrace_protos.v1 import metadata_pb2
 
 from .client import Engine
 from .connections import call
+
+#: How long one attempt of a call over many groups waits at first: a coordinator that stands still must not use up all
+#: the time there is, for its groups are another one's soon. Doubled with each attempt.
+PATIENCE_S = 5.0
+#: Groups that one request names at most.
+GROUPS_PER_REQUEST = 1_000
+#: After these the group's coordinator is looked up again.
+_ELSEWHERE = (NetworkError, RequestTimedOutError, NotCoordinatorError, CoordinatorNotAvailableError)
 
 
 class Coordinators:
@@ -25,28 +37,48 @@ class Coordinators:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._addresses: dict[str, str] = {}
+        self._ids: dict[str, int] = {}  # by address
 
     async def address(self, group_id: str, timeout_s: float) -> str:
         """host:port of the group's coordinator. CoordinatorNotAvailableError (retriable: the shards' topic is being
         made, or no coordinator lives), InvalidGroupIdError, and what a call to any broker fails with."""
         found = self._addresses.get(group_id)
         if found is None:
-            engine = self._engine
-            engine.start()
+            self._engine.start()
+            told = (await self.addresses([group_id], timeout_s))[group_id]
+            if isinstance(told, HeadraceError):
+                raise told
+            found = told
+        return found
+
+    async def addresses(self, group_ids: Iterable[str], timeout_s: float) -> dict[str, str | HeadraceError]:
+        """The same of many groups, with one question about all that are not known; errors by group."""
+        found: dict[str, str | HeadraceError] = dict.fromkeys(group_ids, "")
+        strangers = [group_id for group_id in found if group_id not in self._addresses]
+        engine = self._engine
+        for at in range(0, len(strangers), GROUPS_PER_REQUEST):
             request = metadata_pb2.FindCoordinatorRequest(
-                type=metadata_pb2.COORDINATOR_TYPE_GROUP,
-                keys=[group_id],
+                type=metadata_pb2.COORDINATOR_TYPE_GROUP, keys=strangers[at : at + GROUPS_PER_REQUEST]
             )
             answer = await engine.anywhere(
                 lambda address: engine.connections.metadata(address).FindCoordinator, request, timeout_s
             )
-            told = answer.coordinators[0]
-            if told.error.code:
-                raise from_number(told.error.code, f"group {group_id!r}: {told.error.message}")
-            if told.coordinator_id < 0:
-                raise CoordinatorNotAvailableError(f"group {group_id!r}: no coordinator has shard {told.shard} now")
-            found = self._addresses[group_id] = f"{told.host}:{told.port}"
-        return found
+            for told in answer.coordinators:
+                if told.error.code:
+                    found[told.key] = from_number(told.error.code, f"group {told.key!r}: {told.error.message}")
+                elif told.coordinator_id < 0:
+                    found[told.key] = CoordinatorNotAvailableError(
+                        f"group {told.key!r}: no coordinator has shard {told.shard} now"
+                    )
+                else:
+                    address = self._addresses[told.key] = f"{told.host}:{told.port}"
+                    self._ids[address] = told.coordinator_id
+        return {group_id: self._addresses.get(group_id, told) for group_id, told in found.items()}
+
+    def node_of(self, group_id: str) -> tuple[int, str]:
+        """Id and address of the coordinator that was asked last about the group; (-1, "") of nobody."""
+        address = self._addresses.get(group_id, "")
+        return self._ids.get(address, -1), address
 
     def forget(self, group_id: str, address: str) -> None:
         """It was not there: whoever asks next looks it up again."""
@@ -73,12 +105,113 @@ class Coordinators:
                 answer = await call(getattr(stub, method), request, address, timeout_s)
                 if check is not None:
                     check(answer)
-            except (NetworkError, RequestTimedOutError, NotCoordinatorError, CoordinatorNotAvailableError):
+            except _ELSEWHERE:
                 self.forget(group_id, address)
                 raise
             return answer
 
         return await self._engine.retrying(attempt, deadline, what)
+
+    async def each(
+        self,
+        group_ids: Iterable[str],
+        method: str,
+        request_of: Callable[[list[str]], Any],
+        items_of: Callable[[Any], Iterable[Any]],
+        deadline: float,
+        *,
+        when_repeated: type[HeadraceError] | None = None,
+    ) -> dict[str, Any]:
+        """What ``method`` says of each group: its item of an answer (which has ``group_id`` and ``error``), or a
+        HeadraceError. One call to each coordinator; a group whose coordinator is not found, not reached, or another one
+        by now is asked for again, without those that have their answer, until ``deadline``.
+
+        ``when_repeated``: the error that a group meets if the first attempt was carried out and its answer was lost;
+        then it is None, for all is as it was asked to be.
+        """
+        found: dict[str, Any] = dict.fromkeys(group_ids)
+        waiting = list(found)
+        lost: set[str] = set()
+        attempt = 0
+        while waiting:
+            left_s = max(deadline - time.monotonic(), 0.01)
+            timeout_s = min(PATIENCE_S * 2**attempt, self._engine.request_timeout_s, left_s)
+            found |= await self._ask_each(waiting, method, request_of, items_of, timeout_s, lost)
+            waiting = [each for each in waiting if isinstance(found[each], HeadraceError) and found[each].retriable]
+            pause_s = self._engine.backoff.delay_s(attempt)
+            if waiting and time.monotonic() + pause_s >= deadline:
+                for group_id in waiting:
+                    found[group_id] = _in_vain(group_id, found[group_id])
+                break
+            attempt += 1
+            if waiting:
+                await asyncio.sleep(pause_s)
+        if when_repeated is not None:
+            for group_id in lost:
+                if isinstance(found[group_id], when_repeated):
+                    found[group_id] = None
+        return found
+
+    async def _ask_each(
+        self,
+        group_ids: list[str],
+        method: str,
+        request_of: Callable[[list[str]], Any],
+        items_of: Callable[[Any], Iterable[Any]],
+        timeout_s: float,
+        lost: set[str],
+    ) -> dict[str, Any]:
+        """One attempt: an item or an error for each. Whose answer was ``lost`` may have had the coordinator act."""
+        try:
+            found: dict[str, Any] = dict(await self.addresses(group_ids, timeout_s))
+        except BootstrapError:
+            raise
+        except HeadraceError as error:
+            return dict.fromkeys(group_ids, error)
+        by_address: dict[str, list[str]] = {}
+        for group_id, told in found.items():
+            if isinstance(told, str):
+                by_address.setdefault(told, []).append(group_id)
+
+        async def ask(address: str, some: list[str]) -> None:
+            try:
+                answer = await call(
+                    getattr(self._engine.connections.groups(address), method), request_of(some), address, timeout_s
+                )
+                items = {item.group_id: item for item in items_of(answer)}
+                for group_id in some:
+                    found[group_id] = _outcome(items.get(group_id), group_id, address)
+            except HeadraceError as error:
+                found.update(dict.fromkeys(some, error))
+                if isinstance(error, RequestTimedOutError) or (isinstance(error, NetworkError) and error.was_sent):
+                    lost.update(some)
+            for group_id in some:
+                if isinstance(found[group_id], _ELSEWHERE):
+                    self.forget(group_id, address)
+
+        parts = [
+            ask(address, some[at : at + GROUPS_PER_REQUEST])
+            for address, some in by_address.items()
+            for at in range(0, len(some), GROUPS_PER_REQUEST)
+        ]
+        await asyncio.gather(*parts)
+        return found
+
+
+def _outcome(item: Any, group_id: str, address: str) -> Any:
+    """The item of an answer, or the error in it."""
+    if item is None:
+        return UnknownServerError(f"{address} was asked about group {group_id!r}, and says nothing about it")
+    return from_number(item.error.code, f"{item.error.message} (from {address})") if item.error.code else item
+
+
+def _in_vain(group_id: str, error: HeadraceError) -> RequestTimedOutError:
+    """The time is over, and this is why."""
+    cure = ""
+    if isinstance(error, CoordinatorNotAvailableError):
+        cure = "; does a coordinator run? (headrace ps, headrace up --coordinators 1; python -m headrace_coordinator)"
+    told = error.message if repr(group_id) in error.message else f"group {group_id!r}: {error.message}"
+    return RequestTimedOutError(f"not done in time; the last failure: {told}{cure}")
 
 
 def raise_first(results: Any, where: str) -> None:

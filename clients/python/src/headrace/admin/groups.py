@@ -1,0 +1,423 @@
+"""Consumer groups from outside: listed, described, their offsets and lag, deleted (KIP-222, 396, 848, 1043). Each call
+goes to the coordinators of the groups that it names, wherever these have gone. Runs on the I/O thread."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from headrace_core.errors import (
+    CoordinatorLoadInProgressError,
+    CoordinatorNotAvailableError,
+    GroupIdNotFoundError,
+    HeadraceError,
+    InvalidArgumentError,
+    InvalidGroupIdError,
+    NotCoordinatorError,
+    UnknownMemberIdError,
+    UnknownTopicOrPartitionError,
+    from_number,
+)
+from headrace_core.types import TopicPartition
+from headrace_protos.v1 import groups_pb2, metadata_pb2
+
+from ..engine.connections import call
+from ..engine.coordinators import PATIENCE_S, raise_first
+from ..group_models import (
+    GROUP_STATES,
+    GroupDescription,
+    GroupLag,
+    GroupListing,
+    MemberDescription,
+    MovedPartition,
+    PartitionLag,
+    Rebalance,
+)
+from ..models import OffsetAndMetadata
+from .calls import AdminCalls, raise_failures
+
+#: Its partitions are the shards that groups belong to.
+_SHARDS_TOPIC = "__consumer_offsets"
+
+# -- what callers give, read in their thread --------------------------------------------------------------------------
+
+
+def wanted_group(group_id: str) -> str:
+    """InvalidGroupIdError."""
+    if not isinstance(group_id, str) or not group_id:
+        raise InvalidGroupIdError(f"group id {group_id!r}: must be a text that is not empty")
+    return group_id
+
+
+def wanted_groups(group_ids: Iterable[str] | str) -> list[str]:
+    """Each once, in order; a single text stands for a list of one. InvalidGroupIdError."""
+    return list(dict.fromkeys(map(wanted_group, [group_ids] if isinstance(group_ids, str) else group_ids)))
+
+
+def wanted_states(states: Iterable[str] | str | None) -> list[str]:
+    """As the wire has them; none: all. InvalidArgumentError."""
+    given = [states] if isinstance(states, str) else list(states or ())
+    for state in given:
+        if not isinstance(state, str) or state.lower() not in GROUP_STATES:
+            raise InvalidArgumentError(f"state {state!r}: must be one of {', '.join(GROUP_STATES)}")
+    return [state.lower() for state in given]
+
+
+def wanted_partitions(partitions: Iterable[TopicPartition] | None) -> list[TopicPartition] | None:
+    """InvalidArgumentError."""
+    return None if partitions is None else [_partition(each) for each in partitions]
+
+
+def wanted_offsets(
+    offsets: Mapping[TopicPartition, int | OffsetAndMetadata],
+) -> dict[TopicPartition, OffsetAndMetadata]:
+    """InvalidArgumentError: no offset, or a negative one."""
+    found = {}
+    for partition, given in offsets.items():
+        value = OffsetAndMetadata(given) if isinstance(given, int) and not isinstance(given, bool) else given
+        if not isinstance(value, OffsetAndMetadata) or not 0 <= value.offset < 2**63:
+            raise InvalidArgumentError(f"{_partition(partition)}: {given!r}: must be an offset, 0 or more")
+        found[_partition(partition)] = value
+    return found
+
+
+def _partition(given: TopicPartition) -> TopicPartition:
+    try:
+        topic, partition = given
+    except (TypeError, ValueError):
+        raise InvalidArgumentError(f"{given!r}: must be a TopicPartition(topic, partition)") from None
+    if not isinstance(topic, str) or isinstance(partition, bool) or not isinstance(partition, int) or partition < 0:
+        raise InvalidArgumentError(f"{given!r}: must be a TopicPartition(topic, partition)")
+    return TopicPartition(topic, partition)
+
+
+def wanted_members(member_ids: Iterable[str] | str | None) -> list[str] | None:
+    """Each once; None: all. InvalidArgumentError."""
+    if member_ids is None:
+        return None
+    given = [member_ids] if isinstance(member_ids, str) else list(member_ids)
+    for each in given:
+        if not isinstance(each, str) or not each:
+            raise InvalidArgumentError(f"member id {each!r}: must be a text that is not empty")
+    return list(dict.fromkeys(given))
+
+
+# -- groups -----------------------------------------------------------------------------------------------------------
+
+
+async def list_groups(calls: AdminCalls, states: list[str], timeout: float | None) -> list[GroupListing]:
+    """Sorted by id. All shards are asked, at whoever has them; while one has no owner, is being loaded, or goes to
+    another owner meanwhile, that is not all, and it is tried again."""
+    engine = calls.engine
+    deadline = engine.deadline(timeout)
+    request = groups_pb2.ListGroupsRequest(states=states)
+
+    async def attempt(timeout_s: float) -> dict[str, GroupListing]:
+        timeout_s = min(timeout_s, 2 * PATIENCE_S)
+        owners, addresses = await _shards(calls, timeout_s)
+        asked = [addresses[owner] for owner in sorted({owner for owner, _ in owners})]
+        answers = await asyncio.gather(
+            *(call(engine.connections.groups(address).ListGroups, request, address, timeout_s) for address in asked)
+        )
+        loading = sum(answer.loading_shards for answer in answers)
+        if loading:
+            raise CoordinatorLoadInProgressError(f"{loading} of {len(owners)} shards of groups are being loaded")
+        if (await _shards(calls, timeout_s))[0] != owners:
+            raise NotCoordinatorError("shards of groups went to another coordinator while groups were listed")
+        return {
+            group.group_id: GroupListing(group.group_id, group.state, group.members)
+            for answer in answers
+            for group in answer.groups
+        }
+
+    found: dict[str, GroupListing] = await engine.retrying(attempt, deadline, "listing groups")
+    return [group for _, group in sorted(found.items())]
+
+
+async def _shards(calls: AdminCalls, timeout_s: float) -> tuple[list[tuple[int, int]], dict[int, str]]:
+    """Owner and epoch of each shard, and the addresses of coordinators. None of either: nobody has used a group yet.
+    CoordinatorNotAvailableError."""
+    engine = calls.engine
+    answer = await engine.metadata.ask(metadata_pb2.MetadataRequest(topics=[_SHARDS_TOPIC]), engine.deadline(timeout_s))
+    (topic,) = answer.topics
+    error = from_number(topic.error.code, topic.error.message) if topic.error.code else None
+    if isinstance(error, UnknownTopicOrPartitionError):
+        return [], {}
+    if error is not None:
+        raise error
+    addresses = {each.coordinator_id: f"{each.host}:{each.port}" for each in answer.coordinators}
+    parts = sorted(topic.partitions, key=lambda part: part.partition)
+    owners = [
+        (part.coordinator_id if part.HasField("coordinator_id") else -1, part.shard_epoch) for part in parts
+    ]  # fmt: skip
+    orphans = sum(owner not in addresses for owner, _ in owners)
+    if orphans:
+        raise CoordinatorNotAvailableError(
+            f"{orphans} of {len(owners)} shards of groups have no coordinator now; those that live: "
+            + (", ".join(map(str, sorted(addresses))) or "none (headrace ps; headrace up --coordinators 1)")
+        )
+    return owners, addresses
+
+
+async def describe_groups(
+    calls: AdminCalls, group_ids: list[str], raise_errors: bool, timeout: float | None
+) -> list[GroupDescription]:
+    """In the order of ``group_ids``."""
+    told = await calls.coordinators.each(
+        group_ids,
+        "DescribeGroups",
+        lambda some: groups_pb2.DescribeGroupsRequest(group_ids=some),
+        lambda answer: answer.groups,
+        calls.engine.deadline(timeout),
+    )
+    if raise_errors:
+        _raise_errors(told)
+    return [_description(calls, group_id, told[group_id]) for group_id in group_ids]
+
+
+async def describe_lag(
+    calls: AdminCalls, group_ids: list[str], raise_errors: bool, timeout: float | None
+) -> list[GroupLag]:
+    """In the order of ``group_ids``."""
+    told = await calls.coordinators.each(
+        group_ids,
+        "DescribeLag",
+        lambda some: groups_pb2.DescribeLagRequest(group_ids=some),
+        lambda answer: answer.groups,
+        calls.engine.deadline(timeout),
+    )
+    if raise_errors:
+        _raise_errors(told)
+    return [_lag(group_id, told[group_id]) for group_id in group_ids]
+
+
+async def delete_groups(calls: AdminCalls, group_ids: list[str], timeout: float | None) -> None:
+    """The error raised is the first failure's; its message names them all."""
+    told = await calls.coordinators.each(
+        group_ids,
+        "DeleteGroups",
+        lambda some: groups_pb2.DeleteGroupsRequest(group_ids=some),
+        lambda answer: answer.results,
+        calls.engine.deadline(timeout),
+        when_repeated=GroupIdNotFoundError,
+    )
+    _raise_errors(told)
+
+
+async def explain_group(calls: AdminCalls, group_id: str, timeout: float | None) -> list[Rebalance]:
+    answer = await calls.coordinators.call(
+        group_id,
+        "ExplainGroup",
+        groups_pb2.ExplainGroupRequest(group_id=group_id),
+        calls.engine.deadline(timeout),
+        f"explaining group {group_id!r}",
+    )
+    return [_rebalance(each) for each in answer.rebalances]
+
+
+async def remove_group_members(
+    calls: AdminCalls, group_id: str, member_ids: list[str] | None, timeout: float | None
+) -> list[str]:
+    """The ids of those that were taken out."""
+    wanted = member_ids
+    if wanted is None:
+        (described,) = await describe_groups(calls, [group_id], True, timeout)
+        wanted = [member.member_id for member in described.members]
+    if not wanted:
+        return []
+    gone: list[str] = []
+
+    def check(answer: Any) -> None:
+        for each in answer.results:
+            if not each.error.code and each.member_id not in gone:
+                gone.append(each.member_id)
+        left = [each for each in answer.results if each.member_id not in gone]
+        if member_ids is None:  # who has left by itself meanwhile is out as well
+            left = [each for each in left if each.error.code != UnknownMemberIdError.number]
+        raise_first(left, f"group {group_id!r}")
+
+    request = groups_pb2.RemoveMembersRequest(group_id=group_id, member_ids=wanted)
+    deadline = calls.engine.deadline(timeout)
+    await calls.coordinators.call(
+        group_id, "RemoveMembers", request, deadline, f"removing members of {group_id!r}", check
+    )
+    return gone
+
+
+# -- offsets ----------------------------------------------------------------------------------------------------------
+
+
+async def list_group_offsets(
+    calls: AdminCalls,
+    group_id: str,
+    partitions: list[TopicPartition] | None,
+    require_stable: bool,
+    timeout: float | None,
+) -> dict[TopicPartition, OffsetAndMetadata | None]:
+    """In the order of ``partitions``; of those without an offset None."""
+    request = groups_pb2.FetchOffsetsRequest(require_stable=require_stable)
+    of_group = request.groups.add(group_id=group_id, member_epoch=-1)
+    if partitions is not None:
+        of_group.partitions.SetInParent()
+        for each in partitions:
+            of_group.partitions.partitions.add(topic=each.topic, partition=each.partition)
+
+    def check(answer: Any) -> None:
+        raise_first(answer.groups, f"group {group_id!r}")
+        raise_first(answer.groups[0].offsets, f"group {group_id!r}")
+
+    deadline = calls.engine.deadline(timeout)
+    what = f"listing the offsets of {group_id!r}"
+    answer = await calls.coordinators.call(group_id, "FetchOffsets", request, deadline, what, check)
+    found: dict[TopicPartition, OffsetAndMetadata | None] = dict.fromkeys(partitions or ())
+    for each in answer.groups[0].offsets:
+        if each.offset >= 0:
+            offset = OffsetAndMetadata(each.offset, each.metadata, each.leader_epoch)
+            found[TopicPartition(each.topic, each.partition)] = offset
+    return found
+
+
+async def alter_group_offsets(
+    calls: AdminCalls, group_id: str, offsets: dict[TopicPartition, OffsetAndMetadata], timeout: float | None
+) -> None:
+    """As somebody who is no member. Partitions that do not exist are refused here: a coordinator may only not have
+    heard of them yet, and would be asked until the time is over."""
+    if not offsets:
+        return
+    deadline = calls.engine.deadline(timeout)
+    topics = await calls.describe_topics(sorted({each.topic for each in offsets}), timeout)
+    counts = {topic.name: len(topic.partitions) for topic in topics}
+    missing = [str(each) for each in sorted(offsets) if each.partition >= counts[each.topic]]
+    if missing:
+        raise UnknownTopicOrPartitionError(f"there is no {', '.join(missing)}")
+    request = groups_pb2.CommitOffsetsRequest(group_id=group_id, member_epoch=-1)
+    for each, value in offsets.items():
+        request.offsets.add(
+            topic=each.topic,
+            partition=each.partition,
+            offset=value.offset,
+            leader_epoch=value.leader_epoch,
+            metadata=value.metadata,
+        )
+    try:
+        await calls.coordinators.call(
+            group_id,
+            "CommitOffsets",
+            request,
+            deadline,
+            f"altering the offsets of {group_id!r}",
+            lambda answer: raise_first(answer.results, f"group {group_id!r}"),
+        )
+    except UnknownMemberIdError as error:
+        raise UnknownMemberIdError(f"{error.message}; stop its consumers first") from None
+
+
+async def delete_group_offsets(
+    calls: AdminCalls, group_id: str, partitions: list[TopicPartition], timeout: float | None
+) -> None:
+    if not partitions:
+        return
+    request = groups_pb2.DeleteOffsetsRequest(group_id=group_id)
+    for each in partitions:
+        request.partitions.add(topic=each.topic, partition=each.partition)
+    deadline = calls.engine.deadline(timeout)
+    what = f"deleting offsets of {group_id!r}"
+    answer = await calls.coordinators.call(group_id, "DeleteOffsets", request, deadline, what)
+    raise_failures((f"{each.topic}-{each.partition}", each.error) for each in answer.results)
+
+
+# -- from the wire ----------------------------------------------------------------------------------------------------
+
+
+def _raise_errors(told: Mapping[str, Any]) -> None:
+    """The first failure; when there are several, its message tells them all."""
+    errors = [(group_id, each) for group_id, each in told.items() if isinstance(each, HeadraceError)]
+    if errors:
+        messages = (
+            each.message if repr(group_id) in each.message else f"group {group_id!r}: {each.message}"
+            for group_id, each in errors
+        )
+        raise type(errors[0][1])("; ".join(messages))
+
+
+def _description(calls: AdminCalls, group_id: str, told: Any) -> GroupDescription:
+    if isinstance(told, HeadraceError):
+        return GroupDescription(group_id, "dead", error=told)
+    node_id, address = calls.coordinators.node_of(group_id)
+    return GroupDescription(
+        group_id=group_id,
+        state=told.state,
+        group_epoch=told.group_epoch,
+        assignment_epoch=told.assignment_epoch,
+        assignor=told.assignor,
+        members=tuple(map(_member, told.members)),
+        coordinator_id=node_id,
+        coordinator_address=address,
+    )
+
+
+def _member(told: Any) -> MemberDescription:
+    return MemberDescription(
+        member_id=told.member_id,
+        instance_id=told.instance_id if told.HasField("instance_id") else None,
+        client_id=told.client_id,
+        host=told.host,
+        rack=told.rack if told.HasField("rack") else None,
+        member_epoch=told.member_epoch,
+        topics=tuple(told.topics),
+        topic_regex=told.topic_regex,
+        assigned=_partitions(told.assigned),
+        revoking=_partitions(told.revoking),
+        target=_partitions(told.target),
+    )
+
+
+def _partitions(told: Any) -> tuple[TopicPartition, ...]:
+    """Sorted; a topic that is gone has no name any more, and is left out."""
+    return tuple(
+        sorted(TopicPartition(each.topic, part) for each in told.topics if each.topic for part in each.partitions)
+    )
+
+
+def _lag(group_id: str, told: Any) -> GroupLag:
+    if isinstance(told, HeadraceError):
+        return GroupLag(group_id, "ERR", 0, (), told)
+    return GroupLag(group_id, told.status, told.total_lag, tuple(map(_partition_lag, told.partitions)))
+
+
+def _partition_lag(told: Any) -> PartitionLag:
+    return PartitionLag(
+        topic=told.topic,
+        partition=told.partition,
+        committed_offset=told.committed_offset,
+        commit_timestamp_ms=told.commit_timestamp_ms,
+        high_watermark=told.high_watermark if told.HasField("high_watermark") else None,
+        lag=told.lag if told.HasField("lag") else None,
+        lag_ms=told.lag_ms if told.HasField("lag_ms") else None,
+        lag_ms_is_at_least=told.lag_ms_is_at_least,
+        records_lost=told.records_lost,
+        status=told.status,
+        complete=told.complete,
+    )
+
+
+def _rebalance(told: Any) -> Rebalance:
+    return Rebalance(
+        number=told.number,
+        at_ms=told.at_ms,
+        group_epoch=told.group_epoch,
+        reason=told.reason,
+        moved=tuple(
+            MovedPartition(
+                each.topic,
+                each.partition,
+                each.from_member or None,
+                each.to_member or None,
+                each.unread_ms if each.unread_ms >= 0 else None,
+            )
+            for each in told.moved
+        ),
+        moved_count=told.moved_count,
+        ended_at_ms=told.ended_at_ms if told.ended_at_ms >= 0 else None,
+    )
