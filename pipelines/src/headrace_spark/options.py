@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from headrace_core.errors import InvalidConfigError, UnsupportedVersionError
+from headrace_core.errors import InvalidConfigError
 from headrace_core.types import TopicPartition, check_topic_name
 
 from .offsets import EARLIEST, LATEST, PartitionOffsets, parse_offsets, parse_partitions, parse_timestamps
@@ -24,7 +24,7 @@ KNOWN = (
     "endingTimestamp", "endingOffsetsByTimestamp", "endingOffsets",
     "startingOffsetsByTimestampStrategy", "failOnDataLoss",
     "maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay",
-    "minPartitions", "maxRecordsPerPartition", "includeHeaders",
+    "minPartitions", "maxRecordsPerPartition", "includeHeaders", "groupIdPrefix",
     "kafkaConsumer.pollTimeoutMs", "fetchOffset.numRetries", "fetchOffset.retryIntervalMs",
 )  # fmt: skip
 CLIENT_PREFIXES = ("headrace.", "kafka.")
@@ -38,7 +38,6 @@ REFUSED_CLIENT_KEYS = {
     "enable.auto.commit": "Spark keeps track of what was read, in the query's checkpoint",
     "interceptor.classes": "an interceptor could change what is read",
 }
-GROUPS_LATER = "consumer groups come with the coordinator, which is not built yet; leave the option out"
 
 
 class Limit(enum.Enum):
@@ -80,6 +79,9 @@ class SourceOptions:
     poll_timeout_ms: int
     offset_attempts: int
     offset_retry_interval_ms: int
+    #: To which a stream's progress is committed; None: to none, or to one of its own that begins with the prefix.
+    group_id: str | None
+    group_id_prefix: str | None
     client: Mapping[str, str]
     notes: tuple[str, ...] = ()
 
@@ -87,7 +89,7 @@ class SourceOptions:
 def parse_options(given: Mapping[str, str], *, streaming: bool | None) -> SourceOptions:
     """Check ``given``; ``streaming`` None (the kind of query is not known yet) checks what holds for both kinds.
 
-    Raises InvalidConfigError, or UnsupportedVersionError for what comes with consumer groups.
+    Raises InvalidConfigError.
     """
     options = {str(name).lower(): str(value) for name, value in given.items()}
     notes: list[str] = []
@@ -96,7 +98,8 @@ def parse_options(given: Mapping[str, str], *, streaming: bool | None) -> Source
             if name.lower() in options:
                 raise InvalidConfigError(f"{name}: a streaming query has no ending; the option is for batch queries")
     topics, pattern, assigned = _strategy(options)
-    client = _client(options)
+    client = client_settings(options, REFUSED_CLIENT_KEYS, where="Spark source")
+    group_id, prefix = _group(options, client, notes, streaming=streaming)
     starting = _limit(options, "starting", Limit.LATEST if streaming is not False else Limit.EARLIEST)
     ending = _limit(options, "ending", Limit.LATEST)
     if streaming is False:
@@ -130,8 +133,10 @@ def parse_options(given: Mapping[str, str], *, streaming: bool | None) -> Source
         poll_timeout_ms=_positive(options, "kafkaConsumer.pollTimeoutMs") or 120_000,
         offset_attempts=_positive(options, "fetchOffset.numRetries") or 3,
         offset_retry_interval_ms=_positive(options, "fetchOffset.retryIntervalMs") or 1_000,
+        group_id=group_id,
+        group_id_prefix=prefix,
         client=client,
-        notes=(*notes, *unknown_notes(options, (*KNOWN, "groupIdPrefix"), where="headrace source")),
+        notes=(*notes, *unknown_notes(options, KNOWN, where="headrace source")),
     )
 
 
@@ -161,13 +166,22 @@ def _strategy(options: Mapping[str, str]) -> tuple[tuple[str, ...], str | None, 
     return (), None, partitions
 
 
-def _client(options: Mapping[str, str]) -> dict[str, str]:
-    client = client_settings(options, REFUSED_CLIENT_KEYS, where="Spark source")
-    if "group.id" in client:
-        raise UnsupportedVersionError(f"kafka.group.id: {GROUPS_LATER}")
-    if "groupidprefix" in options:
-        raise UnsupportedVersionError(f"groupIdPrefix: {GROUPS_LATER}")
-    return client
+def _group(
+    options: Mapping[str, str], client: dict[str, str], notes: list[str], *, streaming: bool | None
+) -> tuple[str | None, str | None]:
+    """The group, and the prefix of a group's name. The group is taken out of ``client``: tasks are in no group."""
+    group_id, prefix = client.pop("group.id", None), options.get("groupidprefix")
+    for name, value in (("kafka.group.id", group_id), ("groupIdPrefix", prefix)):
+        if value is None:
+            continue
+        if not value.strip():
+            raise InvalidConfigError(f"{name}={value!r}: names no group")
+        if streaming is False:
+            notes.append(f"{name} is ignored in batch queries: they have no progress to commit")
+    if group_id is not None and prefix is not None:
+        notes.append("groupIdPrefix is ignored, since kafka.group.id is given")
+        prefix = None
+    return group_id, prefix
 
 
 def client_settings(options: Mapping[str, str], refused: Mapping[str, str], *, where: str) -> dict[str, str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
 from headrace import Admin, Consumer
@@ -15,6 +16,7 @@ from headrace_core.errors import InconsistentTopicIdError, UnknownTopicOrPartiti
 from headrace_core.types import TopicPartition
 
 from .cluster import Cluster, KnownTopic
+from .group_progress import Group
 from .offsets import EARLIEST, LATEST
 from .planning import OffsetRange
 
@@ -95,6 +97,24 @@ class SdkCluster:
         if self._consumer is None:
             self._consumer = Consumer(self._config)
         return self._consumer
+
+
+class SdkGroup:
+    """Group (see group_progress.py) through a Consumer that reads nothing."""
+
+    def __init__(self, config: Mapping[str, str], group_id: str) -> None:
+        self._consumer = Consumer({**config, "group.id": group_id, "enable.auto.commit": "false"})
+
+    def commit(self, offsets: Mapping[TopicPartition, int]) -> Future[None]:
+        return self._consumer.commit_async(offsets)
+
+    def close(self) -> None:
+        self._consumer.close()
+
+
+def open_group(config: Mapping[str, str], group_id: str) -> Group:
+    """A group of the caller's own, to be closed by it; nothing connects before its first commit."""
+    return SdkGroup(config, group_id)
 
 
 def open_cluster(config: Mapping[str, str]) -> Cluster:

@@ -7,7 +7,9 @@ in Spark's checkpoint, in the JSON of ``offsets.py``.
 
 from __future__ import annotations
 
+import logging
 import time
+import uuid
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +23,7 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from .group_progress import Group, GroupProgress
 from .offset_reader import OffsetReader
 from .offsets import START_KEY, PartitionOffsets, from_json, show, start_within, to_json, with_start
 from .options import Limit
@@ -30,6 +33,8 @@ from .tasks import RangePartition, RangeTask
 if TYPE_CHECKING:
     from .cluster import Cluster
 
+logger = logging.getLogger(__name__)
+
 
 class HeadraceStreamReader(RangeTask, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """See the module. ``cluster`` and ``now_ms`` are injected by tests."""
@@ -37,6 +42,7 @@ class HeadraceStreamReader(RangeTask, DataSourceStreamReader, SupportsTriggerAva
     def __init__(self, options: dict[str, str], schema: StructType) -> None:
         super().__init__(options, schema, streaming=True)
         self._offsets: OffsetReader | None = None
+        self._progress: GroupProgress | None = None
         self._initial: PartitionOffsets | None = None
         self._latest: PartitionOffsets | None = None
         self._target: PartitionOffsets | None = None
@@ -62,8 +68,13 @@ class HeadraceStreamReader(RangeTask, DataSourceStreamReader, SupportsTriggerAva
         self._available_now = True
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """The end of the next batch; ``start`` itself when there is nothing to do, or not enough yet."""
+        """The end of the next batch; ``start`` itself when there is nothing to do, or not enough yet.
+
+        Spark asks when all before ``start`` is done. Its ``commit`` for that comes with the next batch, thus never for
+        the last one of a query; so the group is told here.
+        """
         stood = from_json(start)
+        self._tell_group(stood)
         end = self._log_end(stood)
         begin = self._after_renewal(stood, end)
         if not isinstance(limit, ReadAllAvailable):
@@ -98,9 +109,13 @@ class HeadraceStreamReader(RangeTask, DataSourceStreamReader, SupportsTriggerAva
         ]
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Nothing: Spark's checkpoint is the record of what was read (group offsets come with the coordinator)."""
+        """Spark's checkpoint is the record of what was read; the group, if there is one, is told too."""
+        self._tell_group(from_json(end))
 
     def stop(self) -> None:
+        if self._progress is not None:
+            self._progress.close()
+            self._progress = None
         if self._offsets is not None:
             self._offsets.cluster.close()
             self._offsets = None
@@ -116,6 +131,21 @@ class HeadraceStreamReader(RangeTask, DataSourceStreamReader, SupportsTriggerAva
         from .sdk_cluster import open_cluster
 
         return open_cluster(self.options.client)
+
+    def _open_group(self, group_id: str) -> Group:
+        from .sdk_cluster import open_group
+
+        return open_group(self.options.client, group_id)
+
+    def _tell_group(self, stood: PartitionOffsets) -> None:
+        if self._progress is None:
+            group_id, prefix = self.options.group_id, self.options.group_id_prefix
+            if group_id is None and prefix is None:
+                return
+            group_id = group_id or f"{prefix}-{uuid.uuid4()}"  # of this process, thus of this run of the query
+            logger.info("the query commits its progress to group %r", group_id)
+            self._progress = GroupProgress(group_id, self._open_group(group_id))
+        self._progress.reached(stood)
 
     def _now_ms(self) -> float:
         return time.time() * 1_000

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import datetime
 import json
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from headrace import Admin, TopicPartition
+from headrace import Admin, Consumer, TopicPartition
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
 
@@ -127,7 +128,7 @@ def test_an_empty_topic_and_a_pattern_without_a_match_give_no_rows(source: Any, 
     ("options", "message"),
     [
         ({"subscribe": "a", "assign": "{}"}, "exactly one of the options"),
-        ({"subscribe": "a", "kafka.group.id": "g"}, "come with the coordinator"),
+        ({"subscribe": "a", "kafka.group.id": " "}, "names no group"),
         ({"subscribe": "no-such-topic", "fetchOffset.numRetries": "1"}, "no topic named no-such-topic"),
         ({"subscribe": "a", "startingOffsets": "latest"}, "a batch query cannot start at the end"),
         ({"subscribe": "a", "headrace.fetch.min.bites": "1"}, "did you mean 'fetch.min.bytes'"),
@@ -168,6 +169,34 @@ def test_a_stream_goes_on_from_its_checkpoint_and_finds_new_partitions(
     batches, rows = run_available_now(reader, tmp_path)
     assert sum(batch["numInputRows"] for batch in batches) == 5
     assert rows == [(0, offset) for offset in range(7)] + [(1, offset) for offset in range(3)]
+
+
+def test_a_streams_progress_shows_in_its_group(
+    source: Any, make_topic: Any, send: Any, headrace: Any, tmp_path: Path
+) -> None:
+    """The last batch's too. And where the group does not take it (it has members), the query does not mind."""
+    topic, other = make_topic(2), make_topic(1)
+    send(topic, {0: numbers(0, 30), 1: numbers(0, 10)})
+    send(other, {0: numbers(0, 1)})
+    partitions = [TopicPartition(topic, 0), TopicPartition(topic, 1)]
+    group = f"group-of-{topic}"
+    given = {"subscribe": topic, "startingOffsets": "earliest", "maxOffsetsPerTrigger": "16", "kafka.group.id": group}
+    servers = headrace.bootstrap_servers
+    with Consumer(bootstrap_servers=servers, group_id=group, auto_offset_reset="earliest") as member:
+        batches, _ = run_available_now(source("readStream", **given), tmp_path)
+        assert [batch["numInputRows"] for batch in batches] == [16, 16, 8]
+        committed = member.committed(partitions)
+        assert [each and each.offset for each in committed.values()] == [30, 10]
+
+        member.subscribe([other])
+        deadline = time.monotonic() + 60
+        while not member.poll(timeout=1.0):
+            assert time.monotonic() < deadline, "the member was given nothing to read"
+        send(topic, {0: numbers(30, 35)})
+        batches, rows = run_available_now(source("readStream", **given), tmp_path)
+        assert [batch["numInputRows"] for batch in batches] == [5]
+        assert len(rows) == 45
+        assert member.committed(partitions) == committed, "only members commit to a group that has some"
 
 
 @pytest.mark.parametrize("fail", [True, False])

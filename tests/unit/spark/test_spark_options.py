@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from spark_fakes import options
 
-from headrace_core.errors import InvalidConfigError, InvalidTopicError, UnsupportedVersionError
+from headrace_core.errors import InvalidConfigError, InvalidTopicError
 from headrace_core.types import TopicPartition
 from headrace_spark.options import Limit, parse_duration_ms, parse_options
 
@@ -142,10 +142,30 @@ def test_client_keys_that_the_source_owns_are_refused_with_the_reason(prefix: st
         parse_options({**options(), prefix + key: "x"}, streaming=True)
 
 
-@pytest.mark.parametrize("name", ["kafka.group.id", "headrace.group.id", "groupIdPrefix"])
-def test_groups_come_with_the_coordinator(name: str) -> None:
-    with pytest.raises(UnsupportedVersionError, match="coordinator"):
-        parse_options({**options(), name.lower(): "g"}, streaming=True)
+@pytest.mark.parametrize("name", ["kafka.group.id", "headrace.group.id"])
+def test_a_streams_group_is_the_drivers_and_not_the_tasks(name: str) -> None:
+    parsed = parse_options({**options(), name: "g"}, streaming=True)
+    assert (parsed.group_id, parsed.group_id_prefix) == ("g", None)
+    assert "group.id" not in parsed.client
+    assert parsed.notes == ()
+    assert parse_options(options(), streaming=True).group_id is None
+    ours = parse_options({**options(), "kafka.group.id": "theirs", "headrace.group.id": "ours"}, streaming=True)
+    assert ours.group_id == "ours"
+
+
+def test_a_groups_prefix_counts_where_no_group_is_given() -> None:
+    assert parse_options(options(groupIdPrefix="p"), streaming=True).group_id_prefix == "p"
+    both = parse_options({**options(groupIdPrefix="p"), "kafka.group.id": "g"}, streaming=True)
+    assert (both.group_id, both.group_id_prefix) == ("g", None)
+    assert any("groupIdPrefix is ignored" in note for note in both.notes)
+
+
+@pytest.mark.parametrize("name", ["kafka.group.id", "groupIdPrefix"])
+def test_a_group_without_a_name_is_refused_and_a_batch_commits_nothing(name: str) -> None:
+    with pytest.raises(InvalidConfigError, match=name):
+        parse_options({**options(), name.lower(): " "}, streaming=True)
+    notes = parse_options({**options(), name.lower(): "g"}, streaming=False).notes
+    assert any(f"{name} is ignored in batch queries" in note for note in notes)
 
 
 def test_client_keys_are_passed_through_and_ours_win() -> None:

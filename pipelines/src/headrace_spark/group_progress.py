@@ -1,0 +1,101 @@
+"""A stream's progress, committed to a consumer group so that its lag shows in the same tools as everybody's.
+
+Nothing depends on it: what was read is in Spark's checkpoint. So a commit that fails, or hangs, is a warning, and holds
+the query up for a moment at most. The query is no member of the group; it commits as ``kafka-consumer-groups`` does.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import logging
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from typing import Protocol
+
+from headrace_core.errors import HeadraceError
+from headrace_core.types import TopicPartition
+
+from .offsets import PartitionOffsets
+
+logger = logging.getLogger(__name__)
+
+#: How long a trigger waits for its commit, which else goes on beside the next batch.
+PATIENCE_S = 5.0
+#: After a commit that failed, the next one waits for so long.
+PAUSE_S = 60.0
+#: An idle query says the same again, before ``offsets.retention.minutes`` (a week) take it for dead.
+REPEAT_S = 3_600.0
+
+
+class Group(Protocol):
+    """Where progress goes; the SDK stands behind it in ``sdk_cluster.py``."""
+
+    def commit(self, offsets: Mapping[TopicPartition, int]) -> Future[None]:
+        """Begin to commit, as nobody's member; does not block."""
+
+    def close(self) -> None:
+        """Let go of connections, and of what has not been committed."""
+
+
+class GroupProgress:
+    """Of one query, on its driver."""
+
+    def __init__(self, group_id: str, group: Group, *, now_s: Callable[[], float] = time.monotonic) -> None:
+        self._group_id = group_id
+        self._group = group
+        self._now_s = now_s
+        self._committed: PartitionOffsets = {}
+        self._committed_at_s = self._not_before_s = 0.0
+        self._under_way: tuple[PartitionOffsets, Future[None]] | None = None
+
+    def reached(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """All before ``offsets`` is done. Never raises; returns after ``PATIENCE_S`` at the latest."""
+        self._look(0.0)
+        now = self._now_s()
+        if not offsets or self._under_way is not None or now < self._not_before_s:
+            return  # said again, or overtaken, by the next call
+        if offsets == self._committed and now - self._committed_at_s < REPEAT_S:
+            return
+        try:
+            self._under_way = dict(offsets), self._group.commit(offsets)
+        except HeadraceError as error:
+            self._failed(error)
+        else:
+            self._look(PATIENCE_S)
+            if self._under_way is not None:
+                logger.warning(
+                    "the query's progress is not committed to group %r after %.0f s; the query goes on meanwhile",
+                    self._group_id,
+                    PATIENCE_S,
+                )
+
+    def close(self) -> None:
+        """What is under way is waited for as in any trigger."""
+        self._look(PATIENCE_S)
+        self._group.close()
+
+    def _look(self, timeout_s: float) -> None:
+        """Has the one that is under way ended?"""
+        if self._under_way is None:
+            return
+        offsets, future = self._under_way
+        concurrent.futures.wait([future], timeout_s)
+        if not future.done():
+            return
+        self._under_way = None
+        error = concurrent.futures.CancelledError("cancelled") if future.cancelled() else future.exception()
+        if error is not None:
+            self._failed(error)
+        else:
+            self._committed, self._committed_at_s = offsets, self._now_s()
+
+    def _failed(self, error: BaseException) -> None:
+        self._not_before_s = self._now_s() + PAUSE_S
+        logger.warning(
+            "the query's progress could not be committed to group %r: %s. The query goes on, for its checkpoint has "
+            "its progress too; the group's lag tells too much meanwhile. Next attempt in %.0f s at the earliest",
+            self._group_id,
+            error,
+            PAUSE_S,
+        )
