@@ -210,7 +210,7 @@ def test_a_node_that_cannot_start_is_explained_by_its_own_log(bare_cli: Cli, dat
         (("up", "--brokers", "many"), 2, "--brokers"),
         (("up", "-c", "novalue"), 2, "KEY=VALUE"),
         (("frobnicate",), 2, "No such command"),
-        (("groups", "list"), 1, "UNSUPPORTED_VERSION"),
+        (("groups", "describe"), 2, "--all-groups"),
         (("partitions", "reassign", "--cancel", "orders"), 2, "orders-0"),
         (("topics", "list", "-b", "127.0.0.1:1"), 1, "127.0.0.1:1"),
     ],

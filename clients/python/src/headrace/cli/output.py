@@ -44,9 +44,9 @@ def _tell(message: str, to: TextIO) -> None:
                 os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
-def print_json(document: Any) -> None:
-    """One JSON document, indented on a terminal, on one line in a pipe."""
-    indent = 2 if sys.stdout.isatty() else None
+def print_json(document: Any, *, one_line: bool = False) -> None:
+    """One JSON document, indented on a terminal (unless it is to be ``one_line`` of many), on one line in a pipe."""
+    indent = 2 if sys.stdout.isatty() and not one_line else None
     sys.stdout.write(json.dumps(document, indent=indent, default=_plain) + "\n")
     sys.stdout.flush()
 

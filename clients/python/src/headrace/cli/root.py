@@ -21,6 +21,7 @@ _HOMES = {
     "records": "records",
     "produce": "produce",
     "consume": "consume",
+    "groups": "groups",
     "partitions": "partitions",
     "brokers": "brokers",
     "cluster": "describe",
@@ -30,7 +31,6 @@ _HOMES = {
     "features": "features",
     "metadata": "metadata",
     "bench": "bench",
-    "groups": "later",
 }
 
 

@@ -1,0 +1,64 @@
+"""``--watch``: look again every few seconds, until Ctrl-C."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from typing import Annotated, TypeVar
+
+import typer
+
+from headrace_core.errors import HeadraceError
+
+from .output import OutputFormat, note
+
+Seen = TypeVar("Seen")
+
+INTERVAL_S = 2.0
+
+Watch = Annotated[
+    bool,
+    typer.Option(
+        "--watch", "-w", help="Again every --interval seconds, until Ctrl-C; with -o json a document on each line."
+    ),
+]
+Interval = Annotated[float, typer.Option("--interval", min=0.1, metavar="SECONDS", help="Of --watch.")]
+
+#: The cursor home, and nothing below it.
+_CLEAR = "\x1b[H\x1b[2J"
+
+
+def watched(
+    look: Callable[[], Seen],
+    show: Callable[[Seen], int],
+    *,
+    watch: bool,
+    interval_s: float,
+    output: OutputFormat,
+) -> int:
+    """Show what ``look`` finds; an exit code of ``show`` that is not 0 ends it, and is returned.
+
+    On a terminal the text before is replaced, in a pipe a blank line is in between. What fails at the first look is
+    raised. Later it is told on stderr, and looked again: a coordinator that dies has a successor soon.
+    """
+    is_first = True
+    while True:
+        try:
+            seen = look()
+        except HeadraceError as error:
+            if is_first:
+                raise
+            note(f"headrace: {error.message} [{error.code}]")
+        else:
+            if watch and output is OutputFormat.TEXT:
+                if sys.stdout.isatty():
+                    sys.stdout.write(_CLEAR)
+                elif not is_first:
+                    sys.stdout.write("\n")
+            code = show(seen)
+            sys.stdout.flush()
+            is_first = False
+            if code or not watch:
+                return code
+        time.sleep(interval_s)
