@@ -1,7 +1,7 @@
 # Thin on purpose: what a target does is in tools/, and each line can be run by hand.
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test fuzz check proto bench bench-peers bench-replicated bench-peers-replicated bench-failover \
-	bench-partitions bench-metadata bench-quorum sim verify compose-test clean
+	bench-partitions bench-metadata bench-quorum bench-groups sim verify compose-test clean
 
 PYTHON := .venv/bin/python
 
@@ -43,6 +43,9 @@ bench-failover: setup ## leaders killed, frozen, moved under load: how long nobo
 
 bench-quorum: setup ## three controllers: failovers, hand-overs, metadata writes a second (minutes)
 	@$(PYTHON) bench/quorum.py $(BENCH)
+
+bench-groups: setup ## consumer groups: joins, restarts, deaths, coordinators killed, heartbeats, commits, lag (minutes)
+	@$(PYTHON) bench/groups.py $(BENCH)
 
 bench-partitions: setup ## 5,000 partitions on one broker, and its start with long logs (minutes)
 	@$(PYTHON) bench/partitions.py $(BENCH)
