@@ -17,7 +17,6 @@ from headrace_broker.assignments import DirectoryAssignments
 from headrace_broker.controller_link import DirectoriesTold, IsrAnswer, IsrRequest, ReplicaKey
 from headrace_broker.handlers.replication import ReplicationService
 from headrace_broker.low_watermarks import LowWatermarks
-from headrace_broker.metadata_state import MetadataState
 from headrace_broker.partition.messages import Hello, Request
 from headrace_broker.replicas import LogSettings, Replicas
 from headrace_broker.replication.follower_streams import FollowerStreams
@@ -44,6 +43,7 @@ from headrace_core.errors import (
 from headrace_core.log import PartitionLog
 from headrace_core.log.directory import format_directory
 from headrace_core.metadata import BrokerEndpoint, MetadataDelta, MetadataImage
+from headrace_core.rpc.metadata_state import MetadataState
 from headrace_core.telemetry import Emitter, Metrics
 from headrace_core.testing.crashing_fs import CrashingFileSystem, Loss
 from headrace_core.testing.node_clock import NodeClock

@@ -18,7 +18,6 @@ from headrace_broker.context import BrokerContext, BrokerLimits, BrokerMetrics
 from headrace_broker.deadlines import Deadlines
 from headrace_broker.handlers.fetch import FetchStream
 from headrace_broker.handlers.produce import ProduceStream
-from headrace_broker.metadata_state import MetadataState
 from headrace_broker.replicas import LogSettings, Replicas
 from headrace_broker.storage import Storage
 from headrace_core.clock import SystemClock
@@ -37,6 +36,7 @@ from headrace_core.metadata.records import (
     TopicRecord,
 )
 from headrace_core.records import decode_batch, encode_batch, split_batches
+from headrace_core.rpc.metadata_state import MetadataState
 from headrace_core.telemetry import Emitter, Event, Metrics
 from headrace_core.testing.crashing_fs import CrashingFileSystem
 from headrace_core.types import TopicPartition

@@ -1,6 +1,6 @@
 """What heartbeats to the leading controller are made of: one stream, where it goes, when it is left.
 
-Brokers (broker_session.py) and coordinators (coordinator_session.py) heartbeat this way.
+Brokers and coordinators heartbeat this way (node_session.py).
 """
 
 from __future__ import annotations

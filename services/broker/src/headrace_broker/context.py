@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Protocol
 
 from headrace_core.clock import Clock
 from headrace_core.errors import HeadraceError
+from headrace_core.rpc.metadata_state import MetadataState
 from headrace_core.telemetry import Counter, Emitter, Metrics
 
 from .budget import ByteBudget
 from .deadlines import Deadlines
 from .low_watermarks import LowWatermarks
-from .metadata_state import MetadataState
 
 if TYPE_CHECKING:
     from .producer_ids import ProducerIds

@@ -15,11 +15,11 @@ from functools import lru_cache
 import re2
 
 from headrace_core.errors import InvalidRegularExpressionError
+from headrace_core.metadata.shards import SHARD_TOPICS
 
 from ..assignors import TopicSpec
 from .messages import Topic
 
-INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state"})
 #: What one compiled pattern may take.
 PATTERN_BYTES_MAX = 1 << 20
 #: Resolved subscriptions that are remembered: members of a group mostly say the same.
@@ -84,9 +84,7 @@ class Topics:
         if found is None:
             pattern = compile_pattern(regex)
             found = tuple(
-                name
-                for name in self.by_name or {}
-                if name not in INTERNAL_TOPICS and pattern.fullmatch(name) is not None
+                name for name in self.by_name or {} if name not in SHARD_TOPICS and pattern.fullmatch(name) is not None
             )
             if len(self._matching) >= REMEMBERED_MAX:
                 self._matching.clear()
@@ -120,4 +118,4 @@ def describes(names: tuple[str, ...], regex: str, topic: str) -> bool:
     """Does a subscription take a topic of this name, whether there is one or not?"""
     if topic in names:
         return True
-    return bool(regex) and topic not in INTERNAL_TOPICS and compile_pattern(regex).fullmatch(topic) is not None
+    return bool(regex) and topic not in SHARD_TOPICS and compile_pattern(regex).fullmatch(topic) is not None

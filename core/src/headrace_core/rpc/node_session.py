@@ -1,0 +1,238 @@
+"""A node's standing with the controllers, whichever its role: it registers, heartbeats while it lives, takes its leave.
+
+``BrokerSession`` and ``CoordinatorSession`` say what is sent and what an answer means. Heartbeats have a connection of
+their own, so that nothing large can delay them.
+
+Only the leading controller answers. Who leads is in ``Controllers``, which the metadata stream keeps: when another one
+is elected, the heartbeats move over at once, also from a controller that stands still or does not know yet.
+"""
+
+from __future__ import annotations
+
+import abc
+import asyncio
+import itertools
+import logging
+from collections.abc import Sequence
+from typing import Any, Generic, TypeVar
+
+import grpc
+import grpc.aio
+
+from headrace_protos.v1 import cluster_pb2_grpc
+
+from ..errors import (
+    BrokerIdNotRegisteredError,
+    DuplicateBrokerRegistrationError,
+    HeadraceError,
+    NetworkError,
+    StaleBrokerEpochError,
+)
+from .backoff import Backoff
+from .channel import ChannelPurpose, open_channel
+from .controllers import Controllers
+from .heartbeats import HeartbeatsGoTo, HeartbeatStream, LeadMovedError, SilentControllerError, wait_for_event
+from .outage import Outage
+from .pursuit import Pursuit
+from .status import error_from_rpc
+
+#: How often a node that wants to stop asks whether it may.
+_SHUTDOWN_INTERVAL_S = 0.05
+#: How long one registration may take before it is sent again.
+_REGISTER_TIMEOUT_S = 5.0
+
+Registered = TypeVar("Registered")
+
+
+class NodeSession(abc.ABC, Generic[Registered]):
+    """One life of a node. Not thread-safe; lives in one event loop."""
+
+    def __init__(
+        self,
+        controllers: Controllers | Sequence[str],
+        logger: logging.Logger,
+        *,
+        heartbeat_interval_ms: float,
+        answer_timeout_ms: float,
+    ) -> None:
+        """``controllers``: or ``host:port`` of some controllers' internal listeners. ``answer_timeout_ms``: a heartbeat
+        unanswered for so long is sent again on a new connection."""
+        self._controllers = controllers if isinstance(controllers, Controllers) else Controllers(controllers)
+        self._logger = logger
+        self._interval_s = heartbeat_interval_ms / 1_000
+        self._answer_timeout_s = answer_timeout_ms / 1_000
+        self._registered: Registered | None = None
+        self._want_shutdown = False
+        self._heard_s = float("-inf")
+        self._may_stop = asyncio.Event()
+        self._nudge = asyncio.Event()
+        self._correlation = itertools.count(1)
+
+    # -- what a role says of itself
+
+    @abc.abstractmethod
+    async def _ask_to_register(self, stub: cluster_pb2_grpc.ClusterStub, timeout_s: float) -> Registered:
+        """One attempt; grpc's own errors are translated by who calls."""
+
+    @abc.abstractmethod
+    def _open_heartbeats(self, stub: cluster_pb2_grpc.ClusterStub) -> Any:
+        """The call of the role's stream of heartbeats."""
+
+    @abc.abstractmethod
+    def _heartbeat(self, correlation_id: int) -> Any:
+        """The next heartbeat."""
+
+    def _answered(self, answer: Any) -> None:
+        """A heartbeat was answered."""
+        if answer.should_shutdown:
+            self._may_stop.set()
+
+    # -- a life
+
+    @property
+    def registered(self) -> Registered:
+        """What the controller answered; ``register`` comes first."""
+        assert self._registered is not None, "register() comes first"
+        return self._registered
+
+    def heard_within(self, session_timeout_ms: float) -> bool:
+        """May the controllers still believe that this life goes on? Not when the last heartbeat that was answered was
+        sent so long ago: then what it had may have been given to others, whoever was frozen, or cut off."""
+        return asyncio.get_running_loop().time() - self._heard_s < session_timeout_ms / 1_000
+
+    async def register(self) -> Registered:
+        """Register, trying again until a controller answers. An earlier life that still counts as alive is waited for.
+
+        Raises what trying again cannot cure: InconsistentClusterIdError, InvalidRequestError (a broker's directories of
+        several brokers, or another id wanted), UnsupportedVersionError.
+        """
+        pursuit, told, outage = Pursuit(self._controllers), False, Outage(self._logger, "registering")
+        backoff = Backoff()
+        while True:
+            address = pursuit.address
+            try:
+                sent_s = asyncio.get_running_loop().time()
+                self._registered = await self._register_at(address)
+                self._heard_s = sent_s
+                outage.over()
+                return self._registered
+            except DuplicateBrokerRegistrationError as error:
+                if not told:
+                    self._logger.warning("%s", error)
+                    told = True
+                pursuit.worked()
+                await asyncio.sleep(backoff.next_s())
+            except HeadraceError as error:
+                if not error.retriable:
+                    raise
+                outage.failed(address, error)
+                await pursuit.pause(pursuit.failed(error))
+
+    async def run(self) -> None:
+        """Heartbeat until cancelled, or until the controllers say that the node may stop.
+
+        Raises StaleBrokerEpochError (another process has registered under this id) and BrokerIdNotRegisteredError (it
+        was silent for too long, or was unregistered): this life of the node is over.
+        """
+        pursuit, outage = Pursuit(self._controllers), Outage(self._logger, "heartbeats")
+        while True:
+            address = pursuit.address
+            channel = open_channel(address, ChannelPurpose.HEARTBEAT)
+            try:
+                await self._heartbeats(channel, pursuit, outage)
+                return
+            except (StaleBrokerEpochError, BrokerIdNotRegisteredError):
+                raise
+            except LeadMovedError:
+                pursuit.follow()
+                continue
+            except HeadraceError as failed:
+                error = failed
+            finally:
+                await channel.close()
+            if error.retriable:
+                outage.failed(address, error)
+            else:
+                self._logger.warning("heartbeats: %s", error)
+            await pursuit.pause(pursuit.failed(error))
+
+    async def shut_down(self, timeout_s: float) -> bool:
+        """Ask for what the node leads or owns to be given to others, wait until it may stop. False after ``timeout_s``:
+        stop anyway; the controllers will notice. ``run`` must be going on; it returns once this is done."""
+        self._want_shutdown = True
+        self._nudge.set()
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._may_stop.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    # -- one registration, one stream of heartbeats -------------------------------------------------------------------
+
+    async def _register_at(self, address: str) -> Registered:
+        channel = open_channel(address, ChannelPurpose.HEARTBEAT)
+        try:
+            stub = cluster_pb2_grpc.ClusterStub(channel)  # type: ignore[no-untyped-call]
+            return await self._ask_to_register(stub, _REGISTER_TIMEOUT_S)
+        except grpc.aio.AioRpcError as failure:
+            raise error_from_rpc(failure, address) from None
+        finally:
+            await channel.close()
+
+    async def _heartbeats(self, channel: grpc.aio.Channel, pursuit: Pursuit, outage: Outage) -> None:
+        """Heartbeats over one stream. Returns when the node may stop; raises a HeadraceError when the stream ends, or
+        LeadMovedError when another controller is known to lead."""
+        stub = cluster_pb2_grpc.ClusterStub(channel)  # type: ignore[no-untyped-call]
+        stream = HeartbeatStream(self._open_heartbeats(stub), on_end=self._nudge.set)
+        at = HeartbeatsGoTo(self._controllers, pursuit.address)
+
+        def changed() -> None:
+            if at.has_been_left():
+                self._nudge.set()
+                stream.leave()  # a heartbeat under way may wait for a process that stands still
+
+        unsubscribe = self._controllers.subscribe(changed)
+        try:
+            while True:
+                self._nudge.clear()
+                sent_s = asyncio.get_running_loop().time()
+                answer = await self._beat(stream)
+                self._heard_s = sent_s
+                self._answered(answer)
+                at.answered()
+                pursuit.worked()
+                outage.over()
+                if self._may_stop.is_set():
+                    await stream.done_writing()
+                    return
+                await wait_for_event(self._nudge, _SHUTDOWN_INTERVAL_S if self._want_shutdown else self._interval_s)
+                if at.has_been_left():
+                    raise LeadMovedError
+        except grpc.aio.AioRpcError as failure:
+            if at.has_been_left():
+                raise LeadMovedError from None
+            raise error_from_rpc(failure, "the controller") from None
+        except NetworkError as lost:
+            if at.has_been_left():
+                raise LeadMovedError from None
+            if isinstance(lost, SilentControllerError):
+                pursuit.is_silent()
+            raise
+        finally:
+            unsubscribe()
+            stream.leave()
+
+    async def _beat(self, stream: HeartbeatStream) -> Any:
+        exchange = stream.exchange(self._heartbeat(next(self._correlation)))
+        done, _ = await asyncio.wait({exchange}, timeout=self._answer_timeout_s)
+        if not done:
+            stream.leave()
+            await asyncio.wait({exchange})
+            raise SilentControllerError(f"a heartbeat was not answered within {self._answer_timeout_s:.1f} s")
+        if exchange.cancelled():
+            raise NetworkError("the stream of heartbeats was left")
+        answer = exchange.result()
+        if answer is grpc.aio.EOF:
+            raise NetworkError("the controller ended the stream of heartbeats")
+        return answer
