@@ -105,3 +105,15 @@ def test_gauge_rises_at_once_and_falls_slowly() -> None:
     assert seen == sorted(seen, reverse=True)
     assert seen[3] > 1.0
     assert seen[-1] < 1.0
+
+
+def test_a_disk_is_judged_by_the_median_of_its_flushes_and_not_by_a_hiccup() -> None:
+    gauge = SyncGauge()
+    for _ in range(15):
+        gauge.add(2.0)
+    assert gauge.median_ms is None
+    gauge.add(900.0)
+    assert gauge.median_ms == 2.0
+    for _ in range(64):
+        gauge.add(150.0)
+    assert gauge.median_ms == 150.0

@@ -40,12 +40,14 @@ if TYPE_CHECKING:
     from .models import ConfigResource as ConfigResource
     from .models import ConfigSynonym as ConfigSynonym
     from .models import ControllerInfo as ControllerInfo
+    from .models import CoordinatorInfo as CoordinatorInfo
     from .models import CreatedTopic as CreatedTopic
     from .models import FeatureInfo as FeatureInfo
     from .models import GroupMetadata as GroupMetadata
     from .models import LogDirDescription as LogDirDescription
     from .models import ManyMetadata as ManyMetadata
     from .models import NewTopic as NewTopic
+    from .models import NodeDescription as NodeDescription
     from .models import OffsetAndMetadata as OffsetAndMetadata
     from .models import OffsetAndTimestamp as OffsetAndTimestamp
     from .models import PartitionDescription as PartitionDescription
@@ -84,6 +86,7 @@ _HOMES = {
     "ConfigResource": ".models",
     "ConfigSynonym": ".models",
     "Consumer": ".consumer",
+    "CoordinatorInfo": ".models",
     "CreatedTopic": ".models",
     "GroupDescription": ".group_models",
     "GroupLag": ".group_models",
@@ -100,6 +103,7 @@ _HOMES = {
     "ManyMetadata": ".models",
     "NewTopic": ".models",
     "GroupMetadata": ".models",
+    "NodeDescription": ".models",
     "OffsetAndMetadata": ".models",
     "OffsetAndTimestamp": ".models",
     "OffsetRange": ".fetch",
@@ -138,6 +142,7 @@ __all__ = [
     "Consumer",
     "ConsumerRecord",
     "ControllerInfo",
+    "CoordinatorInfo",
     "CreatedTopic",
     "FeatureInfo",
     "GroupDescription",
@@ -152,6 +157,7 @@ __all__ = [
     "MemberDescription",
     "MovedPartition",
     "NewTopic",
+    "NodeDescription",
     "OffsetAndMetadata",
     "OffsetAndTimestamp",
     "OffsetRange",

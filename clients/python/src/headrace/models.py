@@ -134,6 +134,21 @@ class ControllerInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class CoordinatorInfo:
+    """A coordinator of groups that lives, and the address at which clients reach it. ``draining``: it is stopping."""
+
+    coordinator_id: int
+    host: str
+    port: int
+    rack: str = ""
+    draining: bool = False
+
+    @property
+    def address(self) -> str:
+        return f"{self.host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True)
 class ClusterDescription:
     """The cluster as the answering node knows it. ``metadata_lag_ms``: how old that may be at most, by that node's own
     clock; None: it does not know."""
@@ -143,6 +158,29 @@ class ClusterDescription:
     brokers: tuple[BrokerInfo, ...]
     controllers: tuple[ControllerInfo, ...] = ()
     metadata_lag_ms: int | None = None
+    coordinators: tuple[CoordinatorInfo, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class NodeDescription:
+    """What a process knows of itself alone. ``role``: controller, broker or coordinator; ``node_id``: -1 while it has
+    not registered. ``metadata_version_min`` and ``_max``: the feature levels that it understands.
+
+    ``clock_ahead_ms``: by how much its wall clock is ahead of this machine's (negative: behind), give or take half of
+    ``round_trip_ms``. ``open_descriptors``, ``descriptors_max``: None where its system does not tell, or there is no
+    limit."""
+
+    role: str
+    node_id: int
+    cluster_id: str
+    software_version: str
+    metadata_version_min: int
+    metadata_version_max: int
+    started_at_ms: int
+    clock_ahead_ms: float
+    round_trip_ms: float
+    open_descriptors: int | None
+    descriptors_max: int | None
 
 
 class ConfigResource(NamedTuple):
@@ -307,7 +345,8 @@ class LogDirDescription:
     """A log directory of a broker (KIP-113, KIP-827). ``error``: why it is offline, or None. ``directory_id``:
     16 bytes, or none (see ``directory_id_text``).
 
-    ``total_bytes`` and ``usable_bytes`` are those of its file system; None when they cannot be told."""
+    ``total_bytes`` and ``usable_bytes`` are those of its file system; None when they cannot be told. ``sync_ms``: how
+    long small forced writes take there, the median of the last ones; None: there were too few to tell."""
 
     broker_id: int
     path: str
@@ -316,6 +355,7 @@ class LogDirDescription:
     replicas: tuple[ReplicaInfo, ...]
     total_bytes: int | None
     usable_bytes: int | None
+    sync_ms: float | None = None
 
     @property
     def directory_id_text(self) -> str:

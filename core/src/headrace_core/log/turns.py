@@ -8,6 +8,7 @@ them.
 
 from __future__ import annotations
 
+import statistics
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,6 +19,8 @@ from .appending import Append
 from .config import LogConfig
 from .partition_log import PartitionLog
 
+#: Flushes that a disk is judged by, and how few of them tell nothing.
+RECENT_SYNCS, _SYNCS_TO_JUDGE = 64, 16
 #: Called in the event loop with the outcome: a value, or the exception.
 Done = Callable[[Any], None]
 
@@ -105,11 +108,18 @@ class SyncGauge:
     A smoothed maximum: rises at once, falls slowly, so that one slow flush sends the next few turns to the thread.
     """
 
-    __slots__ = ("_decay", "value_ms")
+    __slots__ = ("_decay", "_recent", "value_ms")
 
     def __init__(self, decay: float = 0.9) -> None:
         self.value_ms = 0.0
         self._decay = decay
+        self._recent: deque[float] = deque(maxlen=RECENT_SYNCS)
 
     def add(self, elapsed_ms: float) -> None:
         self.value_ms = max(elapsed_ms, self.value_ms * self._decay + elapsed_ms * (1 - self._decay))
+        self._recent.append(elapsed_ms)
+
+    @property
+    def median_ms(self) -> float | None:
+        """Of the last flushes: what the disk is like, whatever hiccup it had; None while there were fewer than 16."""
+        return None if len(self._recent) < _SYNCS_TO_JUDGE else statistics.median(self._recent)

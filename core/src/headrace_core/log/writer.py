@@ -140,6 +140,11 @@ class DirectoryWriter:
         self._turns: SimpleQueue[Turn | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
 
+    @property
+    def sync_ms(self) -> float | None:
+        """How long the directory's small flushes take: the median of the last ones; None: too few to tell."""
+        return self._sync_gauge.median_ms
+
     # ---------------------------------------------------------------- asking for work
 
     def append(

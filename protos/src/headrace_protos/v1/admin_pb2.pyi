@@ -337,20 +337,22 @@ class DescribeLogDirsResponse(_message.Message):
     def __init__(self, broker_id: _Optional[int] = ..., directories: _Optional[_Iterable[_Union[LogDirDescription, _Mapping]]] = ...) -> None: ...
 
 class LogDirDescription(_message.Message):
-    __slots__ = ("path", "directory_id", "error", "partitions", "total_bytes", "usable_bytes")
+    __slots__ = ("path", "directory_id", "error", "partitions", "total_bytes", "usable_bytes", "sync_us")
     PATH_FIELD_NUMBER: _ClassVar[int]
     DIRECTORY_ID_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
     PARTITIONS_FIELD_NUMBER: _ClassVar[int]
     TOTAL_BYTES_FIELD_NUMBER: _ClassVar[int]
     USABLE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    SYNC_US_FIELD_NUMBER: _ClassVar[int]
     path: str
     directory_id: bytes
     error: _common_pb2.Error
     partitions: _containers.RepeatedCompositeFieldContainer[LogDirPartition]
     total_bytes: int
     usable_bytes: int
-    def __init__(self, path: _Optional[str] = ..., directory_id: _Optional[bytes] = ..., error: _Optional[_Union[_common_pb2.Error, _Mapping]] = ..., partitions: _Optional[_Iterable[_Union[LogDirPartition, _Mapping]]] = ..., total_bytes: _Optional[int] = ..., usable_bytes: _Optional[int] = ...) -> None: ...
+    sync_us: int
+    def __init__(self, path: _Optional[str] = ..., directory_id: _Optional[bytes] = ..., error: _Optional[_Union[_common_pb2.Error, _Mapping]] = ..., partitions: _Optional[_Iterable[_Union[LogDirPartition, _Mapping]]] = ..., total_bytes: _Optional[int] = ..., usable_bytes: _Optional[int] = ..., sync_us: _Optional[int] = ...) -> None: ...
 
 class LogDirPartition(_message.Message):
     __slots__ = ("topic", "partition", "size_bytes", "offset_lag", "is_future", "error")

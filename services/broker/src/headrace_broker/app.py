@@ -36,6 +36,8 @@ from headrace_core.rpc.broker_session import BrokerRegistration, BrokerSession
 from headrace_core.rpc.controllers import Controllers
 from headrace_core.rpc.image_store import ImageStore
 from headrace_core.rpc.metadata_follower import MetadataFollower
+from headrace_core.rpc.metadata_state import MetadataState
+from headrace_core.rpc.node_description import NodeService
 from headrace_core.rpc.server import Listener
 from headrace_core.telemetry import (
     BrokerFenced,
@@ -68,7 +70,6 @@ from .handlers.metadata import MetadataService
 from .handlers.offsets import OffsetsService
 from .handlers.produce import ProduceService, Writers
 from .handlers.replication import ReplicationService
-from .metadata_state import MetadataState
 from .partition import PartitionLeader
 from .producer_ids import ProducerIds
 from .replicas import LogSettings, Replicas
@@ -295,9 +296,11 @@ class Broker:
                 ),
             ],
         }
+        node = NodeService("broker", lambda: context.broker_id, lambda: self._cluster_id, self.clock)
         bound = []
         for wanted in config.listeners:
             listener = Listener(wanted.name, wanted.host or "[::]", wanted.port)
+            node.register(listener)
             for registrar, servicer, name in served[wanted.name]:
                 listener.add(registrar, servicer, name)
             port = await listener.start()

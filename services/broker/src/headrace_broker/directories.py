@@ -89,6 +89,8 @@ class DirectoryDescription:
     total_bytes: int
     usable_bytes: int
     logs: Sequence[LogDescription]
+    #: The median of its last small flushes; -1 while there were too few to tell.
+    sync_us: int = -1
 
 
 def identify(fs: FileSystem, directories: Iterable[HeldDirectory], *, node_id: int) -> list[MetaProperties]:
@@ -209,7 +211,13 @@ def describe(
         total_bytes=-1 if space is None else space.total_bytes,
         usable_bytes=-1 if space is None else space.free_bytes,
         logs=[] if error is not None else sorted(logs, key=lambda log: (log.partition, log.is_future)),
+        sync_us=_sync_us(held) if error is None else -1,
     )
+
+
+def _sync_us(held: HeldDirectory) -> int:
+    sync_ms = None if held.writer is None else held.writer.sync_ms
+    return -1 if sync_ms is None else round(sync_ms * 1_000)
 
 
 def _segment_bytes(fs: FileSystem, path: str) -> int:

@@ -19,6 +19,7 @@ from headrace_core.node.meta_properties import read_meta
 from headrace_core.node.run import settle_memory
 from headrace_core.node.state_file import RuntimeState, remove_state, write_state
 from headrace_core.rpc.metadata_view import MetadataView
+from headrace_core.rpc.node_description import NodeService
 from headrace_core.rpc.server import Listener
 from headrace_core.telemetry import Emitter, NodeStarted, NodeStopped, log_events
 
@@ -269,12 +270,14 @@ class _Handlers:
         self._any_admin = AdminThroughAnyController(driver, self._admin)
         self._metadata = MetadataHandler(driver, MetadataView(topic_defaults=config.topic_defaults()), self.following)
         self._raft = RaftHandler(links)
+        self._node = NodeService(ROLE, lambda: config.node_id, lambda: storage.cluster_id, clock)
 
     def listeners(self) -> list[Listener]:
         """Not started yet. InvalidConfigError: a controller has no such listener."""
         made = []
         for address in self._config.listeners:
             listener = Listener(address.name, address.host or "0.0.0.0", address.port)
+            self._node.register(listener)
             if address.name == CLIENT:
                 self._any_admin.register(listener)
                 self._metadata.register(listener)

@@ -40,6 +40,7 @@ from headrace_core.rpc.coordinator_session import CoordinatorRegistration, Coord
 from headrace_core.rpc.image_store import ImageStore
 from headrace_core.rpc.metadata_follower import MetadataFollower
 from headrace_core.rpc.metadata_state import MetadataState
+from headrace_core.rpc.node_description import NodeService
 from headrace_core.rpc.server import Listener
 from headrace_core.telemetry import Emitter, Metrics, NodeStarted, NodeStopped
 from headrace_core.types import TopicPartition
@@ -171,11 +172,13 @@ class Coordinator:
                 (groups_pb2_grpc.add_GroupsServicer_to_server, groups, "headrace.v1.Groups"),
                 (metadata_pb2_grpc.add_MetadataServicer_to_server, metadata, "headrace.v1.Metadata"),
             ],
-            INTERNAL: [],  # health only, so far
+            INTERNAL: [],  # health and Node only, so far
         }
+        node = NodeService("coordinator", lambda: self.coordinator_id, lambda: self._cluster_id, self.clock)
         bound = []
         for wanted in self.config.listeners:
             listener = Listener(wanted.name, wanted.host or "[::]", wanted.port)
+            node.register(listener)
             for registrar, servicer, name in served[wanted.name]:
                 listener.add(registrar, servicer, name)
             port = await listener.start()

@@ -19,6 +19,7 @@ from ..models import (
     FeatureInfo,
     LogDirDescription,
     NewTopic,
+    NodeDescription,
     OffsetAndMetadata,
     OffsetAndTimestamp,
     OffsetSpec,
@@ -28,7 +29,7 @@ from ..models import (
     TopicPartitionReplica,
 )
 from ..settings import ADMIN, resolve
-from . import configs, features, groups, log_dirs, offsets, quorum, replicas
+from . import configs, features, groups, log_dirs, node, offsets, quorum, replicas
 from .calls import AdminCalls, new_topics
 
 T = TypeVar("T")
@@ -125,6 +126,13 @@ class Admin:
         """Cluster id, active controller, brokers: the live ones, or with ``include_fenced_brokers`` all that are
         registered (KIP-1073)."""
         return self._run(lambda calls: calls.describe_cluster(include_fenced_brokers, timeout))
+
+    def describe_node(self, address: str, *, timeout: float | None = None) -> NodeDescription:
+        """What the process at ``address`` ("host:port", of either listener) says of itself: role, version, how its
+        clock stands to this machine's, how many of its descriptors are used. It answers while it does not serve, too.
+        Nothing is retried: NetworkError, RequestTimedOutError, UnsupportedVersionError (it is too old to say)."""
+        wanted = node.wanted_address(address)
+        return self._run(lambda calls: node.describe_node(calls, wanted, timeout))
 
     def describe_log_dirs(
         self,

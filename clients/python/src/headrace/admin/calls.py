@@ -25,6 +25,7 @@ from ..models import (
     BrokerInfo,
     ClusterDescription,
     ControllerInfo,
+    CoordinatorInfo,
     CreatedTopic,
     NewTopic,
     PartitionDescription,
@@ -164,6 +165,10 @@ class AdminCalls:
             ),
             controllers=tuple(ControllerInfo(item.controller_id, item.host, item.port) for item in answer.controllers),
             metadata_lag_ms=answer.metadata_lag_ms if answer.HasField("metadata_lag_ms") else None,
+            coordinators=tuple(
+                CoordinatorInfo(item.coordinator_id, item.host, item.port, item.rack, item.draining)
+                for item in sorted(answer.coordinators, key=lambda coordinator: coordinator.coordinator_id)
+            ),
         )
 
     async def _metadata(self, timeout: float | None, **fields: Any) -> Any:

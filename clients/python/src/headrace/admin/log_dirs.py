@@ -114,4 +114,5 @@ def _description(broker_id: int, item: Any) -> LogDirDescription:
         ),
         total_bytes=None if item.total_bytes < 0 else item.total_bytes,
         usable_bytes=None if item.usable_bytes < 0 else item.usable_bytes,
+        sync_ms=item.sync_us / 1_000 if item.HasField("sync_us") and item.sync_us >= 0 else None,
     )

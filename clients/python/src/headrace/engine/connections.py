@@ -19,6 +19,7 @@ from headrace_protos.v1 import (
     fetch_pb2_grpc,
     groups_pb2_grpc,
     metadata_pb2_grpc,
+    node_pb2_grpc,
     offsets_pb2_grpc,
     produce_pb2_grpc,
 )
@@ -46,6 +47,9 @@ class Connections:
 
     def admin(self, address: str) -> Any:
         return admin_pb2_grpc.AdminStub(self.channel(address, ChannelPurpose.CONTROL))  # type: ignore[no-untyped-call]
+
+    def node(self, address: str) -> Any:
+        return node_pb2_grpc.NodeStub(self.channel(address, ChannelPurpose.CONTROL))  # type: ignore[no-untyped-call]
 
     def offsets(self, address: str) -> Any:
         return offsets_pb2_grpc.OffsetsStub(self.channel(address, ChannelPurpose.CONTROL))  # type: ignore[no-untyped-call]

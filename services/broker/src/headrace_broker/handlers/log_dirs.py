@@ -38,6 +38,7 @@ def describe_log_dirs(broker: BrokerContext, log_dirs: LogDirs, request: Any) ->
             error=error_to_proto(each.error),
             total_bytes=each.total_bytes,
             usable_bytes=each.usable_bytes,
+            sync_us=each.sync_us,
         )
         for log in each.logs:
             topic, partition = log.partition

@@ -1,0 +1,74 @@
+"""The Node service: what a process knows of itself alone. `headrace doctor` asks every node, whatever its role."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import resource
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+from headrace_protos.v1 import node_pb2, node_pb2_grpc
+
+from ..clock import Clock
+from ..metadata import METADATA_VERSION_FEATURE
+from ..metadata.features import SUPPORTED_FEATURES
+from .server import Listener
+
+#: Where Linux lists the descriptors of the process that looks.
+_DESCRIPTORS = "/proc/self/fd"
+
+
+class NodeService(node_pb2_grpc.NodeServicer):
+    """headrace.v1.Node of one process. It answers at once, also while the process is not ready to serve."""
+
+    def __init__(self, role: str, node_id: Callable[[], int], cluster_id: Callable[[], str], clock: Clock) -> None:
+        """``node_id``: -1 while the process has not registered; ``cluster_id``: "" as long as that is not known."""
+        self._role = role
+        self._node_id = node_id
+        self._cluster_id = cluster_id
+        self._clock = clock
+        self._started_at_ms = clock.now_ms()
+
+    def register(self, listener: Listener) -> None:
+        """Serve on ``listener``; before it starts."""
+        listener.add(node_pb2_grpc.add_NodeServicer_to_server, self, "headrace.v1.Node")
+
+    async def DescribeNode(self, request: node_pb2.DescribeNodeRequest, context: Any) -> node_pb2.DescribeNodeResponse:
+        levels = next(each for each in SUPPORTED_FEATURES if each.name == METADATA_VERSION_FEATURE)
+        return node_pb2.DescribeNodeResponse(
+            role=self._role,
+            node_id=self._node_id(),
+            cluster_id=self._cluster_id(),
+            software_version=software_version(),
+            metadata_version_min=levels.min_level,
+            metadata_version_max=levels.max_level,
+            open_descriptors=open_descriptors(),
+            descriptors_max=descriptors_max(),
+            started_at_ms=self._started_at_ms,
+            time_ms=self._clock.now_ms(),  # last: as near to the answer as can be
+        )
+
+
+@cache
+def software_version() -> str:
+    """Of the installed core, which all services share; "unknown" when it is not installed as a package."""
+    try:
+        return importlib.metadata.version("headrace-core")
+    except importlib.metadata.PackageNotFoundError:
+        return "unknown"
+
+
+def open_descriptors() -> int:
+    """-1 where the system does not tell."""
+    try:
+        return len(os.listdir(_DESCRIPTORS)) - 1  # not the one that lists
+    except OSError:
+        return -1
+
+
+def descriptors_max() -> int:
+    """The soft limit of the process; -1: there is none."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return -1 if soft == resource.RLIM_INFINITY else soft
