@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
-from headrace_core.errors import StaleMemberEpochError, from_number
+from headrace_core.errors import from_number
 from headrace_core.types import TopicPartition
 from headrace_protos.v1 import groups_pb2
 
@@ -27,7 +27,9 @@ NO_MEMBER = Who()
 
 
 class Commits:
-    """``who()``: as whom, at the moment of each attempt."""
+    """``who()``: as whom, at the moment when a commit is asked for. However long it is tried, and whatever its member
+    becomes meanwhile: in a newer epoch the partitions may be somebody else's, who has read on since. The coordinator
+    takes a commit of an older epoch for what the member has still (KIP-1251), and only for that."""
 
     def __init__(self, engine: Engine, coordinators: Coordinators, group_id: str, who: Callable[[], Who]) -> None:
         self._engine = engine
@@ -44,9 +46,12 @@ class Commits:
         OffsetMetadataTooLargeError, UnknownTopicIdError; RequestTimedOutError: not known whether it was done."""
         if not offsets:
             return
+        who = self._who()
         async with self._turn:
             deadline = self._engine.deadline(timeout_s)
-            request = groups_pb2.CommitOffsetsRequest(group_id=self._group_id)
+            request = groups_pb2.CommitOffsetsRequest(
+                group_id=self._group_id, member_id=who.member_id, member_epoch=who.epoch, instance_id=who.instance_id
+            )
             for tp, each in offsets.items():
                 request.offsets.add(
                     topic=tp.topic,
@@ -59,20 +64,8 @@ class Commits:
             def check(answer: Any) -> None:
                 raise_first(answer.results, f"group {self._group_id!r}")
 
-            while True:
-                who = self._who()
-                request.member_id, request.member_epoch = who.member_id, who.epoch
-                if who.instance_id is not None:
-                    request.instance_id = who.instance_id
-                try:
-                    await self._coordinators.call(
-                        self._group_id, "CommitOffsets", request, deadline, f"committing to {self._group_id!r}", check
-                    )
-                    return
-                except StaleMemberEpochError:
-                    if self._who().epoch <= who.epoch:
-                        raise
-                    # it was told of a newer one meanwhile
+            what = f"committing to {self._group_id!r}"
+            await self._coordinators.call(self._group_id, "CommitOffsets", request, deadline, what, check)
 
     async def fetch(
         self, partitions: Iterable[TopicPartition], timeout_s: float | None = None

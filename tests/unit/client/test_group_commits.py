@@ -1,0 +1,45 @@
+"""Commits of a group: in their order, and in the name of whoever the member was when they were asked for."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+from headrace.group.commits import Commits, Who
+from headrace.models import OffsetAndMetadata
+from headrace_core.types import TopicPartition
+
+OFFSETS = {TopicPartition("orders", 0): OffsetAndMetadata(67)}
+
+
+class Coordinators:
+    """Answers when it is told to."""
+
+    def __init__(self) -> None:
+        self.asked: list[Any] = []
+        self.may_answer = asyncio.Event()
+
+    async def call(self, group_id: str, method: str, request: Any, *rest: Any) -> None:
+        self.asked.append(request)
+        await self.may_answer.wait()
+
+
+def test_a_commit_is_of_the_epoch_in_which_it_was_asked_for_however_late_it_is_made() -> None:
+    """It was removed, and has joined anew: what it had is somebody else's, and he has read on (found by simulation)."""
+
+    async def scenario() -> None:
+        coordinators, who = Coordinators(), [Who("m", 5)]
+        engine: Any = SimpleNamespace(deadline=lambda timeout_s: 0.0)
+        commits = Commits(engine, coordinators, "payments", lambda: who[0])  # type: ignore[arg-type]
+        first = asyncio.create_task(commits.commit(OFFSETS))
+        second = asyncio.create_task(commits.commit(OFFSETS))  # waits for the first
+        await asyncio.sleep(0)
+        who[0] = Who("m", 7)
+        third = asyncio.create_task(commits.commit(OFFSETS))
+        await asyncio.sleep(0)
+        coordinators.may_answer.set()
+        await asyncio.gather(first, second, third)
+        assert [(asked.member_id, asked.member_epoch) for asked in coordinators.asked] == [("m", 5), ("m", 5), ("m", 7)]
+
+    asyncio.run(scenario())
