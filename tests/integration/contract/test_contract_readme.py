@@ -37,7 +37,7 @@ def test_the_first_five_minutes_run_as_they_are_written(tmp_path: Path) -> None:
         env=environment,
         capture_output=True,
         text=True,
-        timeout=90,
+        timeout=110,
         check=False,
     )
     subprocess.run(
@@ -46,5 +46,6 @@ def test_the_first_five_minutes_run_as_they_are_written(tmp_path: Path) -> None:
     assert done.returncode == 0, done
     assert re.search(r"^hello$", done.stdout, re.MULTILINE), done
     assert "b'customer 7' b'one crate'" in done.stdout
+    assert re.search(r"^packers +orders +\d", done.stdout, re.MULTILINE), "what the group has committed"
     assert "the data is deleted" in done.stdout
     assert not (tmp_path / "data").exists()
