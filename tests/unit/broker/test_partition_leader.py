@@ -123,6 +123,26 @@ def test_a_watcher_hears_how_many_bytes_became_readable_and_not_before_they_are(
     assert watcher.heard == [(PARTITION, 1200)]
 
 
+def test_what_is_committed_step_by_step_is_told_step_by_step():
+    """Bytes that were told with the first step would leave none for the second, and its readers asleep."""
+    it, watcher = leader(), Watcher()
+    it.subscribe(watcher)
+    it.appended(10, 0, 1000)
+    it.appended(12, 0, 200)
+    it.flushed(10)
+    it.flushed(12)
+    assert watcher.heard == [(PARTITION, 1000), (PARTITION, 200)]
+
+
+def test_a_step_into_the_midst_of_an_append_is_told_too():
+    it, watcher = leader(), Watcher()
+    it.subscribe(watcher)
+    it.appended(10, 0, 1000)
+    it.flushed(4)
+    it.flushed(10)
+    assert watcher.heard == [(PARTITION, 1), (PARTITION, 1000)]
+
+
 def test_a_watcher_that_left_hears_nothing():
     it, watcher = leader(), Watcher()
     it.subscribe(watcher)

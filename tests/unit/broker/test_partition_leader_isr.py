@@ -129,6 +129,29 @@ def test_what_a_follower_has_in_its_page_cache_does_not_count():
     assert leader.it.high_watermark == 100
 
 
+def test_readers_hear_of_every_step_of_the_high_watermark_also_over_what_was_there_before():
+    """Who leads anew has counted no bytes of what it has from before; who waits for it must not sleep on."""
+    told: list[int] = []
+
+    class Reader:
+        def partition_advanced(self, partition: TopicPartition, readable_bytes: int) -> None:
+            told.append(readable_bytes)
+
+        def partition_changed(self, partition: TopicPartition) -> None:
+            raise AssertionError(partition)
+
+    leader = Leader(isr=(1, 2), high_watermark=60)
+    leader.it.subscribe(Reader())
+    leader.join(2, end=80)
+    assert (leader.it.high_watermark, told) == (80, [1])
+    leader.ack(2, 100)
+    leader.append(110)
+    leader.append(120)
+    leader.ack(2, 110)
+    leader.ack(2, 120)
+    assert told == [1, 1, 10, 10]
+
+
 def test_a_new_leader_waits_for_every_in_sync_follower_to_speak():
     leader = Leader(high_watermark=60)
     assert leader.it.high_watermark == 60

@@ -100,12 +100,12 @@ class PartitionLeader:
     """
 
     __slots__ = (
-        "_bytes_unread",
         "_in_sync",
         "_is_stirred",
         "_log_watchers",
         "_on_isr_due",
         "_resigned",
+        "_unread",
         "_waiters",
         "_watchers",
         "epoch_start",
@@ -169,7 +169,8 @@ class PartitionLeader:
         )
         self._log_watchers: dict[LogWatcher, None] = {}
         self._resigned: HeadraceError | None = None
-        self._bytes_unread = 0
+        #: (end offset, bytes) of what was appended and is not committed yet.
+        self._unread: deque[tuple[int, int]] = deque()
         self._waiters: deque[tuple[int, Waiter]] = deque()
         self._watchers: dict[PartitionWatcher, None] = {}
         self._recompute()
@@ -320,7 +321,8 @@ class PartitionLeader:
                 watcher.log_grew(self.partition)
             if somebody_is_behind:
                 self._stir()
-        self._bytes_unread += size
+        if size:
+            self._unread.append((log_end, size))
         self.flushed(flushed_end)
 
     def flushed(self, flushed_end: int) -> None:
@@ -370,11 +372,19 @@ class PartitionLeader:
         waiters = self._waiters
         while waiters and waiters[0][0] <= promise:
             waiters.popleft()[1](None)
-        readable, self._bytes_unread = self._bytes_unread, 0
+        readable = self._take_readable(promise)
         for watcher in self._watchers:
             watcher.partition_advanced(self.partition, readable)
         for lane in self._log_watchers:
             lane.high_watermark_moved(self.partition)
+
+    def _take_readable(self, end_offset: int) -> int:
+        """How many bytes became readable. One at the least: of what it had when it began to lead nobody has counted the
+        bytes, and a reader that was told of none would sleep on."""
+        unread, size = self._unread, 0
+        while unread and unread[0][0] <= end_offset:
+            size += unread.popleft()[1]
+        return max(size, 1)
 
     # -- followers ---------------------------------------------------------------------------------------------------
 
