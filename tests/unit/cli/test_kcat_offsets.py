@@ -40,6 +40,6 @@ def test_what_makes_no_sense_is_refused(given: list[str]) -> None:
         parse_offsets(given)
 
 
-def test_stored_offsets_are_refused_as_not_built_yet() -> None:
-    with pytest.raises(UnsupportedVersionError):
+def test_stored_offsets_are_a_groups() -> None:
+    with pytest.raises(UnsupportedVersionError, match="-G GROUP"):
         parse_offsets(["stored"])

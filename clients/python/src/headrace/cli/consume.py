@@ -16,6 +16,7 @@ from headrace_core.types import TopicPartition
 
 from .app import broken_pipe
 from .client import DEFAULT_BOOTSTRAP, Bootstrap, Properties, client_config
+from .consume_group import check_group_flags, run_in_group
 from .kcat_format import compile_format, default_format, document, json_line, unescape
 from .kcat_offsets import OffsetRange, parse_offsets
 from .output import note
@@ -31,7 +32,13 @@ def register(app: typer.Typer) -> None:
 
 
 def consume(
-    topic: Annotated[str, typer.Option("-t", "--topic", help="The topic.")],
+    topics: Annotated[
+        list[str] | None, typer.Argument(metavar="TOPIC", help="With -G: topics, or one pattern, ^orders-.*")
+    ] = None,
+    topic: Annotated[str | None, typer.Option("-t", "--topic", help="The topic.")] = None,
+    group: Annotated[
+        str | None, typer.Option("-G", "--group", help="Read as a member of this group, which commits what is printed.")
+    ] = None,
     partitions: Annotated[
         list[int] | None, typer.Option("-p", "--partition", help="Only this partition; repeatable. Default: all.")
     ] = None,
@@ -59,7 +66,8 @@ def consume(
     properties: Properties = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
-    """Print the records of a topic, from its beginning, and then those that follow; -e ends at the end.
+    """Print the records of a topic, from its beginning, and then those that follow; -e ends at the end. With -G: those
+    that the group has not read yet, beside its other members.
 
     \b
     In -f:  %t topic  %p partition  %o offset  %T timestamp (ms)  %k key  %K its length
@@ -79,10 +87,17 @@ def consume(
       headrace consume -t orders -p 0 -o -10 -e -f '%o %k=%s\\n'
       headrace consume -t orders -o s@1356998400000 -c 5 -J
       headrace consume -t orders -e -o json
+      headrace consume -G billing orders clicks
     """
     given = offsets or []
     as_document = "json" in given
-    wanted = parse_offsets([text for text in given if text not in ("json", "text")])
+    starts = [text for text in given if text not in ("json", "text")]
+    subscribed = [*(topics or ()), *([topic] if topic is not None else [])]
+    if group is not None:
+        check_group_flags(subscribed, partitions, starts)
+    elif topic is None or topics:
+        raise typer.BadParameter("name one topic with -t (several: -G GROUP TOPIC...)", param_hint="-t")
+    wanted = parse_offsets(starts)
     if as_document and (json_lines or template is not None):
         raise typer.BadParameter("-o json, -J and -f exclude each other")
     if json_lines and template is not None:
@@ -94,13 +109,25 @@ def consume(
         quiet = True  # notes between the lines of a document would help nobody
     else:
         writer = _Writer(_renderer(template, json_lines, delimiter, key_delimiter, null), unbuffered)
-    config = client_config(bootstrap, properties, **{"allow.auto.create.topics": False})
+    more = {} if group is None else {"group.id": group, "auto.offset.reset": "earliest"}
+    config = client_config(bootstrap, properties, **{"allow.auto.create.topics": False, **more})
     choice = _Choice(wanted, config.get("auto.offset.reset"), tell_resets)
     if count == 0:
         writer.close()
         return
     try:
-        _run(config, topic, partitions, choice, exit_at_end, count, writer, quiet)
+        if topic is None or group is not None:
+            run_in_group(
+                config,
+                subscribed,
+                exit_at_end=exit_at_end,
+                count=count,
+                writer=writer,
+                quiet=quiet,
+                reader_is_gone=_reader_is_gone,
+            )
+        else:
+            _run(config, topic, partitions, choice, exit_at_end, count, writer, quiet)
     except BrokenPipeError:
         raise typer.Exit(broken_pipe()) from None
     except KeyboardInterrupt:

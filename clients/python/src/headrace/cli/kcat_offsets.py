@@ -47,9 +47,7 @@ def parse_offsets(given: Iterable[str]) -> OffsetRange:
     for text in given:
         name = text.strip().lower()
         if name == "stored":
-            raise UnsupportedVersionError(
-                "-o stored: offsets stored by a group come with the coordinator, not built yet"
-            )
+            raise UnsupportedVersionError("-o stored: a group goes on where it committed: use -G GROUP TOPIC...")
         if re.fullmatch(r"e@\d+", name):
             if stop_ms is not None:
                 raise InvalidArgumentError("-o e@MS is given twice")

@@ -1,0 +1,97 @@
+"""``consume -G``: as a member of a group (kcat -G), beside others that share the work."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import typer
+
+from headrace_core.types import TopicPartition
+
+from .output import note
+
+_POLL_S = 0.5
+_POLL_RECORDS = 10_000
+
+
+class Writes(Protocol):
+    """Where records go."""
+
+    def write(self, records: list[Any]) -> None: ...
+
+    def close(self) -> None: ...
+
+
+def check_group_flags(topics: list[str], only: list[int] | None, offsets: list[str]) -> None:
+    """What makes no sense in a group is a usage error."""
+    if only:
+        raise typer.BadParameter("the group says which partitions are read", param_hint="-p")
+    if offsets:
+        raise typer.BadParameter(
+            "a group goes on where it committed, and begins at the start (-X auto.offset.reset=latest: at the end); "
+            "`headrace groups reset-offsets` sets it elsewhere",
+            param_hint="-o",
+        )
+    if not topics:
+        raise typer.BadParameter("name topics: headrace consume -G GROUP TOPIC...", param_hint="TOPIC")
+    if any(topic.startswith("^") for topic in topics) and len(topics) > 1:
+        raise typer.BadParameter("a pattern (^...) stands alone", param_hint="TOPIC")
+
+
+def run_in_group(
+    config: dict[str, Any],
+    topics: list[str],
+    *,
+    exit_at_end: bool,
+    count: int | None,
+    writer: Writes,
+    quiet: bool,
+    reader_is_gone: Callable[[], bool],
+) -> None:
+    """Until Ctrl-C, ``count`` records, or with ``exit_at_end`` the ends that the partitions had when they came.
+
+    What is written is committed before the next records are asked for, and at the end; at Ctrl-C what was written last
+    is not, and is read again (at least once).
+    """
+    from .. import Consumer
+
+    tell = (lambda text: None) if quiet else note
+    stops: dict[TopicPartition, int] = {}
+    left = count
+
+    def assigned(consumer: Any, partitions: list[TopicPartition]) -> None:
+        tell(f"% Group {config['group.id']}: assigned {_named(partitions)}")
+        if exit_at_end:
+            stops.update(consumer.end_offsets(partitions))
+
+    def gone(consumer: Any, partitions: list[TopicPartition]) -> None:
+        if partitions:
+            tell(f"% Group {config['group.id']}: gave up {_named(partitions)}")
+        for partition in partitions:
+            stops.pop(partition, None)
+
+    with Consumer(config) as consumer:
+        callbacks: dict[str, Any] = {"on_assigned": assigned, "on_revoked": gone}
+        if topics[0].startswith("^"):
+            consumer.subscribe(pattern=topics[0].removeprefix("^").removesuffix("$"), **callbacks)
+        else:
+            consumer.subscribe(topics, **callbacks)
+        while left is None or left > 0:
+            records = consumer.poll(
+                timeout=_POLL_S, max_records=_POLL_RECORDS if left is None else min(_POLL_RECORDS, left)
+            )
+            if records:
+                writer.write(records)
+                left = None if left is None else left - len(records)
+            elif reader_is_gone():
+                raise BrokenPipeError
+            if stops and all(consumer.position(partition) >= stop for partition, stop in stops.items()):
+                for partition, stop in sorted(stops.items()):
+                    tell(f"% Reached end of topic {partition.topic} [{partition.partition}] at offset {stop}")
+                break
+        writer.close()
+
+
+def _named(partitions: list[TopicPartition]) -> str:
+    return ", ".join(f"{each.topic} [{each.partition}]" for each in partitions)
