@@ -28,7 +28,7 @@ from headrace_core.errors import (
     UnreleasedInstanceIdError,
 )
 
-INTERVAL_S, SESSION_S, GRACE_S = 5.0, 45.0, 0.5
+INTERVAL_S, SESSION_S, GRACE_S = 5.0, 45.0, 1.5
 
 
 def parts(*numbers: int) -> Parts:

@@ -51,7 +51,7 @@ class Shard:
     """A coordinator of one shard, its log, and the time."""
 
     def __init__(self, settings: GroupSettings | None = None, *, now_ms: int = 1_000_000, **partitions: int) -> None:
-        self.settings = settings or GroupSettings(assignment_interval_ms=0)
+        self.settings = settings or GroupSettings(assignment_interval_ms=0, connection_grace_ms=500)
         self.now_ms = now_ms
         self.log: list[ShardRecord] = []
         self.topics = topics(**(partitions or {"orders": 4}))

@@ -156,7 +156,7 @@ GROUPS = (
     ),
     honoured(
         "group.consumer.connection.grace.ms",
-        500,
+        1_500,
         "A member whose stream breaks, and that does not come back within this time, is gone (a static one has its "
         "session), so its partitions need not wait for the whole session.",
         low=0,

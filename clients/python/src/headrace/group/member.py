@@ -106,7 +106,7 @@ class Failed(NamedTuple):
 Event = Assign | Revoke | Lost | Suspended | Resumed | Failed
 
 #: Until the coordinator says its own.
-INTERVAL_S, SESSION_S, GRACE_S = 5.0, 45.0, 0.5
+INTERVAL_S, SESSION_S, GRACE_S = 5.0, 45.0, 1.5
 
 
 class Member:

@@ -16,7 +16,7 @@ class GroupSettings:
 
     session_timeout_ms: int = 45_000
     heartbeat_interval_ms: int = 5_000
-    connection_grace_ms: int = 500
+    connection_grace_ms: int = 1_500
     assignment_interval_ms: int = 1_000
     assignment_at_once_max: int = 100_000
     max_size: int = 2**31 - 1
