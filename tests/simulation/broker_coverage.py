@@ -17,7 +17,6 @@ BROKERS_LISTED: tuple[tuple[str, str], ...] = (
     ("state", "asymmetric partition"),
     ("state", "batch sent again"),
     ("state", "duplicate answered"),
-    ("state", "process ended by itself"),
     ("state", "stopped cleanly"),
     ("state", "unclean election"),
     ("state", "reader was told of a truncation"),
