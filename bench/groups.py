@@ -610,7 +610,7 @@ def verdicts(samples: Samples, cases: Sequence[str]) -> list[dict[str, Any]]:
         values = samples.values.get(bar.sample)
         value = percentile(values, bar.percentile) if values else None
         met = value is not None and (bar.limit is None or value <= bar.limit)
-        found.append({"what": bar.what, "bar": bar.limit, "measured": value, "met": met})
+        found.append({"what": bar.what, "sample": bar.sample, "bar": bar.limit, "measured": value, "met": met})
     return found
 
 

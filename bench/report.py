@@ -37,6 +37,7 @@ class Part:
 
 MEASURED = Part("measured", judge)
 REPLICATED = Part("replicated", judge_replicated)
+GROUPS = Part("groups", judge)
 
 
 def number(value: float | None, unit: str) -> str:
@@ -87,19 +88,46 @@ def load(path: Path) -> tuple[Samples, dict[str, Any]]:
     return Samples(units=result["units"], values=result["samples"], failures=result["failures"]), result
 
 
-def rewrite(path: Path, part: Part = MEASURED) -> None:
-    """Put a saved result into its part of the page."""
-    samples, result = load(path)
+def _facts(path: Path, result: dict[str, Any]) -> str:
     machine = result["machine"]
     shown = path.resolve().relative_to(ROOT) if path.resolve().is_relative_to(ROOT) else path
-    facts = (
+    return (
         f"Measured {result['date']} at commit {result['commit']} on {machine['cores']} cores ({machine['cpu']}), "
         f"{machine['memory_gib']} GiB, kernel {machine['kernel']}, Python {machine['python']}; "
         f"{result.get('rounds', '?')} rounds, medians; `{shown}`."
     )
+
+
+def groups_table(result: dict[str, Any]) -> str:
+    """Markdown: bench/groups.py's bars, as they were judged, with how many values each rests on."""
+    lines = ["| what | bar | measured | n | met |", "|---|---|---|---|---|"]
+    for bar in result["bars"]:
+        limit = "" if bar["bar"] is None else f"<= {bar['bar']:g}"
+        measured = "not measured" if bar["measured"] is None else f"{bar['measured']:,.3g}"
+        met = "" if bar["bar"] is None else "yes" if bar["met"] else "**no**"
+        values = result["spread"].get(bar["sample"], {}).get("n", 0)
+        lines.append(f"| {bar['what']} | {limit} | {measured} | {values:,} | {met} |")
+    return "\n".join(lines)
+
+
+def rewrite(path: Path, part: Part = MEASURED) -> None:
+    """Put a saved result into its part of the page."""
+    samples, result = load(path)
     failures = "".join(f"\n* failed: {failure}" for failure in result["failures"])
     bars = verdicts_table(part.judge(samples))
-    middle = f"{facts}\n\n{bars}\n{failures}\n\n### Every figure of that run\n\n{medians_table(result)}"
+    middle = f"{_facts(path, result)}\n\n{bars}\n{failures}\n\n### Every figure of that run\n\n{medians_table(result)}"
+    _put(part, middle)
+
+
+def rewrite_groups(path: Path) -> None:
+    """The same for a result of bench/groups.py."""
+    _, result = load(path)
+    failures = "".join(f"\n* failed: {failure}" for failure in result["failures"])
+    facts = _facts(path, result).replace("? rounds, medians; ", "")
+    _put(GROUPS, f"{facts}\n\n{groups_table(result)}\n{failures}")
+
+
+def _put(part: Part, middle: str) -> None:
     text = PAGE.read_text()
     before, begin, rest = text.partition(part.begin)
     _, end, after = rest.partition(part.end)
@@ -112,4 +140,7 @@ if __name__ == "__main__":
     if len(sys.argv) != 2:
         raise SystemExit(__doc__)
     found = Path(sys.argv[1])
-    rewrite(found, REPLICATED if found.stem.endswith("-replicated") else MEASURED)
+    if found.stem.endswith("-groups"):
+        rewrite_groups(found)
+    else:
+        rewrite(found, REPLICATED if found.stem.endswith("-replicated") else MEASURED)
