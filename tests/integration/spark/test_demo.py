@@ -48,6 +48,9 @@ def test_the_demos_numbers_are_those_of_the_csv(tmp_path: Path) -> None:
         assert summary[f"by_{column}"] == expected
     for key in ("produce_records_per_s", "pipeline_rows_per_s", "seconds"):
         assert summary[key] > 0
+    assert summary["group"]["lag"] == 0
+    assert 0 < summary["group"]["largest_lag"] <= len(flights)
+    assert "groups describe departures_by_hour" in done.stdout
     failover = summary["failover"]
     assert failover["new_leader"] != failover["old_leader"]
     assert failover["new_epoch"] > failover["old_epoch"]

@@ -21,6 +21,7 @@ from headrace_core.errors import HeadraceError
 from .. import session
 from . import dataset, pipeline, plots, publish
 from .failover import LeaderDeath
+from .group import GROUP, QueryLag, described
 from .show import Show
 
 
@@ -76,12 +77,13 @@ def run(root: Path, *, keep: bool, show: Show) -> dict[str, Any]:
     show.note(f"{len(events):,} events, {len(events) - keyless:,} keyed by tail number, {keyless:,} without one")
     show.step("starting Spark (in this process's JVM, two tasks at a time)")
     with _spark() as spark:
-        show.step("starting a cluster: real processes, three brokers and three controllers")
+        show.step("starting a cluster: real processes, three brokers, three controllers and a coordinator")
         with LocalCluster(brokers=3, controllers=3, mode="process", data=places.cluster) as cluster:
             show.note(f"serving on {cluster.bootstrap_servers}")
             show.note("each record has three copies; two at least are on disk (fsynced) before it is acknowledged")
-            with LeaderDeath(cluster, publish.TOPIC, show) as death:
-                summary = _work(spark, cluster.bootstrap_servers, events, names, places, death, show)
+            servers = cluster.bootstrap_servers
+            with LeaderDeath(cluster, publish.TOPIC, show) as death, QueryLag(servers) as lag:
+                summary = _work(spark, servers, events, names, places, death, lag, show)
             summary["seconds"] = round(time.perf_counter() - began, 3)
             places.summary.write_text(json.dumps(summary, indent=2) + "\n")
             show.note(f"summary: {places.summary}")
@@ -98,6 +100,7 @@ def _work(
     names: dict[str, str],
     places: Places,
     death: LeaderDeath,
+    lag: QueryLag,
     show: Show,
 ) -> dict[str, Any]:
     publish.create_topics(servers)
@@ -129,7 +132,9 @@ def _work(
             nonlocal read
             read += batch["numInputRows"]
             watermark = batch.get("eventTime", {}).get("watermark", "")[:10]
-            meter.at(read, f"batch {batch['batchId']}, watermark {watermark}")
+            behind = lag.now()
+            told_lag = "" if behind is None else f", lag {behind:,}"
+            meter.at(read, f"batch {batch['batchId']}, watermark {watermark}{told_lag}")
 
         streamed = pipeline.run(frame, places.parquet, places.checkpoint, told)
     rate = streamed.rows / streamed.seconds
@@ -163,6 +168,11 @@ def _work(
     _check(published, streamed.rows, late, late_groups, lost, len(events))
     if written != answer.groups:
         raise DemoFailedError(f"the result has {answer.groups} rows, its topic {written} keys")
+
+    show.step(f"asking the cluster how far the query is: headrace groups describe {GROUP}")
+    at_end = lag.at_end(streamed.rows + closing.rows)
+    for line in described(servers):
+        show.note(line)
     return {
         "records_produced": published.records,
         "records_consumed": streamed.rows,
@@ -171,6 +181,7 @@ def _work(
         "produce_records_per_s": round(published.records_per_s, 1),
         "pipeline_rows_per_s": round(rate, 1),
         "seconds": 0.0,
+        "group": {"group_id": GROUP, "largest_lag": lag.largest, "lag": at_end.total_lag},
         "failover": {**election.summary(), "in_sync_again_s": round(back_s, 3)},
         "by_origin": {row.name: row.summary() for row in answer.by_origin},
         "by_carrier": {row.name: row.summary() for row in answer.by_carrier},
@@ -210,5 +221,6 @@ def _leave_up(places: Places, show: Show) -> None:
     show.line(f"  .venv/bin/headrace topics describe {publish.TOPIC} -b {servers}")
     show.line(f"  .venv/bin/headrace consume -b {servers} -t {publish.TOPIC} -o beginning -c 3 -e")
     show.line(f"  .venv/bin/headrace consume -b {servers} -t {publish.RESULT_TOPIC} -o beginning -c 3 -e -K ' '")
+    show.line(f"  .venv/bin/headrace groups describe {GROUP} -b {servers}")
     show.line(f"  .venv/bin/headrace ps --data {places.cluster}")
     show.line(f"  .venv/bin/headrace down --data {places.cluster} --delete")

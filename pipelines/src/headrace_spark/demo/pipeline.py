@@ -23,6 +23,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from .group import GROUP
 from .publish import MARKER_TIMESTAMP_MS, RESULT_TOPIC, TOPIC
 
 WATERMARK = "14 days"
@@ -49,6 +50,7 @@ def departures_by_window(spark: SparkSession, bootstrap_servers: str) -> DataFra
         .option("subscribe", TOPIC)
         .option("startingOffsets", "earliest")
         .option("maxOffsetsPerTrigger", OFFSETS_PER_TRIGGER)
+        .option("kafka.group.id", GROUP)
         .load()
         .select(
             F.col("timestamp").alias("event_time"), F.from_json(F.col("value").cast("string"), VALUE).alias("event")
