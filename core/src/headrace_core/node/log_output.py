@@ -9,13 +9,14 @@ import logging
 import sys
 from typing import TextIO
 
-_FORMAT = "%(asctime)s %(levelname)-7s %(name)s  %(message)s"
+#: A line.
+FORMAT = "%(asctime)s %(levelname)-7s %(name)s  %(message)s"
 
 
 def log_to_stderr(level: str, stream: TextIO | None = None) -> None:
     """Send every logger's lines, from ``level`` ("debug", "info", ...) up, to stderr. Replaces earlier handlers."""
     handler = logging.StreamHandler(stream or sys.stderr)
-    handler.setFormatter(logging.Formatter(_FORMAT))
+    handler.setFormatter(logging.Formatter(FORMAT))
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())

@@ -23,6 +23,9 @@ from .log_output import log_to_stderr
 
 logger = logging.getLogger("headrace.node")
 
+#: Whether this process is the node's own; else it is that of a program which has nodes within it, for its tests.
+_owns_process = False
+
 #: Serves until the event is set, then stops cleanly and returns.
 Serve = Callable[[NodeConfig, asyncio.Event], Awaitable[None]]
 
@@ -37,6 +40,8 @@ def main(
 ) -> int:
     """Run the command line of a server; returns the exit code. ``serve`` and ``write_voters`` (a controller's, for
     ``format``) are loaders, so that mistakes in the configuration do not pay for the server's imports."""
+    global _owns_process
+    _owns_process = True
     log_to_stderr("info")
     try:
         command = parse_command(argv, program=program, role=role)
@@ -97,8 +102,13 @@ def raise_descriptor_limit() -> None:
         logger.warning("the limit of %d file descriptors could not be raised to %d: %s", soft, hard, error)
 
 
-def settle_memory() -> None:
+def settle_memory(*thresholds: int) -> None:
     """Call once everything is imported and loaded: what lives for ever is taken out of the garbage collector's sight,
-    so that its passes stay short."""
+    so that its passes stay short; ``thresholds``: of ``gc.set_threshold``. The collector of a process that is somebody
+    else's is left alone."""
+    if not _owns_process:
+        return
     gc.collect()
     gc.freeze()
+    if thresholds:
+        gc.set_threshold(*thresholds)

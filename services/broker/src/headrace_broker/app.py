@@ -6,14 +6,14 @@ committed; open the logs with the settings found there (recovery happens here, h
 broker fenced); act on the metadata; when that is current, ask to be unfenced; serve.
 
 A clean stop, in order: ask the controller to move leaderships away; refuse new requests; finish what is under way; end
-the streams; flush and close the logs and mark them clean.
+the streams; flush and close the logs and mark them clean. A stop at once cuts the connections, asks and finishes
+nothing, and leaves the logs as a crash would.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
 import logging
 import random
 from collections.abc import Collection, Iterable, Mapping
@@ -86,8 +86,9 @@ CHECKPOINT_INTERVAL_S = 5.0
 #: How long a controlled shutdown may take, and then what is under way, before the broker stops regardless.
 CONTROLLED_SHUTDOWN_S = 10.0
 DRAIN_S = 10.0
-#: Allocations between two passes over the youngest objects (Python's default is 700).
-GC_THRESHOLD = 10_000
+#: Requests make garbage without cycles: rare, larger passes of the collector cost less than many small ones. (Python's
+#: default begins with 700 allocations between two passes over the youngest objects.)
+GC_THRESHOLDS = (10_000, 20, 50)
 #: How long calls may take to end, and then clients to read why: what is not over then (health watches) is cut.
 STREAMS_GRACE_S = 2.0
 
@@ -482,14 +483,19 @@ class Broker:
 
     # -- stop --------------------------------------------------------------------------------------------------------
 
-    async def stop(self) -> None:
-        """Stop cleanly, from whatever state. Idempotent."""
+    async def stop(self, *, at_once: bool = False) -> None:
+        """Stop cleanly, from whatever state; ``at_once``: as nearly as it can be done what a crash does. Idempotent."""
         for listener in self._listeners.values():
             await listener.serving(False)
-        await self._leave_cluster()
+        if at_once:
+            self._stopping = True
+            await asyncio.gather(*(listener.stop(0) for listener in self._listeners.values()))
+        else:
+            await self._leave_cluster()
         self._stopping = True
         self.replicas.refusal = ServerShuttingDownError("the broker is shutting down; refresh the metadata")
-        await self._drain()
+        if not at_once:
+            await self._drain()
         ending = ServerShuttingDownError("the broker is shutting down; connect again")
         self.context.end_streams(ending)
         high_watermarks = self.replicas.high_watermarks()
@@ -509,10 +515,10 @@ class Broker:
         if self.context.producer_ids is not None:
             await self.context.producer_ids.close()
         await self._controller.close()
-        if self._follower is not None:
+        if self._follower is not None and not at_once:
             await self._follower.save()
         epoch = self._session.registered.broker_epoch if self._ready and self._session is not None else -1
-        clean = await self.storage.close(high_watermarks, broker_epoch=epoch)
+        clean = await self.storage.close(high_watermarks, broker_epoch=epoch, clean=not at_once)
         try:
             remove_state(self.config.state_file)
         except OSError as error:
@@ -543,7 +549,7 @@ def _flush_interval_ms(values: Mapping[str, Any]) -> int:
 
 
 async def serve(config: NodeConfig, stop: asyncio.Event) -> None:
-    """What ``python -m headrace_broker`` runs."""
+    """What ``python -m headrace_broker`` runs. Cancelled, it stops at once."""
     from headrace_core.node.run import settle_memory
     from headrace_core.telemetry import log_events
 
@@ -552,16 +558,22 @@ async def serve(config: NodeConfig, stop: asyncio.Event) -> None:
     broker = Broker(config, events=events)
     starting = asyncio.create_task(broker.start())
     stopping = asyncio.create_task(stop.wait())
+    at_once = False
     try:
         await asyncio.wait([starting, stopping], return_when=asyncio.FIRST_COMPLETED)
         if starting.done():
             await starting
-            settle_memory()
-            # Requests make garbage without cycles: rare, larger passes of the collector cost less than many small ones.
-            gc.set_threshold(GC_THRESHOLD, 20, 50)
+            settle_memory(*GC_THRESHOLDS)
             await broker.run(stop)
+    except asyncio.CancelledError:
+        at_once = True
+        raise
     finally:
         stopping.cancel()
         starting.cancel()
         await asyncio.gather(starting, return_exceptions=True)
-        await broker.stop()
+        try:
+            await broker.stop(at_once=at_once)
+        except asyncio.CancelledError:  # the clean stop takes somebody too long
+            await broker.stop(at_once=True)
+            raise

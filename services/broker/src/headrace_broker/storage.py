@@ -579,19 +579,23 @@ class Storage:
         except HeadraceError as error:
             logger.warning("%s: checkpoints not written: %s", directory.root, error)
 
-    async def close(self, high_watermarks: Mapping[TopicPartition, int], *, broker_epoch: int) -> bool:
-        """Flush, close and mark every directory; True when all of them are clean."""
+    async def close(
+        self, high_watermarks: Mapping[TopicPartition, int], *, broker_epoch: int, clean: bool = True
+    ) -> bool:
+        """Flush, close and mark every directory; True when all of them are clean. ``clean`` False: only let go."""
         await self._moves.cancel()
         self._threads.close()
-        await self.checkpoint(high_watermarks)
-        clean = not self.offline_directories()
+        if clean:
+            await self.checkpoint(high_watermarks)
+        marked = clean
+        clean = clean and not self.offline_directories()
         for held in self._held:
             writer = held.writer
             if writer is None:
                 continue
             await writer.close()
             try:
-                writer.directory.close(broker_epoch=broker_epoch, clean=writer.failure is None)
+                writer.directory.close(broker_epoch=broker_epoch, clean=marked and writer.failure is None)
             except (OSError, HeadraceError) as error:
                 logger.error("%s could not be closed cleanly: %s", writer.directory.root, error)
                 clean = False

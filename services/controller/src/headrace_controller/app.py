@@ -88,7 +88,8 @@ def quorum_settings_of(config: NodeConfig) -> QuorumSettings:
 
 
 async def serve(config: NodeConfig, stop: asyncio.Event) -> None:
-    """Run a controller until ``stop`` is set. HeadraceError or OSError: it could not start, its disk failed or lies."""
+    """Run a controller until ``stop`` is set; cancelled, it stops at once. HeadraceError or OSError: it could not
+    start, its disk failed or lies."""
     clock = SystemClock()
     started_ms, started_at_ms = clock.monotonic_ms(), clock.now_ms()
     emitter = Emitter()
@@ -104,6 +105,7 @@ async def serve(config: NodeConfig, stop: asyncio.Event) -> None:
         health = Health(driver.controller, listeners)
         driver.on_turn(health.look)
         tasks: list[asyncio.Task[None]] = []
+        grace_s = _STOP_GRACE_S
         try:
             bound = [ListenerAddress(each.name, each.host, await each.start()) for each in listeners]
             addresses = advertised(bound, config.advertised)
@@ -123,10 +125,13 @@ async def serve(config: NodeConfig, stop: asyncio.Event) -> None:
                 emitter.emit(NodeStarted(role=ROLE, node_id=config.node_id, address=where, seconds=seconds))
             await _first(stop.wait(), *tasks)
             await driver.hand_over()
+        except asyncio.CancelledError:
+            grace_s = 0.0
+            raise
         finally:
             handlers.close()
             await links.close()
-            await asyncio.gather(*(listener.stop(_STOP_GRACE_S) for listener in listeners))
+            await asyncio.gather(*(listener.stop(grace_s) for listener in listeners))
             await handlers.stop()
             driver.stop()
             for task in tasks[1:]:

@@ -6,7 +6,7 @@ with the metadata of the last life, and follow the log; register; apply what the
 that the metadata gives to this life; serve.
 
 A clean stop, in order: ask the controllers to give the shards to others, whose members are told so; end the streams;
-take leave.
+take leave. A stop at once cuts the connections and tells nobody.
 
 A life may end while the process goes on: one that was frozen, or cut off, for its session is gone for the controllers.
 Its shards resign, and it registers anew, as another coordinator of the same name.
@@ -319,11 +319,13 @@ class Coordinator:
 
     # -- stop --------------------------------------------------------------------------------------------------------
 
-    async def stop(self) -> None:
-        """Stop cleanly, from whatever state. Idempotent."""
+    async def stop(self, *, at_once: bool = False) -> None:
+        """Stop cleanly, from whatever state; ``at_once``: as nearly as it can be done what a crash does. Idempotent."""
         for listener in self._listeners.values():
             await listener.serving(False)
-        clean = await self._leave_cluster()
+        if at_once:
+            await asyncio.gather(*(listener.stop(0) for listener in self._listeners.values()))
+        clean = not at_once and await self._leave_cluster()
         self._stopping = True
         self.members.end_all(ServerShuttingDownError("the coordinator is shutting down; look it up again"))
         if self._shards is not None:
@@ -335,7 +337,7 @@ class Coordinator:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._tasks.clear()
         await self.brokers.close()
-        if self._follower is not None:
+        if self._follower is not None and not at_once:
             await self._follower.save()
         try:
             remove_state(self.config.state_file)
@@ -367,7 +369,7 @@ class _LagWatcher:
 
 
 async def serve(config: NodeConfig, stop: asyncio.Event) -> None:
-    """What ``python -m headrace_coordinator`` runs."""
+    """What ``python -m headrace_coordinator`` runs. Cancelled, it stops at once."""
     from headrace_core.node.run import settle_memory
     from headrace_core.telemetry import log_events
 
@@ -376,14 +378,22 @@ async def serve(config: NodeConfig, stop: asyncio.Event) -> None:
     coordinator = Coordinator(config, events=events)
     starting = asyncio.create_task(coordinator.start())
     stopping = asyncio.create_task(stop.wait())
+    at_once = False
     try:
         await asyncio.wait([starting, stopping], return_when=asyncio.FIRST_COMPLETED)
         if starting.done():
             await starting
             settle_memory()
             await coordinator.run(stop)
+    except asyncio.CancelledError:
+        at_once = True
+        raise
     finally:
         stopping.cancel()
         starting.cancel()
         await asyncio.gather(starting, return_exceptions=True)
-        await coordinator.stop()
+        try:
+            await coordinator.stop(at_once=at_once)
+        except asyncio.CancelledError:  # the clean stop takes somebody too long
+            await coordinator.stop(at_once=True)
+            raise

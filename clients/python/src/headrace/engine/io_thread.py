@@ -35,7 +35,7 @@ T = TypeVar("T")
 
 
 class Tenant(Protocol):
-    """A client on the thread: told when the process forks (in the child) and when it ends."""
+    """A client on the thread, or a cluster: told when the process forks (in the child) and when it ends."""
 
     def after_fork(self) -> None: ...
 
@@ -150,6 +150,7 @@ def call_in(loop: asyncio.AbstractEventLoop, function: Callable[[], object]) -> 
 _lock = threading.Lock()
 _current: IoThread | None = None
 _tenants: weakref.WeakSet[Any] = weakref.WeakSet()
+_last_to_leave: weakref.WeakSet[Any] = weakref.WeakSet()  # those of them whom the others need: clusters
 _grpc_before_fork = False
 _unusable = False  # this process is a child whose parent had open connections
 
@@ -168,14 +169,17 @@ def io_thread() -> IoThread:
         return _current
 
 
-def register(tenant: Tenant) -> None:
-    """Have ``tenant`` told of forks and of the process's end, as long as it lives."""
+def register(tenant: Tenant, *, last: bool = False) -> None:
+    """Have ``tenant`` told of forks and of the process's end, as long as it lives; ``last``: after the others."""
     _tenants.add(tenant)
+    if last:
+        _last_to_leave.add(tenant)
 
 
 def forget(tenant: Tenant) -> None:
     """The tenant is closed."""
     _tenants.discard(tenant)
+    _last_to_leave.discard(tenant)
 
 
 def forked_error(what: str) -> IllegalStateError:
@@ -232,11 +236,12 @@ def _after_fork_in_child() -> None:
     for tenant in list(_tenants):
         tenant.after_fork()
     _tenants.clear()
+    _last_to_leave.clear()
 
 
 def _at_exit() -> None:
     global _current
-    for tenant in list(_tenants):
+    for tenant in sorted(_tenants, key=lambda tenant: tenant in _last_to_leave):
         try:
             tenant.at_exit()
         except Exception:

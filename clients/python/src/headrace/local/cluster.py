@@ -15,7 +15,7 @@ import shutil
 import signal
 import tempfile
 import weakref
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal
@@ -47,7 +47,8 @@ class LocalCluster:
     ``config``: keys laid over every node's configuration, dotted or snake_case.
 
     ``mode``: "process" starts real processes; "inprocess" runs the same services in a thread of this one: up in
-    a fraction of a second, but nothing can be paused, and ``kill`` cancels instead of killing.
+    a fraction of a second, but nothing can be paused, and ``kill`` is as near to a crash as one can come in there: the
+    connections are cut, nobody is told, and the files stay as they are.
 
     Raises InvalidArgumentError for what never works; ``start`` raises ClusterStartError, which quotes the failing
     node's log.
@@ -104,6 +105,9 @@ class LocalCluster:
         self._guardian = guardian.start(cluster.directory, delete=temporary)
         # For those who forget stop(): at garbage collection, or when the interpreter ends.
         self._finalizer = weakref.finalize(self, _end, cluster, temporary, os.getpid())
+        if self._is_in_process:  # the thread that the nodes are on ends with the interpreter, and ends them before
+            self._finalizer.atexit = False
+            cluster.end_at_exit = self._finalizer  # type: ignore[attr-defined]
         return self
 
     def _made(self, directory: Path) -> ClusterDirectory:
@@ -115,7 +119,8 @@ class LocalCluster:
         return made(directory, start_timeout_s=self._start_timeout_s, stop_timeout_s=self._stop_timeout_s)
 
     def stop(self) -> None:
-        """Stop the nodes cleanly (brokers first), delete temporary data. Stopping twice is fine."""
+        """Stop the nodes cleanly, coordinators and brokers first; or, where the data is temporary, kill them and delete
+        it. Stopping twice is fine."""
         if self._guardian is not None:
             self._guardian.dismiss()
             self._guardian = None
@@ -155,7 +160,7 @@ class LocalCluster:
     # -- faults
 
     def kill(self, role: str, node_id: int) -> None:
-        """kill -9; returns when the process is gone. It stays dead until ``restart``."""
+        """kill -9; returns when the node is gone. It stays dead until ``restart``."""
         self._running().kill(role, node_id)
 
     def pause(self, role: str, node_id: int) -> None:
@@ -171,6 +176,15 @@ class LocalCluster:
         it serves. ClusterStartError when it does not."""
         self._running().restart(role, node_id)
 
+    @contextlib.contextmanager
+    def killed(self, role: str, node_id: int) -> Iterator[None]:
+        """A ``with`` block for which a node is dead: ``kill`` before it, ``restart`` after it, whatever comes of it."""
+        self.kill(role, node_id)
+        try:
+            yield
+        finally:
+            self.restart(role, node_id)
+
     def _running(self) -> ClusterDirectory:
         if self._cluster is None:
             raise IllegalStateError("this LocalCluster is not running; use it in a `with` block, or call start()")
@@ -180,7 +194,7 @@ class LocalCluster:
 def _end(cluster: ClusterDirectory, temporary: bool, owner_pid: int) -> None:
     if os.getpid() != owner_pid:  # a fork of the owner ends: the cluster is not its
         return
-    end_cluster(cluster, delete=temporary)
+    cluster.elsewhere(lambda: end_cluster(cluster, delete=temporary))
 
 
 def end_abandoned(directory: str, *, delete: bool) -> None:
@@ -189,8 +203,8 @@ def end_abandoned(directory: str, *, delete: bool) -> None:
 
 
 def end_cluster(cluster: ClusterDirectory, *, delete: bool) -> None:
-    """Stop the nodes; a cluster that somebody else deleted meanwhile is no error."""
+    """Stop the nodes, cleanly unless their data goes too; a cluster that somebody deleted meanwhile is no error."""
     with contextlib.suppress(InvalidArgumentError):
-        cluster.down()
+        cluster.down(gently=not delete)
     if delete:
         shutil.rmtree(cluster.directory, ignore_errors=True)

@@ -330,14 +330,18 @@ class ClusterDirectory:
 
     # -- stopping
 
-    def down(self) -> tuple[Node, ...]:
-        """Stop every node cleanly, coordinators first, controllers last; returns those that ran. Data stays."""
+    def down(self, *, gently: bool = True) -> tuple[Node, ...]:
+        """Stop every node cleanly, coordinators first, controllers last; returns those that ran. Data stays. ``gently``
+        False: kill all of them at once, for nobody wants the data."""
         self.state()
         with self._file.locked():
             state = self.state()
             running = tuple(node for node in state.nodes if node.alive())
-            for role in reversed(ROLES):
-                self._end([node for node in running if node.role == role])
+            if gently:
+                for role in reversed(ROLES):
+                    self._end([node for node in running if node.role == role])
+            else:
+                self._end(running, gently=False)
             self._file.write(replace(state, nodes=tuple(replace(node, process=None) for node in state.nodes)))
             return running
 
@@ -358,6 +362,10 @@ class ClusterDirectory:
             for data_dir in node.data_dirs:
                 shutil.rmtree(data_dir, ignore_errors=True)
         self._file.path.unlink(missing_ok=True)
+
+    def elsewhere(self, work: Callable[[], object]) -> None:
+        """Run ``work``, which waits for nodes to end, where it does not keep them from it: here."""
+        work()
 
     def _end(self, nodes: Iterable[Node], *, gently: bool = True) -> None:
         """SIGTERM (a paused process is woken for it), wait, SIGKILL; returns when all are gone."""

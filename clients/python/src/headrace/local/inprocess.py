@@ -1,8 +1,14 @@
-"""Nodes within this process (``LocalCluster(mode="inprocess")``): the production services on one thread's event loop.
+"""Nodes within this process (``LocalCluster(mode="inprocess")``): the production services on the process's I/O thread.
 
-Up in a fifth of a second, for tests by the hundred. It is the same code over the same files and sockets; what it cannot
-do is die like a process: ``kill`` cancels a node where it stands and closes its files as a failed start would, and
-nothing can be paused. To each other and to clients the nodes are what they always are, at addresses of their own.
+Up in a third of a second, for tests by the hundred. It is the same code over the same files and sockets; what it cannot
+do is die like a process: ``kill`` cancels a node where it stands, cuts its connections, and leaves its files as a crash
+would. Nothing can be paused. To each other and to clients the nodes are what they always are, at addresses of their
+own.
+
+**On which loop.** On that of the clients (engine/io_thread.py). grpc.aio has one poller for a process, and every loop
+that it has ever met is woken for every event; one that ends stays bound to it, with its descriptors. So a loop for each
+cluster leaked three descriptors a cluster, and each event was handed from thread to thread; one loop for all costs
+nothing, and is as quick. The price: a callback that blocks the I/O thread holds up the nodes together with the clients.
 
 ``Runner`` starts them and hands out a handle that looks like a process (processes.ProcessId): alive, signal, wait. The
 handles are kept here and not in ``cluster.json``, where they would mean this whole process to somebody else's `down`.
@@ -11,90 +17,86 @@ handles are kept here and not in ``cluster.json``, where they would mean this wh
 from __future__ import annotations
 
 import asyncio
-import gc
+import contextvars
 import os
 import signal
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 from headrace_core.errors import UnsupportedVersionError
 
+from ..engine.io_thread import IoThread, forget, io_thread, register
 from . import nodes as node_files
 from .directory import ClusterDirectory
+from .inprocess_logs import NodeLog
 from .state import ClusterState, Node, StateFile
 
 
 class NodeHandle:
-    """One node's life. ``pid`` is that of this process. Why it failed is a line in ``log``."""
+    """One node's life. ``pid`` is that of this process. Why it failed is the last line of ``log``."""
 
-    def __init__(self, task: asyncio.Task[None], stop: asyncio.Event, log: Path) -> None:
+    def __init__(self, io: IoThread, task: asyncio.Task[None], stop: asyncio.Event, log: NodeLog) -> None:
         self.pid = os.getpid()
-        self._loop, self._task, self._stop, self._log = task.get_loop(), task, stop, log
+        self._io, self._task, self._stop, self._log = io, task, stop, log
         self._gone = threading.Event()
         task.add_done_callback(self._ended)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         error = None if task.cancelled() else task.exception()
         if error is not None:
-            with self._log.open("a") as log:
-                log.write(f"{type(error).__name__}: {error}\n")
+            self._log.say(f"{type(error).__name__}: {error}")
+        self._log.close()
         self._gone.set()
 
     def alive(self) -> bool:
-        return not self._gone.is_set()
+        """False in a forked child, too: the thread did not come along."""
+        return not self._gone.is_set() and os.getpid() == self.pid
 
     def signal(self, number: signal.Signals) -> bool:
-        """SIGTERM stops it cleanly, SIGKILL cancels it; False when it is gone."""
+        """SIGTERM stops it cleanly, SIGKILL at once; False when it is gone."""
         if number is signal.SIGSTOP:
             raise UnsupportedVersionError("a node within this process cannot be paused; use mode='process'")
         if not self.alive():
             return False
         if number is signal.SIGTERM:
-            self._loop.call_soon_threadsafe(self._stop.set)
+            self._io.call(self._stop.set)
         elif number is signal.SIGKILL:
-            self._loop.call_soon_threadsafe(self._task.cancel)
+            self._io.call(self._task.cancel)
         return True
 
     def wait(self, timeout_s: float) -> bool:
         """True when it is gone."""
-        return self._gone.wait(timeout_s)
+        return not self.alive() or self._gone.wait(timeout_s)
 
 
-class Runner:
-    """The thread with the loop; it ends with the process, or with ``close``."""
+def start_node(node: Node, *, config: Path, log: Path) -> NodeHandle:
+    """Start a node as its program would be started. IllegalStateError on the I/O thread itself, and in a process that
+    cannot have one."""
+    # Imported in the caller's thread, and not while clients and other nodes wait for it.
+    from headrace_core.node.config import NodeConfig
+    from headrace_core.node.properties import read_properties
 
-    def __init__(self) -> None:
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="headrace nodes", daemon=True)
-        self._thread.start()
+    if node.role == "controller":
+        from headrace_controller.app import serve
+    elif node.role == "coordinator":
+        from headrace_coordinator.app import serve
+    else:
+        from headrace_broker.app import serve
 
-    def start(self, node: Node, *, config: Path, log: Path) -> NodeHandle:
-        """Start a node as its program would be started."""
-        # Imported in the caller's thread, and not while other nodes of the loop wait for it.
-        from headrace_core.node.config import NodeConfig
-        from headrace_core.node.properties import read_properties
+    values = NodeConfig.from_properties(read_properties(config), role=node.role)
+    io = io_thread()
 
-        if node.role == "controller":
-            from headrace_controller.app import serve
-        elif node.role == "coordinator":
-            from headrace_coordinator.app import serve
-        else:
-            from headrace_broker.app import serve
+    async def begin() -> NodeHandle:
+        stop = asyncio.Event()
+        output = NodeLog(log, values.log_level)
+        context = contextvars.copy_context()
+        context.run(output.enter)
+        task = asyncio.get_running_loop().create_task(serve(values, stop), name=node.name, context=context)
+        return NodeHandle(io, task, stop, output)
 
-        async def begin() -> NodeHandle:
-            stop = asyncio.Event()
-            values = NodeConfig.from_properties(read_properties(config), role=node.role)
-            return NodeHandle(asyncio.ensure_future(serve(values, stop)), stop, log)
-
-        return asyncio.run_coroutine_threadsafe(begin(), self._loop).result()
-
-    def close(self) -> None:
-        """After the nodes have ended; waits for the threads that they handed work to."""
-        asyncio.run_coroutine_threadsafe(self._loop.shutdown_default_executor(), self._loop).result()
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(5.0)
+    return io.run(begin())
 
 
 class _StateFile(StateFile):
@@ -119,24 +121,35 @@ class _StateFile(StateFile):
 class InProcessDirectory(ClusterDirectory):
     """A cluster in a directory, whose nodes run in here."""
 
+    #: What to do when the interpreter ends and nobody has stopped the cluster: LocalCluster says.
+    end_at_exit: Callable[[], object] | None = None
+
     def __init__(self, directory: Path | str, *, start_timeout_s: float = 60.0, stop_timeout_s: float = 20.0) -> None:
         super().__init__(directory, start_timeout_s=start_timeout_s, stop_timeout_s=stop_timeout_s)
         self._file = _StateFile(self.directory)
-        self._runner: Runner | None = None
 
     def _spawn(self, node: Node, log: Path) -> NodeHandle:
-        if self._runner is None:
-            self._runner = Runner()
-        return self._runner.start(node, config=node_files.config_path(self.directory, node), log=log)
+        handle = start_node(node, config=node_files.config_path(self.directory, node), log=log)
+        register(self, last=True)
+        return handle
 
-    def _wait_serving(self, state: ClusterState, begun: Sequence[Node]) -> None:
-        super()._wait_serving(state, begun)
-        gc.unfreeze()  # what services take out of the collector's sight at their start is also the caller's
+    def after_fork(self) -> None:
+        """The child has no nodes."""
 
-    def down(self) -> tuple[Node, ...]:
-        """As of any cluster; and the thread ends."""
-        stopped = super().down()
-        if self._runner is not None:
-            self._runner.close()
-            self._runner = None
+    def at_exit(self) -> None:
+        """Clients have been closed, and the thread is about to end."""
+        if self.end_at_exit is not None:
+            self.end_at_exit()
+
+    def down(self, *, gently: bool = True) -> tuple[Node, ...]:
+        """As of any cluster; the process's end is no matter of ours any more."""
+        stopped = super().down(gently=gently)
+        forget(self)
         return stopped
+
+    def elsewhere(self, work: Callable[[], object]) -> None:
+        """A LocalCluster in no variable is ended by whoever collects the garbage, and that may be the nodes' thread."""
+        if io_thread().is_current:
+            threading.Thread(target=work, name="headrace cluster's end").start()
+        else:
+            work()
