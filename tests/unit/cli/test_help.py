@@ -2,28 +2,43 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+from typing import Any
 
 import pytest
+import typer
 
 from headrace.cli.app import run
+from headrace.cli.root import build
 
-COMMANDS = [
-    "up", "ps", "down", "restart", "format", "random-uuid", "produce", "consume", "log dump", "log verify",
-    "metadata dump", "metadata ls", "metadata cat",
-    "quorum status", "quorum add", "quorum remove", "quorum transfer",
-    "features describe", "features upgrade", "features downgrade",
-    "cluster describe", "brokers list", "brokers drain", "brokers unregister",
-    "partitions reassign", "partitions list-reassignments", "partitions elect",
-    "topics create", "topics list", "topics describe", "topics alter", "topics delete",
-    "configs describe", "configs alter", "records delete", "log-dirs describe", "log-dirs move",
-    "groups list", "groups describe", "groups members", "groups explain", "groups reset-offsets", "groups delete",
-    "groups delete-offsets", "groups remove-members",
-    "bench produce", "bench consume", "bench latency",
-]  # fmt: skip
+
+def commands() -> list[str]:
+    """Every command that there is, from the tree itself: a new one is held to all of this without being listed."""
+    found: list[str] = []
+
+    def walk(command: Any, words: list[str]) -> None:
+        if command.hidden:
+            return
+        for name, child in getattr(command, "commands", {}).items():
+            walk(child, [*words, name])
+        if not hasattr(command, "commands"):
+            found.append(" ".join(words))
+
+    walk(typer.main.get_command(build(())), [])
+    return found
+
+
+COMMANDS = commands()
 #: These need no cluster to talk to.
 LOCAL = ("up", "ps", "down", "restart", "format", "random-uuid", "log", "metadata")
+
+
+def test_the_tree_is_walked_to_its_leaves() -> None:
+    assert len(COMMANDS) == len(set(COMMANDS)) >= 45
+    assert {"up", "doctor", "top", "topics offsets", "groups explain", "log dump", "bench latency"} <= set(COMMANDS)
+    assert not {"topics", "groups", "log"} & set(COMMANDS)
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -76,3 +91,22 @@ def test_the_pytest_plugin_imports_nothing_until_a_fixture_is_used() -> None:
     )
     done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, timeout=30, check=True)
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    ("words", "offered", "not_offered"),
+    [
+        ("headrace to", {"top", "topics"}, {"up"}),
+        ("headrace topics de", {"describe", "delete"}, {"list"}),
+        ("headrace doctor --ti", {"--timeout"}, {"--data"}),
+    ],
+)
+def test_the_shell_completes_commands_and_flags(words: str, offered: set[str], not_offered: set[str]) -> None:
+    asked = {"_HEADRACE_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
+    probe = "import sys; from headrace.cli import main; sys.exit(main())"
+    done = subprocess.run(
+        [sys.executable, "-c", probe], capture_output=True, text=True, timeout=60, env=os.environ | asked, check=False
+    )
+    found = set(done.stdout.split())
+    assert offered <= found, done.stderr
+    assert not not_offered & found

@@ -61,10 +61,11 @@ def _plain(value: object) -> object:
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
     """A table with a heading; numbers stand on the right."""
-    table = [tuple("-" if cell is None else str(cell) for cell in row) for row in rows]
-    numeric = [bool(table) and all(_is_number(row[at]) for row in table) for at in range(len(columns))]
+    table, numeric = _cells(columns, rows)
     if sys.stdout.isatty():
-        _print_rich(columns, table, numeric)
+        from rich.console import Console
+
+        Console(highlight=False).print(_rich_table(columns, table, numeric))
         return
     heads = tuple(columns)
     widths = [max(len(row[at]) for row in (heads, *table)) for at in range(len(columns))]
@@ -77,13 +78,23 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
     sys.stdout.flush()
 
 
+def rich_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> Any:
+    """The same as a rich renderable, for views that are drawn anew again and again."""
+    return _rich_table(columns, *_cells(columns, rows))
+
+
+def _cells(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> tuple[list[tuple[str, ...]], list[bool]]:
+    """What stands in each row, and which columns hold numbers."""
+    table = [tuple("-" if cell is None else str(cell) for cell in row) for row in rows]
+    return table, [bool(table) and all(_is_number(row[at]) for row in table) for at in range(len(columns))]
+
+
 def _is_number(text: str) -> bool:
     return text == "-" or text.lstrip("-").replace(".", "", 1).replace(",", "").isdigit()
 
 
-def _print_rich(columns: Sequence[str], rows: Sequence[Sequence[str]], numeric: Sequence[bool]) -> None:
+def _rich_table(columns: Sequence[str], rows: Sequence[Sequence[str]], numeric: Sequence[bool]) -> Any:
     from rich import box
-    from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
 
@@ -92,7 +103,7 @@ def _print_rich(columns: Sequence[str], rows: Sequence[Sequence[str]], numeric: 
         table.add_column(name, justify="right" if right else "left", overflow="fold")
     for row in rows:
         table.add_row(*map(escape, row))
-    Console(highlight=False).print(table)
+    return table
 
 
 def key_values(pairs: Iterable[str], flag: str) -> dict[str, str]:

@@ -25,6 +25,8 @@ _HOMES = {
     "partitions": "partitions",
     "brokers": "brokers",
     "cluster": "describe",
+    "doctor": "doctor",
+    "top": "top",
     "log": "log",
     "log-dirs": "log_dirs",
     "quorum": "quorum",
@@ -39,7 +41,7 @@ def build(arguments: Sequence[str]) -> typer.Typer:
     app = typer.Typer(
         name="headrace",
         no_args_is_help=True,
-        add_completion=False,
+        add_completion=True,
         rich_markup_mode=None,
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["--help"], "max_content_width": 110},

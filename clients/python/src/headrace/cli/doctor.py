@@ -1,0 +1,108 @@
+"""``doctor``: what is wrong with a cluster, where, and what cures it."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from .client import DEFAULT_BOOTSTRAP, Bootstrap, Properties, admin
+from .output import Output, OutputFormat, note, print_json, say
+
+if TYPE_CHECKING:
+    from ..doctor.diagnosis import Finding
+    from ..doctor.facts import Facts
+
+_DEFAULT_DATA = Path("headrace-data")
+
+
+def register(app: typer.Typer) -> None:
+    app.command("doctor")(doctor)
+
+
+def doctor(
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            "--data",
+            envvar="HEADRACE_DATA",
+            help="The directory of a cluster on this machine: its processes are looked at, too.",
+        ),
+    ] = None,
+    timeout: Annotated[float, typer.Option(help="Seconds that a node may take for an answer.", min=0.1)] = 5.0,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    properties: Properties = None,
+    output: Output = OutputFormat.TEXT,
+) -> None:
+    """Look for what is wrong with a cluster: addresses, controllers, disks, clocks, versions, partitions, groups.
+
+    Changes nothing. Each fault is told with what it is, where, and what cures it; a healthy cluster gets one line. Exit
+    code 0: nothing was found; 1: something was, or no node answers.
+
+    \b
+    Examples:
+      headrace doctor
+      headrace doctor -b kafka-1:9095,kafka-2:9095
+      headrace doctor --data ./cluster            a cluster on this machine: says which process to restart, too
+      headrace doctor -o json         {"healthy", "cluster_id", "not_asked": [{"what", "why"}],
+                                       "findings": [{"rule", "severity", "what", "where", "cure"}]}
+    """
+    from ..doctor.diagnosis import diagnose
+    from ..doctor.gathering import Gathering, local_cluster
+    from ..local.directory import ClusterDirectory
+
+    if data is not None and bootstrap == DEFAULT_BOOTSTRAP and ClusterDirectory(data).exists():
+        bootstrap = ClusterDirectory(data).state().bootstrap_servers
+    addresses = [each.strip() for each in bootstrap.split(",") if each.strip()]
+    local = local_cluster(_DEFAULT_DATA if data is None else data, addresses)
+    with admin(bootstrap, properties) as client:
+        facts = Gathering(client, timeout_s=timeout).facts(addresses, local)
+    findings = diagnose(facts)
+    if output is OutputFormat.JSON:
+        print_json(_document(facts, findings))
+    else:
+        _show(facts, findings)
+    if findings:
+        raise typer.Exit(1)
+
+
+def _document(facts: Facts, findings: list[Finding]) -> dict[str, Any]:
+    return {
+        "healthy": not findings,
+        "cluster_id": None if facts.cluster is None else facts.cluster.cluster_id,
+        "findings": [dataclasses.asdict(finding) for finding in findings],
+        "not_asked": [dataclasses.asdict(each) for each in facts.not_asked],
+    }
+
+
+def _show(facts: Facts, findings: list[Finding]) -> None:
+    for finding in findings:
+        say(f"{finding.severity}: {finding.what} [{finding.rule}]")
+        say(f"    where: {finding.where}")
+        say(f"    cure:  {finding.cure}\n")
+    for each in facts.not_asked:
+        note(f"not looked at: {each.what}: {each.why}")
+    if findings:
+        errors = sum(finding.severity == "error" for finding in findings)
+        counts = _counted((errors, "error"), (len(findings) - errors, "warning"))
+        say(f"{counts}; {_seen(facts)}")
+    else:
+        say(f"healthy: {_seen(facts)}")
+
+
+def _seen(facts: Facts) -> str:
+    if facts.cluster is None:
+        return "no node answered"
+    return _counted(
+        (len(facts.cluster.controllers), "controller"),
+        (len(facts.cluster.brokers), "broker"),
+        (len(facts.cluster.coordinators), "coordinator"),
+        (sum(len(topic.partitions) for topic in facts.topics), "partition"),
+        (len(facts.groups), "group"),
+    )
+
+
+def _counted(*counts: tuple[int, str]) -> str:
+    return ", ".join(f"{count} {what}{'' if count == 1 else 's'}" for count, what in counts)

@@ -1,0 +1,183 @@
+"""``top``: a live view of a cluster: throughput, lag, leaders, partitions in trouble."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from headrace_core.errors import HeadraceError
+
+from .client import DEFAULT_BOOTSTRAP, Bootstrap, Properties, admin
+from .output import Output, OutputFormat, note, print_table, rich_table, say
+
+if TYPE_CHECKING:
+    from ..top.frames import Frame
+    from ..top.sampling import Sampling
+
+Table = tuple[tuple[str, ...], list[tuple[Any, ...]]]
+
+
+def register(app: typer.Typer) -> None:
+    app.command("top")(top)
+
+
+def top(
+    interval: Annotated[
+        float, typer.Option("--interval", "-i", min=0.2, help="Seconds from picture to picture.")
+    ] = 2.0,
+    count: Annotated[int | None, typer.Option("--count", "-n", min=1, help="End after so many pictures.")] = None,
+    once: Annotated[bool, typer.Option("--once", help="One picture, after one interval: --count 1.")] = False,
+    rows: Annotated[int, typer.Option("--rows", min=1, help="Topics, and groups, that are shown; JSON has all.")] = 15,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    properties: Properties = None,
+    output: Output = OutputFormat.TEXT,
+) -> None:
+    """Watch a cluster: records and bytes a second, who leads, what lags, which partitions are in trouble.
+
+    On a terminal the picture stays in its place; Ctrl-C ends it. Into a pipe one picture follows the other; with -o
+    json each is one JSON document on a line of its own. Changes nothing.
+
+    \b
+    Examples:
+      headrace top
+      headrace top -i 5 --rows 40
+      headrace top --once
+      headrace top -n 60 -o json | jq .records_per_s
+    """
+    from ..top.sampling import Sampling
+
+    with admin(bootstrap, properties) as client:
+        frames = _frames(Sampling(client), interval, 1 if once else count)
+        if output is OutputFormat.JSON:
+            for frame in frames:
+                say(json.dumps(dataclasses.asdict(frame)))
+        elif sys.stdout.isatty() and not once:
+            _live(frames, rows)
+        else:
+            for number, frame in enumerate(frames):
+                _print(frame, rows, is_first=number == 0)
+
+
+def _frames(sampling: Sampling, interval_s: float, count: int | None) -> Iterator[Frame]:
+    """As they are made. A cluster that cannot be asked at the start is an error; later it is waited for."""
+    from ..top.frames import frame_of
+
+    before, made = sampling.sample(), 0
+    due_s = time.monotonic() + interval_s
+    while count is None or made < count:
+        time.sleep(max(0.0, due_s - time.monotonic()))
+        due_s = max(due_s + interval_s, time.monotonic())
+        try:
+            now = sampling.sample()
+        except HeadraceError as error:
+            note(f"headrace: {error.message} [{error.code}]")
+            continue
+        yield frame_of(before, now)
+        before, made = now, made + 1
+
+
+def _live(frames: Iterator[Frame], rows: int) -> None:
+    """In the terminal's other screen, which is left whatever ends the view."""
+    from rich.console import Console, Group
+    from rich.live import Live
+    from rich.text import Text
+
+    console = Console(highlight=False)
+    with Live(Text("looking ..."), console=console, screen=True, auto_refresh=False) as live:
+        for frame in frames:
+            parts: list[Any] = [Text(_head(frame))]
+            parts += [rich_table(columns, cells) for columns, cells in _tables(frame, rows)]
+            parts += [Text(f"not known: {error}") for error in frame.errors]
+            live.update(Group(*parts), refresh=True)
+
+
+def _print(frame: Frame, rows: int, *, is_first: bool) -> None:
+    if not is_first:
+        say("")
+    say(_head(frame))
+    for columns, cells in _tables(frame, rows):
+        say("")
+        print_table(columns, cells)
+    for error in frame.errors:
+        note(f"not known: {error}")
+
+
+def _head(frame: Frame) -> str:
+    at = time.strftime("%H:%M:%S", time.localtime(frame.timestamp_ms / 1_000))
+    leader = "no controller leads" if frame.controller_id < 0 else f"controller {frame.controller_id}"
+    return (
+        f"{at}  cluster {frame.cluster_id}, {leader}; {_rate(frame.records_per_s)} records/s, "
+        f"{_bytes(frame.bytes_per_s)}/s; {frame.partitions} partitions, {frame.under_replicated} under replicated, "
+        f"{frame.offline} offline; lag {frame.total_lag}"
+    )
+
+
+def _tables(frame: Frame, rows: int) -> Iterator[Table]:
+    yield (
+        ("BROKER", "ADDRESS", "STATE", "LEADERS", "REPLICAS", "NOT IN SYNC", "RECORDS/S", "BYTES/S"),
+        [
+            (
+                row.id,
+                row.address,
+                ("fenced" if row.fenced else "live") + (", draining" if row.draining else ""),
+                row.leaders,
+                row.replicas,
+                row.not_in_sync,
+                _rate(row.records_per_s),
+                _bytes(row.bytes_per_s),
+            )
+            for row in frame.brokers
+        ],
+    )
+    yield (
+        ("TOPIC", "PARTITIONS", "RECORDS/S", "BYTES/S", "UNDER REPLICATED", "OFFLINE"),
+        [
+            (
+                row.topic,
+                row.partitions,
+                _known(row.records_per_s, _rate),
+                _known(row.bytes_per_s, _bytes),
+                row.under_replicated,
+                row.offline,
+            )
+            for row in frame.topics[:rows]
+        ],
+    )
+    if frame.groups:
+        yield (
+            ("GROUP", "STATE", "MEMBERS", "RECORDS/S", "LAG", "LAG S", "STATUS"),
+            [
+                (
+                    row.group,
+                    row.state,
+                    row.members,
+                    _known(row.records_per_s, _rate),
+                    row.lag,
+                    None if row.lag_ms is None else f"{row.lag_ms / 1_000:.1f}",
+                    row.status,
+                )
+                for row in frame.groups[:rows]
+            ],
+        )
+
+
+def _known(value: float | None, words: Callable[[float], str]) -> str | None:
+    return None if value is None else words(value)
+
+
+def _rate(per_s: float) -> str:
+    return f"{per_s:.1f}" if per_s < 100 else f"{per_s:.0f}"
+
+
+def _bytes(count: float) -> str:
+    for unit in ("B", "KiB", "MiB"):
+        if count < 1_024:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1_024
+    return f"{count:.1f} GiB"

@@ -1,0 +1,60 @@
+"""What a rule says, where the rules are listed, and the words that they share. Pure."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from .facts import Facts
+
+_NAMED_MAX = 6
+
+
+class Severity(enum.StrEnum):
+    ERROR = "error"
+    WARNING = "warning"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """``rule``: its stable name, for scripts. ``where``: which nodes, partitions, groups. ``cure``: what to do."""
+
+    rule: str
+    severity: Severity
+    what: str
+    where: str
+    cure: str
+
+
+Rule = Callable[[Facts], Iterable[Finding]]
+#: Every rule by its name, in the order of the module.
+RULES: dict[str, Rule] = {}
+
+
+def rule(name: str) -> Callable[[Rule], Rule]:
+    def add(function: Rule) -> Rule:
+        RULES[name] = function
+        return function
+
+    return add
+
+
+# -- words ------------------------------------------------------------------------------------------------------------
+
+
+def brokers_named(ids: Sequence[int]) -> str:
+    return f"broker{plural(len(ids))} {', '.join(map(str, ids))}" if ids else "the missing replicas"
+
+
+def count(names: Sequence[str]) -> str:
+    return f"{len(names)} partition{plural(len(names))}"
+
+
+def some(names: Sequence[str]) -> str:
+    more = len(names) - _NAMED_MAX
+    return ", ".join(names[:_NAMED_MAX]) + (f" and {more} more" if more > 0 else "")
+
+
+def plural(count: int) -> str:
+    return "" if count == 1 else "s"

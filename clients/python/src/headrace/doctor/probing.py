@@ -1,0 +1,75 @@
+"""One address, tried from here: its name, a connection, the health check. Many at once, each within its time."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import socket
+import threading
+from collections.abc import Callable, Iterable
+from typing import TypeVar
+
+from headrace_core.types import split_address
+
+from ..local.health import answers, is_serving
+from .facts import Tried, Trouble
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+def at_once(work: Callable[[T], R], items: Iterable[T], *, timeout_s: float, late: Callable[[T], R]) -> list[R]:
+    """``work`` for each item, in threads; ``late`` stands for what is not done in time. A name server that is silent
+    holds its thread for longer than anybody wants to wait: such a thread is left behind, as a daemon."""
+    wanted = list(items)
+    found: dict[int, R] = {}
+
+    def run(number: int) -> None:
+        found[number] = work(wanted[number])
+
+    threads = [threading.Thread(target=run, args=(number,), daemon=True) for number in range(len(wanted))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout_s)
+    done = dict(found)
+    return [done[number] if number in done else late(item) for number, item in enumerate(wanted)]
+
+
+def try_addresses(addresses: Iterable[str], *, timeout_s: float) -> list[Tried]:
+    """Each of them, in order; a check of the whole takes about three times ``timeout_s`` at most."""
+
+    def late(address: str) -> Tried:
+        return Tried(address=address, trouble=Trouble.NAME, detail=f"no answer from DNS within {3 * timeout_s:g} s")
+
+    return at_once(lambda each: try_address(each, timeout_s=timeout_s), addresses, timeout_s=3 * timeout_s, late=late)
+
+
+def try_address(address: str, *, timeout_s: float) -> Tried:
+    """Resolve, connect, ask how it is. Blocks; never raises for what the address does."""
+    try:
+        host, port = split_address(address)
+        infos = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except (OSError, ValueError) as error:
+        return Tried(address=address, trouble=Trouble.NAME, detail=_words(error))
+    tried = Tried(address=address, ips=tuple(dict.fromkeys(str(info[4][0]) for info in infos)))
+    try:
+        socket.create_connection((host, port), timeout=timeout_s).close()
+    except ConnectionRefusedError:
+        return dataclasses.replace(tried, trouble=Trouble.REFUSED, detail="connection refused (nothing listens there)")
+    except TimeoutError:
+        detail = f"no answer to a connection attempt within {timeout_s:g} s"
+        return dataclasses.replace(tried, trouble=Trouble.UNREACHABLE, detail=detail)
+    except OSError as error:
+        return dataclasses.replace(tried, trouble=Trouble.UNREACHABLE, detail=_words(error))
+    with contextlib.suppress(OSError):
+        if is_serving(host, port, timeout_s=timeout_s):
+            return tried
+        if answers(host, port, timeout_s=timeout_s):
+            return dataclasses.replace(tried, trouble=Trouble.NOT_SERVING)
+    detail = f"it takes a connection, and does not answer the health check within {timeout_s:g} s"
+    return dataclasses.replace(tried, trouble=Trouble.SILENT, detail=detail)
+
+
+def _words(error: Exception) -> str:
+    return (getattr(error, "strerror", None) if isinstance(error, OSError) else None) or str(error)

@@ -1,0 +1,469 @@
+"""What the doctor concludes: a healthy cluster's facts, one of them made bad at a time, and what is found then."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from headrace.doctor.diagnosis import RULES, Finding, diagnose
+from headrace.doctor.facts import Facts, GroupFacts, LocalNode, Move, Tried, Trouble
+from headrace.errors import CorruptLogError, GroupIdNotFoundError, RequestTimedOutError, StorageError
+from headrace.group_models import GroupDescription, GroupLag, PartitionLag, Rebalance
+from headrace.models import (
+    BrokerInfo,
+    ClusterDescription,
+    ControllerInfo,
+    CoordinatorInfo,
+    FeatureInfo,
+    LogDirDescription,
+    NodeDescription,
+    PartitionDescription,
+    QuorumBroker,
+    QuorumInfo,
+    QuorumReplica,
+    ReplicaInfo,
+    TopicDescription,
+)
+
+NOW_MS = 1_800_000_000_000
+GIB = 2**30
+HOSTS = {1: "10.0.0.1", 2: "10.0.0.2", 3: "10.0.0.3"}
+
+
+def node(role: str, node_id: int, **changed: Any) -> NodeDescription:
+    healthy = NodeDescription(
+        role=role,
+        node_id=node_id,
+        cluster_id="ours",
+        software_version="0.1.0",
+        metadata_version_min=1,
+        metadata_version_max=2,
+        started_at_ms=NOW_MS - 3_600_000,
+        clock_ahead_ms=3.0,
+        round_trip_ms=1.0,
+        open_descriptors=100,
+        descriptors_max=1_024,
+    )
+    return dataclasses.replace(healthy, **changed)
+
+
+def tried(role: str, node_id: int, *, port: int = 9095, **of_node: Any) -> Tried:
+    return Tried(address=f"{HOSTS[node_id]}:{port}", ips=(HOSTS[node_id],), node=node(role, node_id, **of_node))
+
+
+def partition(number: int = 0, **changed: Any) -> PartitionDescription:
+    return dataclasses.replace(PartitionDescription(number, 1, 4, (1, 2, 3), (1, 2, 3)), **changed)
+
+
+def topic(name: str, *partitions: PartitionDescription) -> TopicDescription:
+    return TopicDescription(name, b"t" * 16, False, partitions)
+
+
+def log_dir(broker_id: int, **changed: Any) -> LogDirDescription:
+    replicas = (ReplicaInfo("orders", 0, 1_000, 0, False),)
+    healthy = LogDirDescription(broker_id, "/data", b"d" * 16, None, replicas, 500 * GIB, 300 * GIB, 2.0)
+    return dataclasses.replace(healthy, **changed)
+
+
+def voter(node_id: int, heard_ms_ago: int | None = 0) -> QuorumReplica:
+    heard_ms = None if heard_ms_ago is None else NOW_MS - heard_ms_ago
+    return QuorumReplica(node_id, b"v" * 16, f"{HOSTS[node_id]}:19095", 500, 0, heard_ms, heard_ms)
+
+
+def group(*, rebalances: tuple[Rebalance, ...] = (), **of_partition: Any) -> GroupFacts:
+    lag = PartitionLag("orders", 0, 90, NOW_MS - 1_000, 100, 10, 5, False, 0, "OK", 1.0)
+    lag = dataclasses.replace(lag, **of_partition)
+    return GroupFacts(
+        described=GroupDescription("billing", "stable", coordinator_id=1),
+        lag=GroupLag("billing", "OK", lag.lag or 0, (lag,)),
+        rebalances=rebalances,
+    )
+
+
+def rebalances(*seconds_ago: int, reason: str = "member a is gone: crashed") -> tuple[Rebalance, ...]:
+    return tuple(
+        Rebalance(number, NOW_MS - ago * 1_000, number, reason, (), 4, NOW_MS - ago * 1_000 + 50)
+        for number, ago in enumerate(seconds_ago)
+    )
+
+
+def healthy() -> Facts:
+    """Three of each on three machines, found by their names from a fourth one."""
+    return Facts(
+        now_ms=NOW_MS,
+        bootstrap=(Tried(address="kafka:9095", ips=("10.0.0.1", "10.0.0.2")),),
+        cluster=ClusterDescription(
+            cluster_id="ours",
+            controller_id=1,
+            brokers=tuple(BrokerInfo(number, host, 9095) for number, host in HOSTS.items()),
+            controllers=tuple(ControllerInfo(number, host, 19095) for number, host in HOSTS.items()),
+            coordinators=(CoordinatorInfo(1, HOSTS[1], 9099),),
+        ),
+        brokers={number: tried("broker", number) for number in HOSTS},
+        controllers={number: tried("controller", number, port=19095) for number in HOSTS},
+        coordinators={1: tried("coordinator", 1, port=9099)},
+        features={"metadata.version": FeatureInfo("metadata.version", 2, 1, 2)},
+        quorum=QuorumInfo(
+            1, 7, 500, tuple(map(voter, HOSTS)), (), tuple(QuorumBroker(each, 500, 0, 300, NOW_MS) for each in HOSTS)
+        ),
+        topics=(topic("orders", partition(0), partition(1)), topic("__consumer_offsets", partition(0))),
+        min_insync={"orders": 2, "__consumer_offsets": 2},
+        log_dirs={number: (log_dir(number),) for number in HOSTS},
+        groups=(group(),),
+    )
+
+
+def found(**changed: Any) -> list[Finding]:
+    """What is found when a healthy cluster's facts are changed so."""
+    return diagnose(dataclasses.replace(healthy(), **changed))
+
+
+def only(**changed: Any) -> Finding:
+    """The one finding that follows."""
+    findings = found(**changed)
+    assert len(findings) == 1, [finding.rule for finding in findings]
+    assert findings[0].rule in RULES
+    assert findings[0].where
+    assert findings[0].cure
+    return findings[0]
+
+
+def brokers(**changed: Any) -> dict[int, Tried]:
+    """The second one changed."""
+    return healthy().brokers | {2: dataclasses.replace(healthy().brokers[2], **changed)}
+
+
+def cluster(**changed: Any) -> ClusterDescription:
+    known = healthy().cluster
+    assert known is not None
+    return dataclasses.replace(known, **changed)
+
+
+def quorum(*voters: QuorumReplica, **changed: Any) -> QuorumInfo:
+    known = healthy().quorum
+    assert known is not None
+    return dataclasses.replace(known, voters=voters or known.voters, **changed)
+
+
+def test_a_healthy_cluster_gets_no_finding_at_all() -> None:
+    assert found() == []
+
+
+def test_a_cluster_of_one_node_without_topics_groups_or_coordinators_is_healthy() -> None:
+    small = cluster(brokers=(BrokerInfo(1, HOSTS[1], 9095),), coordinators=())
+    assert (
+        found(
+            cluster=small,
+            brokers={1: tried("broker", 1)},
+            coordinators={},
+            controllers={},
+            topics=(),
+            min_insync={},
+            groups=(),
+            quorum=quorum(voter(1)),
+        )
+        == []
+    )
+
+
+# -- addresses --------------------------------------------------------------------------------------------------------
+
+
+def test_nobody_answers_and_the_name_is_unknown() -> None:
+    bad = Tried(address="kafak:9095", trouble=Trouble.NAME, detail="Name or service not known")
+    findings = diagnose(Facts(now_ms=NOW_MS, bootstrap=(bad,)))
+    assert [each.rule for each in findings] == ["no-cluster", "name-not-resolved"]
+    assert {each.severity for each in findings} == {"error"}
+    assert "'kafak'" in findings[1].what
+
+
+def test_a_dead_local_cluster_is_to_be_started_with_its_directory() -> None:
+    bad = Tried(address="127.0.0.1:9095", ips=("127.0.0.1",), trouble=Trouble.REFUSED)
+    dead = LocalNode(role="broker", node_id=1, address="127.0.0.1:9095", pid=None, log="/c/logs/broker-1.log")
+    findings = diagnose(Facts(now_ms=NOW_MS, bootstrap=(bad,), data="/c", local=(dead,)))
+    assert [each.rule for each in findings] == ["no-cluster", "process-dead"]
+    assert "headrace up --data /c" in findings[0].cure
+    assert "headrace restart --data /c broker 1" in findings[1].cure
+
+
+def test_one_of_the_bootstrap_names_is_wrong_though_another_one_works() -> None:
+    bad = Tried(address="old:9095", trouble=Trouble.NAME, detail="Name or service not known")
+    assert only(bootstrap=(*healthy().bootstrap, bad)).severity == "warning"
+
+
+def test_a_bootstrap_address_where_nobody_is() -> None:
+    bad = Tried(address="10.0.0.9:9095", ips=("10.0.0.9",), trouble=Trouble.REFUSED, detail="connection refused")
+    assert only(bootstrap=(*healthy().bootstrap, bad)).rule == "address-unreachable"
+
+
+def test_a_broker_advertises_a_name_that_is_not_known_here() -> None:
+    finding = only(brokers=brokers(address="b2.inside:9095", ips=(), trouble=Trouble.NAME, node=None))
+    assert (finding.rule, finding.severity) == ("name-not-resolved", "error")
+    assert "broker 2" in finding.where
+    assert "advertised.listeners" in finding.cure
+
+
+@pytest.mark.parametrize("trouble", [Trouble.REFUSED, Trouble.UNREACHABLE])
+def test_a_live_broker_cannot_be_reached_where_it_says(trouble: Trouble) -> None:
+    finding = only(brokers=brokers(trouble=trouble, detail="no route to host", node=None))
+    assert (finding.rule, finding.severity) == ("address-unreachable", "error")
+    assert "no route to host" in finding.what
+
+
+def test_a_coordinator_that_cannot_be_reached_counts_as_much() -> None:
+    away = Tried(address="10.0.0.1:9099", ips=("10.0.0.1",), trouble=Trouble.REFUSED, detail="refused")
+    assert only(coordinators={1: away}).where == "coordinator 1 at 10.0.0.1:9099"
+
+
+def test_a_broker_tells_other_machines_to_look_at_home() -> None:
+    finding = only(brokers=brokers(address="localhost:9095", ips=("127.0.0.1", "::1"), trouble=None))
+    assert finding.rule == "advertised-loopback"
+
+
+def test_a_cluster_on_this_machine_may_advertise_loopback() -> None:
+    home = Tried(address="127.0.0.1:9095", ips=("127.0.0.1",))
+    assert found(bootstrap=(home,), brokers=brokers(address="127.0.0.1:9096", ips=("127.0.0.1",))) == []
+
+
+@pytest.mark.parametrize("changed", [{"node_id": 3}, {"cluster_id": "theirs"}, {"role": "controller"}])
+def test_somebody_else_answers_where_a_broker_should_be(changed: dict[str, Any]) -> None:
+    finding = only(brokers=brokers(node=dataclasses.replace(node("broker", 2), **changed)))
+    assert finding.rule == "address-of-another"
+
+
+@pytest.mark.parametrize("trouble", [Trouble.SILENT, Trouble.NOT_SERVING])
+def test_a_broker_takes_connections_and_does_not_answer(trouble: Trouble) -> None:
+    assert only(brokers=brokers(trouble=trouble, detail="nothing within 2 s")).rule == "node-silent"
+
+
+def test_a_broker_is_down_and_its_cure_depends_on_where_it_lives() -> None:
+    fenced = tuple(dataclasses.replace(each, fenced=each.broker_id == 2) for each in cluster().brokers)
+    changed: dict[str, Any] = {
+        "cluster": cluster(brokers=fenced),
+        "brokers": {number: each for number, each in healthy().brokers.items() if number != 2},
+    }
+    finding = only(**changed)
+    assert (finding.rule, finding.severity) == ("broker-down", "error")
+    assert "headrace brokers unregister 2" in finding.cure
+    dead = LocalNode(role="broker", node_id=2, address="10.0.0.2:9095", pid=None, log="/c/logs/broker-2.log")
+    assert "headrace restart --data /c broker 2" in only(**changed, data="/c", local=(dead,)).cure
+
+
+def test_a_coordinators_process_is_dead() -> None:
+    dead = LocalNode(role="coordinator", node_id=1, address="127.0.0.1:9", pid=None, log="/c/logs/coordinator-1.log")
+    finding = only(data="/c", local=(dead,))
+    assert finding.rule == "process-dead"
+    assert "/c/logs/coordinator-1.log" in finding.cure
+
+
+# -- controllers ------------------------------------------------------------------------------------------------------
+
+
+def test_a_voter_is_away_and_how_bad_that_is_depends_on_how_many_there_are() -> None:
+    finding = only(quorum=quorum(voter(1), voter(2), voter(3, 60_000)))
+    assert (finding.rule, finding.severity) == ("voter-away", "error")
+    assert "one more that fails stops every change" in finding.what
+    others = [dataclasses.replace(voter(1), replica_id=number) for number in (4, 5)]
+    finding = only(quorum=quorum(voter(1), voter(2), voter(3, None), *others))
+    assert finding.severity == "warning"
+    assert "never since it leads" in finding.what
+
+
+def test_nobody_leads_the_controllers() -> None:
+    assert only(cluster=cluster(controller_id=-1), quorum=None).rule == "no-controller"
+
+
+def test_a_broker_does_not_follow_the_metadata() -> None:
+    late = (QuorumBroker(1, 500, 0, 300, NOW_MS), QuorumBroker(2, 100, 400, 45_000, NOW_MS))
+    finding = only(quorum=quorum(brokers=late))
+    assert (finding.rule, finding.where) == ("metadata-old", "broker 2")
+
+
+# -- partitions -------------------------------------------------------------------------------------------------------
+
+
+def test_partitions_without_a_leader_wait_for_whom_the_cure_names() -> None:
+    gone = partition(1, leader=-1, isr=(3,), elr=(2,))
+    finding = only(topics=(topic("orders", partition(0), gone),))
+    assert (finding.rule, finding.where) == ("partition-offline", "orders-1")
+    assert "start broker 2" in finding.cure
+    nobody = partition(1, leader=-1, isr=())
+    assert "--unclean" in only(topics=(topic("orders", nobody),)).cure
+
+
+def test_too_few_in_sync_refuse_acks_all() -> None:
+    findings = found(topics=(topic("orders", partition(0, isr=(1,)), partition(1)),))
+    assert [(each.rule, each.severity) for each in findings] == [("min-isr", "error"), ("under-replicated", "warning")]
+    assert "brokers 2, 3" in findings[0].cure
+
+
+def test_copies_are_missing_and_partitions_that_miss_the_same_are_told_together() -> None:
+    parts = [partition(number, isr=(1, 3)) for number in range(9)]
+    finding = only(topics=(topic("orders", *parts),))
+    assert finding.rule == "under-replicated"
+    assert finding.what == "9 partitions with a copy missing on broker 2"
+    assert finding.where == "orders-0, orders-1, orders-2, orders-3, orders-4, orders-5 and 3 more"
+
+
+def test_a_copy_that_a_reassignment_is_adding_is_not_missed() -> None:
+    move = Move(topic="orders", partition=0, adding=(3,), removing=(), waits=False, copied_bytes=10_000, apart_s=3.0)
+    assert found(topics=(topic("orders", partition(0, isr=(1, 2))),), moves=(move,)) == []
+
+
+def test_more_copies_are_demanded_than_there_are() -> None:
+    finding = only(topics=(topic("orders", partition(0, replicas=(1,), isr=(1,))),))
+    assert (finding.rule, finding.severity) == ("min-isr-impossible", "warning")
+
+
+def test_a_reassignment_copies_nothing_or_waits_for_the_dead() -> None:
+    move = Move(topic="orders", partition=0, adding=(3,), removing=(2,), waits=False, copied_bytes=0, apart_s=3.0)
+    assert only(moves=(move,)).rule == "reassignment-stuck"
+    assert found(moves=(dataclasses.replace(move, copied_bytes=1),)) == []
+    assert found(moves=(dataclasses.replace(move, copied_bytes=None),)) == []  # nobody could tell
+    assert found(moves=(dataclasses.replace(move, waits=True),)) == []  # its turn has not come
+    fenced = tuple(dataclasses.replace(each, fenced=each.broker_id == 3) for each in cluster().brokers)
+    left = {number: each for number, each in healthy().brokers.items() if number != 3}
+    findings = found(
+        cluster=cluster(brokers=fenced), brokers=left, moves=(dataclasses.replace(move, copied_bytes=None),)
+    )
+    assert [each.rule for each in findings] == ["broker-down", "reassignment-stuck"]
+    assert "waits for broker 3" in findings[1].what
+
+
+# -- disks and descriptors --------------------------------------------------------------------------------------------
+
+
+def disks(**changed: Any) -> dict[int, tuple[LogDirDescription, ...]]:
+    return dict(healthy().log_dirs) | {2: (log_dir(2, **changed),)}
+
+
+@pytest.mark.parametrize(
+    ("changed", "rule", "severity"),
+    [
+        ({"error": StorageError("read-only file system"), "usable_bytes": None}, "log-dir-offline", "error"),
+        ({"usable_bytes": 0}, "disk-full", "error"),
+        ({"usable_bytes": 10 * GIB}, "disk-full", "warning"),
+        ({"sync_ms": 250.0}, "disk-slow", "warning"),
+        (
+            {"replicas": (ReplicaInfo("orders", 0, 0, 0, False, CorruptLogError("bad CRC at 7")),)},
+            "replica-damaged",
+            "error",
+        ),
+    ],
+)
+def test_a_disk_in_trouble(changed: dict[str, Any], rule: str, severity: str) -> None:
+    finding = only(log_dirs=disks(**changed))
+    assert (finding.rule, finding.severity) == (rule, severity)
+    assert finding.where.startswith("broker 2: ")
+
+
+def test_a_small_part_of_a_large_disk_is_room_and_an_idle_disk_is_not_slow() -> None:
+    assert found(log_dirs=disks(total_bytes=2_000 * GIB, usable_bytes=50 * GIB)) == []
+    assert found(log_dirs=disks(sync_ms=None, usable_bytes=None)) == []
+
+
+@pytest.mark.parametrize(("used", "severity"), [(900, "warning"), (1_000, "error")])
+def test_descriptors_run_out(used: int, severity: str) -> None:
+    finding = only(brokers=brokers(node=node("broker", 2, open_descriptors=used)))
+    assert (finding.rule, finding.severity, finding.where) == ("descriptors", severity, "broker 2")
+
+
+# -- agreement --------------------------------------------------------------------------------------------------------
+
+
+def test_two_versions_run_side_by_side() -> None:
+    finding = only(brokers=brokers(node=node("broker", 2, software_version="0.2.0")))
+    assert finding.rule == "version-mix"
+    assert "0.2.0: broker 2" in finding.what
+
+
+def test_a_node_does_not_understand_the_clusters_level() -> None:
+    finding = only(brokers=brokers(node=node("broker", 2, metadata_version_max=1)))
+    assert (finding.rule, finding.severity, finding.where) == ("feature-level", "error", "broker 2")
+
+
+def test_a_level_that_all_understand_is_not_used() -> None:
+    finding = only(features={"metadata.version": FeatureInfo("metadata.version", 1, 1, 2)})
+    assert (finding.rule, finding.severity) == ("feature-level", "warning")
+    assert "--feature metadata.version=2" in finding.cure
+
+
+@pytest.mark.parametrize(("ahead_ms", "severity"), [(2_500.0, "warning"), (-2_500.0, "warning"), (90_000.0, "error")])
+def test_a_clock_is_off(ahead_ms: float, severity: str) -> None:
+    finding = only(brokers=brokers(node=node("broker", 2, clock_ahead_ms=ahead_ms)))
+    assert (finding.rule, finding.severity, finding.where) == ("clock-skew", severity, "broker 2")
+    assert ("behind" in finding.what) == (ahead_ms < 0)
+
+
+def test_a_slow_answer_is_no_wrong_clock() -> None:
+    assert found(brokers=brokers(node=node("broker", 2, clock_ahead_ms=2_500.0, round_trip_ms=4_000.0))) == []
+
+
+def test_this_machines_clock_is_off_and_all_the_others_agree() -> None:
+    late: dict[str, Any] = {"clock_ahead_ms": 30_000.0}
+    finding = only(
+        brokers={number: tried("broker", number, **late) for number in HOSTS},
+        controllers={number: tried("controller", number, **late) for number in HOSTS},
+        coordinators={1: tried("coordinator", 1, **late)},
+    )
+    assert (finding.rule, finding.where) == ("clock-skew", "this machine")
+    assert "behind the cluster's" in finding.what
+
+
+# -- groups -----------------------------------------------------------------------------------------------------------
+
+
+def test_groups_were_used_and_nobody_coordinates() -> None:
+    assert only(cluster=cluster(coordinators=()), coordinators={}, groups=()).rule == "no-coordinator"
+
+
+def test_a_groups_coordinator_says_nothing() -> None:
+    silent = GroupFacts(described=GroupDescription("billing", "dead", error=RequestTimedOutError("no answer")))
+    assert only(groups=(silent,)).rule == "group-unknown"
+    deleted = GroupFacts(described=GroupDescription("billing", "dead", error=GroupIdNotFoundError("gone")))
+    assert found(groups=(deleted,)) == []
+
+
+def test_a_group_storms() -> None:
+    finding = only(groups=(group(rebalances=rebalances(50, 40, 30, 20, 10, 2)),))
+    assert finding.rule == "group-storm"
+    assert "6 times because: member a is gone: crashed" in finding.what
+
+
+def test_a_group_that_started_or_stormed_an_hour_ago_is_well() -> None:
+    assert found(groups=(group(rebalances=rebalances(50, 30, 20, 10, 2)),)) == []
+    assert found(groups=(group(rebalances=rebalances(*range(3_600, 3_620))),)) == []
+
+
+def test_a_storm_is_seen_by_the_coordinators_clock() -> None:
+    stormy = group(rebalances=rebalances(50, 40, 30, 20, 10, 2))
+    assert found(groups=(dataclasses.replace(stormy, clock_ahead_ms=3_600_000.0),)) == []
+
+
+@pytest.mark.parametrize("status", ["STOP", "STALL", "REWIND", "WARN"])
+def test_a_group_does_not_keep_up(status: str) -> None:
+    finding = only(groups=(group(status=status, lag=40),))
+    assert finding.rule == "group-lag"
+    assert f"({status})" in finding.what
+    assert "40 records behind" in finding.what
+
+
+def test_records_were_deleted_unread() -> None:
+    assert only(groups=(group(records_lost=17),)).what == "17 records were deleted before group 'billing' had read them"
+
+
+# -- all of them ------------------------------------------------------------------------------------------------------
+
+
+def test_errors_come_first_and_every_rule_is_silent_without_facts() -> None:
+    findings = found(
+        topics=(topic("orders", partition(0, isr=(1, 2)), partition(1, leader=-1, isr=(), elr=(2,))),),
+        groups=(group(status="STOP"),),
+    )
+    assert [each.rule for each in findings] == ["partition-offline", "under-replicated", "group-lag"]
+    nothing = Facts(now_ms=NOW_MS, bootstrap=(), cluster=cluster(brokers=(), controllers=(), coordinators=()))
+    silent: Callable[[Facts], list[Finding]] = diagnose
+    assert silent(nothing) == []
