@@ -96,6 +96,22 @@ def test_members_stand_beside_what_they_read_and_what_has_no_offset_yet(world: W
     assert "2 records were deleted before they were read" in text
 
 
+@pytest.mark.parametrize(
+    ("width", "found", "missing"),
+    [("150", "0f6a27c1-0a3e-4f5d", "berry "), ("120", "0f6a27c1..", "-0a3e"), ("80", "c1", "0f6a27c1")],
+)
+def test_a_terminal_shows_what_it_has_room_for(
+    world: World, capsys: Captured, monkeypatch: pytest.MonkeyPatch, width: str, found: str, missing: str
+) -> None:
+    world.members["berry"] = [member("0f6a27c1-0a3e-4f5d-9a7e-3d6c1a2b4c5d", "c1", ("orders", 0))]
+    monkeypatch.setattr(watching.sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", width)
+    assert run(["groups", "describe", "berry"]) == 0
+    _, _, table = capsys.readouterr().out.partition("\n")
+    assert found in table
+    assert missing not in table
+
+
 def test_a_lag_that_is_judged_badly_is_an_exit_code(world: World, capsys: Captured) -> None:
     assert run(["groups", "describe", "berry", "--fail-on", "warn"]) == 0
     assert run(["groups", "describe", "--all-groups", "--fail-on", "err"]) == 2
@@ -191,7 +207,7 @@ def test_on_a_terminal_each_look_takes_the_place_of_the_last(
     assert out == 2 * "\x1b[H\x1b[2Jgroup apple has had no rebalance\n"
 
 
-def test_members_are_shown(world: World, capsys: Captured) -> None:
+def test_members_are_shown(world: World, capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
     world.members["berry"].append(member("m3", "c3", ("orders", 2), ("orders", 3), instance_id="i3", rack="r"))
     world.members["berry"][2].revoking.topics.add(topic_id=b"c" * 16, topic="clicks", partitions=[0])
     assert run(["groups", "members", "berry"]) == 0
@@ -202,6 +218,11 @@ def test_members_are_shown(world: World, capsys: Captured) -> None:
     assert run(["groups", "members", "berry", "--verbose"]) == 0
     last = capsys.readouterr().out.splitlines()[-1].split()
     assert last == ["m3", "i3", "127.0.0.1", "c3", "4", "2", "orders(2,3)", "clicks(0)", "orders(2,3)", "r", "orders"]
+    with monkeypatch.context() as terminal:
+        terminal.setattr(watching.sys.stdout, "isatty", lambda: True)
+        assert run(["groups", "members", "berry", "--verbose"]) == 0
+    last_line = capsys.readouterr().out.splitlines()[-1]
+    assert last_line == "m3  reads orders(2,3), gives up clicks(0); subscribes to orders; rack r"
     assert run(["groups", "members", "berry", "-o", "json"]) == 0
     third = shown(capsys)["members"][2]
     assert third["assigned"] == [{"topic": "orders", "partition": 2}, {"topic": "orders", "partition": 3}]

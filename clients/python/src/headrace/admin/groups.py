@@ -39,6 +39,8 @@ from .calls import AdminCalls, raise_failures
 
 #: Its partitions are the shards that groups belong to.
 _SHARDS_TOPIC = "__consumer_offsets"
+#: Of an attempt that names no group, or one.
+_PATIENCE_S = 2 * PATIENCE_S
 
 # -- what callers give, read in their thread --------------------------------------------------------------------------
 
@@ -114,7 +116,7 @@ async def list_groups(calls: AdminCalls, states: list[str], timeout: float | Non
     request = groups_pb2.ListGroupsRequest(states=states)
 
     async def attempt(timeout_s: float) -> dict[str, GroupListing]:
-        timeout_s = min(timeout_s, 2 * PATIENCE_S)
+        timeout_s = min(timeout_s, _PATIENCE_S)
         owners, addresses = await _shards(calls, timeout_s)
         asked = [addresses[owner] for owner in sorted({owner for owner, _ in owners})]
         answers = await asyncio.gather(
@@ -212,6 +214,7 @@ async def explain_group(calls: AdminCalls, group_id: str, timeout: float | None)
         groups_pb2.ExplainGroupRequest(group_id=group_id),
         calls.engine.deadline(timeout),
         f"explaining group {group_id!r}",
+        patience_s=_PATIENCE_S,
     )
     return [_rebalance(each) for each in answer.rebalances]
 
@@ -240,7 +243,7 @@ async def remove_group_members(
     request = groups_pb2.RemoveMembersRequest(group_id=group_id, member_ids=wanted)
     deadline = calls.engine.deadline(timeout)
     await calls.coordinators.call(
-        group_id, "RemoveMembers", request, deadline, f"removing members of {group_id!r}", check
+        group_id, "RemoveMembers", request, deadline, f"removing members of {group_id!r}", check, _PATIENCE_S
     )
     return gone
 
@@ -269,7 +272,7 @@ async def list_group_offsets(
 
     deadline = calls.engine.deadline(timeout)
     what = f"listing the offsets of {group_id!r}"
-    answer = await calls.coordinators.call(group_id, "FetchOffsets", request, deadline, what, check)
+    answer = await calls.coordinators.call(group_id, "FetchOffsets", request, deadline, what, check, _PATIENCE_S)
     found: dict[TopicPartition, OffsetAndMetadata | None] = dict.fromkeys(partitions or ())
     for each in answer.groups[0].offsets:
         if each.offset >= 0:
@@ -308,6 +311,7 @@ async def alter_group_offsets(
             deadline,
             f"altering the offsets of {group_id!r}",
             lambda answer: raise_first(answer.results, f"group {group_id!r}"),
+            _PATIENCE_S,
         )
     except UnknownMemberIdError as error:
         raise UnknownMemberIdError(f"{error.message}; stop its consumers first") from None
@@ -323,7 +327,7 @@ async def delete_group_offsets(
         request.partitions.add(topic=each.topic, partition=each.partition)
     deadline = calls.engine.deadline(timeout)
     what = f"deleting offsets of {group_id!r}"
-    answer = await calls.coordinators.call(group_id, "DeleteOffsets", request, deadline, what)
+    answer = await calls.coordinators.call(group_id, "DeleteOffsets", request, deadline, what, patience_s=_PATIENCE_S)
     raise_failures((f"{each.topic}-{each.partition}", each.error) for each in answer.results)
 
 

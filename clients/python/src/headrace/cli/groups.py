@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import enum
+import shutil
+import sys
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any
@@ -28,6 +30,8 @@ _TIMEOUT_S = 15.0
 _ENDS_S = 5.0
 #: Of --fail-on.
 _LAGS = 2
+#: Columns of a terminal on which the table of ``describe`` has room for whole member ids, and for members at all.
+_WIDE, _NARROW = 140, 110
 
 _Timeout = Annotated[float, typer.Option(min=0.1, metavar="SECONDS", help="To wait for coordinators.")]
 _Group = Annotated[str, typer.Argument(metavar="GROUP", help="The group's id.")]
@@ -184,26 +188,50 @@ def _counts(client: Any, topics: list[str]) -> dict[str, int]:
         return {}
 
 
+_COLUMNS = (
+    "GROUP", "TOPIC", "PARTITION", "CURRENT-OFFSET", "LOG-END-OFFSET", "LAG", "LAG-TIME", "CONSUMER-ID", "HOST",
+    "CLIENT-ID", "STATUS",
+)  # fmt: skip
+
+
 def _show_groups(groups: list[dict[str, Any]]) -> None:
-    shown = [group for group in groups if group["error"] is None]
+    """A table for each. Kafka's columns in a pipe; a terminal has no room for all of them, so there the group stands in
+    the heading only, ids are cut, and on a small one left out (`groups members` has them whole)."""
     if not groups:
         print("no group")
-    for at, group in enumerate(shown):
+    columns, id_letters = list(_COLUMNS), 0
+    if sys.stdout.isatty():
+        width = shutil.get_terminal_size().columns
+        id_letters = 8 if width < _WIDE else 0
+        left_out = {"GROUP"} if width >= _NARROW else {"GROUP", "CONSUMER-ID", "HOST"}
+        columns = [column for column in _COLUMNS if column not in left_out]
+    for at, group in enumerate(each for each in groups if each["error"] is None):
         print(("\n" if at else "") + group_lag.heading(group) + "\n", flush=True)
+        rows = [_cells(group["group"], row, id_letters) for row in group["partitions"]]
         print_table(
+            [column.replace("-", " ") for column in columns] if sys.stdout.isatty() else columns,
+            [[row[column] for column in columns] for row in rows],
+        )
+
+
+def _cells(group: str, row: dict[str, Any], id_letters: int) -> dict[str, Any]:
+    """By column. ``id_letters``: of a member's id; 0: all."""
+    reader = row["member_id"]
+    if reader is not None and id_letters and len(reader) > id_letters + 2:
+        reader = reader[:id_letters] + ".."
+    return dict(
+        zip(
+            _COLUMNS,
             (
-                "GROUP", "TOPIC", "PARTITION", "CURRENT-OFFSET", "LOG-END-OFFSET", "LAG", "LAG-TIME", "CONSUMER-ID",
-                "HOST", "CLIENT-ID", "STATUS",
+                group,
+                *(row[each] for each in ("topic", "partition", "current_offset", "log_end_offset", "lag")),
+                group_lag.lag_time(row),
+                reader,
+                *(row[each] for each in ("host", "client_id", "status")),
             ),
-            [
-                (
-                    group["group"], row["topic"], row["partition"], row["current_offset"], row["log_end_offset"],
-                    row["lag"], group_lag.lag_time(row), row["member_id"], row["host"], row["client_id"],
-                    row["status"],
-                )
-                for row in group["partitions"]
-            ],
-        )  # fmt: skip
+            strict=True,
+        )
+    )
 
 
 def members(
@@ -234,11 +262,21 @@ def members(
         for each in found.members
     ]
     columns = ["CONSUMER-ID", "INSTANCE-ID", "HOST", "CLIENT-ID", "EPOCH", "#PARTITIONS"]
-    if verbose:
+    is_terminal = sys.stdout.isatty()
+    if verbose and not is_terminal:
         columns += ["ASSIGNMENT", "GIVES-UP", "TARGET", "RACK", "SUBSCRIBES"]
         for row, each in zip(rows, found.members, strict=True):
             row += [*map(_parts, (each.assigned, each.revoking, each.target)), each.rack, _subscription(each)]
     print_table(columns, rows)
+    if verbose and is_terminal:  # where there is no room for more columns
+        for each in found.members:
+            print(
+                f"{each.member_id}  reads {_parts(each.assigned) or 'nothing'}"
+                + (f", gives up {_parts(each.revoking)}" if each.revoking else "")
+                + (f", shall have {_parts(each.target) or 'nothing'}" if each.target != each.assigned else "")
+                + f"; subscribes to {_subscription(each) or 'nothing'}"
+                + (f"; rack {each.rack}" if each.rack else "")
+            )
 
 
 def _member(member: MemberDescription) -> dict[str, Any]:

@@ -22,9 +22,10 @@ from headrace_protos.v1 import metadata_pb2
 from .client import Engine
 from .connections import call
 
-#: How long one attempt of a call over many groups waits at first: a coordinator that stands still must not use up all
-#: the time there is, for its groups are another one's soon. Doubled with each attempt.
-PATIENCE_S = 5.0
+#: How long one attempt of an admin's call waits at first: a coordinator that stands still must not use up all the time
+#: there is, for its groups are another one's once its session is over. Longer when that has not helped.
+PATIENCE_S = 3.0
+_EQUAL_ATTEMPTS = 4
 #: Groups that one request names at most.
 GROUPS_PER_REQUEST = 1_000
 #: After these the group's coordinator is looked up again.
@@ -93,12 +94,16 @@ class Coordinators:
         deadline: float,
         what: str,
         check: Callable[[Any], None] | None = None,
+        patience_s: float | None = None,
     ) -> Any:
         """The answer of the group's coordinator to ``method`` of the Groups service, asked for again wherever that has
         gone until ``deadline`` (time.monotonic()). ``check`` looks into the answer, and raises what is in it: a
-        retriable error is asked again, another one is the caller's."""
+        retriable error is asked again, another one is the caller's. ``patience_s``: of one attempt; None: the whole
+        request.timeout.ms."""
 
         async def attempt(timeout_s: float) -> Any:
+            if patience_s is not None:
+                timeout_s = min(timeout_s, patience_s)
             address = await self.address(group_id, timeout_s)
             stub = self._engine.connections.groups(address)
             try:
@@ -135,7 +140,8 @@ class Coordinators:
         attempt = 0
         while waiting:
             left_s = max(deadline - time.monotonic(), 0.01)
-            timeout_s = min(PATIENCE_S * 2**attempt, self._engine.request_timeout_s, left_s)
+            patience_s = PATIENCE_S * 2 ** max(0, attempt - _EQUAL_ATTEMPTS)
+            timeout_s = min(patience_s, self._engine.request_timeout_s, left_s)
             found |= await self._ask_each(waiting, method, request_of, items_of, timeout_s, lost)
             waiting = [each for each in waiting if isinstance(found[each], HeadraceError) and found[each].retriable]
             pause_s = self._engine.backoff.delay_s(attempt)
