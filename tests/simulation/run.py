@@ -3,8 +3,9 @@
     tests/simulation/run.py --schedules 10000 --seed 1        seeds 1 to 10000, and the mutants
     tests/simulation/run.py --schedules 1 --seed 4711         one again, told like a story
     tests/simulation/run.py ... --mutants none | all | NAME,NAME
-    tests/simulation/run.py ... --half controllers | brokers     only this half; else odd seeds are of the controllers,
-                                                                 even ones of the brokers
+    tests/simulation/run.py ... --half controllers | brokers | groups   only these; else odd seeds are of the
+                                                                 controllers, even ones of the brokers, and beside each
+                                                                 five of them comes one of groups
     tests/simulation/run.py --schedules 1 ... --keep 3,7 --until 2500   only some of its faults: a shrunk schedule
     tests/simulation/run.py --schedules 1 ... --mutant NAME             with a guard removed
 
@@ -34,6 +35,9 @@ sys.path[:0] = [str(HERE), str(HERE / "mutants"), str(HERE.parent / "unit" / "co
 from broker_coverage import BROKERS_LISTED, brokers_missing  # noqa: E402
 from broker_plan import BrokerPlan, make_broker_plan  # noqa: E402
 from broker_sim_world import BrokerWorld  # noqa: E402
+from group_coverage import GROUPS_LISTED, groups_missing  # noqa: E402
+from group_plan import GroupPlan, make_group_plan  # noqa: E402
+from group_sim_world import GroupWorld  # noqa: E402
 from mutant import Mutant  # noqa: E402
 from scoreboard import MUTANTS  # noqa: E402
 from sim_coverage import LISTED, missing  # noqa: E402
@@ -49,6 +53,8 @@ MUTANT_SCHEDULES_MAX = 2_000
 #: Bars of the requirement, for a run that is long enough to be measured by them.
 MEASURED_FROM = 1_000
 EVENTS_MEDIAN_MIN, ACKNOWLEDGED_MEDIAN_MIN = 2_000, 200
+#: The same of groups, which are fewer.
+GROUPS_MEASURED_FROM, GROUP_COMMITS_MEDIAN_MIN = 200, 100
 #: Of 10,000 schedules each required kind of fault strikes at least 500 times.
 FAULTS_SHARE_MIN = 0.05
 _CHUNK = 20
@@ -73,20 +79,32 @@ _FAILURES = (AssertionError, HeadraceError, OSError, LookupError, TypeError, Val
 _ALL_PARTS = ("world", "brokers", "ledger")
 #: The part of a mutant that only the brokers' half can miss.
 REPLICAS = "replicas"
-AnyPlan = Plan | BrokerPlan
+#: The part of a mutant that only a schedule of groups can miss.
+GROUPS = "groups"
+#: Beside so many schedules of controllers and brokers comes one of groups.
+GROUPS_EVERY = 5
+AnyPlan = Plan | BrokerPlan | GroupPlan
+AnyWorld = World | BrokerWorld | GroupWorld
+_WORLDS: dict[type, Any] = {Plan: World, BrokerPlan: BrokerWorld, GroupPlan: GroupWorld}
 
 
 def plan_of(seed: int, half: str = "both") -> AnyPlan:
     """The schedule of a seed; of ``both`` halves, odd seeds are of the controllers, even ones of the brokers."""
+    if half == GROUPS:
+        return make_group_plan(seed)
     if half == "brokers" or (half == "both" and seed % 2 == 0):
         return make_broker_plan(seed)
     return make_plan(seed)
 
 
-def run_one(plan: AnyPlan, *, with_story: bool = False) -> tuple[World | BrokerWorld, BaseException | None]:
+def half_of(mutant: Mutant) -> str:
+    """The schedules that a mutant is run in."""
+    return {REPLICAS: "brokers", GROUPS: GROUPS}.get(mutant.part, "controllers")
+
+
+def run_one(plan: AnyPlan, *, with_story: bool = False) -> tuple[AnyWorld, BaseException | None]:
     """The world of a schedule."""
-    make: Any = BrokerWorld if isinstance(plan, BrokerPlan) else World
-    world: World | BrokerWorld = make(plan, with_story=with_story)
+    world: AnyWorld = _WORLDS[type(plan)](plan, with_story=with_story)
     try:
         world.run()
     except _FAILURES as error:
@@ -95,11 +113,11 @@ def run_one(plan: AnyPlan, *, with_story: bool = False) -> tuple[World | BrokerW
 
 
 def outcome_of(plan: AnyPlan, parts: tuple[str, ...] = _ALL_PARTS, profile: int | None = None) -> Outcome:
-    if isinstance(plan, BrokerPlan):
-        brokers, failure = run_one(plan)
-        assert isinstance(brokers, BrokerWorld)
+    if not isinstance(plan, Plan):
+        other, failure = run_one(plan)
+        assert isinstance(other, BrokerWorld | GroupWorld)
         told = None if failure is None else _told(failure)
-        return Outcome(plan.seed, brokers.scheduler.events, brokers.acknowledged, brokers.coverage, told)
+        return Outcome(plan.seed, other.scheduler.events, other.acknowledged, other.coverage, told)
     try:
         coverage = run_histories(plan.seed, parts, profile)
     except _FAILURES as error:
@@ -115,6 +133,10 @@ def outcome_of(plan: AnyPlan, parts: tuple[str, ...] = _ALL_PARTS, profile: int 
         world.coverage + coverage,
         None if failure is None else _told(failure),
     )
+
+
+def is_of_groups(outcome: Outcome) -> bool:
+    return ("part", GROUPS) in outcome.coverage
 
 
 def _told(error: BaseException) -> tuple[str, str]:
@@ -148,9 +170,7 @@ def do_work(work: Work) -> tuple[Work, list[Outcome]]:
     outcomes = []
     parts = (MUTANTS[work.mutant].part,) if work.mutant else _ALL_PARTS
     profile = MUTANTS[work.mutant].profile if work.mutant else None
-    half = work.half
-    if work.mutant:
-        half = "brokers" if REPLICAS in parts else "controllers"
+    half = half_of(MUTANTS[work.mutant]) if work.mutant else work.half
     with MUTANTS[work.mutant].applied() if work.mutant else contextlib.nullcontext():
         for seed in range(work.first, work.end):
             outcomes.append(outcome_of(plan_of(seed, half), parts, profile))
@@ -184,6 +204,11 @@ class Tally:
     schedules: int = 0
     #: Of them, those of the brokers' half.
     brokers: int = 0
+    #: Beside them.
+    groups: int = 0
+    group_events: list[int] = field(default_factory=list)
+    group_acknowledged: list[int] = field(default_factory=list)
+    group_coverage: Counter[tuple[str, str]] = field(default_factory=Counter)
     events: list[int] = field(default_factory=list)
     acknowledged: list[int] = field(default_factory=list)
     coverage: Counter[tuple[str, str]] = field(default_factory=Counter)
@@ -191,13 +216,19 @@ class Tally:
     scores: dict[str, Score] = field(default_factory=dict)
 
     def add(self, outcome: Outcome) -> None:
+        if outcome.failure is not None:
+            self.failures.append(outcome)
+        if is_of_groups(outcome):
+            self.groups += 1
+            self.group_events.append(outcome.events)
+            self.group_acknowledged.append(outcome.acknowledged)
+            self.group_coverage.update(outcome.coverage)
+            return
         self.schedules += 1
         self.events.append(outcome.events)
         self.acknowledged.append(outcome.acknowledged)
         self.coverage.update(outcome.coverage)
         self.brokers += ("half", "brokers") in outcome.coverage
-        if outcome.failure is not None:
-            self.failures.append(outcome)
 
     @property
     def faults(self) -> dict[str, int]:
@@ -211,8 +242,13 @@ def simulate(arguments: argparse.Namespace, names: list[str]) -> Tally:
     waiting = [Work(name, first, first + _MUTANT_CHUNK) for name in names]
     end = first + arguments.schedules
     waiting += [Work("", seed, min(seed + _CHUNK, end), arguments.half) for seed in range(first, end, _CHUNK)]
+    total = arguments.schedules
+    if arguments.half == "both":
+        beside = first + arguments.schedules // GROUPS_EVERY
+        waiting += [Work("", seed, min(seed + _CHUNK, beside), GROUPS) for seed in range(first, beside, _CHUNK)]
+        total += arguments.schedules // GROUPS_EVERY
     waiting.reverse()
-    began, total, last_said = time.monotonic(), arguments.schedules, 0.0
+    began, last_said = time.monotonic(), 0.0
     context = multiprocessing.get_context("fork")
     results: Any = context.SimpleQueue()
     with context.Pool(arguments.workers, begin_worker) as pool:
@@ -242,13 +278,14 @@ def simulate(arguments: argparse.Namespace, names: list[str]) -> Tally:
                 for outcome in outcomes:
                     tally.add(outcome)
                     if outcome.failure is not None:
-                        print(f"sim: seed {outcome.seed} broke a promise: {outcome.failure}"[:300], file=sys.stderr)
+                        of = " of groups" if is_of_groups(outcome) else ""
+                        print(f"sim: seed {outcome.seed}{of} broke a promise: {outcome.failure}"[:300], file=sys.stderr)
             give()
             if time.monotonic() - last_said > 5.0 or not running:
                 last_said = time.monotonic()
                 alive = sum(score.killed_by is None for score in tally.scores.values())
                 print(
-                    f"sim: {tally.schedules} of {total} schedules, {len(tally.failures)} violations, "
+                    f"sim: {tally.schedules + tally.groups} of {total} schedules, {len(tally.failures)} violations, "
                     f"{len(tally.scores) - alive} of {len(tally.scores)} mutants killed, "
                     f"{time.monotonic() - began:.0f} s",
                     file=sys.stderr,
@@ -286,7 +323,8 @@ def explain(seed: int, failure: tuple[str, str], mutant: str = "", half: str = "
     name += f" --mutant {mutant}" if mutant else ""
     lines = [
         f"seed {seed}: {found[0]}: {found[1]}",
-        f"  again:  make sim SCHEDULES=1 SEED={seed}" + (f" MUTANT={mutant}" if mutant else ""),
+        f"  again:  make sim SCHEDULES=1 SEED={seed}"
+        + (f" MUTANT={mutant}" if mutant else f' SIM="--half {half}"' if half == GROUPS else ""),
         f"  shrunk: .venv/bin/python tests/simulation/run.py --schedules 1 --seed {seed}{keep}{name}",
         f"  {len(plan.faults)} of {len(whole.faults)} faults are needed, in {length_ms / 1_000:.1f} s:",
     ]
@@ -312,6 +350,7 @@ def report(tally: Tally, *, is_measured: bool) -> list[str]:
     print("What happened (category, what, how often):")
     for (category, name), times in sorted(tally.coverage.items()):
         print(f"  {category:<9} {name:<44} {times:>9}")
+    wrong += _report_groups(tally)
     if is_measured:
         controllers = tally.schedules - tally.brokers
         unseen = missing(tally.coverage, controllers) if controllers >= MEASURED_FROM else []
@@ -339,13 +378,37 @@ def report(tally: Tally, *, is_measured: bool) -> list[str]:
     return wrong
 
 
+def _report_groups(tally: Tally) -> list[str]:
+    """The same of the schedules of groups."""
+    if not tally.groups:
+        return []
+    print(f"What happened in {tally.groups} schedules of groups:")
+    for (category, name), times in sorted(tally.group_coverage.items()):
+        print(f"  {category:<11} {name:<42} {times:>9}")
+    events, commits = statistics.median(tally.group_events), statistics.median(tally.group_acknowledged)
+    print(f"  medians of {events:.0f} events, {commits:.0f} acknowledged commits")
+    if tally.groups < GROUPS_MEASURED_FROM:
+        return []
+    wrong = []
+    unseen = groups_missing(tally.group_coverage)
+    print(f"  {len(GROUPS_LISTED) - len(unseen)} of {len(GROUPS_LISTED)} listed transitions were seen")
+    if unseen:
+        wrong.append("never seen with groups: " + "; ".join(f"{category} {name}" for category, name in unseen))
+    if events < EVENTS_MEDIAN_MIN or commits < GROUP_COMMITS_MEDIAN_MIN:
+        wrong.append(f"groups: median of {events:.0f} events, {commits:.0f} acknowledged commits: that proves little")
+    return wrong
+
+
 def summary(tally: Tally, seconds: float) -> dict[str, object]:
-    """The last line, as contract.md has it."""
+    """The last line, as contract.md has it. Schedules of groups are counted where there are no others."""
+    are_groups = not tally.schedules
+    events = tally.group_events if are_groups else tally.events
+    acknowledged = tally.group_acknowledged if are_groups else tally.acknowledged
     return {
-        "schedules": tally.schedules,
-        "events": sum(tally.events),
-        "events_median": statistics.median(tally.events) if tally.events else 0,
-        "acknowledged_median": statistics.median(tally.acknowledged) if tally.acknowledged else 0,
+        "schedules": tally.groups if are_groups else tally.schedules,
+        "events": sum(tally.events) + sum(tally.group_events),
+        "events_median": statistics.median(events) if events else 0,
+        "acknowledged_median": statistics.median(acknowledged) if acknowledged else 0,
         "violations": len(tally.failures),
         "mutants": len(tally.scores),
         "mutants_killed": sum(score.is_killed for score in tally.scores.values()),
@@ -359,7 +422,7 @@ def replay(arguments: argparse.Namespace) -> int:
     began, tally = time.monotonic(), Tally()
     half = arguments.half
     if arguments.mutant:
-        half = "brokers" if MUTANTS[arguments.mutant].part == REPLICAS else "controllers"
+        half = half_of(MUTANTS[arguments.mutant])
     plan: Any = plan_of(arguments.seed, half)
     is_shrunk = arguments.until is not None or arguments.keep is not None
     if arguments.until is not None:
@@ -394,7 +457,7 @@ def main(argv: list[str]) -> int:
     )
     parser.add_argument("--mutant-schedules", type=int, default=MUTANT_SCHEDULES_MAX, help="within which each must die")
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
-    parser.add_argument("--half", choices=("both", "controllers", "brokers"), default="both")
+    parser.add_argument("--half", choices=("both", "controllers", "brokers", GROUPS), default="both")
     parser.add_argument("--keep", help="numbers of the faults to keep")
     parser.add_argument("--until", type=float, help="end the schedule at this time, ms")
     arguments = parser.parse_args(argv)
@@ -418,9 +481,11 @@ def main(argv: list[str]) -> int:
     listen_to_the_log()
     for outcome in sorted(tally.failures)[:_STORIES_MAX]:
         assert outcome.failure is not None
-        print(explain(outcome.seed, outcome.failure, half=arguments.half))
+        half = GROUPS if is_of_groups(outcome) else arguments.half
+        print(explain(outcome.seed, outcome.failure, half=half))
     for outcome in sorted(tally.failures)[_STORIES_MAX:]:
-        print(f"seed {outcome.seed}: {outcome.failure}; again: make sim SCHEDULES=1 SEED={outcome.seed}")
+        half = f' SIM="--half {GROUPS}"' if is_of_groups(outcome) else ""
+        print(f"seed {outcome.seed}: {outcome.failure}; again: make sim SCHEDULES=1 SEED={outcome.seed}{half}")
     for problem in wrong:
         print(f"sim: FAILED: {problem}")
     print(json.dumps(summary(tally, time.monotonic() - began)), flush=True)

@@ -26,8 +26,8 @@ class Mutant:
     breaks: str
     owner: int
     patches: tuple[Patch, ...]
-    #: Which part of a schedule is run with it: the world of controllers, the histories of brokers (sim_histories), or
-    #: the brokers' half.
+    #: Which part of a schedule is run with it: the world of controllers, the histories of brokers (sim_histories), the
+    #: brokers' half, or a schedule of groups.
     part: str = "world"
     #: Of the histories: the kind of cluster that is hardest on it.
     profile: int | None = None

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import broker_mutants
 import cluster_rooms
+import group_mutants
 import raft_mutants
 import shell_mutants
 from mutant import Mutant
 
 MUTANTS: dict[str, Mutant] = {
-    each.name: each for room in (raft_mutants, shell_mutants, cluster_rooms, broker_mutants) for each in room.MUTANTS
+    each.name: each
+    for room in (raft_mutants, shell_mutants, cluster_rooms, broker_mutants, group_mutants)
+    for each in room.MUTANTS
 }

@@ -1,0 +1,375 @@
+"""What is promised of groups, shards and committed offsets, looked at after everything that happens.
+
+The committed log is the truth: a mind of its own replays it, record by record, as it grows, and every other claim is
+held against that one.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from group_log import LoggedRecord, LogPartition
+from group_members import Attempt
+from sim_checks import Violation
+
+from headrace.group.member import Part, Parts
+from headrace_coordinator.group.groups import Groups
+from headrace_coordinator.group.reconciling import Current
+from headrace_coordinator.group.records import decode_key as decode_group_key
+from headrace_coordinator.group.state import Group
+from headrace_coordinator.offsets.codec import decode_key, decode_value
+from headrace_coordinator.runtime.claims import decode_claim, is_claim
+from headrace_coordinator.runtime.shard import Shard, ShardState
+from headrace_coordinator.shard_logic import RecordKind, kind_of
+from headrace_coordinator.shard_state import ShardState as Mind
+from headrace_core.errors import HeadraceError
+from headrace_core.metadata.shards import shard_of
+
+if TYPE_CHECKING:
+    from group_members import Caller, SimMember
+    from group_sim_world import GroupWorld
+
+#: What is decided in a mind, so that nothing of it may ever be seen. (All else may have happened: nobody knows.)
+DEFINITE = frozenset(
+    ("UNKNOWN_MEMBER_ID", "STALE_MEMBER_EPOCH", "FENCED_INSTANCE_ID", "GROUP_ID_NOT_FOUND",
+     "UNKNOWN_TOPIC_OR_PARTITION", "UNKNOWN_TOPIC_ID")
+)  # fmt: skip
+
+_OFFSETS = (RecordKind.OLD_OFFSET_COMMIT, RecordKind.OFFSET_COMMIT)
+
+
+class Floor(NamedTuple):
+    """What had been acknowledged of a partition when somebody asked; ``resets``: how often it was set anew by then."""
+
+    offset: int
+    topic_id: bytes | None
+    resets: int
+
+
+class Truth:
+    """What the committed part of one shard's log says."""
+
+    def __init__(self, mind: Mind) -> None:
+        self.mind = mind
+        self.batch_epoch = -1
+        self.claim = (-1, -1)
+
+    @property
+    def groups(self) -> dict[str, Group]:
+        return groups_of(self.mind)
+
+
+def groups_of(mind: Any) -> dict[str, Group]:
+    groups: Groups = mind._groups
+    return groups._state.groups
+
+
+class GroupChecks:
+    def __init__(self, world: GroupWorld) -> None:
+        self.world = world
+        self.truths = [Truth(world.new_mind()) for _ in range(world.plan.shards)]
+        #: Of every member that there ever was: the largest epoch and revision that the log has given it.
+        self._given: dict[tuple[str, str], tuple[int, int]] = {}
+        self._attempts: dict[str, Attempt] = {}
+        self._committed: set[str] = set()
+        self._refused: set[str] = set()
+        #: (group, topic, partition): the last commit, of the topic with that id; how often it was set anew.
+        self._last: dict[tuple[str, str, int], tuple[int, bytes | None]] = {}
+        self._acknowledged: dict[tuple[str, str, int], tuple[int, bytes | None]] = {}
+        self._resets: Counter[tuple[str, str, int]] = Counter()
+        self._readers: dict[tuple[str, Part], SimMember] = {}
+        self._holders: dict[tuple[str, Part], dict[SimMember, int]] = {}
+        #: What a member has been told to let go of, and when: it may be taken for gone when it does not.
+        self._revoked_ms: dict[tuple[SimMember, Part], float] = {}
+        self._appends = 0
+        self.acknowledgements = 0
+
+    # -- the log -----------------------------------------------------------------------------------------------------
+
+    def committed(self, log: LogPartition, before: int) -> None:
+        """The log is committed further than ``before``."""
+        truth = self.truths[log.partition.partition]
+        for batch in log.batches:
+            if batch.end <= before or batch.end > log.committed:
+                continue
+            if batch.epoch < truth.batch_epoch:
+                raise Violation("epochs", f"{log.partition}: epoch {batch.epoch} behind {truth.batch_epoch}")
+            truth.batch_epoch = batch.epoch
+            for record in batch.records:
+                self._record(log, truth, record)
+        self._appends += 1
+        if self._appends % 8 == 0:
+            self.minds_are_what_the_log_says(log)
+
+    def _record(self, log: LogPartition, truth: Truth, record: LoggedRecord) -> None:
+        if is_claim(record.key):
+            if record.value is not None:
+                claim = decode_claim(record.value)
+                if claim.shard_epoch < truth.claim[0]:
+                    raise Violation("epochs", f"{log.partition}: {claim} behind epoch {truth.claim[0]}")
+                truth.claim = claim.shard_epoch, claim.coordinator_id
+            return
+        kind = kind_of(record.key)
+        if kind in _OFFSETS:
+            self._offset(truth, record)
+        elif kind == RecordKind.GROUP:
+            self._group(truth, record)
+        before = self._current(truth, record) if kind == RecordKind.CURRENT_ASSIGNMENT else None
+        try:
+            truth.mind.replay(record.key, record.value, record.timestamp_ms)
+        except (HeadraceError, KeyError, AssertionError) as error:
+            raise Violation("replay", f"{log.partition}: offset {record.offset} contradicts the log: {error}") from None
+        if kind == RecordKind.CURRENT_ASSIGNMENT and record.value is not None:
+            key = decode_group_key(record.key)
+            current = self._current(truth, record)
+            assert current is not None
+            if before is not None and current.revision < before.revision:
+                raise Violation("epochs", f"{key}: revision {current.revision} behind {before.revision}")
+            epoch, revision = self._given.get((key.group_id, key.member), (0, 0))
+            self._given[key.group_id, key.member] = max(epoch, current.epoch), max(revision, current.revision)
+
+    def _current(self, truth: Truth, record: LoggedRecord) -> Current | None:
+        key = decode_group_key(record.key)
+        group = truth.groups.get(key.group_id)
+        member = None if group is None else group.members.get(key.member)
+        return None if member is None else member.current
+
+    def _group(self, truth: Truth, record: LoggedRecord) -> None:
+        key = decode_group_key(record.key)
+        before = truth.groups.get(key.group_id)
+        if record.value is None:
+            if before is not None and before.members:
+                raise Violation("groups", f"{key.group_id} is deleted, and has members")
+            return
+        mind = self.world.new_mind()
+        mind.replay(record.key, record.value, record.timestamp_ms)
+        after = groups_of(mind)[key.group_id].said
+        if before is not None and after.epoch < before.said.epoch:
+            raise Violation("epochs", f"{key.group_id}: group epoch {after.epoch} behind {before.said.epoch}")
+        if after.target_epoch > after.epoch:
+            raise Violation("epochs", f"{key.group_id}: a target of epoch {after.target_epoch} in epoch {after.epoch}")
+
+    def _offset(self, truth: Truth, record: LoggedRecord) -> None:
+        group_id, partition = decode_key(record.key)
+        where = group_id, partition.topic, partition.partition
+        if record.value is None:
+            group = truth.groups.get(group_id)
+            topic = self.world.image.topic(partition.topic)
+            known = self._last.pop(where, None)
+            is_of_old_topic = topic is None or (known is not None and known[1] != topic.topic_id)
+            if group is not None and group.members and not is_of_old_topic and known is not None:
+                raise Violation("offsets", f"{where}: the offset goes, and the group has members")
+            self._resets[where] += 1
+            return
+        committed = decode_value(record.value)
+        attempt = self._attempts.get(committed.metadata)
+        if attempt is None or attempt[:4] != (*where, committed.offset):
+            raise Violation("offsets", f"{where}: nobody committed {committed}")
+        if committed.metadata in self._refused:
+            raise Violation("refused", f"{where}: {committed.metadata} was refused, and is in the log: {attempt}")
+        if attempt.member_id:
+            self._committer(truth, attempt, committed.topic_id)
+        known = self._last.get(where)
+        if known is not None and known[1] != committed.topic_id:
+            known = None
+            self._resets[where] += 1
+        if attempt.admin:
+            self._resets[where] += 1
+        elif known is not None and committed.offset < known[0]:
+            raise Violation("offsets", f"{where}: goes back from {known[0]} to {committed.offset}: {attempt}")
+        self._last[where] = committed.offset, committed.topic_id
+        self._committed.add(committed.metadata)
+
+    def _committer(self, truth: Truth, attempt: Attempt, topic_id: bytes | None) -> None:
+        """A member's commit is of what it has."""
+        group = truth.groups.get(attempt.group_id)
+        member = None if group is None else group.members.get(attempt.member_id)
+        if member is None or member.value is None:
+            raise Violation("offsets", f"{attempt}: committed by somebody who is no member")
+        if (topic_id, attempt.partition) not in member.current.held:
+            raise Violation("offsets", f"{attempt}: committed by a member that has not the partition")
+
+    # -- commits -----------------------------------------------------------------------------------------------------
+
+    def attempted(self, attempt: Attempt) -> str:
+        tag = f"{len(self._attempts)}"
+        self._attempts[tag] = attempt
+        return tag
+
+    def acknowledged(self, tag: str) -> None:
+        attempt = self._attempts[tag]
+        if tag not in self._committed:
+            raise Violation("commit", f"{attempt} was acknowledged, and is not in the committed log")
+        self.acknowledgements += 1
+        where = attempt[:3]
+        last = self._last.get(where)
+        if last is not None:  # (its own, or a later one)
+            self._acknowledged[where] = last
+
+    def refused(self, tag: str, error: HeadraceError) -> None:
+        self.world.count("refusal", error.code)
+        if error.code in DEFINITE:
+            self._refused.add(tag)
+            if tag in self._committed:
+                raise Violation("refused", f"{self._attempts[tag]} was refused ({error.code}), and is in the log")
+
+    def floors(self, group_id: str, parts: Iterable[Part]) -> dict[Part, Floor]:
+        """What whoever asks now must be told at least."""
+        found = {}
+        for part in parts:
+            where = group_id, part.topic, part.partition
+            known = self._acknowledged.get(where)
+            if known is not None and known[1] == part.topic_id and self._last.get(where, (0, b""))[1] == known[1]:
+                found[part] = Floor(known[0], known[1], self._resets[where])
+        return found
+
+    def begins_at(self, who: Caller, part: Part, offset: int, floor: Floor | None) -> None:
+        """It was told this offset, -1 for none."""
+        where = who.group_id, part.topic, part.partition
+        if floor is None or floor.resets != self._resets[where] or floor.topic_id != part.topic_id:
+            return
+        if offset < floor.offset:
+            raise Violation("read", f"{who}: {where} is told {offset}, when {floor.offset} had been acknowledged")
+
+    # -- who reads what ----------------------------------------------------------------------------------------------
+
+    def reads(self, member: SimMember, part: Part) -> None:
+        """From now on it hands out records of the partition."""
+        key = member.group_id, part
+        other = self._readers.setdefault(key, member)
+        if other is not member:
+            raise Violation(
+                "two readers", f"{other.name} ({other.member_id}) and {member.name} ({member.member_id}) read "
+                f"{part.topic}-{part.partition} of {member.group_id}"
+            )  # fmt: skip
+
+    def stops_reading(self, member: SimMember, part: Part) -> None:
+        key = member.group_id, part
+        if self._readers.get(key) is member:
+            del self._readers[key]
+
+    def holds(self, member: SimMember, part: Part) -> None:
+        """It has begun with the partition; whoever had it has let go of it, or was long overdue, or is cut off."""
+        holders = self._holders.setdefault((member.group_id, part), {})
+        now_ms = self.world.scheduler.now_ms
+        for other in holders:
+            revoked_ms = self._revoked_ms.get((other, part))
+            overdue = revoked_ms is not None and now_ms - revoked_ms > self.world.plan.rebalance_timeout_ms * 0.3
+            if other is not member and not (overdue or other.is_paused or other.member.is_suspended):
+                raise Violation(
+                    "two owners", f"{other.name} has {part.topic}-{part.partition}, and {member.name} begins"
+                )
+        holders[member] = member.life
+
+    def revokes(self, member: SimMember, parts: Parts) -> None:
+        for part in parts:
+            self._revoked_ms[member, part] = self.world.scheduler.now_ms
+
+    def lets_go(self, member: SimMember, part: Part) -> None:
+        self._holders.get((member.group_id, part), {}).pop(member, None)
+        self._revoked_ms.pop((member, part), None)
+
+    def member_told(self, member: SimMember, response: Any) -> None:
+        """An answer, or what is pushed, rests on what is committed."""
+        if response.error.code:
+            return
+        epoch, revision = self._given.get((member.group_id, member.member_id), (0, 0))
+        if response.member_epoch > epoch or response.revision > revision:
+            raise Violation(
+                "answer", f"{member.name} is told epoch {response.member_epoch}, revision {response.revision}; "
+                f"the committed log has {epoch}, {revision}"
+            )  # fmt: skip
+
+    # -- minds -------------------------------------------------------------------------------------------------------
+
+    def minds_are_what_the_log_says(self, log: LogPartition) -> int:
+        """Of every owner that serves, has nothing under way, and has seen the whole log."""
+        seen = 0
+        for host in self.world.hosts:
+            if host.process is None or host.process.shards is None:
+                continue
+            for runner in host.process.shards:
+                shard: Shard = runner.shard
+                if shard.name != str(log.partition) or shard.state is not ShardState.SERVING:
+                    continue
+                if shard._flying is not None or shard._gathering.count or not log.has_only_claims_from(shard._end):
+                    continue
+                if log.end != log.committed or shard.claim.shard_epoch != self.truths[log.partition.partition].claim[0]:
+                    continue
+                seen += 1
+                why = difference(shard.mind, self.truths[log.partition.partition].mind)
+                if why:
+                    raise Violation("mind", f"{host} does not know what the log of {shard.name} says: {why}")
+        self.world.coverage["check", "mind compared with its log"] += seen
+        return seen
+
+    # -- the end -----------------------------------------------------------------------------------------------------
+
+    def why_not_well(self) -> str | None:
+        """What is not as it has to be once all is mended."""
+        world = self.world
+        for log in world.logs:
+            if not self.minds_are_what_the_log_says(log):
+                return f"nobody serves {log.partition}, or something is under way"
+        for number, group_id in enumerate(world.group_ids):
+            why = self._why_not_stable(number, group_id)
+            if why is not None:
+                return f"{group_id}: {why}"
+        return None
+
+    def _why_not_stable(self, number: int, group_id: str) -> str | None:
+        world = self.world
+        group = self.truths[shard_of(group_id, world.plan.shards)].groups.get(group_id)
+        members = [each for each in world.members if each.group == number and each.is_alive]
+        if not members:
+            return None
+        if group is None or group.value is None or not group.members:
+            return "it does not exist"
+        if group.state != "stable":
+            return f"it is {group.state}"
+        if group.members.keys() != {each.member_id for each in members}:
+            return f"its members are {sorted(group.members)}"
+        read: dict[tuple[bytes, int], str] = {}
+        for each in members:
+            if each.member.is_suspended or each.connection is None:
+                return f"{each} is not connected"
+            owned = {(part.topic_id, part.partition) for part in each.member.owned}
+            if owned != group.members[each.member_id].target or set(each.reading) != each.member.owned:
+                return f"{each} has not arrived"
+            read.update(dict.fromkeys(owned, each.name))
+        wanted = {
+            (topic.topic_id, partition)
+            for name in {name for each in members for name in each.subscribes}
+            if (topic := world.image.topic(name)) is not None
+            for partition in range(len(topic.partitions))
+        }
+        if read.keys() != wanted:
+            return f"{len(read)} partitions are read, and there are {len(wanted)}"
+        sizes = [len(each.member.owned) for each in members]
+        if len({each.subscribes for each in members}) == 1 and max(sizes) - min(sizes) > len(world.topic_names):
+            return f"partitions are uneven: {sizes}"
+        return None
+
+
+def difference(mind: Any, truth: Mind) -> str:
+    """What one knows and the other does not."""
+    mine, theirs = groups_of(mind), groups_of(truth)
+    if mine.keys() != theirs.keys():
+        return f"groups {sorted(mine)}, and {sorted(theirs)}"
+    for group_id, group in mine.items():
+        other = theirs[group_id]
+        if group.value != other.value:
+            return f"{group_id}: {group.value}, and {other.value}"
+        if group.owners != other.owners or group.statics != other.statics or group.stories != other.stories:
+            return f"{group_id}: owners, static members or stories"
+        members, others = (
+            {each.member_id: (each.value, each.target, each.current) for each in one.members.values()}
+            for one in (group, other)
+        )
+        if members != others:
+            return f"{group_id}: {members}, and {others}"
+    if mind._offsets.book._by_group != truth._offsets.book._by_group:
+        return "committed offsets"
+    return ""

@@ -1,0 +1,36 @@
+"""What has to have been seen by a run of groups that claims to prove something."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from group_plan import KINDS
+
+#: (category, name), as they are counted in the world.
+GROUPS_LISTED: tuple[tuple[str, str], ...] = (
+    *(("fault", kind) for kind in KINDS),
+    ("check", "mind compared with its log"),
+    ("coordinator", "life ended by the controllers"),
+    ("coordinator", "stopped cleanly"),
+    ("shard", "claiming"),
+    ("shard", "fenced"),
+    ("shard", "resigned"),
+    ("shard", "serving"),
+    ("log", "answer of an append lost"),
+    ("log", "append at a deposed leader"),
+    ("log", "append late"),
+    ("log", "uncommitted records lost"),
+    ("member", "gave a connection up"),
+    ("member", "lost its partitions"),
+    ("member", "suspended"),
+    ("refusal", "FENCED_SHARD_EPOCH"),
+    ("refusal", "NOT_COORDINATOR"),
+    ("refusal", "STALE_MEMBER_EPOCH"),
+    ("refusal", "UNEXPECTED_LOG_END"),
+    ("refusal", "UNKNOWN_MEMBER_ID"),
+)
+
+
+def groups_missing(seen: Counter[tuple[str, str]]) -> list[tuple[str, str]]:
+    """What of it never happened."""
+    return [each for each in GROUPS_LISTED if not seen[each]]

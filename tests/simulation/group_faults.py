@@ -1,0 +1,412 @@
+"""What goes wrong with coordinators, members, logs and topics (kinds in ``group_plan``), and how it is mended."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from group_log import LOGS
+from group_members import Attempt, Caller, SimMember
+from sim_plan import Fault
+
+from headrace_controller.cluster.requests import CreatePartitions, CreateTopics, DeleteTopics, MorePartitions, NewTopic
+from headrace_core.errors import HeadraceError
+from headrace_protos.v1 import groups_pb2
+
+if TYPE_CHECKING:
+    from group_hosts import CoordinatorHost
+    from group_sim_world import GroupWorld
+
+CONTROLLERS = "controllers"
+PARTITIONS_MAX, MEMBERS_MAX = 8, 6
+
+
+class GroupFaults:
+    """``strike`` makes a fault happen; ``mend`` ends whatever goes on."""
+
+    def __init__(self, world: GroupWorld) -> None:
+        self.world = world
+        self._times_mended = 0
+
+    def strike(self, fault: Fault) -> None:
+        act: Callable[[Fault, random.Random], str] = getattr(self, f"_{fault.kind}")
+        what = act(fault, random.Random(fault.seed))
+        if what:
+            self.world.fault_happened(fault, what)
+
+    def mend(self) -> None:
+        """The network is good, everybody runs, logs have leaders."""
+        world = self.world
+        self._times_mended += 1
+        world.tell("fault", "all is mended")
+        world.quality = world.plan.quality
+        world.cuts.clear()
+        world.late_metadata_until_ms = world.lost_appends_until_ms = world.late_appends_until_ms = 0.0
+        for log in world.logs:
+            log.stuck_until_ms = 0.0
+            log.unaware.clear()
+            log._led(log.leader)
+        for host in world.hosts:
+            host.resume()
+            if not host.is_up:
+                host.start()
+        for member in world.members:
+            member.is_slow_until_ms = 0.0
+            member.resume()
+            if member.is_needed:
+                member.start()
+            else:
+                member.kill()
+
+    # -- helpers -----------------------------------------------------------------------------------------------------
+
+    def _up(self, rng: random.Random, *, owners: float = 0.6) -> CoordinatorHost | None:
+        hosts = [host for host in self.world.hosts if host.is_up and not host.is_paused]
+        busy = [
+            host for host in hosts if host.process is not None and host.process.shards and list(host.process.shards)
+        ]
+        if busy and rng.random() < owners:
+            return rng.choice(busy)
+        return rng.choice(hosts) if hosts else None
+
+    def _alive(self, rng: random.Random, *, with_connection: bool = False) -> SimMember | None:
+        members = [
+            member
+            for member in self.world.members
+            if member.is_alive and not member.is_paused and (not with_connection or member.connection is not None)
+        ]
+        return rng.choice(members) if members else None
+
+    def _cut(self, links: Iterable[tuple[str, str]], for_ms: float) -> None:
+        cut = set(links) - self.world.cuts
+        self.world.cuts |= cut
+        self.world.scheduler.after(for_ms, self.world.cuts.difference_update, cut)
+
+    def _later(self, after_ms: float, act: Callable[[], None]) -> None:
+        self.world.scheduler.after(after_ms, act)
+
+    def _restart(self, host: CoordinatorHost) -> Callable[[], None]:
+        return lambda: None if host.is_up else host.start()
+
+    # -- coordinators ------------------------------------------------------------------------------------------------
+
+    def _coordinator_crash(self, fault: Fault, rng: random.Random) -> str:
+        host = self._up(rng)
+        if host is None:
+            return ""
+        host.kill()
+        self._later(min(fault.for_ms, 1_500.0), self._restart(host))
+        return f"{host} is killed"
+
+    def _coordinator_pause(self, fault: Fault, rng: random.Random) -> str:
+        host = self._up(rng)
+        if host is None:
+            return ""
+        host.pause()
+        self._later(fault.for_ms, host.resume)
+        return f"{host} stands still for {fault.for_ms:.0f} ms"
+
+    def _coordinator_apart(self, fault: Fault, rng: random.Random) -> str:
+        host = self._up(rng)
+        if host is None or host.process is None:
+            return ""
+        self.world.stream_left(host.process)
+        self._cut([(host.name, CONTROLLERS), (CONTROLLERS, host.name)], fault.for_ms)
+        return f"the controllers see {host}'s stream break, and do not hear of it for {fault.for_ms:.0f} ms"
+
+    def _coordinator_unheard(self, fault: Fault, rng: random.Random) -> str:
+        host = self._up(rng)
+        if host is None:
+            return ""
+        links = [(host.name, CONTROLLERS), (CONTROLLERS, host.name)]
+        self._cut(rng.choice([links, links, links[:1], links[1:]]), fault.for_ms)
+        return f"{host} and the controllers do not hear of each other for {fault.for_ms:.0f} ms"
+
+    def _coordinator_cut(self, fault: Fault, rng: random.Random) -> str:
+        host = self._up(rng)
+        if host is None:
+            return ""
+        members = [member for member in self.world.members if rng.random() < 0.3 + 0.6 * fault.amount]
+        up = [(member.name, host.name) for member in members]
+        down = [(host.name, member.name) for member in members]
+        self._cut(rng.choice([up + down, up + down, up, down]), fault.for_ms)
+        return f"{host} and {', '.join(map(str, members))} are cut off from each other for {fault.for_ms:.0f} ms"
+
+    def _coordinator_drains(self, fault: Fault, rng: random.Random) -> str:
+        host = self._up(rng)
+        if host is None or host.process is None:
+            return ""
+        host.process.wants_shutdown = True
+        process = host.process
+
+        def over() -> None:
+            if host.process is process:
+                host.kill()
+            if not host.is_up:
+                host.start()
+
+        self._later(600.0 + fault.for_ms, over)
+        return f"{host} is asked to stop"
+
+    def _restart_all(self, fault: Fault, rng: random.Random) -> str:
+        for host in self.world.hosts:
+            if host.is_up:
+                host.kill()
+            self._later(rng.uniform(50.0, 400.0), self._restart(host))
+        return "all coordinators are killed"
+
+    def _shards_move(self, fault: Fault, rng: random.Random) -> str:
+        """A coordinator is taken for gone, and is not: it comes back under a new epoch."""
+        host = self._up(rng)
+        if host is None or host.process is None or host.process.registered is None:
+            return ""
+        self.world.stream_left(host.process)
+        self._cut([(host.name, CONTROLLERS), (CONTROLLERS, host.name)], rng.uniform(250.0, 500.0))
+        return f"{host} is taken for gone"
+
+    def _controllers_change(self, fault: Fault, rng: random.Random) -> str:
+        self.world.core.lead(self.world.scheduler.now_ms)
+        return "another controller leads"
+
+    def _metadata_late(self, fault: Fault, rng: random.Random) -> str:
+        self.world.late_metadata_until_ms = self.world.scheduler.now_ms + fault.for_ms
+        return f"the metadata is late for {fault.for_ms:.0f} ms"
+
+    # -- logs --------------------------------------------------------------------------------------------------------
+
+    def _leader_change(self, fault: Fault, rng: random.Random) -> str:
+        log = rng.choice(self.world.logs)
+        gone = log.change_leader(
+            rng.random(),
+            without_ms=rng.choice([0.5, 20.0, 300.0]),
+            answers=rng.choice(["refused", "broken", "none"]),
+            unaware_ms=rng.choice([0.0, 0.0, fault.for_ms]),
+        )
+        if gone:
+            self.world.count("log", "uncommitted records lost")
+        return f"{log.partition} has another leader; {gone} records are gone"
+
+    def _leader_slow(self, fault: Fault, rng: random.Random) -> str:
+        log = rng.choice(self.world.logs)
+        for_ms = min(fault.for_ms, 1_500.0)
+        log.stuck_until_ms = self.world.scheduler.now_ms + for_ms
+        return f"nothing is committed to {log.partition} for {for_ms:.0f} ms"
+
+    def _append_answer_lost(self, fault: Fault, rng: random.Random) -> str:
+        self.world.lost_appends_until_ms = self.world.scheduler.now_ms + fault.for_ms
+        return f"answers of appends are lost for {fault.for_ms:.0f} ms"
+
+    def _append_late(self, fault: Fault, rng: random.Random) -> str:
+        self.world.late_appends_until_ms = self.world.scheduler.now_ms + fault.for_ms
+        return f"appends are late for {fault.for_ms:.0f} ms"
+
+    def _log_cut(self, fault: Fault, rng: random.Random) -> str:
+        host = self._up(rng)
+        if host is None:
+            return ""
+        links = [(host.name, LOGS), (LOGS, host.name)]
+        self._cut(rng.choice([links, links[:1], links[1:]]), fault.for_ms)
+        return f"{host} does not reach the logs for {fault.for_ms:.0f} ms"
+
+    def _compaction(self, fault: Fault, rng: random.Random) -> str:
+        log = rng.choice(self.world.logs)
+        gone = log.compact()
+        return f"{log.partition} is compacted: {gone} records go" if gone else ""
+
+    # -- members -----------------------------------------------------------------------------------------------------
+
+    def _member_killed(self, fault: Fault, rng: random.Random) -> str:
+        member = self._alive(rng)
+        if member is None:
+            return ""
+        member.kill()
+        self._later(min(fault.for_ms, 2_000.0), lambda: member.start() if member.is_needed else None)
+        return f"{member} is killed"
+
+    def _member_paused(self, fault: Fault, rng: random.Random) -> str:
+        member = self._alive(rng)
+        if member is None:
+            return ""
+        life = member.life
+        member.pause()
+        self._later(fault.for_ms, lambda: member.resume() if member.life == life else None)
+        return f"{member} stands still for {fault.for_ms:.0f} ms"
+
+    def _member_leaves(self, fault: Fault, rng: random.Random) -> str:
+        member = self._alive(rng)
+        if member is None:
+            return ""
+        member.leave(is_coming_back=False)
+        self._later(200.0 + min(fault.for_ms, 2_000.0), lambda: member.start() if member.is_needed else None)
+        return f"{member} leaves"
+
+    def _member_joins(self, fault: Fault, rng: random.Random) -> str:
+        world = self.world
+        group = rng.randrange(len(world.group_ids))
+        count = sum(member.group == group for member in world.members)
+        if count >= MEMBERS_MAX:
+            return ""
+        instance_id = f"host-{count}" if world.plan.static[group] else None
+        member = SimMember(world, f"{world.group_ids[group]}{'abcdefgh'[count]}", group, instance_id)
+        world.members.append(member)
+        member.start()
+        return f"{member} joins"
+
+    def _static_restart(self, fault: Fault, rng: random.Random) -> str:
+        members = [each for each in self.world.members if each.is_alive and each.instance_id and not each.is_paused]
+        if not members:
+            return ""
+        member = rng.choice(members)
+        is_told = rng.random() < 0.7
+        if is_told:
+            member.leave(is_coming_back=True)
+        else:
+            member.kill()
+        self._later(rng.uniform(120.0, 600.0), lambda: member.start() if member.is_needed else None)
+        return f"{member} is started anew" + ("" if is_told else ", killed before")
+
+    def _static_double(self, fault: Fault, rng: random.Random) -> str:
+        """Two processes with the same instance id: the second waits, or takes over from one that seems to be gone."""
+        world = self.world
+        members = [each for each in world.members if each.is_alive and each.instance_id and each.is_needed]
+        if not members:
+            return ""
+        one = rng.choice(members)
+        double = SimMember(world, f"{one.name}x{len(world.members)}", one.group, one.instance_id)
+        double.is_needed = False
+        world.members.append(double)
+        double.start()
+        self._later(fault.for_ms, double.kill)
+        if rng.random() < 0.5 and one.connection is not None:
+            one.connection.breaks()
+        return f"{double} has the instance id of {one}"
+
+    def _connection_broken(self, fault: Fault, rng: random.Random) -> str:
+        member = self._alive(rng, with_connection=True)
+        if member is None or member.connection is None:
+            return ""
+        member.connection.breaks()
+        for_ms = rng.choice([0.0, 60.0, 140.0, 300.0, fault.for_ms])
+        if for_ms:
+            links = [(member.name, host.name) for host in self.world.hosts]
+            self._cut(links, for_ms)
+        return f"{member}'s connection breaks, and does not come back for {for_ms:.0f} ms"
+
+    def _connection_flaps(self, fault: Fault, rng: random.Random) -> str:
+        member = self._alive(rng, with_connection=True)
+        if member is None:
+            return ""
+
+        def again() -> None:
+            if member.connection is not None:
+                member.connection.breaks()
+
+        for number in range(rng.randrange(3, 9)):
+            self._later(number * rng.uniform(30.0, 200.0), again)
+        return f"{member}'s connections break one after the other"
+
+    def _connection_lost_on_one_side(self, fault: Fault, rng: random.Random) -> str:
+        """The member is on another stream long before the coordinator sees the first one end."""
+        member = self._alive(rng, with_connection=True)
+        if member is None or member.connection is None:
+            return ""
+        member.connection.breaks(coordinator_sees_ms=rng.uniform(30.0, 600.0))
+        return f"{member} sees its connection break, and the coordinator does not"
+
+    def _slow_to_revoke(self, fault: Fault, rng: random.Random) -> str:
+        member = self._alive(rng)
+        if member is None:
+            return ""
+        member.is_slow_until_ms = self.world.scheduler.now_ms + max(fault.for_ms, 500.0)
+        return f"{member} is slow to let go"
+
+    def _subscription_changed(self, fault: Fault, rng: random.Random) -> str:
+        member = self._alive(rng)
+        if member is None:
+            return ""
+        names = self.world.topic_names
+        member.subscribe(rng.choice([names, names[:1], names[1:]]))
+        return f"{member} subscribes to {member.subscribes}"
+
+    # -- topics, clocks, and the rest ----------------------------------------------------------------------------------
+
+    def _partitions_added(self, fault: Fault, rng: random.Random) -> str:
+        world = self.world
+        topic = world.image.topic(rng.choice(world.topic_names))
+        if topic is None or len(topic.partitions) >= PARTITIONS_MAX:
+            return ""
+        total = len(topic.partitions) + rng.choice([1, 1, 2])
+        world.decide(CreatePartitions((MorePartitions(topic=topic.name, total=total),)))
+        return f"{topic.name} has {total} partitions"
+
+    def _topic_deleted(self, fault: Fault, rng: random.Random) -> str:
+        world = self.world
+        name = rng.choice(world.topic_names)
+        if world.image.topic(name) is None:
+            return ""
+        world.decide(DeleteTopics((name,)))
+        count = rng.choice([1, 2, 4])
+
+        def again() -> None:
+            if world.image.topic(name) is None:
+                world.decide(CreateTopics((NewTopic(name=name, partitions=count, replication_factor=1),)))
+
+        self._later(rng.choice([1.0, 100.0, 600.0]), again)
+        return f"{name} is deleted, and comes back with {count} partitions"
+
+    def _clock_jump(self, fault: Fault, rng: random.Random) -> str:
+        host = rng.choice(self.world.hosts)
+        ms = rng.choice([-1, 1]) * rng.choice([700.0, 5_000.0, 3_600_000.0]) * rng.uniform(0.5, 1.5)
+        host.clock.jump(ms)
+        return f"{host}'s clock is set by {ms:.0f} ms"
+
+    def _delay(self, fault: Fault, rng: random.Random) -> str:
+        world = self.world
+        world.quality = replace(world.quality, slowness=0.1 + 0.4 * fault.amount, slow_ms=20.0 + 200.0 * fault.amount)
+        times = self._times_mended
+
+        def over() -> None:
+            if times == self._times_mended:
+                world.quality = world.plan.quality
+
+        self._later(fault.for_ms, over)
+        return f"messages are late for {fault.for_ms:.0f} ms"
+
+    def _admin(self, fault: Fault, rng: random.Random) -> str:
+        """An operator looks, deletes what is empty, sets offsets of who is not there."""
+        world = self.world
+        what = rng.choice(["look", "delete", "reset", "reset"])
+        plain = [] if what == "reset" else [each.group_id for each in world.committers]  # (they do not look first)
+        group_id = rng.choice([*world.group_ids, *plain])
+        admin = Caller(world, "admin", group_id)
+        if what == "look":
+            admin.call("DescribeGroups", lambda: groups_pb2.DescribeGroupsRequest(group_ids=[group_id]), lambda _: None)
+            admin.call("ExplainGroup", lambda: groups_pb2.ExplainGroupRequest(group_id=group_id), lambda _: None)
+        elif what == "delete":
+            admin.call("DeleteGroups", lambda: groups_pb2.DeleteGroupsRequest(group_ids=[group_id]), lambda _: None)
+        else:
+            self._reset(admin, rng)
+        return f"an operator: {what} {group_id}"
+
+    def _reset(self, admin: Caller, rng: random.Random) -> None:
+        world = self.world
+        topic = world.image.topic(rng.choice(world.topic_names))
+        if topic is None:
+            return
+        tags: list[str] = []
+        offset = rng.randrange(50)
+
+        def make() -> groups_pb2.CommitOffsetsRequest:
+            request = groups_pb2.CommitOffsetsRequest(group_id=admin.group_id, member_epoch=-1)
+            tags.append(world.checks.attempted(Attempt(admin.group_id, topic.name, 0, offset, "", -1, True)))
+            request.offsets.add(topic=topic.name, partition=0, offset=offset, metadata=tags[-1])
+            return request
+
+        def refused(error: HeadraceError, is_whole: bool) -> bool:
+            if is_whole and tags:
+                world.checks.refused(tags[-1], error)
+            return False
+
+        admin.call("CommitOffsets", make, lambda _: None, refused=refused)

@@ -1,0 +1,149 @@
+"""A schedule of the groups' part as data, drawn from a seed before anything runs (``sim_plan`` has the same shape).
+
+A quarter of the periods are quiet: what is broken is mended, and nothing is broken. In the others 5 to 40 faults come,
+of kinds that each schedule draws for itself.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+
+from sim_plan import FAULTS_MAX, FAULTS_MIN, Fault, Period
+
+from headrace_core.testing.network import GOOD, Quality
+
+#: kind -> how much it weighs.
+KINDS: dict[str, float] = {
+    "coordinator_crash": 1.6,
+    "coordinator_pause": 1.6,
+    "coordinator_apart": 1.2,  # its stream to the controllers breaks, and does not come back for a while
+    "coordinator_unheard": 1.2,  # cut off from the controllers, silently
+    "coordinator_cut": 1.0,  # from some members
+    "coordinator_drains": 0.8,
+    "restart_all": 0.4,
+    "shards_move": 0.8,
+    "controllers_change": 0.5,
+    "metadata_late": 1.0,
+    "leader_change": 2.0,
+    "leader_slow": 1.0,
+    "append_answer_lost": 1.2,
+    "append_late": 1.2,
+    "log_cut": 0.8,
+    "compaction": 0.8,
+    "member_killed": 1.6,
+    "member_paused": 1.0,
+    "member_leaves": 1.0,
+    "member_joins": 1.2,
+    "static_restart": 1.0,
+    "static_double": 0.8,
+    "connection_broken": 1.4,
+    "connection_flaps": 0.8,
+    "connection_lost_on_one_side": 0.8,
+    "slow_to_revoke": 1.0,
+    "subscription_changed": 1.0,
+    "partitions_added": 0.8,
+    "topic_deleted": 0.7,
+    "clock_jump": 0.8,
+    "delay": 1.0,
+    "admin": 0.8,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class GroupPlan:
+    """See the module. Times in ms; ``members``: of each group; ``static``: which groups' members are."""
+
+    seed: int
+    coordinators: int
+    shards: int
+    members: tuple[int, ...]
+    static: tuple[bool, ...]
+    assignors: tuple[str, ...]
+    partitions: tuple[int, ...]
+    committers: int
+    assignment_interval_ms: int
+    rebalance_timeout_ms: int
+    retention_ms: int
+    #: Decisions above are cut into pieces, and an append into batches, at so many bytes.
+    atomic_bytes: int
+    batch_bytes: int
+    periods: tuple[Period, ...]
+    faults: tuple[Fault, ...]
+    quality: Quality
+    loop_ms: tuple[float, float]
+    replication_ms: tuple[float, float]
+    metadata_ms: tuple[float, float]
+
+    @property
+    def length_ms(self) -> float:
+        return self.periods[-1].to_ms
+
+    def keeping(self, numbers: Collection[int]) -> GroupPlan:
+        """Only these faults."""
+        return replace(self, faults=tuple(fault for fault in self.faults if fault.number in numbers))
+
+    def until(self, length_ms: float) -> GroupPlan:
+        """Ends earlier; faults that come later are left out."""
+        periods = tuple(
+            Period(period.from_ms, min(period.to_ms, length_ms), period.is_quiet)
+            for period in self.periods
+            if period.from_ms < length_ms
+        )
+        return replace(self, periods=periods, faults=tuple(each for each in self.faults if each.at_ms < length_ms))
+
+
+def make_group_plan(seed: int) -> GroupPlan:
+    """The schedule of a seed."""
+    rng = random.Random(f"group plan {seed}")
+    periods = _periods(rng)
+    groups = rng.choice([1, 2, 2])
+    return GroupPlan(
+        seed=seed,
+        coordinators=rng.choice([2, 2, 3]),
+        shards=rng.choice([1, 2, 3]),
+        members=tuple(rng.choice([2, 3, 3, 4]) for _ in range(groups)),
+        static=tuple(rng.random() < 0.4 for _ in range(groups)),
+        assignors=tuple(rng.choice(["uniform", "uniform", "range", "sticky"]) for _ in range(groups)),
+        partitions=tuple(rng.choice([1, 2, 3, 5]) for _ in range(2)),
+        committers=rng.choice([1, 2]),
+        assignment_interval_ms=rng.choice([0, 0, 120, 400]),
+        rebalance_timeout_ms=rng.choice([900, 1_500, 3_000]),
+        retention_ms=rng.choice([900, 4_000, 60_000]),
+        atomic_bytes=rng.choice([256 * 1024, 256 * 1024, 400]),
+        batch_bytes=rng.choice([512 * 1024, 512 * 1024, 450]),
+        periods=periods,
+        faults=_faults(rng, [period for period in periods if not period.is_quiet]),
+        quality=rng.choice([GOOD, GOOD, Quality(0.5, 6.0), Quality(1.0, 25.0)]),
+        loop_ms=rng.choice([(0.02, 0.1), (0.05, 0.5), (0.2, 2.0)]),
+        replication_ms=rng.choice([(0.3, 1.5), (1.0, 6.0), (3.0, 40.0)]),
+        metadata_ms=rng.choice([(0.5, 3.0), (1.0, 20.0), (5.0, 60.0)]),
+    )
+
+
+def _periods(rng: random.Random) -> tuple[Period, ...]:
+    count = rng.choice([4, 4, 8])
+    quiet = set(rng.sample(range(1, count), count // 4))
+    periods: list[Period] = []
+    at_ms = 0.0
+    for number in range(count):
+        length_ms = rng.uniform(500.0, 900.0) if number in quiet else rng.uniform(4_000.0, 7_000.0) / count
+        periods.append(Period(at_ms, at_ms + length_ms, number in quiet))
+        at_ms += length_ms
+    return tuple(periods)
+
+
+def _faults(rng: random.Random, noisy: list[Period]) -> tuple[Fault, ...]:
+    count = min(FAULTS_MAX, FAULTS_MIN + int(rng.expovariate(1 / 10.0)))
+    kinds = list(KINDS)
+    weights = [KINDS[kind] * rng.choice([0.0, 0.3, 1.0, 1.0, 4.0]) for kind in kinds]
+    if not any(weights):
+        weights = list(KINDS.values())
+    found = []
+    for period in rng.choices(noisy, [each.to_ms - each.from_ms for each in noisy], k=count):
+        at_ms = rng.uniform(period.from_ms, period.to_ms)
+        kind = rng.choices(kinds, weights)[0]
+        for_ms = rng.choice([30.0, 150.0, 500.0, 1_500.0, 3_500.0]) * rng.uniform(0.5, 1.5)
+        found.append((at_ms, kind, for_ms, rng.random(), rng.randrange(1 << 32)))
+    return tuple(Fault(number, *each) for number, each in enumerate(sorted(found)))

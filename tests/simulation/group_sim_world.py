@@ -1,0 +1,637 @@
+"""The groups' part of the simulator: coordinators with the product's code, members with the SDK's, the cluster's rules.
+
+    world = GroupWorld(make_group_plan(4711)); world.run()        raises Violation
+
+Two or three coordinators, one to three shards, one or two groups. The controllers are the real ``ClusterCore``, whose
+decisions reach each coordinator late, in order; the shards' logs are ``group_log``'s.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import random
+import zlib
+from collections import Counter, deque
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from group_checks import GroupChecks
+from group_hosts import CLUSTER, GRACE_MS, SESSION_MS, Coordinator, CoordinatorHost
+from group_log import LOGS, LogPartition
+from group_members import Caller, Committer, SimMember, host_of
+from group_plan import GroupPlan
+from sim_checks import Violation
+from sim_plan import Fault
+from sim_story import Story
+
+from headrace.group import membership
+from headrace_controller.cluster.core import ClusterCore
+from headrace_controller.cluster.decision import ClusterSettings
+from headrace_controller.cluster.ledger_requests import CoordinatorHeartbeatsEnded
+from headrace_controller.cluster.requests import Bootstrap, CreateTopics, Heartbeat, NewTopic, RegisterBroker
+from headrace_coordinator.group import turn
+from headrace_coordinator.group.groups import Groups
+from headrace_coordinator.group.settings import GroupSettings
+from headrace_coordinator.offsets import logic
+from headrace_coordinator.offsets.logic import OffsetSettings
+from headrace_coordinator.offsets.retention import RetentionSettings
+from headrace_coordinator.runtime import shard
+from headrace_coordinator.shard_state import ShardState as Mind
+from headrace_coordinator.transport import shard_log
+from headrace_core.errors import CoordinatorNotAvailableError, HeadraceError, NetworkError
+from headrace_core.metadata import BrokerEndpoint, MetadataDelta, MetadataImage
+from headrace_core.metadata.shards import OFFSETS_TOPIC, owner_of
+from headrace_core.rpc.backoff import Backoff
+from headrace_core.testing.network import GOOD, Quality
+from headrace_core.testing.scheduler import Scheduler
+
+if TYPE_CHECKING:
+    from group_hosts import SimServerStream
+
+    from headrace_coordinator.handlers.membership import MembershipStream
+
+CONTROLLERS = "controllers"
+EVENTS_MAX = 200_000
+#: Within so much virtual time after everything was mended, all has to be well.
+HEAL_MS = 12_000.0
+#: Of groups, in ms.
+GROUP_SESSION_MS, GROUP_HEARTBEAT_MS, GROUP_GRACE_MS = 2_400, 300, 160
+
+
+class Pipe:
+    """One direction of a connection: in order, whole, until it is closed. While its link is cut it waits."""
+
+    def __init__(self, world: GroupWorld, link: tuple[str, str], deliver: Callable[[Any], None]) -> None:
+        self._world = world
+        self._link = link
+        self._deliver = deliver
+        self._queue: deque[Any] = deque()
+        self._last_ms = 0.0
+        self.is_closed = False
+
+    def send(self, message: Any) -> None:
+        if self.is_closed:
+            return
+        self._queue.append(message)
+        scheduler = self._world.scheduler
+        self._last_ms = max(scheduler.now_ms + (self._world.message_delay_ms(self._link) or 0.1), self._last_ms)
+        scheduler.at(self._last_ms, self._arrive)
+
+    def _arrive(self) -> None:
+        if self.is_closed or not self._queue:
+            return
+        if self._link in self._world.cuts:
+            self._world.scheduler.after(15.0, self._arrive)
+            return
+        self._deliver(self._queue.popleft())
+
+
+class MemberConnection:
+    """A member's stream to a coordinator. Who closes it, or sees it break, knows at once, the other one later."""
+
+    def __init__(self, world: GroupWorld, member: SimMember, process: Coordinator) -> None:
+        self.world = world
+        self.member = member
+        self.process = process
+        self._life = member.life
+        self._handler: MembershipStream | None = None
+        self._stream: SimServerStream | None = None
+        self._is_over = False  # at the coordinator
+        name = process.host.name
+        self._up = Pipe(world, (member.name, name), self._request)
+        self._down = Pipe(world, (name, member.name), self._response)
+        world.connections.append(self)
+        self._up.send(None)  # the dialing itself
+
+    @property
+    def is_of_member(self) -> bool:
+        return self.member.is_alive and self.member.life == self._life
+
+    # -- the member's end --------------------------------------------------------------------------------------------
+
+    def to_coordinator(self, request: Any) -> None:
+        self._up.send(request)
+
+    def closed_by_member(self) -> None:
+        """It closes, or its process has ended, or it saw the connection break; the other end sees that later."""
+        self._down.is_closed = True
+        if not self._up.is_closed:
+            self._up.is_closed = True
+            self.world.scheduler.after(self.world.rng.uniform(2.0, 40.0), self._seen_by_coordinator)
+
+    def _response(self, message: Any) -> None:
+        if not self.is_of_member:
+            return
+        if message is self:
+            self.member.do(lambda: self.member.connected(self))
+        elif isinstance(message, tuple):
+            self._up.is_closed = self._down.is_closed = True
+            self.member.do(lambda: self.member.disconnected(self, message[0] or NetworkError("the stream ended")))
+        else:
+            self.member.do(lambda: self.member.told(self, message))
+
+    # -- the coordinator's end ---------------------------------------------------------------------------------------
+
+    def _on_loop(self, act: Callable[[], None]) -> None:
+        if not self.process.loop.is_dead:
+            self.process.loop.run(act)
+
+    def _request(self, message: Any) -> None:
+        if message is None:
+            self._on_loop(lambda: self.process.accept(self))
+        else:
+            self._on_loop(lambda: self._handle(message))
+
+    def serve(self, handler: MembershipStream, stream: SimServerStream) -> None:
+        self._handler, self._stream = handler, stream
+        self._down.send(self)
+
+    def _handle(self, request: Any) -> None:
+        if self._handler is None or self._stream is None or self._stream.is_ending or self._is_over:
+            return
+        try:
+            self._handler.on_request(request)
+        except HeadraceError as error:
+            self._stream.finish(error)
+
+    def to_member(self, response: Any) -> None:
+        self._down.send(response)
+
+    def ended_by_coordinator(self, error: HeadraceError | None) -> None:
+        self._down.send((error,))
+        self._on_loop(self._over)
+
+    def _seen_by_coordinator(self) -> None:
+        if (self.member.name, self.process.host.name) in self.world.cuts:
+            self.world.scheduler.after(25.0, self._seen_by_coordinator)
+            return
+        self._on_loop(self._over)
+
+    def _over(self) -> None:
+        if not self._is_over:
+            self._is_over = True
+            if self in self.world.connections:
+                self.world.connections.remove(self)
+            if self._handler is not None:
+                self._handler.on_closed()
+
+    # -- both --------------------------------------------------------------------------------------------------------
+
+    def breaks(self, *, coordinator_sees_ms: float | None = None) -> None:
+        """The network breaks it: the member sees it now."""
+        if self._up.is_closed or not self.is_of_member:
+            return
+        self._down.is_closed = self._up.is_closed = True
+        self.member.do(lambda: self.member.disconnected(self, NetworkError("connection reset")))
+        late_ms = self.world.rng.uniform(2.0, 40.0) if coordinator_sees_ms is None else coordinator_sees_ms
+        self.world.scheduler.after(late_ms, self._seen_by_coordinator)
+
+    def coordinator_died(self) -> None:
+        if self in self.world.connections:
+            self.world.connections.remove(self)
+        if self._up.is_closed or not self.is_of_member:
+            return
+        self._down.is_closed = self._up.is_closed = True
+        self.world.scheduler.after(self.world.rng.uniform(0.5, 20.0), lambda: self.is_of_member and self.member.do(
+            lambda: self.member.disconnected(self, NetworkError("connection reset"))))  # fmt: skip
+
+
+class CallPipe:
+    """Unary calls of one client to one process, in order."""
+
+    def __init__(self, world: GroupWorld, caller: Caller, process: Coordinator) -> None:
+        self.world = world
+        self.process = process
+        self.waiting: dict[int, Callable[[Any], None]] = {}
+        name = process.host.name
+        self._up = Pipe(world, (caller.name, name), self._request)
+        self._down = Pipe(world, (name, caller.name), self._answer)
+
+    @property
+    def is_closed(self) -> bool:
+        return self._up.is_closed
+
+    def call(self, method: str, request: Any, answered: Callable[[Any], None]) -> None:
+        number = next(self.world.numbers)
+        self.waiting[number] = answered
+        self._up.send((number, method, request))
+        from group_members import REQUEST_TIMEOUT_MS
+
+        self.world.scheduler.after(REQUEST_TIMEOUT_MS, self._too_late, number)
+
+    def _too_late(self, number: int) -> None:
+        if number in self.waiting:
+            self.close(NetworkError("no answer in time"))
+
+    def close(self, error: HeadraceError | None) -> None:
+        self._up.is_closed = self._down.is_closed = True
+        waiting, self.waiting = self.waiting, {}
+        if error is not None:
+            for answered in waiting.values():
+                answered(error)
+
+    def _request(self, message: Any) -> None:
+        number, method, request = message
+        loop = self.process.loop
+        if not loop.is_dead:
+            loop.run(lambda: self.process.spawn(self._serve(number, method, request)))
+
+    async def _serve(self, number: int, method: str, request: Any) -> None:
+        answer: Any
+        try:
+            answer = await getattr(self.process.service, method)(request, None)
+        except HeadraceError as error:
+            answer = error
+        self._down.send((number, answer))
+
+    def _answer(self, message: Any) -> None:
+        number, answer = message
+        answered = self.waiting.pop(number, None)
+        if answered is not None:
+            answered(answer)
+
+
+class _Clock:
+    """``time``, for the SDK's code."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self._scheduler = scheduler
+
+    def monotonic(self) -> float:
+        return self._scheduler.now_ms / 1_000
+
+
+class GroupWorld:
+    """See the module."""
+
+    def __init__(self, plan: GroupPlan, *, with_story: bool = False) -> None:
+        self.plan = plan
+        self.scheduler = Scheduler()
+        self.rng = random.Random(f"{plan.seed} groups")
+        self.story = Story(with_story)
+        self.coverage: Counter[tuple[str, str]] = Counter({("part", "groups"): 1})
+        self.numbers = iter(range(1, 1 << 60))
+        self.quality: Quality = plan.quality
+        #: (from, to): nothing gets through.
+        self.cuts: set[tuple[str, str]] = set()
+        self.connections: list[MemberConnection] = []
+        self.loops: list[Any] = []
+        self.late_metadata_until_ms = 0.0
+        self.lost_appends_until_ms = 0.0
+        self.late_appends_until_ms = 0.0
+        self._last_ms: dict[Any, float] = {}
+        self._pipes: dict[tuple[Caller, Coordinator], CallPipe] = {}
+        self._failure: BaseException | None = None
+        self.core = ClusterCore(
+            ClusterSettings(
+                broker_session_timeout_ms=int(SESSION_MS),
+                broker_session_disconnect_grace_ms=int(GRACE_MS),
+                offsets_topic_num_partitions=plan.shards,
+                offsets_topic_replication_factor=1,
+                auto_rebalance_enable=False,
+            ),
+            new_id=lambda: self.rng.randbytes(16),
+        )
+        self._log_end = 0
+        self.steps: list[tuple[MetadataImage, MetadataDelta]] = []
+        self.topic_names = ("t1", "t2")
+        self.group_ids = [f"g{number}" for number in range(len(plan.members))]
+        self._settings = GroupSettings(
+            session_timeout_ms=GROUP_SESSION_MS,
+            heartbeat_interval_ms=GROUP_HEARTBEAT_MS,
+            connection_grace_ms=GROUP_GRACE_MS,
+            assignment_interval_ms=plan.assignment_interval_ms,
+        )
+        self._offset_settings = OffsetSettings(
+            retention=RetentionSettings(retention_ms=plan.retention_ms, check_interval_ms=300)
+        )
+        self.logs = [LogPartition(self, number) for number in range(plan.shards)]
+        self.checks = GroupChecks(self)
+        self.hosts = [CoordinatorHost(self, number) for number in range(1, plan.coordinators + 1)]
+        self.members = [
+            SimMember(self, f"{group_id}{'abcdefgh'[place]}", number, f"host-{place}" if plan.static[number] else None)
+            for number, group_id in enumerate(self.group_ids)
+            for place in range(plan.members[number])
+        ]
+        self.committers = [Committer(self, number) for number in range(plan.committers)]
+
+    def new_mind(self) -> Mind:
+        return Mind(Groups(self._settings), self._offset_settings)
+
+    # -- telling -----------------------------------------------------------------------------------------------------
+
+    def tell(self, who: object, what: str) -> None:
+        if self.story.is_wanted:
+            self.story.tell(self.scheduler.now_ms, str(who), what)
+
+    def count(self, category: str, name: str) -> None:
+        self.coverage[category, name] += 1
+
+    def fault_happened(self, fault: Fault, what: str) -> None:
+        self.coverage["fault", fault.kind] += 1
+        self.tell("fault", f"#{fault.number} {fault.kind}: {what}")
+
+    def stumbled(self, host: object, error: BaseException) -> None:
+        """The product raised where nothing may be raised."""
+        if self._failure is None:
+            self.tell(host, f"stumbles: {error!r}")
+            self._failure = error
+
+    # -- the network -------------------------------------------------------------------------------------------------
+
+    def message_delay_ms(self, link: tuple[str, str]) -> float | None:
+        """How long a message takes; None: its link is cut."""
+        if link in self.cuts:
+            return None
+        quality, rng = self.quality, self.rng
+        delay_ms = rng.uniform(quality.delay_min_ms, quality.delay_max_ms)
+        if quality.slowness and rng.random() < quality.slowness:
+            delay_ms += rng.random() * quality.slow_ms
+        return delay_ms
+
+    def in_order(self, link: Any, delay_ms: float, action: Callable[[], None]) -> None:
+        at_ms = max(self.scheduler.now_ms + delay_ms, self._last_ms.get(link, 0.0))
+        self._last_ms[link] = at_ms
+        self.scheduler.at(at_ms, action)
+
+    def dial(self, member: SimMember, found: tuple[int, int]) -> MemberConnection | None:
+        process = host_of(found, self)
+        if process is None or (member.name, process.host.name) in self.cuts:
+            return None
+        return MemberConnection(self, member, process)
+
+    def call(
+        self, caller: Caller, found: tuple[int, int], method: str, request: Any, answered: Callable[[Any], None]
+    ) -> None:
+        process = host_of(found, self)
+        if process is None:
+            self.scheduler.after(self.rng.uniform(0.5, 20.0), answered, NetworkError("connection refused"))
+            return
+        pipe = self._pipes.get((caller, process))
+        if pipe is None or pipe.is_closed:
+            pipe = self._pipes[caller, process] = CallPipe(self, caller, process)
+        pipe.call(method, request, answered)
+
+    def pipes_closed(self, caller: Caller) -> None:
+        for key in [key for key in self._pipes if key[0] is caller]:
+            self._pipes.pop(key).close(None)
+
+    def coordinator_gone(self, host: CoordinatorHost, process: Coordinator) -> None:
+        """Its connections break, which the others notice soon."""
+        for connection in [each for each in self.connections if each.process is process]:
+            connection.coordinator_died()
+        for key in [key for key in self._pipes if key[1] is process]:
+            self._pipes.pop(key).close(NetworkError("connection reset"))
+        self.stream_left(process)
+
+    def stream_left(self, process: Coordinator) -> None:
+        """A coordinator's stream of heartbeats has ended; the controllers see it, unless they cannot."""
+        if process.registered is None:
+            return
+        ended = CoordinatorHeartbeatsEnded(
+            process.registered.coordinator_id, process.registered.coordinator_epoch, process.stream
+        )
+        late_ms = self.rng.uniform(1.0, 30.0)
+        if (process.host.name, CONTROLLERS) in self.cuts:
+            late_ms = self.rng.uniform(300.0, 1_500.0)
+        self.scheduler.after(late_ms, self.decide, ended)
+
+    # -- the logs ----------------------------------------------------------------------------------------------------
+
+    def send_append(self, host: CoordinatorHost, to: int, message: Any, answer: asyncio.Future[Any]) -> None:
+        rng = self.rng
+        delay_ms = self.message_delay_ms((host.name, LOGS))
+        now_ms = self.scheduler.now_ms
+        is_late = now_ms < self.late_appends_until_ms and rng.random() < 0.4
+        if delay_ms is None and rng.random() < 0.5:
+            return  # nobody ever sees it
+        delay_ms = rng.uniform(100.0, 600.0) if delay_ms is None else delay_ms
+        if is_late:
+            delay_ms += rng.uniform(50.0, 2_500.0)
+            self.count("log", "append late")
+        loop = host.loop
+        assert loop is not None
+
+        def reply(result: Any) -> None:
+            back_ms = self.message_delay_ms((LOGS, host.name))
+            if back_ms is None or (self.scheduler.now_ms < self.lost_appends_until_ms and rng.random() < 0.5):
+                self.count("log", "answer of an append lost")
+                if rng.random() < 0.5:  # the connection breaks, else nothing is heard
+                    self.scheduler.after(rng.uniform(1.0, 60.0), loop.run, fail)
+                return
+            self.scheduler.after(back_ms, loop.run, lambda: answer.done() or answer.set_result(result))
+
+        def fail() -> None:
+            if not answer.done():
+                answer.set_exception(NetworkError("the stream of appends broke"))
+
+        log = self.logs[message.partition]
+        self.scheduler.after(delay_ms, log.arrived, to, message, reply)
+
+    def logs_changed(self, log: LogPartition) -> None:
+        leader = log.leader if log.has_leader else None
+        for host in self.hosts:
+            delay_ms = self.rng.uniform(*self.plan.metadata_ms)
+            self.in_order(("leaders", host.number), delay_ms,
+                          functools.partial(host.learns_of_leader, log.partition.partition, leader))  # fmt: skip
+
+    # -- the controllers ---------------------------------------------------------------------------------------------
+
+    @property
+    def image(self) -> MetadataImage:
+        return self.core.committed
+
+    def find_coordinator(self, group_id: str) -> tuple[int, int] | None:
+        """As a broker knows it, which may be late: host and life."""
+        late = self.rng.random() < (0.5 if self.scheduler.now_ms < self.late_metadata_until_ms else 0.15)
+        image = self.steps[max(len(self.steps) - 1 - (self.rng.randrange(4) if late else 0), 0)][0]
+        try:
+            owner = owner_of(image, OFFSETS_TOPIC, group_id)
+        except CoordinatorNotAvailableError:
+            return None
+        return divmod(owner.coordinator.endpoints[0].port, 1_000)
+
+    def ask_controllers(self, host: CoordinatorHost, request: Any, answer: asyncio.Future[Any]) -> None:
+        delay_ms = self.message_delay_ms((host.name, CONTROLLERS))
+        loop = host.loop
+        assert loop is not None
+        if delay_ms is None:
+            return
+
+        def arrive() -> None:
+            reply = self.decide(request)
+            back_ms = self.message_delay_ms((CONTROLLERS, host.name))
+            if back_ms is not None:
+                self.in_order(("answer", host.number, host.life), back_ms, lambda: loop.run(told, reply))
+
+        def told(reply: Any) -> None:
+            if answer.done():
+                return
+            if isinstance(reply, HeadraceError):
+                answer.set_exception(reply)
+            else:
+                answer.set_result(reply)
+
+        self.in_order(("call", host.number), delay_ms, arrive)
+        loop.call_later(SESSION_MS / 2_000, told, NetworkError("the controllers do not answer"))
+
+    def decide(self, request: Any) -> Any:
+        decision = self.core.decide(request, self.scheduler.now_ms)
+        self._accept(decision)
+        return decision.reply if decision.failure is None else decision.failure
+
+    def _accept(self, decision: Any) -> None:
+        self._log_end += len(decision.records)
+        self.core.accept(decision, self._log_end, epoch=1)
+        for step in self.core.commit(self._log_end):
+            self.steps.append(step)
+            for host in self.hosts:
+                delay_ms = self.rng.uniform(*self.plan.metadata_ms)
+                if self.scheduler.now_ms < self.late_metadata_until_ms and self.rng.random() < 0.5:
+                    delay_ms += self.rng.uniform(50.0, 600.0)
+                self.in_order(
+                    ("metadata", host.number), delay_ms, functools.partial(self._heard, host, len(self.steps))
+                )
+
+    def _heard(self, host: CoordinatorHost, index: int) -> None:
+        if (CONTROLLERS, host.name) in self.cuts:
+            self.scheduler.after(30.0, self._heard, host, index)
+            return
+        host.known = max(host.known, index)
+        if host.process is not None and host.loop is not None:
+            host.loop.run(host.process.metadata_arrived)
+
+    def _upkeep(self) -> None:
+        self.core.sessions.forget()  # (brokers' sessions are none of this part's)
+        for broker in self.core.speculative.brokers.values():
+            self.core.sessions.begin(broker.broker_id, broker.broker_epoch, self.scheduler.now_ms)
+        for _ in range(8):
+            decision = self.core.upkeep(self.scheduler.now_ms)
+            if not decision.records:
+                break
+            self._accept(decision)
+        self.scheduler.after(25.0, self._upkeep)
+
+    # -- the run -----------------------------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """The schedule, the recovery, the proof. Raises Violation, or what the product raised."""
+        with self._patched():
+            try:
+                self._run()
+            finally:
+                for loop in self.loops:
+                    loop.bury()
+
+    @contextlib.contextmanager
+    def _patched(self) -> Iterator[None]:
+        def backoff(**given: Any) -> Backoff:
+            return Backoff(**given, rng=random.Random(self.rng.random()))
+
+        patches: list[tuple[Any, str, Any]] = [
+            (membership, "time", _Clock(self.scheduler)),
+            (shard_log, "Backoff", backoff),
+            (shard_log, "_MOVED_S", 0.15),
+            (logic, "NAMESAKE_SETTLED_MS", 2_000),
+            (turn, "ATOMIC_BYTES_MAX", self.plan.atomic_bytes),
+            (shard, "BATCH_BYTES_MAX", self.plan.batch_bytes),
+        ]
+        saved = [(where, name, vars(where)[name]) for where, name, _ in patches]
+        try:
+            for where, name, instead in patches:
+                setattr(where, name, instead)
+            yield
+        finally:
+            for where, name, before in saved:
+                setattr(where, name, before)
+
+    def _run(self) -> None:
+        from group_faults import GroupFaults
+
+        faults = GroupFaults(self)
+        for period in self.plan.periods:
+            if period.is_quiet:
+                self.scheduler.at(period.from_ms + 300.0, faults.mend)
+        for fault in self.plan.faults:
+            self.scheduler.at(fault.at_ms + 300.0, faults.strike, fault)
+        self.core.lead(0.0)
+        self._make_cluster()
+        self._upkeep()
+        for host in self.hosts:
+            self.scheduler.after(self.rng.uniform(0.0, 60.0), host.start)
+        self.pass_until(120.0)
+        for client in (*self.members, *self.committers):
+            self.scheduler.after(self.rng.uniform(0.0, 200.0),
+                                 client.start if isinstance(client, SimMember) else client.begin)  # fmt: skip
+        self.pass_until(self.plan.length_ms + 300.0)
+        faults.mend()
+        self._prove()
+
+    def _make_cluster(self) -> None:
+        self.decide(Bootstrap(CLUSTER))
+        directory = self.rng.randbytes(16)
+        broker = self.decide(
+            RegisterBroker(
+                cluster_id=CLUSTER,
+                incarnation_id=self.rng.randbytes(16),
+                directory_ids=(directory,),
+                endpoints=(BrokerEndpoint("internal", "host", 9_001),),
+                default_log_flush="commit",
+            )
+        )
+        self.decide(
+            Heartbeat(
+                broker_id=broker.broker_id,
+                broker_epoch=broker.broker_epoch,
+                metadata_offset=self.image.next_offset,
+                want_fence=False,
+                want_shutdown=False,
+                stream=1,
+            )
+        )
+        topics = [NewTopic(name=OFFSETS_TOPIC)]
+        topics += [
+            NewTopic(name=name, partitions=count, replication_factor=1)
+            for name, count in zip(self.topic_names, self.plan.partitions, strict=True)
+        ]
+        for result in self.decide(CreateTopics(tuple(topics))):
+            if result.error is not None:
+                raise result.error
+
+    def pass_until(self, at_ms: float) -> None:
+        scheduler = self.scheduler
+        while scheduler.run_one(at_ms):
+            if self._failure is not None:
+                raise self._failure
+            if scheduler.events > EVENTS_MAX:
+                raise Violation("liveness", f"{EVENTS_MAX} events, and only {scheduler.now_ms:.0f} ms have passed")
+
+    def member_ended(self, member: SimMember) -> None:
+        """A process has ended by itself: somebody starts it again, unless it is one too many."""
+        if member.is_needed:
+            self.scheduler.after(300.0, member.start)
+
+    def _prove(self) -> None:
+        """All is mended: within HEAL_MS every shard serves, every group is stable, and commits go through."""
+        self.quality = GOOD
+        until_ms = self.scheduler.now_ms + HEAL_MS
+        marks = self.checks.acknowledgements
+        while True:
+            self.pass_until(self.scheduler.now_ms + 40.0)
+            why = self.checks.why_not_well()
+            if why is None and self.checks.acknowledgements > marks:
+                return
+            if self.scheduler.now_ms > until_ms:
+                raise Violation("liveness", f"{HEAL_MS:.0f} ms after all was mended: {why or 'no commit goes through'}")
+
+    @property
+    def digest(self) -> str:
+        """Of what is committed and what happened: equal for equal histories."""
+        told = repr((sorted(self.coverage.items()), [log.batches for log in self.logs], self.scheduler.events))
+        return f"{zlib.crc32(told.encode()):08x}"
+
+    @property
+    def acknowledged(self) -> int:
+        return self.checks.acknowledgements

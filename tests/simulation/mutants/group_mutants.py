@@ -1,0 +1,353 @@
+"""Shards, groups, offsets and members with one guard removed, for the groups' part of the simulator to notice."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from mutant import Mutant, Patch
+
+from headrace.group.member import Member
+from headrace_coordinator.group import checks, groups, rebalancing, timing
+from headrace_coordinator.group.messages import Heartbeat
+from headrace_coordinator.group.reconciling import Current, advance
+from headrace_coordinator.offsets.logic import OffsetsLogic
+from headrace_coordinator.runtime.runner import ShardRunner
+from headrace_coordinator.runtime.shard import Answer, Replay, Shard, ShardState, Tell
+from headrace_coordinator.runtime.shards import Shards
+from headrace_coordinator.shard_logic import Decision, ShardRecord
+from headrace_core.log import fencing
+
+GROUPS = "groups"
+
+# -- shards ------------------------------------------------------------------------------------------------------------
+
+_check_fence = fencing.check_fence
+
+
+def _no_epoch(fence: fencing.Fence, largest_epoch: int, end: int, partition: Any) -> None:
+    _check_fence(fence, fencing.NO_SHARD_EPOCH, end, partition)
+
+
+def _no_end(fence: fencing.Fence, largest_epoch: int, end: int, partition: Any) -> None:
+    _check_fence(fence._replace(expected_end=None), largest_epoch, end, partition)
+
+
+_appended = Shard.appended
+
+
+def _wherever_it_was_written(self: Shard, attempt: int, base_offset: int) -> None:
+    if attempt == self.attempt and self.state is ShardState.SERVING:
+        self._end = base_offset
+    _appended(self, attempt, base_offset)
+
+
+_decided = Shard._decided
+
+
+def _answer_before_the_commit(self: Shard, ticket: object, decision: Decision) -> None:
+    if ticket is not None:
+        self._todo.append(Answer(ticket, decision.reply))
+    _decided(self, None, decision)
+
+
+def _tell_before_the_commit(self: Shard, ticket: object, decision: Decision) -> None:
+    if decision.pushes:
+        self._todo.append(Tell(decision.pushes))
+    _decided(self, ticket, decision._replace(pushes=()))
+
+
+_append_failed = Shard.append_failed
+
+
+def _take_silence_for_done(self: Shard, attempt: int, error: Any) -> None:
+    if error.code == "REQUEST_TIMED_OUT" and attempt == self.attempt and self._flying is not None:
+        _appended(self, attempt, self._end)
+    else:
+        _append_failed(self, attempt, error)
+
+
+_replay = ShardRunner._replay
+
+
+async def _replay_less(self: ShardRunner, replay: Replay) -> None:
+    await _replay(self, replay._replace(end=max(replay.end - 4, 0)))
+
+
+_shards_init = Shards.__init__
+
+
+def _believe_always(self: Shards, *arguments: Any, **given: Any) -> None:
+    given["is_believed"] = lambda: True
+    _shards_init(self, *arguments, **given)
+
+
+def _topics_untold(self: Shards, runner: ShardRunner, state: ShardState) -> None:
+    """A shard that begins to serve hears of topics when they change."""
+
+
+# -- groups ------------------------------------------------------------------------------------------------------------
+
+
+def _all_owned_counts(request: Heartbeat, member: Any) -> Any:
+    return request.owned
+
+
+def _revoked_is_let_go(current: Current, target: Any, *arguments: Any, owned: Any = None, **rest: Any) -> Current:
+    return advance(current, target, *arguments, owned=frozenset(), **rest)
+
+
+_is_lost = timing.Session.is_lost
+
+
+def _lost_early(self: timing.Session, now_ms: int) -> bool:
+    return self.broken_ms is not None and now_ms - self.broken_ms >= self.grace_ms / 5
+
+
+def _lost_at_once(member: Any, steady_ms: int) -> bool:
+    return not member.session.connected
+
+
+def _old_streams_count(member: Any, connection: int | None) -> None:
+    return
+
+
+def _any_stream_breaks_it(self: groups.Groups, request: Any, turn: Any) -> Decision:
+    group = self._state.groups.get(request.group_id)
+    member = group.members.get(request.member_id) if group is not None else None
+    if member is not None and member.value is not None:
+        request = request._replace(connection=member.session.connection)
+    return _disconnected(self, request, turn)
+
+
+_disconnected = groups.Groups._disconnected
+
+
+def _replace_at_once(self: groups.Groups, request: Heartbeat, turn: Any, group: Any) -> Any:
+    instance_id = request.instance_id
+    holder_id = group.statics.get(instance_id) if group is not None and instance_id is not None else None
+    if holder_id is not None:
+        return self._replaced(request, turn, group, group.members[holder_id]), []
+    return _new_member(self, request, turn, group)
+
+
+_new_member = groups.Groups._new_member
+_loaded = groups.Groups.loaded
+
+
+def _sessions_go_on(self: groups.Groups, now_ms: int) -> Decision:
+    """Whoever takes a shard over holds against its members that they never spoke to it."""
+    decision = _loaded(self, now_ms)
+    for group in self._state.groups.values():
+        for member in group.members.values():
+            member.session.last_contact_ms -= self._settings.session_timeout_ms
+            self._rebalancing.watch(group, member)
+    return decision
+
+
+def _whole_anyway(self: groups.Groups, group: Any, subscribed: Any) -> bool:
+    return True
+
+
+def _look_at_no_topics(self: groups.Groups, turn: Any, group: Any) -> None:
+    return
+
+
+def _blame_for_jumps(self: timing.SteadyClock, wall_ms: int, due_ms: int | None) -> int:
+    return wall_ms
+
+
+# -- offsets -----------------------------------------------------------------------------------------------------------
+
+
+def _any_epoch_commits(group: Any, member: Any, epoch: int, parts: Any) -> None:
+    return
+
+
+def _strangers_commit(self: groups.Groups, group: Any, group_id: str, member_id: str) -> None:
+    return
+
+
+_tick = OffsetsLogic.tick
+
+
+class _AllEmpty:
+    """Groups, as a sweep sees them that does not ask who is in."""
+
+    def __init__(self, real: Any) -> None:
+        self._real = real
+
+    def is_empty(self, group_id: str) -> bool:
+        return True
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._real, name)
+
+
+def _expire_under_members(self: OffsetsLogic, now_ms: int) -> Any:
+    real, self._groups = self._groups, _AllEmpty(self._groups)  # type: ignore[assignment]
+    try:
+        return _tick(self, now_ms)
+    finally:
+        self._groups = real
+
+
+def _forget_tombstones(self: OffsetsLogic, offsets: Iterable[Any]) -> tuple[ShardRecord, ...]:
+    for group_id, partition in tuple(offsets):
+        self._apply(group_id, partition, None)
+    return ()
+
+
+# -- members (the SDK's) -----------------------------------------------------------------------------------------------
+
+_why_to_stop = Member._why_to_stop
+
+
+def _read_without_a_lease(self: Member, now: float) -> str:
+    return ""
+
+
+_begin = Member.begin
+
+
+def _begin_whatever_was_assigned(self: Member, ticket: int) -> Any:
+    change = self._change
+    begun = _begin(self, ticket)
+    if change is not None and change.ticket == ticket:
+        self.owned |= change.parts
+        return change.parts
+    return begun
+
+
+_request = Member.request
+
+
+def _own_what_is_let_go(self: Member, now: float) -> Any:
+    """It says that it has let go when it is asked to."""
+    request = _request(self, now)
+    if request is not None and request.owned is not None and self._target is not None:
+        return request._replace(owned=request.owned & self._target)
+    return request
+
+
+_heard = Member.heard
+
+
+def _hear_former_lives(self: Member, answer: Any, now: float) -> None:
+    self._past = 0
+    _heard(self, answer, now)
+
+
+def _mutant(name: str, breaks: str, *patches: Patch) -> Mutant:
+    return Mutant(name, breaks, 7, patches, GROUPS)
+
+
+MUTANTS = (
+    _mutant("ShardsHaveNoFence", "KAFKA-4362: a former owner still writes", Patch(fencing, "check_fence", _no_epoch)),
+    _mutant(
+        "AppendsAnywhere",
+        "KAFKA-4362: what was decided on another log is written",
+        Patch(fencing, "check_fence", _no_end),
+        Patch(Shard, "appended", _wherever_it_was_written),
+    ),
+    _mutant(
+        "RepliesBeforeTheCommit",
+        "KAFKA-3959: an acknowledged commit is lost",
+        Patch(Shard, "_decided", _answer_before_the_commit),
+    ),
+    _mutant(
+        "PushesBeforeTheCommit",
+        "KIP-848: an assignment is told, and is not in the log",
+        Patch(Shard, "_decided", _tell_before_the_commit),
+    ),
+    _mutant(
+        "TakesSilentAppendsForDone",
+        "an append without an answer counts as made",
+        Patch(Shard, "append_failed", _take_silence_for_done),
+    ),
+    _mutant(
+        "ReplaysShortOfTheClaim",
+        "a coordinator serves before it has read all",
+        Patch(ShardRunner, "_replay", _replay_less),
+    ),
+    _mutant("SilentOwnersAnswer", "a coordinator that was frozen answers", Patch(Shards, "__init__", _believe_always)),
+    _mutant("TellsNewShardsNoTopics", "a shard serves without topics", Patch(Shards, "began", _topics_untold)),
+    _mutant(
+        "CountsCrossingHeartbeats",
+        "a heartbeat that crossed an assignment seems to let go of it",
+        Patch(checks, "owned_that_counts", _all_owned_counts),
+    ),
+    _mutant(
+        "GivesBeforeItIsLetGo",
+        "KIP-848: a partition has two owners",
+        Patch(rebalancing, "advance", _revoked_is_let_go),
+    ),
+    _mutant(
+        "GraceIsShort",
+        "the coordinator's grace is shorter than the member's",
+        Patch(timing.Session, "is_lost", _lost_early),
+    ),
+    _mutant("BrokenMeansGone", "a connection has no grace", Patch(rebalancing, "reads_nothing", _lost_at_once)),
+    _mutant(
+        "AnyStreamBreaksIt",
+        "the end of an overtaken stream counts",
+        Patch(groups.Groups, "_disconnected", _any_stream_breaks_it),
+        Patch(groups, "_RULES", {**groups._RULES, groups.Disconnected: _any_stream_breaks_it}),
+    ),
+    _mutant(
+        "ReplacesAtOnce",
+        "KIP-345: a static member that lives is replaced",
+        Patch(groups.Groups, "_new_member", _replace_at_once),
+    ),
+    _mutant(
+        "HoldsSilenceAgainstThem",
+        "a change of coordinators costs members their place",
+        Patch(groups.Groups, "loaded", _sessions_go_on),
+    ),
+    _mutant(
+        "LeavesHalfADecision",
+        "a decision that was cut off stays as it is",
+        Patch(groups.Groups, "_is_whole", _whole_anyway),
+    ),
+    _mutant("SeesNoTopics", "new partitions are read by nobody", Patch(groups.Groups, "_review", _look_at_no_topics)),
+    _mutant(
+        "CommitsOfAnyEpoch",
+        "KIP-848: a stale member's commit takes the offset back",
+        Patch(checks, "check_commit", _any_epoch_commits),
+    ),
+    _mutant(
+        "StrangersCommit",
+        "a commit of no member counts while the group has some",
+        Patch(groups.Groups, "_check_stranger", _strangers_commit),
+    ),
+    _mutant(
+        "ExpiresUnderMembers",
+        "KIP-211: offsets of a group with members expire",
+        Patch(OffsetsLogic, "tick", _expire_under_members),
+    ),
+    _mutant(
+        "ForgetsTombstones",
+        "deleted offsets come back with the next coordinator",
+        Patch(OffsetsLogic, "remove", _forget_tombstones),
+    ),
+    _mutant(
+        "ReadsWithoutALease",
+        "a member that is cut off reads on (SDK)",
+        Patch(Member, "_why_to_stop", _read_without_a_lease),
+    ),
+    _mutant(
+        "BeginsWhatIsNotItsOwn",
+        "an assignment that was taken back meanwhile is read (SDK)",
+        Patch(Member, "begin", _begin_whatever_was_assigned),
+    ),
+    _mutant(
+        "LetsGoInWordsOnly",
+        "a partition is said to be let go, and is read on (SDK)",
+        Patch(Member, "request", _own_what_is_let_go),
+    ),
+    _mutant(
+        "HearsFormerLives",
+        "an answer to an earlier membership counts (SDK)",
+        Patch(Member, "heard", _hear_former_lives),
+    ),
+)

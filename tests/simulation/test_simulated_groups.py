@@ -1,0 +1,178 @@
+"""A few schedules of groups in every run of the suite; ``make sim`` has thousands.
+
+A failure names its seed: ``make sim SCHEDULES=1 SEED=... SIM="--half groups"`` repeats it, with its story.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import zlib
+from collections import Counter
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import run
+from group_checks import GroupChecks
+from group_coverage import GROUPS_LISTED, groups_missing
+from group_members import Attempt
+from group_plan import KINDS, make_group_plan
+from group_sim_world import GroupWorld
+from scoreboard import MUTANTS
+from sim_checks import Violation
+from sim_plan import FAULTS_MAX, FAULTS_MIN
+from sim_world import listen_to_the_log
+
+from headrace.group import membership
+from headrace.group.member import Part
+from headrace_core.errors import UnknownMemberIdError
+
+HERE = Path(__file__).resolve().parent
+SCHEDULES = 24
+
+
+@pytest.mark.parametrize("part", range(2))
+def test_no_schedule_of_groups_breaks_a_promise(part: int) -> None:
+    listen_to_the_log()
+    first = zlib.crc32(os.environ["HEADRACE_TEST_SEED"].encode()) % 1_000_000_000
+    for seed in range(first + part, first + SCHEDULES, 2):
+        outcome = run.outcome_of(make_group_plan(seed))
+        again = f'make sim SCHEDULES=1 SEED={seed} SIM="--half groups"'
+        assert outcome.failure is None, f"{outcome.failure}; again: {again}"
+        assert outcome.events > 500
+        assert run.is_of_groups(outcome)
+
+
+def test_a_seed_of_groups_is_one_history_in_every_process_whatever_its_hashes_are() -> None:
+    script = (
+        "import logging, run; logging.disable(logging.CRITICAL)\n"
+        "for seed in (4, 14, 31): world, error = run.run_one(run.plan_of(seed, 'groups')); "
+        "print(world.digest, world.scheduler.events, error)"
+    )
+    path = [str(HERE), str(HERE / "mutants"), str(HERE.parent / "unit" / "controller")]
+    path += [each for each in os.environ.get("PYTHONPATH", "").split(os.pathsep) if each]
+    told = set()
+    for hashes in ("0", "4711"):
+        environment = {**os.environ, "PYTHONHASHSEED": hashes, "PYTHONPATH": os.pathsep.join(path)}
+        told.add(
+            subprocess.run([sys.executable, "-c", script], env=environment, check=True, capture_output=True).stdout
+        )
+    assert len(told) == 1, told
+
+
+def test_plans_of_groups_are_what_they_are_said_to_be() -> None:
+    quiet = noisy = 0
+    kinds: Counter[str] = Counter()
+    for seed in range(400):
+        plan = make_group_plan(seed)
+        assert plan == make_group_plan(seed)
+        assert FAULTS_MIN <= len(plan.faults) <= FAULTS_MAX
+        quiet += sum(period.is_quiet for period in plan.periods)
+        noisy += sum(not period.is_quiet for period in plan.periods)
+        for fault in plan.faults:
+            kinds[fault.kind] += 1
+            assert any(p.from_ms <= fault.at_ms <= p.to_ms and not p.is_quiet for p in plan.periods)
+    assert quiet * 3 == noisy
+    assert set(kinds) == set(KINDS)
+
+
+def test_a_run_of_groups_that_saw_too_little_proves_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    assert groups_missing(Counter(dict.fromkeys(GROUPS_LISTED, 1))) == []
+    assert groups_missing(Counter()) == list(GROUPS_LISTED)
+    coverage = Counter(dict.fromkeys(GROUPS_LISTED, 1))
+    many: dict[str, Any] = {"groups": 500, "group_events": [9_000] * 500, "group_coverage": coverage}
+    assert run.report(run.Tally(**many, group_acknowledged=[200] * 500), is_measured=False) == []
+    (wrong,) = run.report(run.Tally(**many, group_acknowledged=[20] * 500), is_measured=False)
+    assert "20 acknowledged commits" in wrong
+    del coverage["shard", "fenced"]
+    (wrong,) = run.report(run.Tally(**many, group_acknowledged=[200] * 500), is_measured=False)
+    assert "shard fenced" in wrong
+    capsys.readouterr()
+
+
+@pytest.mark.parametrize("name", ["RepliesBeforeTheCommit", "GivesBeforeItIsLetGo", "SeesNoTopics"])
+def test_a_guard_of_groups_that_is_removed_is_missed(name: str) -> None:
+    before = [vars(patch.where)[patch.attribute] for patch in MUTANTS[name].patches]
+    _, outcomes = run.do_work(run.Work(name, 1, 60))
+    assert outcomes[-1].failure is not None, f"{name} survived"
+    assert run.is_of_groups(outcomes[-1])
+    assert [vars(patch.where)[patch.attribute] for patch in MUTANTS[name].patches] == before
+
+
+def test_patches_of_a_schedule_of_groups_are_gone_when_it_is_over() -> None:
+    import time
+
+    run.run_one(run.plan_of(2, "groups"))
+    assert vars(membership)["time"] is time
+
+
+# -- the checks themselves: a violation that is planted is found -------------------------------------------------------
+
+PART = Part(b"t" * 16, "t1", 0)
+
+
+def checks() -> GroupChecks:
+    return GroupChecks(GroupWorld(make_group_plan(1)))
+
+
+class Reader:
+    group_id, is_paused, life = "g0", False, 1
+
+    def __init__(self, name: str) -> None:
+        self.name = self.member_id = name
+        self.member = SimpleNamespace(is_suspended=False)
+
+
+def member(name: str) -> Any:
+    return Reader(name)
+
+
+def test_two_who_read_a_partition_are_noticed() -> None:
+    found, one, other = checks(), member("a"), member("b")
+    found.reads(one, PART)
+    found.stops_reading(one, PART)
+    found.reads(other, PART)
+    with pytest.raises(Violation, match="two readers"):
+        found.reads(one, PART)
+
+
+def test_who_begins_while_another_one_has_not_let_go_is_noticed_unless_that_one_is_overdue() -> None:
+    found, one, other = checks(), member("a"), member("b")
+    found.holds(one, PART)
+    with pytest.raises(Violation, match="two owners"):
+        found.holds(other, PART)
+    found.revokes(one, frozenset({PART}))
+    found.world.scheduler.now_ms += 10_000.0
+    found.holds(other, PART)
+
+
+def test_an_answer_that_rests_on_nothing_is_noticed() -> None:
+    answer = SimpleNamespace(error=SimpleNamespace(code=0), member_epoch=1, revision=1)
+    with pytest.raises(Violation, match="answer"):
+        checks().member_told(member("a"), answer)
+
+
+def test_a_commit_that_is_acknowledged_and_not_in_the_log_is_noticed_and_one_that_is_refused_and_is() -> None:
+    found = checks()
+    tag = found.attempted(Attempt("g0", "t1", 0, 5, "m", 1, False))
+    with pytest.raises(Violation, match="commit"):
+        found.acknowledged(tag)
+    found._committed.add(tag)
+    found.acknowledged(tag)
+    with pytest.raises(Violation, match="refused"):
+        found.refused(tag, UnknownMemberIdError("gone"))
+
+
+def test_a_reader_that_is_told_less_than_was_acknowledged_is_noticed() -> None:
+    found = checks()
+    where = ("g0", "t1", 0)
+    found._last[where] = found._acknowledged[where] = (7, PART.topic_id)
+    (floor,) = found.floors("g0", [PART]).values()
+    found.begins_at(member("a"), PART, 7, floor)
+    with pytest.raises(Violation, match="read"):
+        found.begins_at(member("a"), PART, 6, floor)
+    found._resets[where] += 1  # an operator has set it back meanwhile
+    found.begins_at(member("a"), PART, 0, floor)
