@@ -68,6 +68,11 @@ SHARDS = (
         Shard(f"faults-{part}", ("env", "HEADRACE_FAULTS=full", f"HEADRACE_FAULTS_PART={part}/4", *_FAULTS), 3600)
         for part in range(1, 5)
     ),
+    Shard(
+        "faults-groups",
+        ("env", "HEADRACE_FAULTS=full", "TEST_WORKERS=1", "tools/test.sh", "tests/system/test_groups_fail.py"),
+        2400,
+    ),
     Shard("kafka", ("tools/test_kafka.sh",), 1200),
     Shard("bench-smoke", (sys.executable, "bench/run.py", "--smoke"), 900),
     Shard("demo", (sys.executable, "-m", "headrace_spark.demo"), 1200),

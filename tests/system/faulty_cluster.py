@@ -1,7 +1,7 @@
 """A real cluster, each node a process of its own, in which everything can break.
 
 Every connection between nodes goes through ``FaultyNetwork``, and every node's disk can lose power or become slow
-(``PowerLossFileSystem``). Clients connect directly.
+(``PowerLossFileSystem``). Clients connect directly, but for those of coordinators.
 
     controllers and brokers are "controller-1", "broker-2", ... in the network's rules; clients are "client"
 """
@@ -45,7 +45,8 @@ def eventually(condition: Callable[[], Any], what: str | Callable[[], str], *, w
 
 
 class _Directory(ClusterDirectory):
-    """Other nodes' ports belong to the network, which listens there before the node does, and when it is dead."""
+    """Internal ports, and coordinators' client ports, belong to the network, which listens there before the node does,
+    and when it is dead."""
 
     def __init__(self, directory: Path, pids: dict[str, int], **how: Any) -> None:
         super().__init__(directory, **how)
@@ -57,7 +58,8 @@ class _Directory(ClusterDirectory):
         return life
 
     def _check_ports(self, node: Node) -> None:
-        assert ports.is_free(node.port, node.host), f"{node.name} needs {node.port}"
+        if node.role != "coordinator":
+            assert ports.is_free(node.port, node.host), f"{node.name} needs {node.port}"
 
 
 class FaultyCluster:
@@ -69,6 +71,7 @@ class FaultyCluster:
         *,
         brokers: int = 3,
         controllers: int = 3,
+        coordinators: int = 0,
         config: Mapping[str, str] | None = None,
         of_node: Mapping[str, Mapping[str, str]] | None = None,
         rng: random.Random | None = None,
@@ -80,13 +83,16 @@ class FaultyCluster:
         self.network = FaultyNetwork(self._who_opened)
         self.rng = rng or random.Random(0)
         self._of_node = of_node or {}
-        self._topology = Topology(brokers=brokers, controllers=controllers, coordinators=0, config=dict(config or {}))
+        self._topology = Topology(
+            brokers=brokers, controllers=controllers, coordinators=coordinators, config=dict(config or {})
+        )
         #: Of each node's latest life.
         self._pids: dict[str, int] = {}
         self._local = _Directory(
             directory, self._pids, start_timeout_s=PATIENCE_S, stop_timeout_s=60, command=self._command
         )
         self._ports: dict[str, int] = {}
+        self._client_ports: dict[str, int] = {}
         self._paused: set[str] = set()
         self._admin: Admin | None = None
 
@@ -118,11 +124,14 @@ class FaultyCluster:
     def _command(self, directory: Path, node: Node) -> list[str]:
         if node.name not in self._ports:
             taken = [port for each in self._local.state().nodes for port in (each.port, each.internal_port)]
-            (self._ports[node.name],) = ports.pick(1, avoid=[*taken, *self._ports.values()])
+            (self._ports[node.name],) = ports.pick(
+                1, avoid=[*taken, *self._ports.values(), *self._client_ports.values()]
+            )
             self.network.listen(node.name, self._ports[node.name], listen_port=node.internal_port)
         inside = self._ports[node.name]
+        outside = self._client_port(node) if node.role == "coordinator" else node.port
         keys = {
-            "listeners": f"client://{node.host}:{node.port},internal://{node.host}:{inside}",
+            "listeners": f"client://{node.host}:{outside},internal://{node.host}:{inside}",
             "advertised.listeners": f"client://{node.host}:{node.port},internal://{node.host}:{node.internal_port}",
             **self._of_node.get(node.name, {}),
         }
@@ -130,6 +139,19 @@ class FaultyCluster:
         config = str(directory / "config" / f"{node.name}.properties")
         command = [sys.executable, "-P", program, node.role, str(self.journal(node.name)), "--config", config]
         return command + [part for key, value in keys.items() for part in ("-o", f"{key}={value}")]
+
+    def _client_port(self, node: Node) -> int:
+        """Where a coordinator's clients arrive by way of the network: a member's connection may break."""
+        if node.name not in self._client_ports:
+            taken = [port for each in self._local.state().nodes for port in (each.port, each.internal_port)]
+            (port,) = ports.pick(1, avoid=[*taken, *self._ports.values(), *self._client_ports.values()])
+            self._client_ports[node.name] = port
+            self.network.listen(node.name, port, listen_port=node.port)
+        return self._client_ports[node.name]
+
+    def names(self, name: str, pid: int) -> None:
+        """What this process opens is called so in the network's rules."""
+        self._pids[name] = pid
 
     def _who_opened(self, port: int, to: int) -> str:
         """The node that opened a connection from this local port; a client when it is none of them."""
@@ -168,6 +190,10 @@ class FaultyCluster:
     @property
     def controller_ids(self) -> list[int]:
         return [each.id for each in self._local.state().of_role("controller")]
+
+    @property
+    def coordinator_ids(self) -> list[int]:
+        return [each.id for each in self._local.state().of_role("coordinator")]
 
     def dead(self) -> list[str]:
         return [each.name for each in self._local.state().nodes if not each.alive()]

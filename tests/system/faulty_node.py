@@ -15,7 +15,7 @@ from headrace_core.node.run import Serve, main
 from headrace_core.rpc import environment
 from headrace_core.testing.power_loss import PowerLossFileSystem
 
-ROLES = ("controller", "broker")
+ROLES = ("controller", "broker", "coordinator")
 
 
 def run(role: str, journal: Path, arguments: list[str]) -> int:
@@ -34,5 +34,5 @@ def run(role: str, journal: Path, arguments: list[str]) -> int:
 
 if __name__ == "__main__":
     if sys.argv[1] not in ROLES:
-        sys.exit(f"{sys.argv[1]}: a node is a controller or a broker")
+        sys.exit(f"{sys.argv[1]}: a node is a controller, a broker or a coordinator")
     sys.exit(run(sys.argv[1], Path(sys.argv[2]), sys.argv[3:]))

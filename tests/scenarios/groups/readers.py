@@ -78,6 +78,15 @@ class Change(NamedTuple):
     at: float
 
 
+class Commit(NamedTuple):
+    """Acknowledged; ``asked``, ``at``: when it was sent, and when it was heard of."""
+
+    partition: int
+    offset: int
+    asked: float
+    at: float
+
+
 class Reader:
     """A member, from ``with`` (or ``start``) to ``stop``. ``handle`` is what its program does with each record."""
 
@@ -89,12 +98,17 @@ class Reader:
         *,
         handle: Callable[[Any], object] | None = None,
         max_records: int = 500,
+        commit_every_s: float | None = None,
         settings: Mapping[str, Any] | None = None,
     ) -> None:
+        """``commit_every_s``: it commits what it has handled, and does not wait for that; None: auto-commit."""
         self.group, self.topic = group, topic
         #: In the order in which they were handled.
         self.read: list[Read] = []
         self.changes: list[Change] = []
+        #: Of those with ``commit_every_s``; and what became of those that failed.
+        self.commits: list[Commit] = []
+        self.failed_commits: list[BaseException] = []
         #: What it is to read, as the callbacks say.
         self.partitions: frozenset[int] = frozenset()
         self.error: BaseException | None = None
@@ -103,8 +117,12 @@ class Reader:
             "bootstrap.servers": bootstrap,
             "group.id": group,
             "auto.offset.reset": "earliest",
+            "enable.auto.commit": commit_every_s is None,
             **(settings or {}),
         }
+        self._commit_every_s = commit_every_s
+        self._committing: Any = None
+        self._handled: dict[int, int] = {}
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"reader of {group}", daemon=True)
 
@@ -146,13 +164,42 @@ class Reader:
                         if self._handle is not None:
                             self._handle(record)
                         self.read.append(Read(record.partition, record.offset, time.monotonic()))
+                        self._handled[record.partition] = record.offset + 1
+                    if self._commit_every_s is not None:
+                        self._commit(consumer, self._commit_every_s)
+                if self._handled and self._commit_every_s is not None:
+                    self._commit(consumer, 0.0).result(timeout=LONG_S)
         except BaseException as error:  # noqa: BLE001 - told to the test, where it belongs
             self.error = error
+
+    def _commit(self, consumer: Consumer, every_s: float) -> Any:
+        now = time.monotonic()
+        if self._committing is not None:
+            future, asked = self._committing
+            if every_s and (not future.done() or now - asked < every_s):
+                return future
+        if not self._handled:
+            return None
+
+        def note(told: Mapping[TopicPartition, OffsetAndMetadata], error: BaseException | None) -> None:
+            if error is not None:
+                self.failed_commits.append(error)
+                return
+            at = time.monotonic()
+            self.commits += [Commit(tp.partition, each.offset, now, at) for tp, each in told.items()]
+
+        offsets: dict[TopicPartition, int | OffsetAndMetadata] = {
+            TopicPartition(self.topic, partition): offset for partition, offset in self._handled.items()
+        }
+        self._committing = consumer.commit_async(offsets, note), now
+        return self._committing[0]
 
     def _assigned(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         self._note("assigned", partitions, lambda now: self.partitions | now)
 
     def _revoked(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        if self._handled and self._commit_every_s is not None:
+            self._commit(consumer, 0.0).result(timeout=LONG_S)  # while they are its own
         self._note("revoked", partitions, lambda gone: self.partitions - gone)
 
     def _lost(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
@@ -162,6 +209,8 @@ class Reader:
         self, what: str, partitions: list[TopicPartition], change: Callable[[frozenset[int]], frozenset[int]]
     ) -> None:
         numbers = frozenset(each.partition for each in partitions)
+        for number in numbers:
+            self._handled.pop(number, None)
         self.partitions = change(numbers)
         self.changes.append(Change(what, numbers, time.monotonic()))
 

@@ -1,0 +1,225 @@
+"""Groups under load on a cluster that breaks, and what must hold whatever breaks.
+
+Every group reads everything that a producer sends all the time; its members commit what they have handled, and write
+down what they read, what was acknowledged, and which partitions came and went. ``GroupsLoad.judge`` then finds
+
+    skipped     a record that no member of a group has read
+    repeated    a member took a partition up before an offset whose commit had been acknowledged by then
+    jumped      a member's reading of a partition, between two callbacks, is not one offset after the other
+    shared      two members read a partition at the same time
+    lost        an acknowledged commit is not there
+"""
+
+from __future__ import annotations
+
+import itertools
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from faulty_cluster import FaultyCluster, eventually
+from process_reader import ProcessReader
+
+from headrace_core.metadata.shards import OFFSETS_TOPIC, shard_of
+from headrace_protos.v1 import metadata_pb2, metadata_pb2_grpc
+
+import grpc  # isort: skip
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "scenarios" / "groups"))
+
+from readers import Change, Commit, Feed, Read, Reader, Readers, Watcher, new_name
+
+COMMIT_EVERY_S = 0.1
+#: Many members in few processes: they need not be told of each record by itself.
+SETTINGS = {"fetch.min.bytes": 100_000, "fetch.max.wait.ms": 50}
+
+
+class GroupsLoad:
+    """``groups`` groups of ``members`` members, on a topic with a partition for each member (or ``partitions``)."""
+
+    def __init__(
+        self,
+        cluster: FaultyCluster,
+        *,
+        groups: int,
+        members: int,
+        partitions: int | None = None,
+        per_second: float = 100,
+        processes: int = 0,
+    ) -> None:
+        """``processes``: so many members of the first group are processes."""
+        self.cluster = cluster
+        self.partitions = partitions or members
+        self.topic = new_name("groups")
+        cluster.make_topic(self.topic, self.partitions)
+        self.groups = [
+            Readers(
+                cluster.everybody, new_name("g"), self.topic, self.partitions, commit_every_s=COMMIT_EVERY_S,
+                settings=SETTINGS,
+            )
+            for _ in range(groups)
+        ]  # fmt: skip
+        self._members, self._processes = members, processes
+        self._feed = Feed(cluster.everybody, self.topic, self.partitions, per_second)
+        self._shared_at = 0.0
+
+    def __enter__(self) -> Self:
+        self._feed.__enter__()
+        for number, group in enumerate(self.groups):
+            own = self._processes if number == 0 else 0
+            for _ in range(own):
+                self.add_process(group)
+            group.add(self._members - own)
+        self.until_shared()
+        self.goes_on("at first")
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._feed.stop()
+        for group in self.groups:
+            group.stop(*group.living, quietly=True)
+
+    def add_process(self, group: Readers) -> ProcessReader:
+        """Called "member" in the network's rules: there may be one."""
+        made = ProcessReader(
+            bootstrap=group.bootstrap, group=group.group, topic=group.topic, commit_every_s=COMMIT_EVERY_S,
+            settings=SETTINGS,
+        )  # fmt: skip
+        self.cluster.names("member", made.pid)  # before it has connected to anybody
+        group.living.append(made)  # type: ignore[arg-type]
+        group.every.append(made)  # type: ignore[arg-type]
+        return made
+
+    def until_shared(self) -> None:
+        for group in self.groups:
+            group.until_shared()
+        self._shared_at = time.monotonic()
+
+    # -- while something is broken
+
+    def goes_on(self, what: str, groups: list[Readers] | None = None) -> float:
+        """Every group reads what is sent, and commits, from now on; how many seconds it took until the last one did."""
+        now = time.monotonic()
+
+        def does(group: Readers) -> bool:
+            for reader in group.living:
+                reader.check()
+            return any(each.asked > now for reader in group.living for each in reader.commits[-20:]) and any(
+                each.at > now for reader in group.living for each in reader.read[-20:]
+            )
+
+        for group in groups or self.groups:
+            eventually(lambda group=group: does(group), f"{group.group} does not go on {what}: {self._errors(group)}")
+        return time.monotonic() - now
+
+    def _errors(self, group: Readers) -> list[Any]:
+        return [reader.failed_commits[-1:] for reader in group.living if isinstance(reader, Reader)]
+
+    def changes(self) -> list[Change]:
+        """What the members' callbacks were told since all was shared."""
+        every = [reader for group in self.groups for reader in group.every]
+        return [change for reader in every for change in reader.changes if change.at > self._shared_at]
+
+    # -- who coordinates
+
+    def owners(self) -> list[int]:
+        """Of each shard; -1: nobody."""
+        told = self._ask(
+            lambda stub: stub.GetMetadata(metadata_pb2.MetadataRequest(topics=[OFFSETS_TOPIC]), timeout=10)
+        )
+        return [each.coordinator_id for each in told.topics[0].partitions]
+
+    def _ask(self, question: Any) -> Any:
+        def answer() -> Any:
+            with grpc.insecure_channel(self.cluster.bootstrap.split(",")[0]) as channel:
+                stub: Any = metadata_pb2_grpc.MetadataStub
+                try:
+                    return question(stub(channel))
+                except grpc.RpcError:
+                    return None
+
+        return eventually(answer, "no broker answers")
+
+    def shard_of(self, group: Readers) -> int:
+        return shard_of(group.group, len(self.owners()))
+
+    def coordinator_of(self, group: Readers) -> str:
+        """Waits until there is one."""
+        number = eventually(lambda: max(self.owners()[self.shard_of(group)], 0), f"nobody coordinates {group.group}")
+        return f"coordinator-{number}"
+
+    def until_all_coordinate(self) -> None:
+        wanted = len(self.cluster.coordinator_ids)
+        eventually(
+            lambda: -1 not in (owners := self.owners()) and len(set(owners)) == wanted,
+            lambda: f"not every coordinator has shards: {self.owners()}",
+        )
+
+    # -- the verdict
+
+    def judge(self) -> None:
+        """Everything is mended by now."""
+        self.goes_on("in the end")
+        self._feed.stop()
+        assert self._feed.error is None, self._feed.error
+        ends = self._feed.ends()
+        found: list[str] = []
+        for group in self.groups:
+            group.until_read(ends)  # or: skipped
+            with Watcher(group.bootstrap, group.group, group.topic, self.partitions) as watcher:
+                committed = watcher.committed()
+            every = [commit for reader in group.every for commit in reader.commits]
+            lost = [each for each in every if committed[each.partition] < each.offset]
+            found += [f"lost: {each}, and {committed[each.partition]} is committed" for each in lost]
+            found += anomalies(group)
+        assert not found, f"{len(found)} anomalies: {found[:12]}"
+
+
+def anomalies(group: Readers) -> list[str]:
+    """``repeated``, ``jumped`` and ``shared``."""
+    found: list[str] = []
+    commits = [commit for reader in group.every for commit in reader.commits]
+    tenures: dict[int, list[tuple[float, float]]] = {}
+    for reader in group.every:
+        for partition, taken_at, reads in _tenures(reader):
+            first = reads[0].offset
+            acknowledged = max(
+                (each.offset for each in commits if each.partition == partition and each.at < taken_at), default=0
+            )
+            if first < acknowledged:
+                found.append(f"repeated: partition {partition} from {first}, {acknowledged} was committed")
+            if [each.offset for each in reads] != list(range(first, first + len(reads))):
+                found.append(
+                    f"jumped: partition {partition} from {first} to {reads[-1].offset} in {len(reads)} records"
+                )
+            tenures.setdefault(partition, []).append((reads[0].at, reads[-1].at))
+    for partition, spans in tenures.items():
+        spans.sort()
+        for (_, end), (begin, _) in itertools.pairwise(spans):
+            if begin < end:
+                found.append(
+                    f"shared: partition {partition}, read by one until {end - begin:.3f} s after another one began"
+                )
+    return [f"{group.group}: {each}" for each in found]
+
+
+def _tenures(reader: Reader) -> Iterator[tuple[int, float, list[Read]]]:
+    """(partition, since when it was the reader's, what it read of it), for each time that it had something to read."""
+    reads = sorted(reader.read, key=lambda each: each.at)
+    for index, change in enumerate(reader.changes):
+        if change.what != "assigned":
+            continue
+        for partition in change.partitions:
+            ends = (later.at for later in reader.changes[index + 1 :] if partition in later.partitions)
+            end = next(ends, float("inf"))
+            own = [each for each in reads if each.partition == partition and change.at <= each.at <= end]
+            if own:
+                yield partition, change.at, own
+
+
+__all__ = ["Change", "Commit", "GroupsLoad", "Read", "Readers", "anomalies"]

@@ -1,0 +1,110 @@
+"""A member of a group in a process of its own, which can be killed, frozen and cut off by itself.
+
+    process_reader.py '{"bootstrap", "group", "topic", "commit_every_s", "settings"}'
+
+The process prints what its ``Reader`` (tests/scenarios/groups) writes down, a JSON list a line; it ends when its
+standard input does. What it had not printed when it was killed is not known to have been read by anybody.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "scenarios" / "groups"))
+
+from readers import LONG_S, Change, Commit, Read, Reader
+
+PACE_S = 0.01
+
+
+class ProcessReader:
+    """Looks like a ``Reader``."""
+
+    def __init__(self, **asked: Any) -> None:
+        self.group = asked["group"]
+        self.read: list[Read] = []
+        self.changes: list[Change] = []
+        self.commits: list[Commit] = []
+        self.partitions: frozenset[int] = frozenset()
+        self.process = subprocess.Popen(
+            [sys.executable, __file__, json.dumps(asked)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        self._was_killed = False
+        self._thread = threading.Thread(target=self._listen, daemon=True)
+        self._thread.start()
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    def _listen(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            if not line.endswith("\n"):  # it died over it
+                return
+            kind, *values = json.loads(line)
+            if kind == "read":
+                self.read.append(Read(*values))
+            elif kind == "commit":
+                self.commits.append(Commit(*values))
+            else:
+                numbers = frozenset(values[0])
+                self.partitions = self.partitions | numbers if kind == "assigned" else self.partitions - numbers
+                self.changes.append(Change(kind, numbers, values[1]))
+
+    def ask_to_stop(self) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+
+    def stop(self) -> None:
+        self.ask_to_stop()
+        self.process.wait(LONG_S)
+        self._thread.join(LONG_S)
+        self.check()
+
+    def kill(self) -> None:
+        """kill -9; everything that it had told is known when this returns."""
+        self._was_killed = True
+        self.process.send_signal(signal.SIGKILL)
+        self.process.wait()
+        self._thread.join(LONG_S)
+        self.partitions = frozenset()
+
+    def check(self) -> None:
+        code = self.process.poll()
+        assert code in (None, 0) or self._was_killed, f"a reader of {self.group} ended with {code}"
+
+
+def main(asked: dict[str, Any]) -> None:
+    reader = Reader(asked.pop("bootstrap"), asked.pop("group"), asked.pop("topic"), **asked).start()
+    ended = threading.Event()
+    threading.Thread(target=lambda: (sys.stdin.read(), ended.set()), daemon=True).start()
+    told = [0, 0, 0]
+
+    def tell() -> None:
+        lines: list[list[Any]] = []
+        # (Reads before commits: a commit that is told is of what was told to be read.)
+        reads, commits, changes = list(reader.read), list(reader.commits), list(reader.changes)
+        lines += [[each.what, sorted(each.partitions), each.at] for each in changes[told[0] :]]
+        lines += [["read", *each] for each in reads[told[1] :]]
+        lines += [["commit", *each] for each in commits[told[2] :]]
+        told[:] = len(changes), len(reads), len(commits)
+        if lines:
+            sys.stdout.write("".join(json.dumps(line) + "\n" for line in lines))
+            sys.stdout.flush()
+
+    while not ended.wait(PACE_S):
+        tell()
+        reader.check()
+    reader.stop()
+    tell()
+
+
+if __name__ == "__main__":
+    main(json.loads(sys.argv[1]))
