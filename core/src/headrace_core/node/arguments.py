@@ -1,6 +1,6 @@
 """The command line that both servers share.
 
-python -m headrace_controller --config FILE [-o key=value]...
+python -m headrace_controller [--config FILE] [--environment] [-o key=value]...     one of the first two at least
 python -m headrace_controller format --cluster-id ID (--config FILE [-o ...] | --log-dirs A,B [--node-id N])
                                      [--ignore-formatted]
                                      [--standalone | --initial-controllers LIST | --no-initial-controllers]
@@ -10,23 +10,28 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Sequence
+import os
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import InvalidConfigError
-from . import first_voters
+from . import first_voters, slots
 from .config import NodeConfig
+from .environment import environment_properties
 from .first_voters import FirstVoters, WriteVoters
 from .ids import id_to_text
 from .listeners import INTERNAL, advertised
 from .meta_properties import FormattedDirectory, format_directories
-from .properties import parse_overrides, read_properties
+from .properties import Properties, parse_overrides, read_properties
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartCommand:
+    """``slot``: what the node claimed, with slots.dir."""
+
     config: NodeConfig
+    slot: slots.Slot | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,20 +65,40 @@ class FormatCommand:
         return results
 
 
-def parse_command(argv: Sequence[str], *, program: str, role: str) -> StartCommand | FormatCommand:
-    """What the command line asks for. SystemExit on a wrong line (argparse); InvalidConfigError on wrong values."""
+def parse_command(
+    argv: Sequence[str],
+    *,
+    program: str,
+    role: str,
+    environment: Mapping[str, str] | None = None,
+    write_voters: Callable[[], WriteVoters] | None = None,
+) -> StartCommand | FormatCommand:
+    """What the command line asks for; a slot is claimed, and formatted if it is new (``write_voters``: a controller's).
+    ``environment``: os.environ. SystemExit on a wrong line (argparse); InvalidConfigError on wrong values."""
     if argv and argv[0] == "format":
         return _parse_format(argv[1:], program=program, role=role)
     parser = argparse.ArgumentParser(prog=program, description=f"A Headrace {role}. `{program} format` comes first.")
-    _add_config(parser, required=True)
+    _add_config(parser)
+    parser.add_argument(
+        "--environment", action="store_true", help="take HEADRACE_* variables too: HEADRACE_LOG_FLUSH is log.flush"
+    )
     arguments = parser.parse_args(argv)
-    return StartCommand(config=_load(arguments, role))
+    if arguments.config is None and not arguments.environment:
+        parser.error("the following arguments are required: --config (or --environment)")
+    properties = read_properties(arguments.config) if arguments.config is not None else Properties()
+    if arguments.environment:
+        properties = properties.overridden_by(environment_properties(environment or os.environ))
+    properties = properties.overridden_by(parse_overrides(arguments.overrides))
+    claimed = slots.claim_configured(properties, role=role, write_voters=write_voters)
+    if claimed is None:
+        return StartCommand(config=NodeConfig.from_properties(properties, role=role))
+    return StartCommand(config=NodeConfig.from_properties(claimed[0], role=role), slot=claimed[1])
 
 
 def _parse_format(argv: Sequence[str], *, program: str, role: str) -> FormatCommand:
     parser = argparse.ArgumentParser(prog=f"{program} format", description="Prepare directories for a node's data.")
     parser.add_argument("--cluster-id", required=True, help="the same for every node of the cluster")
-    _add_config(parser, required=False)
+    _add_config(parser)
     parser.add_argument("--log-dirs", help="directories, with commas; instead of --config")
     parser.add_argument("--node-id", type=int, default=-1, help="with --log-dirs: the node's id")
     parser.add_argument("--ignore-formatted", action="store_true", help="leave directories alone that are formatted")
@@ -152,8 +177,8 @@ def _add_first_voters(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--address", metavar="HOST:PORT", help="with --log-dirs and --standalone: where it is reached")
 
 
-def _add_config(parser: argparse.ArgumentParser, *, required: bool) -> None:
-    parser.add_argument("--config", type=Path, required=required, metavar="FILE", help="properties file, Kafka's keys")
+def _add_config(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--config", type=Path, metavar="FILE", help="properties file, Kafka's keys")
     parser.add_argument("-o", action="append", default=[], dest="overrides", metavar="KEY=VALUE", help="on top of it")
 
 

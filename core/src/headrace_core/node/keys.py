@@ -55,7 +55,8 @@ _NODE = [
         name="listeners",
         kind=Kind.LIST,
         default=["client://127.0.0.1:9095", "internal://127.0.0.1:19095"],
-        doc="Where the node listens: client://host:port for clients, internal://host:port for other nodes. "
+        doc="Where the node listens: client://host:port for clients, internal://host:port for other nodes, "
+        "external://host:port for clients that reach the nodes by other addresses (advertised.listeners says which). "
         "Port 0 takes a free one; an empty host means all addresses.",
     ),
     ConfigKey(
@@ -71,6 +72,31 @@ _NODE = [
         doc="The directories with this node's data, formatted before the first start. A controller uses the first one.",
     ),
     ConfigKey(name="log.dir", kind=Kind.STRING, default=None, doc="A single directory; log.dirs goes before it."),
+    ConfigKey(
+        name="slots.dir",
+        kind=Kind.STRING,
+        default=None,
+        doc="A directory that nodes of one role share, in place of node.id and log.dirs: a node takes slot-N in it, "
+        "which no other process holds, with N as its id, and formats it if it is new. {slot} in a value stands for N.",
+        source=HEADRACE,
+    ),
+    ConfigKey(
+        name="slots.host",
+        kind=Kind.STRING,
+        default=None,
+        doc="With slots.dir: a host name with {slot} in it, such as broker-{slot}. The node takes the slot whose name "
+        "leads to itself, instead of the lowest one that is free.",
+        source=HEADRACE,
+    ),
+    ConfigKey(
+        name="slots.max",
+        kind=Kind.INT,
+        default=9,
+        doc="With slots.dir: the highest slot that a node takes.",
+        source=HEADRACE,
+        low=1,
+        high=1_000,
+    ),
     ConfigKey(
         name="metadata.log.dir",
         kind=Kind.STRING,

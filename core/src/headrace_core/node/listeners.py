@@ -1,7 +1,9 @@
 """Listeners: ``client://127.0.0.1:9095,internal://127.0.0.1:19095``.
 
-A node has up to two. *client*: what clients call. *internal*: what nodes call on each other; a call that belongs there
-does not exist on the other. Port 0 takes any free port; the node then advertises the one it got.
+A node has up to three. *client*: what clients call. *internal*: what nodes call on each other, and only there.
+*external*: for clients that reach the nodes by other addresses, from outside of a network of containers, say: who asks
+there where the nodes are is told those (brokers and coordinators have it). Port 0 takes any free port; the node then
+advertises the one it got.
 """
 
 from __future__ import annotations
@@ -15,7 +17,8 @@ from ..errors import InvalidConfigError
 
 CLIENT = "client"
 INTERNAL = "internal"
-LISTENER_NAMES = (CLIENT, INTERNAL)
+EXTERNAL = "external"
+LISTENER_NAMES = (CLIENT, INTERNAL, EXTERNAL)
 
 _ADDRESS = re.compile(r"(?P<name>[A-Za-z0-9_-]+)://(?P<host>\[[0-9a-fA-F:.]*\]|[^\[\]:/]*):(?P<port>\d{1,5})\Z")
 _HOST_PORT = re.compile(r"(?P<host>\[[0-9a-fA-F:.]+\]|[^\[\]:/@\s]+):(?P<port>\d{1,5})\Z")
@@ -57,7 +60,8 @@ def parse_listeners(items: Iterable[str], *, key: str = "listeners") -> tuple[Li
         name = match["name"].lower()
         if name not in LISTENER_NAMES:
             raise InvalidConfigError(
-                f"{key}={item}: a listener is called client (for clients) or internal (for nodes), not {match['name']}"
+                f"{key}={item}: a listener is called client (for clients), external (for clients outside of the "
+                f"nodes' network) or internal (for nodes), not {match['name']}"
             )
         if any(other.name == name for other in found):
             raise InvalidConfigError(f"{key}={item}: listener {name} is given twice")

@@ -44,7 +44,7 @@ def main(
     _owns_process = True
     log_to_stderr("info")
     try:
-        command = parse_command(argv, program=program, role=role)
+        command = parse_command(argv, program=program, role=role, write_voters=write_voters)
         if isinstance(command, FormatCommand):
             command.run(write_voters() if write_voters is not None and command.first is not None else None)
             return 0

@@ -28,7 +28,7 @@ from headrace_core.log.files import FileSystem, RealFileSystem
 from headrace_core.metadata import MetadataDelta, MetadataImage
 from headrace_core.node.config import NodeConfig
 from headrace_core.node.ids import random_id
-from headrace_core.node.listeners import CLIENT, INTERNAL, ListenerAddress, advertised
+from headrace_core.node.listeners import CLIENT, EXTERNAL, INTERNAL, ListenerAddress, advertised
 from headrace_core.node.meta_properties import MetaProperties
 from headrace_core.node.replication_keys import RACK_AWARE_SELECTORS
 from headrace_core.node.state_file import RuntimeState, remove_state, write_state
@@ -266,24 +266,32 @@ class Broker:
         replication = ReplicationService(context)
         replication.set_throttle(self.settings.current.leader_throttle_bytes_per_second)
         self.settings.subscribe(lambda _, new: replication.set_throttle(new.leader_throttle_bytes_per_second))
-        auto_create = bool(config.values["auto.create.topics.enable"])
-        metadata = MetadataService(
-            context, self._controller, auto_create=auto_create, topic_defaults=config.topic_defaults()
-        )
         admin = AdminService(
             context,
             self._controller,
             given=config.given,
             log_dirs=LogDirs(self.storage.describe, self.storage.move),
         )
+        for_clients: list[tuple[Any, Any, str]] = [
+            (produce_pb2_grpc.add_ProduceServicer_to_server, ProduceService(context), "headrace.v1.Produce"),
+            (fetch_pb2_grpc.add_FetchServicer_to_server, FetchService(context), "headrace.v1.Fetch"),
+            (offsets_pb2_grpc.add_OffsetsServicer_to_server, OffsetsService(context), "headrace.v1.Offsets"),
+            (admin_pb2_grpc.add_AdminServicer_to_server, admin, "headrace.v1.Admin"),
+        ]
+
+        def metadata(listener: str) -> tuple[Any, Any, str]:
+            service = MetadataService(
+                context,
+                self._controller,
+                auto_create=bool(config.values["auto.create.topics.enable"]),
+                topic_defaults=config.topic_defaults(),
+                listener=listener,
+            )
+            return metadata_pb2_grpc.add_MetadataServicer_to_server, service, "headrace.v1.Metadata"
+
         served: dict[str, list[tuple[Any, Any, str]]] = {
-            CLIENT: [
-                (produce_pb2_grpc.add_ProduceServicer_to_server, ProduceService(context), "headrace.v1.Produce"),
-                (fetch_pb2_grpc.add_FetchServicer_to_server, FetchService(context), "headrace.v1.Fetch"),
-                (offsets_pb2_grpc.add_OffsetsServicer_to_server, OffsetsService(context), "headrace.v1.Offsets"),
-                (metadata_pb2_grpc.add_MetadataServicer_to_server, metadata, "headrace.v1.Metadata"),
-                (admin_pb2_grpc.add_AdminServicer_to_server, admin, "headrace.v1.Admin"),
-            ],
+            CLIENT: [*for_clients, metadata(CLIENT)],
+            EXTERNAL: [*for_clients, metadata(EXTERNAL)],
             INTERNAL: [  # transaction markers come here
                 (
                     replication_pb2_grpc.add_ReplicationServicer_to_server,

@@ -32,7 +32,7 @@ from headrace_core.log.files import FileSystem, RealFileSystem
 from headrace_core.metadata import MetadataDelta, MetadataImage
 from headrace_core.node.config import NodeConfig
 from headrace_core.node.ids import random_id
-from headrace_core.node.listeners import CLIENT, INTERNAL, ListenerAddress, advertised
+from headrace_core.node.listeners import CLIENT, EXTERNAL, INTERNAL, ListenerAddress, advertised
 from headrace_core.node.meta_properties import read_all_meta
 from headrace_core.node.state_file import RuntimeState, remove_state, write_state
 from headrace_core.rpc.controllers import Controllers
@@ -165,15 +165,15 @@ class Coordinator:
         return self._listeners[listener].address
 
     async def _bind(self) -> None:
-        metadata = MetadataService(self.metadata, timeout_ms=self.config.values["request.timeout.ms"])
         groups = GroupsService(self.current_shards, self.members)
-        served: dict[str, list[tuple[Any, Any, str]]] = {
-            CLIENT: [
+        timeout_ms = self.config.values["request.timeout.ms"]
+        served: dict[str, list[tuple[Any, Any, str]]] = {INTERNAL: []}  # health and Node only, so far
+        for name in (CLIENT, EXTERNAL):
+            metadata = MetadataService(self.metadata, timeout_ms=timeout_ms, listener=name)
+            served[name] = [
                 (groups_pb2_grpc.add_GroupsServicer_to_server, groups, "headrace.v1.Groups"),
                 (metadata_pb2_grpc.add_MetadataServicer_to_server, metadata, "headrace.v1.Metadata"),
-            ],
-            INTERNAL: [],  # health and Node only, so far
-        }
+            ]
         node = NodeService("coordinator", lambda: self.coordinator_id, lambda: self._cluster_id, self.clock)
         bound = []
         for wanted in self.config.listeners:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace_core.errors import HeadraceError, InvalidTopicError
 from headrace_core.metadata import MetadataImage
+from headrace_core.node.listeners import CLIENT
 from headrace_core.rpc.metadata_view import MetadataView, shard_topic
 from headrace_core.rpc.metadata_watch import MetadataWatch
 from headrace_core.telemetry import TopicAutoCreated
@@ -31,7 +32,10 @@ class MetadataService(metadata_pb2_grpc.MetadataServicer):
         *,
         auto_create: bool,
         topic_defaults: Mapping[str, Any],
+        listener: str = CLIENT,
     ) -> None:
+        """``listener``: whose addresses those who ask are told; the one that they ask at."""
+        self._listener = listener
         self._broker = broker
         self._controller = controller
         self._auto_create = auto_create
@@ -76,7 +80,9 @@ class MetadataService(metadata_pb2_grpc.MetadataServicer):
 
     def _own_view(self) -> MetadataView:
         if self._view is None:  # made late: the broker's id is known once it has registered
-            self._view = MetadataView(broker_id=self._broker.broker_id, topic_defaults=self._topic_defaults)
+            self._view = MetadataView(
+                listener=self._listener, broker_id=self._broker.broker_id, topic_defaults=self._topic_defaults
+            )
         return self._view
 
     async def _create_missing(self, names: list[str]) -> None:

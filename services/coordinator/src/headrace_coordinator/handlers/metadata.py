@@ -13,11 +13,12 @@ from headrace_protos.v1 import metadata_pb2_grpc
 class MetadataService(metadata_pb2_grpc.MetadataServicer):
     """Of one coordinator."""
 
-    def __init__(self, metadata: MetadataState, *, timeout_ms: int) -> None:
-        """``timeout_ms``: how long a request waits for min_metadata_offset."""
+    def __init__(self, metadata: MetadataState, *, timeout_ms: int, listener: str) -> None:
+        """``timeout_ms``: how long a request waits for min_metadata_offset. ``listener``: whose addresses those who ask
+        are told; the one that they ask at."""
         self._metadata = metadata
         self._timeout_ms = timeout_ms
-        self._view = MetadataView()
+        self._view = MetadataView(listener=listener)
 
     async def GetMetadata(self, request: Any, context: Any) -> Any:
         await self._wait_applied(request)

@@ -1,0 +1,204 @@
+"""Slots: nodes of one kind, all with the same configuration and the same volume, each with a directory of its own.
+
+    <slots.dir>/cluster.id       the cluster that the slots belong to; written once, by who makes the cluster
+    <slots.dir>/slot-3/          one node's log directory; 3 is its node.id
+    <slots.dir>/slot-3.claim     locked (flock) by the process that has the slot, for as long as it lives
+
+Containers that a service is scaled to are alike: what tells them apart, and what one that is started again is known by,
+is the slot. The kernel lets the lock go when the process ends, however it ends, so nothing has to be cleaned up, and
+who comes next finds the slot free, with all that is in it.
+
+A node takes the lowest slot that is free. With ``slots.host`` (a host name with ``{slot}`` in it) it takes the slot
+whose name is its own: then a name leads to the same data for ever, which is what controllers need, who know each other
+by name. ``cluster.id`` also tells an empty volume from one that is not mounted: without it no slot is made.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..errors import InvalidConfigError
+from .first_voters import NONE, FirstVoters, WriteVoters
+from .keys import SERVER
+from .meta_properties import FILE_NAME, format_directories
+from .properties import Properties
+
+CLUSTER_ID = "cluster.id"
+PLACEHOLDER = "{slot}"
+#: How long a slot that is a node's by name is waited for (its last process may be stopping), and its name looked up.
+WAIT_S = 60.0
+LOOKUP_S = 60.0
+_POLL_S = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """A claimed slot; ``descriptor`` holds the lock, and is never closed while the process lives."""
+
+    number: int
+    path: Path
+    descriptor: int
+
+
+def claim_configured(
+    properties: Properties,
+    *,
+    role: str,
+    write_voters: Callable[[], WriteVoters] | None = None,
+    wait_s: float = WAIT_S,
+) -> tuple[Properties, Slot] | None:
+    """Claim a slot if ``properties`` say slots.dir: the properties with ``{slot}`` filled in, node.id and log.dirs of
+    the slot, which is formatted if it is new. Raises InvalidConfigError, and what format_directories raises."""
+    root = properties.get("slots.dir")
+    if not root:
+        return None
+    for key in ("node.id", "broker.id", "log.dirs", "log.dir", "metadata.log.dir"):
+        if key in properties:
+            raise InvalidConfigError(f"{key} ({properties.set_in.get(key, 'set')}): comes from the slot with slots.dir")
+    cluster_id = read_cluster_id(Path(root))
+    most = int(SERVER.key("slots.max").parse(properties.get("slots.max", str(SERVER.key("slots.max").default))))
+    host = properties.get("slots.host", "")
+    if host:
+        slot = claim(Path(root), number=own_number(host, most=most), wait_s=wait_s)
+    else:
+        slot = claim_any(Path(root), most=most)
+    prepare(slot, cluster_id, role=role, write_voters=write_voters)
+    return filled_in(properties, slot), slot
+
+
+def filled_in(properties: Properties, slot: Slot) -> Properties:
+    """``properties`` as they are for ``slot``."""
+    values = {key: value.replace(PLACEHOLDER, str(slot.number)) for key, value in properties.items()}
+    where = f"slot {slot.number} of slots.dir={properties['slots.dir']}"
+    own = {"node.id": str(slot.number), "log.dirs": str(slot.path)}
+    return Properties(values | own, set_in=properties.set_in | dict.fromkeys(own, where))
+
+
+def read_cluster_id(root: Path) -> str:
+    """Whose slots these are; InvalidConfigError: nobody has said it yet, or the volume is not there."""
+    try:
+        return (root / CLUSTER_ID).read_text(encoding="ascii").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidConfigError(
+            f"slots.dir={root}: cannot read {CLUSTER_ID} ({error}): is the volume mounted, and has the cluster been "
+            "formatted? Who formats it writes its id there"
+        ) from None
+
+
+def claim(root: Path, *, number: int, wait_s: float = WAIT_S) -> Slot:
+    """Slot ``number``, once no living process has it; InvalidConfigError after ``wait_s`` seconds."""
+    deadline = time.monotonic() + wait_s
+    while True:
+        slot = _try(root, number)
+        if slot is not None:
+            return slot
+        if time.monotonic() >= deadline:
+            raise InvalidConfigError(
+                f"slots.dir={root}: slot {number} is held by another process, for more than {wait_s:.0f} s: do two "
+                "clusters share the volume?"
+            )
+        time.sleep(_POLL_S)
+
+
+def claim_any(root: Path, *, most: int) -> Slot:
+    """The lowest slot that nobody holds. InvalidConfigError: all ``most`` of them are held."""
+    for number in range(1, most + 1):
+        slot = _try(root, number)
+        if slot is not None:
+            return slot
+    raise InvalidConfigError(f"slots.dir={root}: all {most} slots are held: scale down, or raise slots.max")
+
+
+def _try(root: Path, number: int) -> Slot | None:
+    descriptor = os.open(root / f"slot-{number}.claim", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        return None
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return Slot(number, root / f"slot-{number}", descriptor)
+
+
+def prepare(slot: Slot, cluster_id: str, *, role: str, write_voters: Callable[[], WriteVoters] | None = None) -> None:
+    """Format a new slot. A controller's waits until `headrace quorum add`: only who makes the cluster may say that
+    some vote from the beginning, and has formatted their slots before."""
+    if (slot.path / FILE_NAME).exists():
+        return
+    joins = role == "controller"
+    assert not joins or write_voters is not None, "a controller brings write_voters"
+    format_directories(
+        [str(slot.path)],
+        cluster_id=cluster_id,
+        node_id=slot.number,
+        first=FirstVoters(flag=NONE, voters=()) if joins else None,
+        write_voters=write_voters() if joins and write_voters is not None else None,
+    )
+
+
+# -- who am I ----------------------------------------------------------------------------------------------------------
+
+
+def own_number(
+    host: str,
+    *,
+    most: int,
+    addresses_of: Callable[[str], set[str]] | None = None,
+    is_mine: Callable[[str], bool] | None = None,
+    wait_s: float = LOOKUP_S,
+) -> int:
+    """The number N of 1 to ``most`` for which ``host``, with N for ``{slot}``, leads to this machine.
+
+    All names are looked up at the same time, again and again for ``wait_s`` seconds: some are of nodes that are not
+    there, and name servers take their time to say so. InvalidConfigError: no such name.
+    """
+    if PLACEHOLDER not in host:
+        raise InvalidConfigError(
+            f"slots.host={host}: write {PLACEHOLDER} where the slot's number is, as in node-{PLACEHOLDER}"
+        )
+    look_up, mine = addresses_of or _addresses_of, is_mine or _is_mine
+    found = threading.Event()
+    numbers: list[int] = []
+    deadline = time.monotonic() + wait_s
+
+    def look(number: int) -> None:
+        while not found.is_set() and time.monotonic() < deadline:
+            if any(mine(address) for address in look_up(host.replace(PLACEHOLDER, str(number)))):
+                numbers.append(number)
+                found.set()
+            found.wait(_POLL_S)
+
+    for number in range(1, most + 1):
+        threading.Thread(target=look, args=(number,), daemon=True, name=f"look-up {number}").start()
+    if not found.wait(wait_s):
+        raise InvalidConfigError(
+            f"slots.host={host}: none of the names for 1 to {most} leads to this machine ({socket.gethostname()}); "
+            "leave it out to take the lowest slot that is free, or raise slots.max"
+        )
+    return numbers[0]
+
+
+def _addresses_of(name: str) -> set[str]:
+    try:
+        return {str(each[4][0]) for each in socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)}
+    except OSError:
+        return set()
+
+
+def _is_mine(address: str) -> bool:
+    """Whether this machine has ``address``: only then can a socket be bound to it."""
+    with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.bind((address, 0))
+        except OSError:
+            return False
+    return True
