@@ -1,0 +1,38 @@
+"""Prints what an image needs beside our own distributions: ``requirements.py service`` or ``spark``, for pip's -r.
+
+Read from the pyproject files, so that it is said in one place only; the versions are those of constraints.txt.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import tomllib
+from pathlib import Path
+
+#: Image -> our distributions in it, with the extras that it wants of them.
+IMAGES = {
+    "service": {
+        "protos": (),
+        "core": ("server", "zstd", "snappy"),
+        "services/controller": (),
+        "services/broker": (),
+        "services/coordinator": (),
+        "clients/python": ("cli", "zstd", "snappy"),
+    },
+    "spark": {"core": ("arrow",), "clients/python": ("arrow",), "pipelines": ("demo",)},
+}
+
+
+def requirements(image: str, root: Path) -> list[str]:
+    """The requirements of ``image``, ours left out, sorted."""
+    found: set[str] = set()
+    for directory, extras in IMAGES[image].items():
+        project = tomllib.loads((root / directory / "pyproject.toml").read_text())["project"]
+        for wanted in (project["dependencies"], *(project["optional-dependencies"][extra] for extra in extras)):
+            found.update(each for each in wanted if not re.match(r"headrace\b", each))
+    return sorted(found)
+
+
+if __name__ == "__main__":
+    print("\n".join(requirements(sys.argv[1], Path(__file__).resolve().parent.parent)))
