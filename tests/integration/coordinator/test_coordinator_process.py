@@ -12,6 +12,7 @@ from coordinator_world import LONG_S, GroupsCluster, Member, commit, fetch
 
 import grpc  # isort: skip
 
+from headrace import Admin, OffsetAndMetadata, TopicPartition
 from headrace_protos.v1 import groups_pb2
 
 _names = itertools.count()
@@ -150,6 +151,28 @@ def test_lag_is_known_soon_and_groups_are_listed_and_deleted(cluster: GroupsClus
     assert deleted[1].error.code
     assert group not in [each.group_id for each in stub.ListGroups(groups_pb2.ListGroupsRequest(), timeout=20).groups]
     assert cluster.committed(group, topic) == -1
+
+
+def test_an_admin_follows_groups_from_a_coordinator_that_dies_to_the_next(cluster: GroupsCluster, topic: str) -> None:
+    until(lambda: set(cluster.owners()) == {1, 2}, "the shards to be shared", LONG_S)
+    mine, others = cluster.group_of(1), cluster.group_of(2)
+    first = TopicPartition(topic, 0)
+    with Admin(bootstrap_servers=cluster.cluster.broker.address(), default_api_timeout_ms=int(LONG_S * 1000)) as admin:
+        admin.alter_group_offsets(mine, {first: 3})
+        admin.alter_group_offsets(others, {first: 4})
+        assert [each.coordinator_id for each in admin.describe_groups([mine, others])] == [1, 2]
+        cluster.coordinators[1].kill()
+        try:
+            both = admin.list_groups()  # which waits until every shard has an owner again
+            assert {mine, others} <= {each.group_id for each in both}
+            assert [each.coordinator_id for each in admin.describe_groups([others, mine])] == [2, 2]
+            assert admin.list_group_offsets(mine) == {first: OffsetAndMetadata(3)}
+            assert [each.partitions[0].committed_offset for each in admin.describe_lag([mine, others])] == [3, 4]
+            admin.delete_groups([mine, others])
+        finally:
+            cluster.coordinators[1].start()
+        until(lambda: set(cluster.owners()) == {1, 2}, "the shards to be shared again", LONG_S)
+        assert not {mine, others} & {each.group_id for each in admin.list_groups()}
 
 
 def test_a_stream_is_one_members_and_the_latest_one_counts(cluster: GroupsCluster, topic: str) -> None:
