@@ -49,6 +49,12 @@ class ShardRecord(NamedTuple):
     value: bytes | None
 
 
+class ClockSet(NamedTuple):
+    """A request of the runtime's: the wall clock was set by so much, forth or (negative) back. No time has passed."""
+
+    by_ms: int
+
+
 class Push(NamedTuple):
     """A message that a member did not ask for, for the stream that it is connected by, if there is one."""
 

@@ -33,7 +33,7 @@ from headrace_core.errors import (
     UnreleasedInstanceIdError,
 )
 
-from ..shard_logic import Decision, RecordKind
+from ..shard_logic import ClockSet, Decision, RecordKind
 from . import checks, stories
 from .messages import (
     AWAY_EPOCH,
@@ -109,6 +109,9 @@ class Groups:
 
     def handle(self, request: object, now_ms: int) -> Decision:
         """Raises what the rule for the request says; InvalidRequestError for one that is none of the groups'."""
+        if isinstance(request, ClockSet):
+            self._clock.was_set(request.by_ms)
+            return Decision()
         rule = _RULES.get(type(request))
         if rule is None:
             raise InvalidRequestError(f"a coordinator of groups does not know what {type(request).__name__} is")

@@ -56,6 +56,11 @@ class SteadyClock:
         self._ahead_ms = 0  # the wall clock of the steady one
         self._last_ms: int | None = None
 
+    def was_set(self, by_ms: int) -> None:
+        """Somebody who looks at a second clock says so. Guard: a step that is too short to be seen here would shorten a
+        grace, and a member reads until its own is over."""
+        self._ahead_ms += by_ms
+
     def read(self, wall_ms: int, due_ms: int | None) -> int:
         """Steady time; ``due_ms``: when (steady) somebody should have looked at the latest."""
         last = self._last_ms

@@ -21,6 +21,8 @@ logger = logging.getLogger("headrace.coordinator.shard")
 
 #: The wall clock may be set back or forth: nobody sleeps longer than this by it.
 TICK_MS_MAX = 1_000
+#: The wall clock was set when it goes so far apart from the monotonic one between two looks.
+CLOCK_STEP_MS = 20
 
 #: Told the outcome of a request: the reply, or the HeadraceError.
 Done = Callable[[object], None]
@@ -62,6 +64,7 @@ class ShardRunner:
         self._tick: asyncio.TimerHandle | None = None
         self._is_scheduled = False
         self._closed = False
+        self._wall_ahead_ms = clock.now_ms() - clock.monotonic_ms()
 
     @property
     def is_serving(self) -> bool:
@@ -93,7 +96,7 @@ class ShardRunner:
     def put(self, request: object, done: Done | None = None) -> None:
         """As ``ask``, and ``done`` is called with the reply, or the HeadraceError, at the moment when it may be told:
         in one order with what is pushed. None: nobody waits."""
-        self.shard.ask(done, request, self._clock.now_ms())
+        self.shard.ask(done, request, self._now_ms())
         self._schedule()
 
     async def close(self) -> None:
@@ -106,6 +109,16 @@ class ShardRunner:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _now_ms(self) -> int:
+        """The wall clock, for the mind; which is told first when somebody has set it."""
+        wall_ms = self._clock.now_ms()
+        ahead_ms = wall_ms - self._clock.monotonic_ms()
+        step_ms, self._wall_ahead_ms = round(ahead_ms - self._wall_ahead_ms), ahead_ms
+        if abs(step_ms) > CLOCK_STEP_MS:
+            logger.warning("%s: the wall clock was set by %d ms", self.shard.name, step_ms)
+            self.shard.clock_was_set(step_ms, wall_ms)
+        return wall_ms
 
     # -- within ------------------------------------------------------------------------------------------------------
 
@@ -163,7 +176,7 @@ class ShardRunner:
         except Exception as error:  # noqa: BLE001  (reported by the shard, which tries again)
             self.shard.replay_failed(attempt, error)
         else:
-            self.shard.replay_ended(attempt, self._clock.now_ms())
+            self.shard.replay_ended(attempt, self._now_ms())
         self._turn()  # at once: the first that it decides on as one who serves is which topics there are
 
     def _spawn(self, work: Any, what: str) -> None:
@@ -191,7 +204,7 @@ class ShardRunner:
 
     def _ticked(self) -> None:
         self._tick = None
-        due_ms, now_ms = self.shard.next_due_ms(), self._clock.now_ms()
+        due_ms, now_ms = self.shard.next_due_ms(), self._now_ms()
         if due_ms is not None and due_ms <= now_ms:
             self.shard.tick(now_ms)
         self._schedule()

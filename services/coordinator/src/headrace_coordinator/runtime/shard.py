@@ -38,7 +38,7 @@ from headrace_core.errors import (
     UnknownServerError,
 )
 
-from ..shard_logic import Decision, Push, ShardLogic, ShardRecord
+from ..shard_logic import ClockSet, Decision, Push, ShardLogic, ShardRecord
 from .claims import Claim, encode_claim, is_claim
 
 #: What may be gathered while an append is under way, in bytes; above it requests are refused, to be sent again.
@@ -202,6 +202,11 @@ class Shard:
         """What time alone demands; call it when ``next_due_ms`` is there."""
         if self.state is ShardState.SERVING and self.mind is not None:
             self._of_itself(lambda mind: mind.tick(now_ms))
+
+    def clock_was_set(self, by_ms: int, now_ms: int) -> None:
+        """The wall clock is at ``now_ms``, which is ``by_ms`` more than the time that has passed."""
+        if self.state is ShardState.SERVING:
+            self._of_itself(lambda mind: mind.handle(ClockSet(by_ms), now_ms))
 
     def next_due_ms(self) -> int | None:
         """When to ``tick`` again, by the wall clock."""

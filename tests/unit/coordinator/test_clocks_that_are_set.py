@@ -1,0 +1,91 @@
+"""The wall clock is set by less than anybody would see in it: no grace is shorter for that (found by simulation)."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from group_world import Shard as World
+
+from headrace_coordinator.runtime.claims import Claim
+from headrace_coordinator.runtime.runner import ShardRunner
+from headrace_coordinator.runtime.shard import Shard
+from headrace_coordinator.shard_logic import ClockSet, Decision
+from headrace_core.testing.clock import ManualClock
+
+
+@pytest.mark.parametrize("by_ms", [1_000, -1_000])
+def test_a_clock_that_is_set_while_a_connection_is_broken_shortens_no_grace_and_lengthens_none(by_ms: int) -> None:
+    world = World()
+    one, other = world.join("a", "b")
+    grace_ms = world.settings.connection_grace_ms
+    one.disconnect()
+    world.sleep(grace_ms // 2)
+    world.now_ms += by_ms
+    world.ask(ClockSet(by_ms))
+    world.tick()
+    assert {member.member_id for member in world.described().members} == {"a", "b"}
+    world.sleep(grace_ms // 2 + 2)
+    assert {member.member_id for member in world.described().members} == {"b"}
+    world.converge()
+    assert len(other.reading) == 4
+
+
+class Mind:
+    def __init__(self) -> None:
+        self.asked: list[Any] = []
+
+    def replay(self, key: bytes, value: bytes | None, timestamp_ms: int) -> None: ...
+
+    def loaded(self, now_ms: int) -> Decision:
+        return Decision()
+
+    def handle(self, request: Any, now_ms: int) -> Decision:
+        self.asked.append(request)
+        return Decision()
+
+    def tick(self, now_ms: int) -> Decision:
+        return Decision()
+
+    def next_due_ms(self) -> int | None:
+        return None
+
+
+class Log:
+    async def append(self, batches: Any, expected_end: int) -> int:
+        return 0
+
+    async def read(self, end: int, take: Any) -> None: ...
+
+
+def test_the_mind_is_told_that_the_clock_was_set_before_anything_that_is_asked_by_the_new_time() -> None:
+    async def scenario() -> None:
+        clock, mind, serves = ManualClock(), Mind(), asyncio.Event()
+
+        def became(runner: ShardRunner, state: Any, error: Exception | None) -> None:
+            if runner.is_serving:
+                serves.set()
+
+        runner = ShardRunner(
+            Shard("shard-0", Claim(1, 1, 1), lambda: mind),
+            Log(),
+            clock=clock,
+            replays=asyncio.Semaphore(1),
+            tell=lambda pushes: None,
+            became=became,
+        )
+        runner.start()
+        await serves.wait()
+        for ms in (3_000, 5, 60_000):  # time goes by, however much of it
+            clock.advance(ms)
+            runner.put("noted")
+        assert mind.asked == ["noted"] * 3
+        clock.jump(700)
+        runner.put("after")
+        clock.jump(-4_000)
+        runner.put("at last")
+        assert mind.asked[3:] == [ClockSet(700), "after", ClockSet(-4_000), "at last"]
+        await runner.close()
+
+    asyncio.run(scenario())
