@@ -120,8 +120,7 @@ async def heartbeats(asked: dict[str, Any], stubs: list[Any]) -> None:
 async def commits(asked: dict[str, Any], stubs: list[Any]) -> None:
     latencies: list[float] = []
     failed: list[str] = []
-    begun = time.perf_counter()
-    end = begun + asked["seconds"]
+    end = 0.0
 
     async def commit_on(group: str, stub: Any) -> None:
         offset = 0
@@ -144,7 +143,18 @@ async def commits(asked: dict[str, Any], stubs: list[Any]) -> None:
                 latencies.append(time.perf_counter() - sent)
 
     groups = asked["groups"]
+    for group in groups:  # their shards may be loaded just now
+        while True:
+            request = groups_pb2.CommitOffsetsRequest(group_id=group, member_epoch=-1)
+            request.offsets.add(topic=asked["topic"], partition=0, offset=0, leader_epoch=-1)
+            try:
+                await stubs[0].CommitOffsets(request, timeout=30)
+                break
+            except grpc.aio.AioRpcError:
+                await asyncio.sleep(0.1)
     tell(ready=True, seconds=0.0)
+    begun = time.perf_counter()
+    end = begun + asked["seconds"]
     await asyncio.gather(
         *(commit_on(groups[number % len(groups)], stubs[number % len(stubs)]) for number in range(asked["at_once"]))
     )

@@ -400,8 +400,8 @@ class Bench:
                     Child(
                         "group_streams.py",
                         {
-                            "coordinator": address, "topic": topic, "offsets": offsets, "at_once": 64, "seconds": 5.0,
-                            "groups": [f"commit-{number}-{child}-{group}" for group in range(64)],
+                            "coordinator": address, "topic": topic, "offsets": offsets, "at_once": 256, "seconds": 5.0,
+                            "groups": [f"commit-{number}-{child}-{group}" for group in range(256)],
                         },
                     )
                     for child in range(2)
