@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gc
+import logging
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -17,6 +20,8 @@ import pytest
 from headrace import Admin, Consumer, LocalCluster, NewTopic, Producer, TopicPartition
 from headrace.errors import ClusterStartError, IllegalStateError, InvalidArgumentError, UnsupportedVersionError
 from headrace.local import ClusterDirectory
+
+_ROOT = Path(__file__).parents[3]
 
 
 def _send(cluster: LocalCluster, values: list[bytes]) -> None:
@@ -143,6 +148,7 @@ def test_a_cluster_within_this_process(tmp_path: Path) -> None:
         cluster.kill("broker", 1)
         cluster.kill("coordinator", 1)
         assert [row["pid"] for row in cluster.ps()] == [os.getpid(), None, None]
+        assert not (tmp_path / "kept" / "broker-1" / ".kafka_cleanshutdown").exists()
         cluster.restart("broker", 1)
         cluster.restart("coordinator", 1)
         cluster.restart("controller", 1)
@@ -150,10 +156,31 @@ def test_a_cluster_within_this_process(tmp_path: Path) -> None:
         assert _committed(cluster) == 60
         with pytest.raises(UnsupportedVersionError, match="paused"):
             cluster.pause("broker", 1)
-    assert threading.active_count() <= threads + 2  # the client's threads stay for the next client
+        assert "clean=False" in cluster.log("coordinator", 1)
+        assert "BrokerRegistered" in cluster.log("broker", 1)
+    assert (tmp_path / "kept" / "broker-1" / ".kafka_cleanshutdown").exists()  # stopped, for the data is kept
+    assert threading.active_count() <= threads + 6  # those of the clients, and of work for threads, stay for the next
     with LocalCluster(data=tmp_path / "kept") as cluster:
         assert _read(cluster, 100) == values
         assert _committed(cluster) == 60
+
+
+def test_clusters_within_this_process_leave_nothing_in_it(caplog: pytest.LogCaptureFixture) -> None:
+    """Whoever is killed is gone, whomever it can still reach; no descriptor stays, and no line in the program's log."""
+    caplog.set_level(logging.INFO)
+    descriptors = []
+    for _ in range(3):
+        with LocalCluster(brokers=1, controllers=1, mode="inprocess") as cluster:
+            _send(cluster, [b"hello"])
+            for role in ("controller", "coordinator", "broker"):  # from now on, nobody could give anything away
+                cluster.kill(role, 1)
+                assert [row["pid"] for row in cluster.ps() if row["role"] == role] == [None]
+        gc.collect()  # who is killed closes no file
+        descriptors.append(len(os.listdir("/proc/self/fd")))
+    assert descriptors[-1] <= descriptors[0] + 2  # the first one has opened what stays for the next: a loop, a poller
+    lines = [record for record in caplog.records if record.name.startswith(("headrace.broker", "headrace.co"))]
+    assert lines == []
+    assert logging.getLogger("headrace.broker").level == logging.NOTSET
 
 
 def _alive_of_the_state_file(directory: Path) -> list[str]:
@@ -226,25 +253,101 @@ def test_an_owner_that_never_stops_its_cluster_leaves_nothing_behind(ending: str
         owner.wait()
 
 
+_ABANDONED = """
+import sys, time
+from headrace import LocalCluster, Producer
+data = sys.argv[1] if len(sys.argv) > 1 else None
+cluster = LocalCluster(brokers=1, controllers=1, mode="inprocess", data=data).start()
+producer = Producer(bootstrap_servers=cluster.bootstrap_servers, linger_ms=600_000)
+future = producer.send("events", b"sent at the very end")
+future.add_done_callback(lambda future: print("sent:", future.exception() is None, flush=True))
+print(cluster.directory, flush=True)
+{ending}
+"""
+
+
+@pytest.mark.parametrize("ending", ["sys.exit(0)", "time.sleep(60)", "kept"])
+def test_an_owner_that_never_stops_the_cluster_within_it_leaves_nothing_behind(ending: str, tmp_path: Path) -> None:
+    """An interpreter that ends closes its clients first, and then the nodes that they need."""
+    script = _ABANDONED.format(ending="" if ending == "kept" else ending)
+    kept = tmp_path / "kept"
+    owner = subprocess.Popen(
+        [sys.executable, "-c", script, *([str(kept)] if ending == "kept" else [])],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert owner.stdout is not None
+        directory = owner.stdout.readline().strip()
+        if "sleep" in ending:
+            assert os.path.exists(directory)
+            owner.send_signal(signal.SIGKILL)
+            owner.wait(timeout=60)
+            assert _eventually(lambda: not os.path.exists(directory), seconds=60)
+        else:
+            out, err = owner.communicate(timeout=60)
+            assert (out, err, owner.returncode) == ("sent: True\n", "", 0)
+            assert os.path.exists(directory) == (ending == "kept")
+        if ending == "kept":
+            assert (kept / "broker-1" / ".kafka_cleanshutdown").exists()
+    finally:
+        owner.kill()
+        owner.communicate()
+
+
 _USER_TEST = """
-def test_shared(headrace):
+import os, pytest
+
+def test_shared(headrace, headrace_topic):
     assert headrace.bootstrap_servers.startswith("127.0.0.1:")
-    assert [row["role"] for row in headrace.ps()] == ["controller", "broker", "coordinator"]
+    assert [(row["role"], row["pid"]) for row in headrace.ps()] == [
+        (role, os.getpid()) for role in ("controller", "broker", "broker", "coordinator")
+    ]
+    assert "log.flush=os" in (headrace.directory / "config" / "broker-2.properties").read_text()
+    assert headrace_topic.startswith("test_shared-")
 
 def test_shared_is_the_same(headrace, request):
     assert headrace is request.getfixturevalue("headrace")
 
+@pytest.mark.headrace_cluster(brokers=1, coordinators=0, config={"num.partitions": 3})
 def test_own(headrace, headrace_cluster):
     assert headrace.bootstrap_servers != headrace_cluster.bootstrap_servers
-    headrace_cluster.kill("broker", 1)
-    headrace_cluster.restart("broker", 1)
+    assert [row["role"] for row in headrace_cluster.ps()] == ["controller", "broker"]
+    assert os.getpid() not in [row["pid"] for row in headrace_cluster.ps()]
+    with headrace_cluster.killed("broker", 1):
+        assert headrace_cluster.ps()[1]["pid"] is None
+    assert headrace_cluster.ps()[1]["pid"] is not None
+
+@pytest.mark.headrace_cluster(3)
+def test_a_mark_without_names(headrace_cluster):
+    pass
 """
+_USER_INI = """
+[pytest]
+addopts = --strict-markers
+headrace_nodes = 2 brokers, 1 coordinator
+headrace_config = log.flush=os
+"""
+
+
+def _pytest(directory: Path, *arguments: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments],
+        cwd=directory, capture_output=True, text=True, timeout=110, check=False,
+    )  # fmt: skip
+    return done.stdout + done.stderr
 
 
 def test_the_fixtures_come_with_the_package(tmp_path: Path) -> None:
     (tmp_path / "test_user.py").write_text(_USER_TEST)
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(tmp_path)],
-        cwd=tmp_path, capture_output=True, text=True, timeout=100, check=False,
-    )  # fmt: skip
-    assert "3 passed" in done.stdout, done.stdout + done.stderr
+    (tmp_path / "pytest.ini").write_text(_USER_INI)
+    out = _pytest(tmp_path)
+    assert "3 passed, 1 error" in out, out
+    assert "name the arguments, as in brokers=3" in out
+
+
+def test_the_example_of_a_users_own_tests_passes_on_two_workers(tmp_path: Path) -> None:
+    shutil.copy(_ROOT / "examples" / "test_orders.py", tmp_path)
+    out = _pytest(tmp_path, "-n", "2")
+    assert "20 passed" in out, out

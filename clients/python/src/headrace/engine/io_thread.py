@@ -151,6 +151,7 @@ _lock = threading.Lock()
 _current: IoThread | None = None
 _tenants: weakref.WeakSet[Any] = weakref.WeakSet()
 _last_to_leave: weakref.WeakSet[Any] = weakref.WeakSet()  # those of them whom the others need: clusters
+_leaves_before_pools = False
 _grpc_before_fork = False
 _unusable = False  # this process is a child whose parent had open connections
 
@@ -180,6 +181,17 @@ def forget(tenant: Tenant) -> None:
     """The tenant is closed."""
     _tenants.discard(tenant)
     _last_to_leave.discard(tenant)
+
+
+def leave_before_pools() -> None:
+    """When the interpreter ends, have all tenants leave before it ends the pools of threads (concurrent.futures): nodes
+    need theirs until they have stopped. It is then that Python joins the threads of the program, too."""
+    global _leaves_before_pools
+    with _lock:
+        register_atexit = getattr(threading, "_register_atexit", None)  # what concurrent.futures itself uses
+        if register_atexit is not None and not _leaves_before_pools:
+            _leaves_before_pools = True
+            register_atexit(_at_exit)
 
 
 def forked_error(what: str) -> IllegalStateError:

@@ -107,7 +107,7 @@ class LocalCluster:
         self._finalizer = weakref.finalize(self, _end, cluster, temporary, os.getpid())
         if self._is_in_process:  # the thread that the nodes are on ends with the interpreter, and ends them before
             self._finalizer.atexit = False
-            cluster.end_at_exit = self._finalizer  # type: ignore[attr-defined]
+            cluster.end_at_exit = lambda: _end(cluster, temporary, os.getpid())  # type: ignore[attr-defined]
         return self
 
     def _made(self, directory: Path) -> ClusterDirectory:

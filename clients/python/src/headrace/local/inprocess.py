@@ -27,7 +27,7 @@ from pathlib import Path
 
 from headrace_core.errors import UnsupportedVersionError
 
-from ..engine.io_thread import IoThread, forget, io_thread, register
+from ..engine.io_thread import IoThread, forget, io_thread, leave_before_pools, register
 from . import nodes as node_files
 from .directory import ClusterDirectory
 from .inprocess_logs import NodeLog
@@ -131,6 +131,7 @@ class InProcessDirectory(ClusterDirectory):
     def _spawn(self, node: Node, log: Path) -> NodeHandle:
         handle = start_node(node, config=node_files.config_path(self.directory, node), log=log)
         register(self, last=True)
+        leave_before_pools()
         return handle
 
     def after_fork(self) -> None:

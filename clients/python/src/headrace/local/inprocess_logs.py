@@ -31,7 +31,7 @@ _ROOMS = (
 _file: contextvars.ContextVar[NodeLog | None] = contextvars.ContextVar("headrace node's log", default=None)
 _lock = threading.Lock()
 _open = 0  # how many there are
-_before: dict[str, tuple[int, bool]] = {}  # level and propagation, as the program around us has them
+_before: dict[str, int] = {}  # the rooms' levels, as the program around us has them
 
 
 class NodeLog:
@@ -63,21 +63,15 @@ class NodeLog:
         _end()
 
 
-class _Sorter(logging.Handler):
-    """Hands a node's records to its file, and anybody else's to whom they would have gone."""
+class _Sorter(logging.Filter):
+    """Takes a node's records out and into its file; others go on if their level was enough without nodes, too."""
 
-    def emit(self, record: logging.LogRecord) -> None:
+    def filter(self, record: logging.LogRecord) -> bool:
         node = _file.get()
-        try:
-            if node is not None:
-                node.write(record)
-                return
-        except Exception:  # noqa: BLE001 -- as every handler of the library
-            self.handleError(record)
-            return
-        around = logging.getLogger("headrace" if record.name.startswith("headrace.") else None)
-        if around.isEnabledFor(record.levelno):
-            around.handle(record)
+        if node is not None:
+            node.write(record)
+            return False
+        return record.levelno >= _level_around(record.name)
 
 
 _formatter = logging.Formatter(FORMAT)
@@ -88,15 +82,15 @@ def _begin(level: int) -> None:
     global _open
     with _lock:
         _open += 1
-        for name in _ROOMS:
-            logger = logging.getLogger(name)
+        for room in _ROOMS:
+            logger = logging.getLogger(room)
             if _open == 1:
-                _before[name] = (logger.level, logger.propagate)
-                logger.addHandler(_sorter)
-                logger.propagate = False
+                _before[room] = logger.level
                 logger.setLevel(level)
             else:
                 logger.setLevel(min(level, logger.level))
+        for logger in _loggers():
+            logger.addFilter(_sorter)  # once, however often
 
 
 def _end() -> None:
@@ -105,9 +99,28 @@ def _end() -> None:
         _open -= 1
         if _open:
             return
-        for name, (level, propagate) in _before.items():
-            logger = logging.getLogger(name)
-            logger.removeHandler(_sorter)
-            logger.setLevel(level)
-            logger.propagate = propagate
+        for room, level in _before.items():
+            logging.getLogger(room).setLevel(level)
         _before.clear()
+        for logger in _loggers():
+            logger.removeFilter(_sorter)
+
+
+def _loggers() -> list[logging.Logger]:
+    """All that there are in the rooms. A filter sees what is logged by its own logger only, and a logger that does not
+    propagate (so that a handler might sort) gets the handlers of pytest."""
+    known = dict(logging.Logger.manager.loggerDict)
+    inside = (logger for name, logger in known.items() if _room(name))
+    return [logger for logger in inside if isinstance(logger, logging.Logger)]
+
+
+def _room(name: str) -> str | None:
+    return next((room for room in _ROOMS if name == room or name.startswith(room + ".")), None)
+
+
+def _level_around(name: str) -> int:
+    """The level that a room's logger would have without nodes."""
+    room = _room(name)
+    if room is not None and _before.get(room):
+        return _before[room]
+    return logging.getLogger("headrace" if name.startswith("headrace.") else None).getEffectiveLevel()
