@@ -83,6 +83,8 @@ class GroupChecks:
         self._holders: dict[tuple[str, Part], dict[SimMember, int]] = {}
         #: What a member has been told to let go of, and when: it may be taken for gone when it does not.
         self._revoked_ms: dict[tuple[SimMember, Part], float] = {}
+        #: What a member had when its lease was over: given to others, perhaps, before it hears that it is to let go.
+        self._doubtful: set[tuple[SimMember, Part]] = set()
         self._appends = 0
         self.acknowledgements = 0
 
@@ -257,11 +259,24 @@ class GroupChecks:
         for other in holders:
             revoked_ms = self._revoked_ms.get((other, part))
             overdue = revoked_ms is not None and now_ms - revoked_ms > self.world.plan.rebalance_timeout_ms * 0.3
-            if other is not member and not (overdue or other.is_paused or other.member.is_suspended):
+            excused = overdue or other.is_paused or other.member.is_suspended or (other, part) in self._doubtful
+            if other is not member and not excused:
                 raise Violation(
                     "two owners", f"{other.name} has {part.topic}-{part.partition}, and {member.name} begins"
                 )
         holders[member] = member.life
+
+    def suspends(self, member: SimMember) -> None:
+        """Its lease is over."""
+        self._doubtful.update((member, part) for part in member.held)
+        for part in member.reading:
+            self.stops_reading(member, part)
+
+    def resumes(self, member: SimMember) -> None:
+        """It was answered: what it is not told to let go of is its own."""
+        for part in member.reading:
+            self._doubtful.discard((member, part))
+            self.reads(member, part)
 
     def revokes(self, member: SimMember, parts: Parts) -> None:
         for part in parts:
@@ -270,6 +285,7 @@ class GroupChecks:
     def lets_go(self, member: SimMember, part: Part) -> None:
         self._holders.get((member.group_id, part), {}).pop(member, None)
         self._revoked_ms.pop((member, part), None)
+        self._doubtful.discard((member, part))
 
     def member_told(self, member: SimMember, response: Any) -> None:
         """An answer, or what is pushed, rests on what is committed."""
@@ -309,14 +325,17 @@ class GroupChecks:
 
     def why_not_well(self) -> str | None:
         """What is not as it has to be once all is mended."""
-        world = self.world
-        for log in world.logs:
-            if not self.minds_are_what_the_log_says(log):
-                return f"nobody serves {log.partition}, or something is under way"
-        for number, group_id in enumerate(world.group_ids):
+        for number, group_id in enumerate(self.world.group_ids):
             why = self._why_not_stable(number, group_id)
             if why is not None:
                 return f"{group_id}: {why}"
+        return None
+
+    def why_not_equal(self) -> str | None:
+        """Once nobody commits any more, every shard has an owner that knows what its log says."""
+        for log in self.world.logs:
+            if not self.minds_are_what_the_log_says(log):
+                return f"nobody serves {log.partition}, or something is under way"
         return None
 
     def _why_not_stable(self, number: int, group_id: str) -> str | None:

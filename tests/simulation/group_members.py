@@ -361,11 +361,9 @@ class SimMember(Caller):
                     self._let_go_of_all()
                 case Suspended():
                     self.world.count("member", "suspended")
-                    for part in self.reading:
-                        self.world.checks.stops_reading(self, part)
+                    self.world.checks.suspends(self)
                 case Resumed():
-                    for part in self.reading:
-                        self.world.checks.reads(self, part)
+                    self.world.checks.resumes(self)
                 case Failed(error):
                     self.world.count("member", f"refused for good: {error.code}")
                     self.world.tell(self, f"ends: {error}")
@@ -471,7 +469,7 @@ class SimMember(Caller):
             return
 
         def act() -> None:
-            if self.held and not self._is_committing:
+            if self.held and not self._is_committing and not self.world.commits_end:
                 self._commit(dict(self.held), lambda: None)
 
         self.do(act)
@@ -560,7 +558,7 @@ class Committer(Caller):
 
     def _next(self) -> None:
         part = self._part()
-        if part is None:
+        if part is None or self.world.commits_end:
             self.begin()
         elif self.world.rng.random() < 0.3:
             self._look(part)

@@ -53,7 +53,9 @@ KINDS: dict[str, float] = {
 
 @dataclass(frozen=True, slots=True)
 class GroupPlan:
-    """See the module. Times in ms; ``members``: of each group; ``static``: which groups' members are."""
+    """See the module. Times in ms; ``members``: of each group; ``static``: which groups' members are;
+    ``rebalance_timeout_ms``: longer than the session, as max.poll.interval.ms is: who stands still for less than its
+    session has not heard that it is to let go."""
 
     seed: int
     coordinators: int
@@ -109,7 +111,7 @@ def make_group_plan(seed: int) -> GroupPlan:
         partitions=tuple(rng.choice([1, 2, 3, 5]) for _ in range(2)),
         committers=rng.choice([1, 2]),
         assignment_interval_ms=rng.choice([0, 0, 120, 400]),
-        rebalance_timeout_ms=rng.choice([900, 1_500, 3_000]),
+        rebalance_timeout_ms=rng.choice([2_800, 4_000, 6_000]),
         retention_ms=rng.choice([900, 4_000, 60_000]),
         atomic_bytes=rng.choice([256 * 1024, 256 * 1024, 400]),
         batch_bytes=rng.choice([512 * 1024, 512 * 1024, 450]),

@@ -284,6 +284,8 @@ class GroupWorld:
         self._last_ms: dict[Any, float] = {}
         self._pipes: dict[tuple[Caller, Coordinator], CallPipe] = {}
         self._failure: BaseException | None = None
+        #: At the end nobody commits any more.
+        self.commits_end = False
         self.core = ClusterCore(
             ClusterSettings(
                 broker_session_timeout_ms=int(SESSION_MS),
@@ -457,14 +459,6 @@ class GroupWorld:
         delay_ms = self.message_delay_ms((host.name, CONTROLLERS))
         loop = host.loop
         assert loop is not None
-        if delay_ms is None:
-            return
-
-        def arrive() -> None:
-            reply = self.decide(request)
-            back_ms = self.message_delay_ms((CONTROLLERS, host.name))
-            if back_ms is not None:
-                self.in_order(("answer", host.number, host.life), back_ms, lambda: loop.run(told, reply))
 
         def told(reply: Any) -> None:
             if answer.done():
@@ -474,8 +468,17 @@ class GroupWorld:
             else:
                 answer.set_result(reply)
 
-        self.in_order(("call", host.number), delay_ms, arrive)
         loop.call_later(SESSION_MS / 2_000, told, NetworkError("the controllers do not answer"))
+        if delay_ms is None:
+            return
+
+        def arrive() -> None:
+            reply = self.decide(request)
+            back_ms = self.message_delay_ms((CONTROLLERS, host.name))
+            if back_ms is not None:
+                self.in_order(("answer", host.number, host.life), back_ms, lambda: loop.run(told, reply))
+
+        self.in_order(("call", host.number), delay_ms, arrive)
 
     def decide(self, request: Any) -> Any:
         decision = self.core.decide(request, self.scheduler.now_ms)
@@ -622,9 +625,16 @@ class GroupWorld:
             self.pass_until(self.scheduler.now_ms + 40.0)
             why = self.checks.why_not_well()
             if why is None and self.checks.acknowledgements > marks:
-                return
+                break
             if self.scheduler.now_ms > until_ms:
                 raise Violation("liveness", f"{HEAL_MS:.0f} ms after all was mended: {why or 'no commit goes through'}")
+
+        self.commits_end = True
+        until_ms = self.scheduler.now_ms + HEAL_MS
+        while (why := self.checks.why_not_equal()) is not None:
+            self.pass_until(self.scheduler.now_ms + 40.0)
+            if self.scheduler.now_ms > until_ms:
+                raise Violation("liveness", f"{HEAL_MS:.0f} ms after the last commit: {why}")
 
     @property
     def digest(self) -> str:

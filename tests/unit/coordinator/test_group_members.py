@@ -598,6 +598,28 @@ def test_a_commit_of_an_older_epoch_counts_for_what_the_member_has_had_since() -
         shard.groups.check_commit(GROUP, "a", epoch, None, lost)
 
 
+def test_who_was_cut_off_commits_nothing_that_was_given_to_another_one_meanwhile() -> None:
+    """It hears of its new epoch, and that it is to let go, at the same time: its last commit is of the epoch that
+    counts, and would take back what the other one has committed (found by simulation)."""
+    shard = Shard(orders=4)
+    (a,) = shard.join("a", instance_id="one")
+    had = a.reading
+    a.disconnect()
+    shard.sleep(shard.settings.connection_grace_ms + 1)
+    b = Client(shard, "b", instance_id="two")
+    b.join()
+    b.hear_all()
+    a.heartbeat()
+    a.hear(lets_go=False)
+    kept, lost = ([("orders", number) for _, number in parts] for parts in (had - b.reading, b.reading))
+    assert lost
+    assert a.letting_go == b.reading
+    shard.groups.check_commit(GROUP, "a", a.epoch, "one", [*kept, ("elsewhere", 0)])
+    with pytest.raises(StaleMemberEpochError, match="is member 'b''s now"):
+        shard.groups.check_commit(GROUP, "a", a.epoch, "one", kept + lost)
+    shard.groups.check_commit(GROUP, "b", b.epoch, "two", lost)
+
+
 def test_strangers_commit_only_to_groups_without_members() -> None:
     shard = Shard(orders=1)
     (a,) = shard.join("a")

@@ -223,6 +223,16 @@ def test_who_names_no_topic_id_is_not_given_the_offset_of_a_deleted_namesake_eit
     assert list(world.fetch("g", now_ms=later_ms)) == [("u", 0)]
 
 
+def test_a_commit_that_another_clock_stamped_does_not_hide_that_its_topic_is_gone_until_that_time_comes() -> None:
+    """The former owner's clock was an hour ahead (found by simulation)."""
+    world = OffsetsWorld()
+    world.commit("g", OffsetToCommit("t", 0, 42, topic_id=OLD_ID))
+    world.logic = world.successor()
+    world.logic.topics_changed(_topics(t=(NEW_ID, 1)))
+    earlier_ms = NOW_MS - 3_600_000
+    assert world.fetch("g", partitions=(OffsetToFetch("t", 0),), now_ms=earlier_ms)["t", 0].offset == NO_OFFSET
+
+
 def test_an_offset_of_a_topic_that_is_not_known_yet_is_asked_for_again_and_not_taken_for_none() -> None:
     """The former owner knew the new topic, and this one is a moment behind: "no offset" would lose the consumer's
     place."""

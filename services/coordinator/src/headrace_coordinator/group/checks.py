@@ -148,13 +148,21 @@ def check_epoch(member: Member, epoch: int) -> None:
 
 
 def check_commit(group: Group, member: Member, epoch: int, parts: Iterable[Part] | None) -> None:
-    """May the member commit in this epoch? In its own it may. In an older one, which it may not know to be over, only
-    what it has had since then (KIP-1251); ``parts`` None: not known, so no. Guard: a commit that was long on its way,
-    of a partition that somebody else has read on since, does not take the offset back. StaleMemberEpochError."""
+    """May the member commit in this epoch? In its own it may, but for what another member has: one that was cut off for
+    the grace hears of its new epoch before it lets go of what was given away meanwhile. In an older one, which it may
+    not know to be over, only what it has had since then (KIP-1251); ``parts`` None: not known, so no. Guard: a commit
+    that was long on its way, of a partition that somebody else has read on since, does not take the offset back.
+    StaleMemberEpochError."""
     current = member.current
-    if epoch == current.epoch:
-        return
     where = f"group {group.group_id!r}, member {member.member_id!r}"
+    if epoch == current.epoch:
+        for part in parts or ():
+            if group.owners.get(part, member.member_id) != member.member_id:
+                raise StaleMemberEpochError(
+                    f"{where}: partition {part[1]} of topic {part[0].hex()} is member {group.owners[part]!r}'s now: "
+                    "commit what is still assigned"
+                )
+        return
     if epoch > current.epoch:
         raise StaleMemberEpochError(f"{where}: epoch {epoch} was never given; it is {current.epoch}")
     if (

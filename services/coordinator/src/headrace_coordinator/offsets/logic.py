@@ -216,7 +216,8 @@ class OffsetsLogic:
         if found.topic_id is not None and found.topic_id != topic_id:
             # Of a deleted topic of the same name: no offset. Or of a new one that the shard's former owner knew and
             # this one does not know yet: then "no offset" would send the consumer to auto.offset.reset.
-            if wanted.topic_id is None and now_ms - found.commit_timestamp_ms < NAMESAKE_SETTLED_MS:
+            # (One from the future was stamped by another clock, and does not stay young until this one is there.)
+            if wanted.topic_id is None and abs(now_ms - found.commit_timestamp_ms) < NAMESAKE_SETTLED_MS:
                 error = UnknownTopicIdError(
                     f"{partition}: committed for another topic of this name than the one that is known here: ask again"
                 )
