@@ -546,8 +546,9 @@ class Committer(Caller):
     def __init__(self, world: GroupWorld, number: int) -> None:
         super().__init__(world, f"committer {number}", f"plain{number}")
         self.number = number
-        self.acknowledged = 0
         self.sent = 0
+        #: Another client, which stays with the coordinator that it knows for as long as that answers.
+        self._reader = Caller(world, f"reader {number}", self.group_id)
 
     def begin(self) -> None:
         self.world.scheduler.after(self.world.rng.uniform(10.0, 60.0), self._next)
@@ -560,7 +561,7 @@ class Committer(Caller):
         part = self._part()
         if part is None or self.world.commits_end:
             self.begin()
-        elif self.world.rng.random() < 0.3:
+        elif self.world.rng.random() < 0.4:
             self._look(part)
         else:
             self._commit(part)
@@ -607,7 +608,7 @@ class Committer(Caller):
                 self.world.checks.begins_at(self, part, outcome.groups[0].offsets[0].offset, floors.get(part))
             self.begin()
 
-        self.call("FetchOffsets", make, answered, check)
+        self._reader.call("FetchOffsets", make, answered, check)
 
 
 def host_of(found: tuple[int, int] | None, world: GroupWorld) -> Coordinator | None:
