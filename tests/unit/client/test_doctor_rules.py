@@ -451,6 +451,11 @@ def test_a_group_does_not_keep_up(status: str) -> None:
     assert "40 records behind" in finding.what
 
 
+@pytest.mark.parametrize(("status", "is_told"), [("STOP", True), ("STALL", False), ("REWIND", True), ("WARN", False)])
+def test_a_few_commits_do_not_show_whether_a_group_keeps_up(status: str, is_told: bool) -> None:
+    assert bool(found(groups=(group(status=status, lag=40, complete=0.3),))) == is_told
+
+
 def test_records_were_deleted_unread() -> None:
     assert only(groups=(group(records_lost=17),)).what == "17 records were deleted before group 'billing' had read them"
 

@@ -190,6 +190,10 @@ _LAG_WORDS = {
 }
 
 
+#: Two or three commits in a row say little about these: as in Burrow, a full window of them is waited for.
+_TAKE_A_WINDOW = ("STALL", "WARN")
+
+
 @rule("group-lag")
 def group_lag(facts: Facts) -> Iterator[Finding]:
     """Burrow's judgement of the last commits, where it is not OK."""
@@ -197,7 +201,8 @@ def group_lag(facts: Facts) -> Iterator[Finding]:
         by_status: dict[str, list[str]] = defaultdict(list)
         lag = 0
         for part in () if group.lag is None else group.lag.partitions:
-            if part.status in _LAG_WORDS and part.lag:
+            is_judged = part.complete >= 1 or part.status not in _TAKE_A_WINDOW
+            if part.status in _LAG_WORDS and part.lag and is_judged:
                 by_status[part.status].append(f"{part.topic}-{part.partition}")
                 lag += part.lag
         for status, names in by_status.items():

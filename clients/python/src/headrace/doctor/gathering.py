@@ -55,14 +55,16 @@ class Gathering:
         )
         if cluster is None:
             return dataclasses.replace(facts, now_ms=time.time() * 1_000, not_asked=tuple(self._not_asked))
-        live = [each.broker_id for each in cluster.brokers if not each.fenced]
         brokers = self._nodes("broker", {each.broker_id: each.address for each in cluster.brokers if not each.fenced})
         coordinators = self._nodes("coordinator", {each.coordinator_id: each.address for each in cluster.coordinators})
         controllers = self._nodes(
             "controller", {each.controller_id: f"{each.host}:{each.port}" for each in cluster.controllers}
         )
+        reached = [number for number, tried in brokers.items() if tried.node is not None or tried.trouble is None]
+        for number in sorted(set(brokers) - set(reached)):
+            self._not_asked.append(NotAsked(what=f"the disks of broker {number}", why=brokers[number].detail))
         topics = tuple(self._ask("topics", lambda: client.describe_topics(timeout=timeout_s)) or ())
-        log_dirs = self._log_dirs(live)
+        log_dirs = self._log_dirs(reached)
         return dataclasses.replace(
             facts,
             cluster=cluster,
@@ -74,7 +76,7 @@ class Gathering:
             topics=topics,
             min_insync=self._min_insync([topic.name for topic in topics]),
             log_dirs=log_dirs,
-            moves=self._moves(live, log_dirs),
+            moves=self._moves(reached, log_dirs),
             groups=self._groups(cluster, coordinators),
             now_ms=time.time() * 1_000,
             not_asked=tuple(self._not_asked),

@@ -22,7 +22,7 @@ T = TypeVar("T")
 class Sampling:
     """``timeout_s``: how long one question may take; a node that stands still costs that once for each sample."""
 
-    def __init__(self, client: Admin, *, timeout_s: float = 2.0) -> None:
+    def __init__(self, client: Admin, *, timeout_s: float = 4.0) -> None:
         self._client = client
         self._timeout_s = timeout_s
         self._errors: list[str] = []
