@@ -1,4 +1,4 @@
-"""Three brokers and three controllers, as `headrace up` starts them: copies, elections, moves, a broker that goes.
+"""`headrace up` with its defaults (three brokers, three controllers, a coordinator): copies, elections, moves, a death.
 
 One cluster for the file; the tests run in the order in which they stand, and the last one leaves it with a broker less.
 """
@@ -79,9 +79,9 @@ def cluster(tmp_path_factory: pytest.TempPathFactory, bare_cli: Callable[..., An
         bare_cli("down", "--data", data, "--delete", code=None)
 
 
-def test_up_starts_three_of_each_and_a_topic_has_three_copies(cluster: Cluster) -> None:
+def test_up_starts_three_of_each_and_a_coordinator_and_a_topic_has_three_copies(cluster: Cluster) -> None:
     roles = [(node["role"], node["id"]) for node in cluster.nodes()]
-    assert roles == [(role, number) for role in ("controller", "broker") for number in (1, 2, 3)]
+    assert roles == [*((role, number) for role in ("controller", "broker") for number in (1, 2, 3)), ("coordinator", 1)]
     assert cluster.bootstrap == ",".join(node["address"] for node in cluster.nodes() if node["role"] == "broker")
     made = cluster.json("topics", "create", "copies", "-p", "3")
     assert made["replication_factor"] == 3

@@ -29,9 +29,9 @@ from headrace.errors import (
     IllegalStateError,
     InvalidArgumentError,
     InvalidConfigError,
+    InvalidGroupIdError,
     InvalidPartitionsError,
     InvalidReplicationFactorError,
-    UnsupportedVersionError,
 )
 
 
@@ -92,9 +92,27 @@ async def await_every_method(bootstrap: str, topic: str) -> None:
     assert (await on(consumer, "fetch_arrow", timeout=10.0)).num_rows
     assert (await on(consumer, "metrics"))["assigned-partitions"] == 3
     for method, arguments in (("subscribe", ([topic],)), ("commit", ()), ("committed", (partitions[0],))):
-        with pytest.raises(UnsupportedVersionError, match=r"use assign\(\[TopicPartition"):
+        with pytest.raises(InvalidGroupIdError, match=rf"{method} needs a group: set group\.id"):
             await on(consumer, method, *arguments)
     await on(consumer, "close")
+
+    group = {"group.id": f"group-of-{topic}", "auto.offset.reset": "earliest"}
+    async with AsyncConsumer({"bootstrap.servers": bootstrap, **group}) as member:
+        assert await on(member, "subscribe", [topic]) is None
+        got = []
+        while len(got) < 4:
+            records = await on(member, "poll", timeout=60.0)
+            assert records, got
+            got += records
+        assert member.subscription() == {topic}
+        assert member.group_metadata().group_id == f"group-of-{topic}"
+        await on(member, "commit_async", {partitions[0]: 0})
+        assert await on(member, "committed", partitions[0]) == 0
+        await on(member, "commit")
+        assert sum(each.offset for each in (await on(member, "committed", partitions)).values()) == 4
+        await on(member, "unsubscribe")
+        assert (member.subscription(), member.assignment()) == (frozenset(), set())
+    awaited["AsyncConsumer"] |= {"subscription", "group_metadata"}  # what it knows of itself: plain values
 
     for twin in (AsyncProducer, AsyncConsumer):
         public = {name for name in dir(twin) if not name.startswith("_")}
