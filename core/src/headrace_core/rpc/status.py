@@ -32,6 +32,8 @@ ERROR_CODE_KEY = "headrace-error-code"
 LEADER_KEY = "headrace-controller-leader"
 #: How gRPC says that a connection was never there, so that nothing was sent.
 _NO_CONNECTION = "failed to connect to all addresses"
+#: How grpc.aio says, of its own accord and as INTERNAL, that a stream broke while something was written to it.
+_BROKE_INSIDE = "Internal error from Core"
 
 _STATUS = {
     "INVALID_REQUEST": grpc.StatusCode.INVALID_ARGUMENT,
@@ -91,7 +93,8 @@ def error_from_rpc(failure: grpc.RpcError, address: str) -> HeadraceError:
     if cls is not None:
         return cls(f"{message} (from {address})")
     status = failure.code()
-    if status in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED):
+    broke_inside = status is grpc.StatusCode.INTERNAL and details == _BROKE_INSIDE
+    if broke_inside or status in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED):
         lost = NetworkError(f"{address}: {details or 'connection lost'}")
         lost.was_sent = not was_never_sent(failure)
         return lost
