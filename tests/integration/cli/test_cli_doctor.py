@@ -166,7 +166,10 @@ def test_top_shows_what_flows_once_or_a_document_a_line(patient: Patient, traffi
     assert "\x1b" not in shown.text
 
 
-def test_top_ends_with_ctrl_c_and_leaves_the_terminal_as_it_was(patient: Patient, program: str) -> None:
+@pytest.mark.parametrize(("end", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_top_ends_when_it_is_told_to_and_leaves_the_terminal_as_it_was(
+    patient: Patient, program: str, end: signal.Signals, code: int
+) -> None:
     ours, theirs = pty.openpty()
     environment = {**os.environ, "HEADRACE_BOOTSTRAP_SERVERS": patient.bootstrap, "TERM": "xterm", "COLUMNS": "200"}
     process = subprocess.Popen(
@@ -177,7 +180,7 @@ def test_top_ends_with_ctrl_c_and_leaves_the_terminal_as_it_was(patient: Patient
     try:
         while b"LEADERS" not in shown:
             shown += os.read(ours, 65_536)
-        process.send_signal(signal.SIGINT)
+        process.send_signal(end)
         try:
             while part := os.read(ours, 65_536):
                 shown += part
@@ -187,7 +190,7 @@ def test_top_ends_with_ctrl_c_and_leaves_the_terminal_as_it_was(patient: Patient
     finally:
         process.kill()
         os.close(ours)
-    assert (process.returncode, err) == (130, b"")
+    assert (process.returncode, err) == (code, b"")
     assert b"\x1b[?1049h" in shown  # another screen, and back
     assert shown.rindex(b"\x1b[?1049l") > shown.rindex(b"\x1b[?1049h")
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from headrace.doctor.diagnosis import RULES, Finding, diagnose
-from headrace.doctor.facts import Facts, GroupFacts, LocalNode, Move, Tried, Trouble
+from headrace.doctor.facts import THE_QUORUM, Facts, GroupFacts, LocalNode, Move, NotAsked, Tried, Trouble
 from headrace.errors import CorruptLogError, GroupIdNotFoundError, RequestTimedOutError, StorageError
 from headrace.group_models import GroupDescription, GroupLag, PartitionLag, Rebalance
 from headrace.models import (
@@ -273,7 +273,10 @@ def test_a_voter_is_away_and_how_bad_that_is_depends_on_how_many_there_are() -> 
 
 
 def test_nobody_leads_the_controllers() -> None:
-    assert only(cluster=cluster(controller_id=-1), quorum=None).rule == "no-controller"
+    silent = NotAsked(what=THE_QUORUM, why="DescribeQuorum: not done in time [REQUEST_TIMED_OUT]")
+    finding = only(quorum=None, not_asked=(silent,))
+    assert (finding.rule, finding.where) == ("no-controller", "controllers 1, 2, 3")
+    assert "REQUEST_TIMED_OUT" in finding.what
 
 
 def test_a_broker_does_not_follow_the_metadata() -> None:

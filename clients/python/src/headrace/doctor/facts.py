@@ -16,6 +16,9 @@ from ..models import (
     TopicDescription,
 )
 
+#: What a NotAsked of the quorum is about.
+THE_QUORUM = "the quorum"
+
 
 class Trouble(enum.StrEnum):
     """What kept an address from being used."""

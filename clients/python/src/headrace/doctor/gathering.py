@@ -17,7 +17,7 @@ from headrace_core.types import TopicPartition
 
 from ..local.directory import ClusterDirectory
 from ..models import ClusterDescription, ConfigResource, LogDirDescription, PartitionReassignment, QuorumInfo
-from .facts import Facts, GroupFacts, LocalNode, Move, NotAsked, Tried, Trouble
+from .facts import THE_QUORUM, Facts, GroupFacts, LocalNode, Move, NotAsked, Tried, Trouble
 from .probing import try_addresses
 
 if TYPE_CHECKING:
@@ -109,11 +109,11 @@ class Gathering:
 
     def _quorum(self) -> QuorumInfo | None:
         """A leader that was elected a moment ago has not heard from everybody yet: then a second look."""
-        first = self._ask("the quorum", lambda: self._client.describe_quorum(timeout=self._timeout_s))
+        first = self._ask(THE_QUORUM, lambda: self._client.describe_quorum(timeout=self._timeout_s))
         if first is None or all(voter.last_fetch_timestamp_ms is not None for voter in first.voters):
             return first
         time.sleep(self._look_s)
-        return self._ask("the quorum", lambda: self._client.describe_quorum(timeout=self._timeout_s))
+        return self._ask(THE_QUORUM, lambda: self._client.describe_quorum(timeout=self._timeout_s))
 
     # -- partitions --------------------------------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ import statistics
 from collections import defaultdict
 from collections.abc import Iterator
 
-from .facts import Facts, Tried, Trouble
+from .facts import THE_QUORUM, Facts, Tried, Trouble
 from .findings import Finding, Severity, count, rule, some
 
 #: A voter that the leader has not heard for so long is away. (Elections take a second; the leader's ticks are coarse.)
@@ -193,13 +193,17 @@ def process_dead(facts: Facts) -> Iterator[Finding]:
 
 @rule("no-controller")
 def no_controller(facts: Facts) -> Iterator[Finding]:
-    """Nobody leads the controllers: what is there is served, nothing can be changed, nobody is elected."""
-    if facts.cluster is not None and facts.quorum is None and facts.cluster.controller_id < 0:
+    """Nobody answers for the controllers: what is there is served, nothing can be changed, nobody is elected."""
+    if facts.cluster is None or facts.quorum is not None:
+        return
+    why = next((each.why for each in facts.not_asked if each.what == THE_QUORUM), None)
+    if why is not None:
         voters = ", ".join(str(each.controller_id) for each in facts.cluster.controllers) or "not known"
         yield Finding(
             "no-controller",
             Severity.ERROR,
-            "no controller leads: topics cannot be made, and who dies is not replaced",
+            "no controller leads, or nobody reaches the one that does: topics cannot be made, and whoever dies is not "
+            f"replaced ({why})",
             f"controllers {voters}",
             "a majority of them must be up and reach each other: start those that are down; what each remembers: "
             "`headrace metadata cat DIRECTORY /local/quorum`",

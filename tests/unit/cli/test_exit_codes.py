@@ -1,0 +1,57 @@
+"""What a script may count on: docs/cli.md's exit codes, each with what stands on stderr. (130, 141 and 143, which it
+takes a process to see, are in tests/integration/cli: kcat, local, doctor.)"""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import pytest
+
+from headrace.cli.app import run
+
+
+@pytest.fixture
+def nobody() -> str:
+    """An address where nobody listens."""
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        return f"127.0.0.1:{held.getsockname()[1]}"
+
+
+def test_0_is_done(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["random-uuid"]) == 0
+    told = capsys.readouterr()
+    assert len(told.out.strip()) == 22
+    assert told.err == ""
+
+
+def test_1_is_failed_with_one_line_that_ends_with_the_errors_stable_code(
+    nobody: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["topics", "list", "-b", nobody]) == 1
+    told = capsys.readouterr()
+    assert told.out == ""
+    (line,) = told.err.splitlines()
+    assert line.startswith("headrace: ")
+    assert line.endswith(" [BOOTSTRAP_FAILED]")
+
+
+def test_1_is_what_a_doctor_says_who_found_something(
+    nobody: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["doctor", "-b", nobody, "--data", str(tmp_path), "--timeout", "1"]) == 1
+    assert capsys.readouterr().out.startswith("error: no node of the cluster answers [no-cluster]")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["tpoics"], ["topics", "create"], ["top", "--interval", "x"], ["doctor", "--wrong"], ["top", "-n", "0"]],
+)
+def test_2_is_a_wrong_command_line_and_writes_nothing_on_stdout(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(arguments) == 2
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert "Usage: headrace" in told.err
