@@ -465,7 +465,7 @@ def main(argv: list[str]) -> int:
         return replay(arguments)
     if arguments.mutant or arguments.keep is not None or arguments.until is not None:
         parser.error("--mutant, --keep and --until are for a single schedule: --schedules 1")
-    names = list(MUTANTS)
+    names = [name for name, mutant in MUTANTS.items() if arguments.half != GROUPS or mutant.part == GROUPS]
     if arguments.mutants == "none" or (arguments.mutants == "auto" and arguments.schedules < 500):
         names = []
     elif arguments.mutants not in ("all", "auto"):
