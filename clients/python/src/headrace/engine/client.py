@@ -83,6 +83,7 @@ class Engine:
     async def retrying(self, attempt_once: Callable[[float], Any], deadline: float, what: str) -> Any:
         """Await ``attempt_once(timeout_s)`` until it succeeds, fails for good, or ``deadline`` passes."""
         attempt = 0
+        why: HeadraceError | None = None  # not that the last attempt, for which no time was left, was not answered
         while True:
             left = deadline - time.monotonic()
             try:
@@ -93,10 +94,10 @@ class Engine:
                 pause = self.backoff.delay_s(attempt)
                 if not error.retriable or error.code == "BOOTSTRAP_FAILED":
                     raise
+                if why is None or not isinstance(error, RequestTimedOutError):
+                    why = error
                 if time.monotonic() + pause >= deadline:
-                    raise RequestTimedOutError(
-                        f"{what}: not done in time; the last failure: {error.message}"
-                    ) from error
+                    raise RequestTimedOutError(f"{what}: not done in time; the last failure: {why.message}") from error
             attempt += 1
             await asyncio.sleep(pause)
 

@@ -137,6 +137,7 @@ class Coordinators:
         found: dict[str, Any] = dict.fromkeys(group_ids)
         waiting = list(found)
         lost: set[str] = set()
+        why: dict[str, HeadraceError] = {}  # not that the last attempt, for which no time was left, was not answered
         attempt = 0
         while waiting:
             left_s = max(deadline - time.monotonic(), 0.01)
@@ -144,10 +145,13 @@ class Coordinators:
             timeout_s = min(patience_s, self._engine.request_timeout_s, left_s)
             found |= await self._ask_each(waiting, method, request_of, items_of, timeout_s, lost)
             waiting = [each for each in waiting if isinstance(found[each], HeadraceError) and found[each].retriable]
+            for group_id in waiting:
+                if group_id not in why or not isinstance(found[group_id], RequestTimedOutError):
+                    why[group_id] = found[group_id]
             pause_s = self._engine.backoff.delay_s(attempt)
             if waiting and time.monotonic() + pause_s >= deadline:
                 for group_id in waiting:
-                    found[group_id] = _in_vain(group_id, found[group_id])
+                    found[group_id] = _in_vain(method, group_id, why[group_id])
                 break
             attempt += 1
             if waiting:
@@ -211,13 +215,9 @@ def _outcome(item: Any, group_id: str, address: str) -> Any:
     return from_number(item.error.code, f"{item.error.message} (from {address})") if item.error.code else item
 
 
-def _in_vain(group_id: str, error: HeadraceError) -> RequestTimedOutError:
+def _in_vain(method: str, group_id: str, error: HeadraceError) -> RequestTimedOutError:
     """The time is over, and this is why."""
-    cure = ""
-    if isinstance(error, CoordinatorNotAvailableError):
-        cure = "; does a coordinator run? (headrace ps, headrace up --coordinators 1; python -m headrace_coordinator)"
-    told = error.message if repr(group_id) in error.message else f"group {group_id!r}: {error.message}"
-    return RequestTimedOutError(f"not done in time; the last failure: {told}{cure}")
+    return RequestTimedOutError(f"{method} of group {group_id!r}: not done in time; the last failure: {error.message}")
 
 
 def raise_first(results: Any, where: str) -> None:
