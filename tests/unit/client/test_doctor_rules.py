@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -475,3 +477,10 @@ def test_errors_come_first_and_every_rule_is_silent_without_facts() -> None:
     nothing = Facts(now_ms=NOW_MS, bootstrap=(), cluster=cluster(brokers=(), controllers=(), coordinators=()))
     silent: Callable[[Facts], list[Finding]] = diagnose
     assert silent(nothing) == []
+
+
+def test_every_rule_is_explained_to_those_who_operate_and_none_that_is_not_there() -> None:
+    page = (Path(__file__).resolve().parents[3] / "docs" / "operations.md").read_text()
+    section = page.partition("## The doctor")[2].partition("\n## ")[0]
+    rows = [line.split("|")[1] for line in section.splitlines() if line.startswith("| `")]
+    assert {name for row in rows for name in re.findall(r"`([a-z-]+)`", row)} == set(RULES)
