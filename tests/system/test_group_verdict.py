@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import pytest
-from group_world import Change, Commit, Read, anomalies
+from groups_load import Change, Commit, Read, anomalies
 
 
 @dataclass

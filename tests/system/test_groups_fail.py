@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 from faulty_cluster import FaultyCluster, eventually
-from group_world import GroupsLoad
+from groups_load import GroupsLoad
 
 WHICH = os.environ.get("HEADRACE_FAULTS", "")
 FULL = WHICH == "full"
