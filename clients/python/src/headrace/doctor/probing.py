@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterable
 from typing import TypeVar
 
@@ -30,8 +31,9 @@ def at_once(work: Callable[[T], R], items: Iterable[T], *, timeout_s: float, lat
     threads = [threading.Thread(target=run, args=(number,), daemon=True) for number in range(len(wanted))]
     for thread in threads:
         thread.start()
+    deadline = time.monotonic() + timeout_s
     for thread in threads:
-        thread.join(timeout_s)
+        thread.join(max(0.0, deadline - time.monotonic()))
     done = dict(found)
     return [done[number] if number in done else late(item) for number, item in enumerate(wanted)]
 

@@ -1,0 +1,107 @@
+"""What the doctor sees of an address, and of a move, with real sockets and two looks."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from headrace.doctor.facts import Trouble
+from headrace.doctor.gathering import _grown, local_cluster
+from headrace.doctor.probing import at_once, try_address, try_addresses
+from headrace.models import LogDirDescription, ReplicaInfo
+from headrace_core.rpc.server import Listener
+from headrace_core.types import TopicPartition
+
+PATIENCE_S = 30.0
+
+
+@pytest.fixture
+def listener() -> Iterator[tuple[str, asyncio.AbstractEventLoop, Listener]]:
+    """A gRPC server in a loop of its own, which does not serve yet."""
+    made, ready, over = Listener("client"), threading.Event(), asyncio.Event()
+    loop = asyncio.new_event_loop()
+
+    async def serve() -> None:
+        await made.start()
+        ready.set()
+        await over.wait()
+        await made.stop(0)
+
+    thread = threading.Thread(target=loop.run_until_complete, args=(serve(),))
+    thread.start()
+    assert ready.wait(60)
+    yield made.address, loop, made
+    loop.call_soon_threadsafe(over.set)
+    thread.join(60)
+    loop.close()
+
+
+@pytest.mark.parametrize("address", ["broker-3.invalid:9095", "no-port", "[::1:9095"])
+def test_a_name_that_means_nothing(address: str) -> None:
+    tried = try_address(address, timeout_s=PATIENCE_S)
+    assert (tried.address, tried.trouble, tried.ips) == (address, Trouble.NAME, ())
+    assert tried.detail
+
+
+def test_nobody_listens() -> None:
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))  # and does not listen, so that nobody else does
+        tried = try_address(f"127.0.0.1:{held.getsockname()[1]}", timeout_s=PATIENCE_S)
+    assert (tried.trouble, tried.ips) == (Trouble.REFUSED, ("127.0.0.1",))
+
+
+def test_a_process_that_stands_still_takes_connections_and_says_nothing() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as still:
+        tried = try_address(f"127.0.0.1:{still.getsockname()[1]}", timeout_s=0.3)
+    assert tried.trouble is Trouble.SILENT
+    assert "0.3 s" in tried.detail
+
+
+def test_a_node_that_says_that_it_does_not_serve_and_one_that_does(
+    listener: tuple[str, asyncio.AbstractEventLoop, Listener],
+) -> None:
+    address, loop, server = listener
+    assert try_address(address, timeout_s=PATIENCE_S).trouble is Trouble.NOT_SERVING
+    asyncio.run_coroutine_threadsafe(server.serving(True), loop).result(60)
+    tried = try_address(address, timeout_s=PATIENCE_S)
+    assert (tried.trouble, tried.detail, tried.ips) == (None, "", ("127.0.0.1",))
+
+
+def test_addresses_are_tried_at_once_and_told_in_order() -> None:
+    addresses = ["a.invalid:1", "no-port", "b.invalid:2"]
+    assert [tried.address for tried in try_addresses(addresses, timeout_s=PATIENCE_S)] == addresses
+
+
+def test_who_is_late_is_not_waited_for() -> None:
+    never = threading.Event()
+
+    def work(item: str) -> str:
+        if item == "stuck":
+            never.wait()
+        return item
+
+    assert at_once(work, ["stuck", "quick"], timeout_s=0.2, late=lambda item: f"{item}: late") == [
+        "stuck: late",
+        "quick",
+    ]
+    never.set()
+
+
+def test_how_much_was_copied_is_told_by_those_who_have_it() -> None:
+    def at(size: int) -> tuple[LogDirDescription, ...]:
+        return (LogDirDescription(3, "/d", b"", None, (ReplicaInfo("orders", 0, size, 0, False),), None, None),)
+
+    orders = TopicPartition("orders", 0)
+    assert _grown(orders, [3], {3: at(100)}, {3: at(150)}) == 50
+    assert _grown(orders, [3], {3: ()}, {3: at(150)}) == 150  # it had not begun
+    assert _grown(orders, [3], {3: at(100)}, {3: at(100)}) == 0
+    assert _grown(orders, [3, 4], {3: at(100)}, {3: at(150)}) is None  # broker 4 did not tell
+
+
+def test_no_cluster_on_this_machine(tmp_path: Path) -> None:
+    assert local_cluster(tmp_path, ["127.0.0.1:9095"]) is None
