@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from types import SimpleNamespace
 from typing import Any
 
@@ -30,7 +31,7 @@ def test_a_commit_is_of_the_epoch_in_which_it_was_asked_for_however_late_it_is_m
 
     async def scenario() -> None:
         coordinators, who = Coordinators(), [Who("m", 5)]
-        engine: Any = SimpleNamespace(deadline=lambda timeout_s: 0.0)
+        engine: Any = SimpleNamespace(deadline=lambda timeout_s: time.monotonic() + 60.0)
         commits = Commits(engine, coordinators, "payments", lambda: who[0])  # type: ignore[arg-type]
         first = asyncio.create_task(commits.commit(OFFSETS))
         second = asyncio.create_task(commits.commit(OFFSETS))  # waits for the first

@@ -320,3 +320,31 @@ def test_a_member_that_left_says_nothing_and_owns_nothing(told: Told) -> None:
     told.passes(INTERVAL_S)
     assert told.member.request(told.now) is None
     assert told.events() == []
+
+
+def test_what_a_refused_request_named_is_named_again(told: Told) -> None:
+    """A coordinator that has just taken over did not take the new subscription in."""
+    told.joins(0)
+    told.member.subscribed_anew()
+    told.refuses(CoordinatorLoadInProgressError("soon"))
+    told.now = told.member.next_at()
+    assert told.asks().is_full
+
+
+def test_what_goes_does_not_wait_for_what_comes(told: Told) -> None:
+    """Where a partition begins may take long to find out: somebody else waits for the one that is taken away."""
+    told.joins(0, 1)
+    told.pushes(parts(0, 1, 2))
+    (assign,) = told.events()
+    assert isinstance(assign, Assign)
+    told.pushes(parts(1, 2))
+    (revoke,) = told.events()
+    assert isinstance(revoke, Revoke)
+    assert revoke.parts == parts(0)
+    assert told.member.begin(assign.ticket) == NOTHING
+    told.member.released(revoke.ticket)
+    (again,) = told.events()
+    assert isinstance(again, Assign)
+    assert again.parts == parts(2)
+    assert told.member.begin(again.ticket) == parts(2)
+    assert told.member.owned == parts(1, 2)

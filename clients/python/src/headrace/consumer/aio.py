@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import logging
 import weakref
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Self, overload
@@ -20,6 +22,8 @@ from .core import ConsumerCore, deadline_after, deadline_passed
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+logger = logging.getLogger("headrace")
 
 #: After so many records without a wait, iteration lets the loop turn.
 TURN_RECORDS = 2_000
@@ -250,7 +254,9 @@ class AsyncConsumer:
             try:
                 batches = await asyncio.shield(work)
             except asyncio.CancelledError:
-                await asyncio.wait([work])  # a thread cannot be cancelled, but what it took can go back
+                while not work.done():  # a thread cannot be cancelled, but what it took can go back
+                    with contextlib.suppress(asyncio.CancelledError):
+                        await asyncio.wait([work])
                 core.give_back()
                 raise
             if batches or not await self._wait(deadline):
@@ -314,16 +320,20 @@ class AsyncConsumer:
         await self._close(timeout, commits=True)
 
     async def _close(self, timeout: float, *, commits: bool) -> None:
-        core = self._core
+        core, limit = self._core, None
         self._finalizer.detach()
         try:
             if core.state == "open" and core.is_subscribed:
                 assert core.group is not None
-                async with asyncio.timeout(timeout):
-                    await drive_async(core.group.leave_steps(commits=commits), core.engine.io)
+                async with asyncio.timeout(timeout) as limit:
+                    await drive_async(core.group.leave_steps(timeout, commits=commits), core.engine.io)
+        except TimeoutError:
+            if limit is None or not limit.expired():  # a callback's own
+                raise
+            logger.warning("the consumer was not closed within %g s: the group hears of it by its connection", timeout)
         finally:
-            if core.begin_close():
-                await core.engine.io.run_async(core.shut_down())
+            if core.begin_close():  # (to its end, also when this is cancelled)
+                await asyncio.shield(core.engine.io.run_async(core.shut_down()))
 
     async def __aenter__(self) -> Self:
         return self

@@ -336,7 +336,7 @@ class Consumer:
         try:
             if core.state == "open" and core.is_subscribed:
                 assert core.group is not None
-                drive(core.group.leave_steps(commits=commits), core.engine.io, timeout)
+                drive(core.group.leave_steps(timeout, commits=commits), core.engine.io, timeout)
         finally:
             if core.begin_close():
                 core.engine.io.run(core.shut_down(), 10)

@@ -181,10 +181,13 @@ class ConsumerCore:
         self.inbox.notify()
 
     def shut(self, is_shut: bool) -> None:
-        """Nothing is handed out until it is opened again."""
+        """Nothing is handed out until it is opened again; then the caller looks at what he has, too, for of that no
+        slice tells him."""
         self.inbox.shut = is_shut
-        self.under_way = None
-        self.inbox.notify()
+        if is_shut:
+            self.under_way = None
+        else:
+            self.interrupt()
 
     # --- assignment, continued --------------------------------------------------------------------------------------
 
@@ -268,7 +271,7 @@ class ConsumerCore:
 
     def sync(self) -> None:
         """Tell the fetcher of changes, if there are any."""
-        if not self._dirty:
+        if not self._dirty or self.state != "open":  # (a callback may have closed it)
             return
         self._dirty = False
         wanted = [
@@ -425,6 +428,7 @@ class ConsumerCore:
 
         Of a partition with a damaged batch, what comes before that; once nothing does, its error, each time.
         """
+        self._taken = []
         if self.inbox.alarm or self.inbox.shut:
             return []
         taken: list[tuple[Slice, int]] = []

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
-from headrace_core.errors import from_number
+from headrace_core.errors import HeadraceError, RequestTimedOutError, from_number
 from headrace_core.types import TopicPartition
 from headrace_protos.v1 import groups_pb2
 
-from ..engine.client import Engine
+from ..engine.client import Engine, FinalError
 from ..engine.coordinators import Coordinators, raise_first
 from ..models import OffsetAndMetadata
 
@@ -29,17 +30,34 @@ NO_MEMBER = Who()
 class Commits:
     """``who()``: as whom, at the moment when a commit is asked for. However long it is tried, and whatever its member
     becomes meanwhile: in a newer epoch the partitions may be somebody else's, who has read on since. The coordinator
-    takes a commit of an older epoch for what the member has still (KIP-1251), and only for that."""
+    takes a commit of an older epoch for what the member has still (KIP-1251), and only for that.
 
-    def __init__(self, engine: Engine, coordinators: Coordinators, group_id: str, who: Callable[[], Who]) -> None:
+    ``topic_id_of``: of the topic that is read; b"": not known. One that was deleted and created anew has the same name,
+    and where the older one was read to says nothing about it."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        coordinators: Coordinators,
+        group_id: str,
+        who: Callable[[], Who],
+        topic_id_of: Callable[[TopicPartition], bytes] = lambda _: b"",
+    ) -> None:
         self._engine = engine
         self._coordinators = coordinators
         self._group_id = group_id
         self._who = who
+        self._topic_id_of = topic_id_of
         self._turn = asyncio.Lock()
 
-    async def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], timeout_s: float | None = None) -> None:
+    async def commit(
+        self,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata],
+        timeout_s: float | None = None,
+        final: tuple[type[HeadraceError], ...] = (),
+    ) -> None:
         """Returns when all of them are on all in-sync replicas of the group's shard; retried until the time-out.
+        ``final``: retriable errors after which it is not tried again.
 
         UnknownMemberIdError, FencedMemberEpochError, FencedInstanceIdError, StaleMemberEpochError: the caller is no
         member (any more), or has not the partition (any more); InvalidCommitOffsetSizeError,
@@ -47,25 +65,36 @@ class Commits:
         if not offsets:
             return
         who = self._who()
-        async with self._turn:
-            deadline = self._engine.deadline(timeout_s)
-            request = groups_pb2.CommitOffsetsRequest(
-                group_id=self._group_id, member_id=who.member_id, member_epoch=who.epoch, instance_id=who.instance_id
+        deadline = self._engine.deadline(timeout_s)
+        request = groups_pb2.CommitOffsetsRequest(
+            group_id=self._group_id, member_id=who.member_id, member_epoch=who.epoch, instance_id=who.instance_id
+        )
+        for tp, each in offsets.items():
+            request.offsets.add(
+                topic=tp.topic,
+                partition=tp.partition,
+                offset=each.offset,
+                leader_epoch=each.leader_epoch,
+                metadata=each.metadata,
+                topic_id=self._topic_id_of(tp),
             )
-            for tp, each in offsets.items():
-                request.offsets.add(
-                    topic=tp.topic,
-                    partition=tp.partition,
-                    offset=each.offset,
-                    leader_epoch=each.leader_epoch,
-                    metadata=each.metadata,
-                )
 
-            def check(answer: Any) -> None:
+        def check(answer: Any) -> None:
+            try:
                 raise_first(answer.results, f"group {self._group_id!r}")
+            except final as error:
+                raise FinalError(error) from None
 
-            what = f"committing to {self._group_id!r}"
+        what = f"committing to {self._group_id!r}"
+        try:
+            async with asyncio.timeout(max(deadline - time.monotonic(), 0.01)):
+                await self._turn.acquire()
+        except TimeoutError:
+            raise RequestTimedOutError(f"{what}: not done in time: an earlier commit is not either") from None
+        try:
             await self._coordinators.call(self._group_id, "CommitOffsets", request, deadline, what, check)
+        finally:
+            self._turn.release()
 
     async def fetch(
         self, partitions: Iterable[TopicPartition], timeout_s: float | None = None

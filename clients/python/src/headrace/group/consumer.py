@@ -9,6 +9,10 @@
 
 Callbacks run in the caller's thread, within poll, iteration, unsubscribe and close (Kafka's rule). ``steps`` is one
 generator for both faces: it yields what is to be run on the I/O thread, or called, and is sent what came of it.
+
+**Losses.** A member that has lost everything joins anew by itself, while its caller still handles what he was given
+before. Until he has been told (``on_lost`` included) nothing that he commits is taken: it would count as the new
+membership's, and others have read those partitions on since. So losses are counted, on both sides.
 """
 
 from __future__ import annotations
@@ -27,14 +31,16 @@ from headrace_core.errors import (
     InvalidArgumentError,
     InvalidGroupIdError,
     UnknownMemberIdError,
+    UnknownTopicIdError,
+    UnknownTopicOrPartitionError,
 )
 from headrace_core.types import TopicPartition, check_topic_name
 
 from ..engine.coordinators import Coordinators
 from ..models import GroupMetadata, OffsetAndMetadata
 from .commits import NO_MEMBER, Commits, Who
-from .member import Assign, Failed, Lost, Parts, Resumed, Revoke, Subscription, Suspended
-from .membership import Membership
+from .member import NOTHING, Assign, Failed, Lost, Parts, Resumed, Revoke, Subscription, Suspended
+from .membership import LEAVE_S, Membership
 
 if TYPE_CHECKING:
     from ..consumer.core import ConsumerCore
@@ -56,16 +62,30 @@ class Assigned(NamedTuple):
 
 
 class Revoking(NamedTuple):
+    """``commits`` False: somebody broke off the wait for the auto-commit; he is not made to wait for another one."""
+
     ticket: int
     partitions: list[TopicPartition]
+    commits: bool = True
 
 
 class Gone(NamedTuple):
+    """``number``: of the loss."""
+
     partitions: list[TopicPartition]
-    why: str
+    number: int
 
 
-Event = Assigned | Revoking | Gone
+class Trouble(NamedTuple):
+    """Raised once; it is tried again meanwhile."""
+
+    error: HeadraceError
+
+
+Event = Assigned | Revoking | Gone | Trouble
+
+#: The topic was deleted, or is another one by now: an auto-commit has nothing to wait for.
+DELETED = (UnknownTopicOrPartitionError, UnknownTopicIdError)
 
 
 class OnIoThread(NamedTuple):
@@ -107,13 +127,20 @@ class GroupConsumer:
         self._callbacks = Callbacks()
         self._events: deque[Event] = deque()
         self._member_id = str(uuid.uuid4())
-        self._evicted_why = ""
+        self._losses = self._told_losses = 0  # those that the I/O thread, and the caller, know of
+        self._lost_why = ""
+        self._is_leaving = False
+        self._patience_s = self._engine.request_timeout_s  # for an auto-commit that is waited for
         self._position_seen: tuple[int, int] = (0, 0)
         self._coordinators = Coordinators(self._engine)
         self._membership = Membership(self._engine, self._coordinators, config, self._member_id, self._settle)
-        self._commits = Commits(self._engine, self._coordinators, self.group_id, self._who)
+        self._membership.has_trouble = self._has_trouble
+        self._commits = Commits(self._engine, self._coordinators, self.group_id, self._who, self._topic_id_of)
+        self._topic_ids: tuple[Parts, dict[TopicPartition, bytes]] = NOTHING, {}
+        self._changing = asyncio.Lock()  # who joins waits until the leave before it is over
         self._arrivals: set[asyncio.Task[None]] = set()
         self._watcher: asyncio.Task[None] | None = None
+        self._auto_committing: asyncio.Task[None] | None = None
 
     def _who(self) -> Who:
         if self.subscription is None:
@@ -121,6 +148,12 @@ class GroupConsumer:
         if self._membership.member.epoch == 0:
             return Who(self._member_id, -1, self.instance_id)  # refused, as it must be
         return Who(self._member_id, self._membership.member.epoch, self.instance_id)
+
+    def _topic_id_of(self, tp: TopicPartition) -> bytes:
+        owned = self._membership.member.owned
+        if self._topic_ids[0] is not owned:
+            self._topic_ids = owned, {TopicPartition(part.topic, part.partition): part.topic_id for part in owned}
+        return self._topic_ids[1].get(tp, b"")
 
     @property
     def metadata(self) -> GroupMetadata:
@@ -132,22 +165,30 @@ class GroupConsumer:
     def subscribe(self, subscription: Subscription, callbacks: Callbacks) -> None:
         self._callbacks = callbacks
         self.error = None
-        self.seen_at = time.monotonic()
+        self.is_evicted = False
         self.subscription = subscription
         self._next_commit_at = time.monotonic() + self._interval_s
-        self._engine.io.call(self._begin, subscription)
+        self._join(subscription)
+
+    def _join(self, subscription: Subscription) -> None:
+        self.seen_at = time.monotonic()
+        io = self._engine.io
+        io.call(lambda: io.spawn(self._begin(subscription), "headrace-member-begin"))
 
     def check(self) -> None:
         """At each call of the caller: it lives. Raises what ended the membership, once the caller knows all that came
         of it."""
         self.seen_at = time.monotonic()
-        if self._events:
-            return
+        if not self._events:
+            self._go_on()
+
+    def _go_on(self) -> None:
+        """The caller knows all that happened."""
         if self.error is not None:
             raise self.error.with_traceback(None)
-        if self.is_evicted:
+        if self.is_evicted and self.subscription is not None and not self._is_leaving:
             self.is_evicted = False
-            self._engine.io.call(self._begin, self.subscription)
+            self._join(self.subscription)
 
     @property
     def has_work(self) -> bool:
@@ -167,24 +208,28 @@ class GroupConsumer:
                 continue  # everything was lost since
             elif isinstance(event, Assigned):
                 yield from self._take_up(event)
+            elif isinstance(event, Revoking):
+                yield from self._revoke(event)
             else:
-                yield from self._let_go(event.partitions, event.ticket)
+                raise event.error.with_traceback(None)
         inbox = self._core.inbox
         inbox.alarm = False
         if self._events:  # put there before the alarm was raised for it
             inbox.alarm = True
-        elif self.error is not None:
-            raise self.error.with_traceback(None)
+            return
+        self._go_on()
         if self._commits_itself and self.subscription is not None and time.monotonic() >= self._next_commit_at:
             self._next_commit_at = time.monotonic() + self._interval_s
             positions = self._core.positions()
             if positions and positions != self._committed:
                 self._committed = positions
-                self._engine.io.call(self._commit_behind_the_scenes, positions)
+                self._engine.io.call(self._commit_behind_the_scenes, positions, self._told_losses)
 
     def wake_at(self, deadline: float) -> float:
         """When a caller that waits until ``deadline`` has to look at ``has_work``."""
-        return min(deadline, self._next_commit_at) if self._commits_itself else deadline
+        if self._commits_itself and self.subscription is not None:
+            return min(deadline, self._next_commit_at)
+        return deadline
 
     def _take_up(self, event: Assigned) -> Steps:
         self._core.add_assigned(event.offsets)
@@ -193,15 +238,29 @@ class GroupConsumer:
         if self._callbacks.on_assigned is not None:
             yield InCaller(self._callbacks.on_assigned, partitions)
 
+    def _revoke(self, event: Revoking) -> Steps:
+        if event.commits:
+            try:
+                yield from self._commit_at_last(event.partitions)
+            except BaseException:  # Ctrl-C, or the caller's task is cancelled: on_revoked is still to be called
+                self._events.appendleft(event._replace(commits=False))
+                raise
+        yield from self._let_go(event.partitions, event.ticket)
+
+    def _commit_at_last(self, partitions: list[TopicPartition]) -> Steps:
+        """The auto-commit before partitions go. Without it they are read again from the one before."""
+        positions = self._core.positions(partitions) if self._commits_itself else {}
+        if not positions:
+            return
+        try:
+            yield OnIoThread(self._commit(positions, self._told_losses, self._patience_s, DELETED))
+        except DELETED as error:
+            logger.info("group %r: auto-commit: %s", self.group_id, error)
+        except (HeadraceError, TimeoutError) as error:
+            logger.warning("group %r: auto-commit failed: %s", self.group_id, error or "not done in time")
+
     def _let_go(self, partitions: list[TopicPartition], ticket: int | None) -> Steps:
         try:
-            if self._commits_itself:
-                positions = self._core.positions(partitions)
-                if positions:
-                    try:
-                        yield OnIoThread(self._commits.commit(positions, self._engine.request_timeout_s))
-                    except HeadraceError as error:
-                        logger.warning("group %r: auto-commit failed: %s", self.group_id, error)
             if self._callbacks.on_revoked is not None and partitions:
                 yield InCaller(self._callbacks.on_revoked, partitions)
         finally:
@@ -213,36 +272,55 @@ class GroupConsumer:
         known = [tp for tp in event.partitions if tp in self._core.partitions]
         self._core.remove_assigned(known)
         callback = self._callbacks.on_lost or self._callbacks.on_revoked
-        if callback is not None and known:
-            yield InCaller(callback, known)
+        try:
+            if callback is not None and known:
+                yield InCaller(callback, known)
+        finally:
+            self._told_losses = event.number
 
-    def leave_steps(self, *, commits: bool = True) -> Steps:
+    def leave_steps(self, timeout_s: float = 30.0, *, commits: bool = True) -> Steps:
         """unsubscribe and close: let go of everything, then say goodbye. ``commits`` False: without auto-commit, for
-        what was handed out last was not handled."""
-        if self.subscription is None:
+        what was handed out last was not handled. ``timeout_s``: the auto-commit leaves some of it for the goodbye."""
+        if self.subscription is None or self._is_leaving:
             return
+        self._is_leaving = True
+        self.seen_at = time.monotonic()
         self._commits_itself = self._commits_itself and commits
+        self._patience_s = min(max(timeout_s - LEAVE_S - 1.0, timeout_s / 2), self._patience_s)
         try:
-            yield from self.steps()
-        except Exception as failure:
-            if failure is not self.error:  # (that one the caller has had, or will never ask for)
-                logger.exception("group %r: while leaving", self.group_id)
-        try:
+            try:
+                yield from self.steps()
+            except Exception as failure:
+                if failure is not self.error:  # (that one the caller has had, or will never ask for)
+                    logger.exception("group %r: while leaving", self.group_id)
+            yield from self._commit_at_last(sorted(self._core.partitions))
             yield from self._let_go(sorted(self._core.partitions), None)
         finally:
-            yield OnIoThread(self._leave())
-            self.subscription = None
-            self.error = None
-            self._core.inbox.alarm = self._core.inbox.shut = False
-            self._commits_itself = self._core.config["enable.auto.commit"]
+            try:
+                yield OnIoThread(self._leave())
+            except TimeoutError:
+                logger.info("group %r: there was no time to say goodbye", self.group_id)
+            finally:
+                self._core.remove_assigned(list(self._core.partitions))
+                self.subscription = None
+                self.error = None
+                self.is_evicted = self._is_leaving = False
+                self._told_losses = self._losses
+                self._core.inbox.alarm = self._core.inbox.shut = False
+                self._commits_itself = self._core.config["enable.auto.commit"]
+                self._patience_s = self._engine.request_timeout_s
 
     def commit_work(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> Coroutine[Any, Any, None]:
-        """For the I/O thread. UnknownMemberIdError: the consumer was evicted, or is not a member yet."""
+        """For the I/O thread. UnknownMemberIdError: the consumer was evicted, has lost its partitions, or is not a
+        member yet."""
         if self.is_evicted:
-            raise UnknownMemberIdError(f"group {self.group_id!r}: nothing can be committed: {self._evicted_why}")
+            raise self._lost_error()
         self.seen_at = time.monotonic()
         self._committed = {}
-        return self._commits.commit(offsets)
+        return self._commit(offsets, self._told_losses)
+
+    def _lost_error(self) -> UnknownMemberIdError:
+        return UnknownMemberIdError(f"group {self.group_id!r}: nothing can be committed: {self._lost_why}")
 
     def fetch_work(
         self, partitions: Iterable[TopicPartition], timeout_s: float | None
@@ -251,19 +329,29 @@ class GroupConsumer:
 
     # -- on the I/O thread -------------------------------------------------------------------------------------------
 
-    def _begin(self, subscription: Subscription) -> None:
-        self._membership.subscribe(subscription)
-        if self._watcher is None:
-            self._watcher = self._engine.io.spawn(self._watch_progress(), "headrace-poll-interval")
+    async def _begin(self, subscription: Subscription) -> None:
+        async with self._changing:
+            self._membership.subscribe(subscription)
+            if self._watcher is None:
+                self._watcher = self._engine.io.spawn(self._watch_progress(), "headrace-poll-interval")
 
     async def _leave(self) -> None:
+        self._stop_watching()  # it may be about to leave, too, and hear nothing
+        async with self._changing:
+            self._stop_watching()
+            arrivals, self._arrivals = self._arrivals, set()
+            for task in arrivals:
+                task.cancel()
+            try:
+                await self._membership.leave()
+            finally:
+                self._membership.member.take_events()
+                self._events.clear()
+
+    def _stop_watching(self) -> None:
         watcher, self._watcher = self._watcher, None
-        arrivals, self._arrivals = self._arrivals, set()
-        for task in (*arrivals, *([watcher] if watcher is not None else [])):
-            task.cancel()
-        await self._membership.leave()
-        self._membership.member.take_events()
-        self._events.clear()
+        if watcher is not None:
+            watcher.cancel()
 
     async def end(self) -> None:
         """The consumer is closed without having let go (it was forgotten, or the process ends): only say goodbye."""
@@ -274,12 +362,28 @@ class GroupConsumer:
         self._membership.member.released(ticket)
         self._membership.nudge()
 
-    def _commit_behind_the_scenes(self, positions: dict[TopicPartition, OffsetAndMetadata]) -> None:
-        self._engine.io.spawn(self._auto_commit(positions), "headrace-auto-commit")
+    async def _commit(
+        self,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata],
+        told_losses: int,
+        timeout_s: float | None = None,
+        final: tuple[type[HeadraceError], ...] = (),
+    ) -> None:
+        """``told_losses``: those that the caller knew of when he said what is to be committed."""
+        if self.subscription is not None and told_losses != self._losses:
+            raise self._lost_error()
+        await self._commits.commit(offsets, timeout_s, final)
 
-    async def _auto_commit(self, positions: dict[TopicPartition, OffsetAndMetadata]) -> None:
+    def _commit_behind_the_scenes(self, positions: dict[TopicPartition, OffsetAndMetadata], told_losses: int) -> None:
+        if self._auto_committing is not None and not self._auto_committing.done():
+            self._committed = {}  # the next one says more
+            return
+        work = self._auto_commit(positions, told_losses)
+        self._auto_committing = self._engine.io.spawn(work, "headrace-auto-commit")
+
+    async def _auto_commit(self, positions: dict[TopicPartition, OffsetAndMetadata], told_losses: int) -> None:
         try:
-            await self._commits.commit(positions)
+            await self._commit(positions, told_losses, final=DELETED)
         except HeadraceError as error:
             self._committed = {}  # so it is tried again, though nothing was read since
             logger.warning("group %r: auto-commit failed: %s", self.group_id, error)
@@ -295,7 +399,7 @@ class GroupConsumer:
                 self._tell(Revoking(event.ticket, self._stop(event.parts)))
             elif isinstance(event, Lost):
                 logger.warning("group %r: partitions are lost: %s", self.group_id, event.why)
-                self._tell(Gone(self._stop(event.parts), event.why))
+                self._gone(event.parts, event.why)
             elif isinstance(event, Suspended):
                 logger.warning("group %r: reading stops: %s", self.group_id, event.why)
                 self._core.shut(True)
@@ -304,6 +408,15 @@ class GroupConsumer:
             elif isinstance(event, Failed):
                 self.error = event.error
                 self._core.interrupt()
+
+    def _gone(self, parts: Parts, why: str) -> None:
+        self._losses += 1
+        self._lost_why = why
+        self._tell(Gone(self._stop(parts), self._losses))
+
+    def _has_trouble(self, error: HeadraceError) -> None:
+        if not any(isinstance(event, Trouble) for event in tuple(self._events)):
+            self._tell(Trouble(error))
 
     def _stop(self, parts: Parts) -> list[TopicPartition]:
         partitions = sorted(TopicPartition(part.topic, part.partition) for part in parts)
@@ -344,19 +457,21 @@ class GroupConsumer:
                 continue
             silent_s = now - self.seen_at
             if silent_s > self._max_poll_interval_s:
-                self._evicted_why = (
+                await self._evict(
                     f"the consumer was not polled for {silent_s:.1f} s, longer than max.poll.interval.ms="
                     f"{self._max_poll_interval_s * 1000:g}, and left the group: handle records faster, poll fewer at a "
                     "time (max.poll.records), or raise max.poll.interval.ms"
                 )
-                logger.error("group %r: %s", self.group_id, self._evicted_why)
-                self.is_evicted = True
-                member = self._membership.member
-                owned = member.owned
-                await self._membership.leave()
-                member.take_events()
-                if owned:
-                    self._tell(Gone(self._stop(owned), self._evicted_why))
+
+    async def _evict(self, why: str) -> None:
+        logger.error("group %r: %s", self.group_id, why)
+        async with self._changing:
+            self._lost_why, self.is_evicted = why, True
+            if owned := self._membership.member.owned:  # first: whoever comes back just now reads nothing more
+                self._gone(owned, why)
+            await self._membership.leave()
+            self._settle()
+        self._core.interrupt()  # whoever came back meanwhile joins anew
 
 
 def subscription_of(topics: Iterable[str] | None, pattern: str | None) -> Subscription:

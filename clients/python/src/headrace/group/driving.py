@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import time
 from collections.abc import Iterable
@@ -34,7 +33,7 @@ def drive(steps: Steps, io: IoThread, timeout_s: float | None = None) -> None:
                 if inspect.iscoroutine(told):
                     told.close()
                     raise InvalidArgumentError("a Consumer's callbacks are plain functions; AsyncConsumer awaits them")
-        except (Exception, KeyboardInterrupt) as failure:  # noqa: BLE001 - the steps clean up, and raise it again
+        except BaseException as failure:  # noqa: BLE001 - the steps clean up, and raise it again
             error = failure
 
 
@@ -55,7 +54,9 @@ async def drive_async(steps: Steps, io: IoThread) -> None:
                 told = step.function(step.partitions)
                 if inspect.isawaitable(told):
                     await told
-        except (Exception, asyncio.CancelledError) as failure:  # noqa: BLE001 - the steps clean up, and raise it again
+        except GeneratorExit:  # nobody awaits this any more
+            raise
+        except BaseException as failure:  # noqa: BLE001 - the steps clean up, and raise it again
             error = failure
 
 

@@ -10,7 +10,8 @@ back, and are given.
     Failed(error)      the group refuses it for good
 
 One change at a time: what is to be let go of is let go of before anything new is taken, and each is told before the
-next is looked at. So what the member says that it owns is always what it owns.
+next is looked at. So what the member says that it owns is always what it owns. Only an Assign that nobody has begun yet
+makes way: to find out where it begins may take long, and others wait for what goes.
 
 **The lease.** A member that was not answered for the session's time-out, or has been without a connection for the
 grace, may have lost its partitions to others (the coordinator counts the same times from later moments: from when it
@@ -192,7 +193,8 @@ class Member:
             self.lost(f"{error.code}: {error.message}")
             self.join(now)
         elif error.code in WAIT or error.retriable:
-            self._is_due, self._not_before = True, now + self._retry_s
+            self._is_due = self._names_all = True  # what that one named was not taken in
+            self._not_before = now + self._retry_s
         else:
             self.lost(f"{error.code}: {error.message}")
             self.is_wanted = False
@@ -260,9 +262,13 @@ class Member:
         return parts
 
     def _go_on(self) -> None:
-        if self._change is not None or self._target is None:
+        if self._target is None:
             return
         excess, fresh = self.owned - self._target, self._target - self.owned
+        if excess and isinstance(self._change, Assign):
+            self._change = None
+        if self._change is not None:
+            return
         if excess or fresh:
             self._ticket += 1
             self._change = Revoke(self._ticket, excess) if excess else Assign(self._ticket, fresh)

@@ -11,7 +11,7 @@ from typing import Any
 import grpc.aio
 
 import headrace_core.rpc as rpc
-from headrace_core.errors import HeadraceError, NetworkError, NotCoordinatorError, from_number
+from headrace_core.errors import BootstrapError, HeadraceError, NetworkError, NotCoordinatorError, from_number
 from headrace_core.rpc import ChannelPurpose
 from headrace_protos.v1 import groups_pb2
 
@@ -53,6 +53,9 @@ class Membership:
         self._stream: Any = None
         self._tasks: list[asyncio.Task[None]] = []
         self._left: asyncio.Future[None] | None = None
+        #: Told of what a person has to mend, while it is tried again.
+        self.has_trouble: Callable[[HeadraceError], None] = lambda _: None
+        self._writing = asyncio.Lock()  # (gRPC takes one message of a stream at a time)
         self._was_answered = False
 
     # -- for the consumer --------------------------------------------------------------------------------------------
@@ -77,27 +80,37 @@ class Membership:
         self._has_events()
 
     async def leave(self) -> None:
-        """Say goodbye (a static member comes back), as far as there is a connection; then the stream ends."""
-        is_member, self._left = self.member.epoch != 0, None
+        """Say goodbye (a static member comes back), as far as there is a connection; then the stream ends. Not to be
+        called while another one, or ``subscribe``, is under way."""
+        may_be_member = self.member.epoch != 0 or self.member.is_waiting  # a join may be on its way
         self.member.left()
         tasks, self._tasks = self._tasks, []
-        stream = self._stream
-        if stream is not None and is_member:
-            self._left = asyncio.get_running_loop().create_future()
-            request = groups_pb2.MembershipRequest(correlation_id=1 << 62)
-            request.leave.group_id, request.leave.member_id = self.group_id, self.member_id
-            if self.instance_id is not None:
-                request.leave.instance_id, request.leave.temporarily = self.instance_id, True
-            try:
-                async with asyncio.timeout(LEAVE_S):
+        try:
+            if self._stream is not None and may_be_member:
+                await self._say_goodbye(self._stream)
+        finally:  # also when it is given up
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _say_goodbye(self, stream: Any) -> None:
+        self._left = asyncio.get_running_loop().create_future()
+        request = groups_pb2.MembershipRequest(correlation_id=1 << 62)
+        request.leave.group_id, request.leave.member_id = self.group_id, self.member_id
+        if self.instance_id is not None:
+            request.leave.instance_id, request.leave.temporarily = self.instance_id, True
+        try:
+            async with asyncio.timeout(LEAVE_S):
+                async with self._writing:
                     await stream.write(request)
-                    await self._left
-            except (TimeoutError, grpc.aio.AioRpcError, asyncio.InvalidStateError):
-                logger.info("group %r: the goodbye of member %s was not heard", self.group_id, self.member_id)
+                await self._left
+        except (TimeoutError, grpc.aio.AioRpcError, asyncio.InvalidStateError):
+            logger.info("group %r: the goodbye of member %s was not heard", self.group_id, self.member_id)
+        except asyncio.CancelledError:
+            if _is_cancelled():
+                raise
+        finally:
             self._left = None
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
 
     # -- the stream --------------------------------------------------------------------------------------------------
 
@@ -116,7 +129,9 @@ class Membership:
                 if not isinstance(error, NotCoordinatorError):
                     await self._engine.connections.renew(self._address, ChannelPurpose.HEARTBEAT)
                 logger.info("group %r: the stream to the coordinator ended: %s", self.group_id, error)
-                if not error.retriable and not isinstance(error, NetworkError):
+                if isinstance(error, BootstrapError):
+                    self.has_trouble(error)
+                elif not error.retriable and not isinstance(error, NetworkError):
                     self.member.refused(0, error, time.monotonic())
                     self.nudge()
             except Exception:  # a bug; reading goes on, and so does the member
@@ -143,7 +158,8 @@ class Membership:
                 request = member.request(now)
                 if request is not None:
                     sent_at = now
-                    await stream.write(self._encode(request))
+                    async with self._writing:
+                        await stream.write(self._encode(request))
                     continue
                 if member.is_waiting and now - sent_at > self._engine.request_timeout_s:
                     raise NetworkError(f"{address}: no answer for {self._engine.request_timeout_s:g} s")
@@ -158,6 +174,10 @@ class Membership:
             if (error := reader.exception()) is not None:
                 raise error from None
             raise NetworkError(f"{address}: the membership stream ended") from None
+        except asyncio.CancelledError:
+            if _is_cancelled():
+                raise
+            raise NetworkError(f"{address}: the membership stream was cancelled") from None
         finally:
             self._stream = None
             member.disconnected(time.monotonic())
@@ -176,6 +196,10 @@ class Membership:
             raise NetworkError(f"{self._address}: the coordinator ended the membership stream ({code.name})")
         except grpc.aio.AioRpcError as failure:
             raise rpc.error_from_rpc(failure, self._address) from None
+        except asyncio.CancelledError:
+            if _is_cancelled():
+                raise
+            raise NetworkError(f"{self._address}: the membership stream was cancelled") from None
         finally:
             if self._left is not None and not self._left.done():
                 self._left.set_result(None)
@@ -233,6 +257,12 @@ class Membership:
         return message
 
 
+def _is_cancelled() -> bool:
+    """Whether somebody cancels this task; gRPC raises the same of a stream that broke while something was written."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
 async def _wait(event: asyncio.Event, moment: float) -> None:
     """For ``event``, until ``moment`` (time.monotonic(); infinite: for ever)."""
     try:
@@ -248,6 +278,7 @@ def _answer(response: Any) -> Answer:
         assignment = frozenset(
             Part(topic.topic_id, topic.topic, partition)
             for topic in response.assignment.topics
+            if topic.topic  # deleted just now: it is about to be taken away
             for partition in topic.partitions
         )
     return Answer(

@@ -1,0 +1,585 @@
+"""A consumer in its group, on one event loop with a coordinator that does what a test says: what the caller is told,
+in which order, and what is taken from him when."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Any
+
+import grpc
+import grpc.aio
+import pytest
+
+from headrace import OffsetAndMetadata, TopicPartition
+from headrace.consumer.core import ConsumerCore
+from headrace.consumer.inbox import Slice
+from headrace.group.consumer import Callbacks, GroupConsumer
+from headrace.group.driving import drive_async
+from headrace.group.member import Subscription
+from headrace.settings import CONSUMER, resolve
+from headrace_core.errors import (
+    BootstrapError,
+    HeadraceError,
+    UnknownMemberIdError,
+    UnknownTopicIdError,
+    UnknownTopicOrPartitionError,
+)
+from headrace_core.records import RecordIterator
+from headrace_core.rpc.status import error_to_proto
+from headrace_protos.v1 import groups_pb2
+
+LIMIT_S = 60.0
+TOPIC_ID = b"t" * 16
+T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
+
+
+class Io:
+    """The I/O thread's part, on the caller's loop."""
+
+    def __init__(self) -> None:
+        self.tasks: set[asyncio.Task[Any]] = set()
+
+    def spawn(self, work: Coroutine[Any, Any, Any], name: str) -> asyncio.Task[Any]:
+        task = asyncio.get_running_loop().create_task(work, name=name)
+        self.tasks.add(task)
+        task.add_done_callback(self.tasks.discard)
+        return task
+
+    def call(self, function: Callable[..., object], *arguments: Any) -> None:
+        asyncio.get_running_loop().call_soon(function, *arguments)
+
+    async def run_async(self, work: Coroutine[Any, Any, Any]) -> Any:
+        return await self.spawn(work, "asked")
+
+
+class Stream:
+    """A membership stream, from the member's side."""
+
+    def __init__(self, coordinator: Coordinator) -> None:
+        self._coordinator = coordinator
+        self._answers: asyncio.Queue[Any] = asyncio.Queue()
+        self.said: list[Any] = []
+
+    async def wait_for_connection(self) -> None:
+        return
+
+    async def write(self, request: Any) -> None:
+        self.said.append(request)
+        await self._coordinator.hears(self, request)
+
+    async def read(self) -> Any:
+        return await self._answers.get()
+
+    async def code(self) -> grpc.StatusCode:
+        return grpc.StatusCode.OK
+
+    def cancel(self) -> bool:
+        return True
+
+    def tell(self, message: Any) -> None:
+        self._answers.put_nowait(message)
+
+
+class Coordinator:
+    """Gives ``gives`` to its one member, in an epoch that each join raises."""
+
+    def __init__(self, *gives: int) -> None:
+        self.gives = gives
+        self.topic_id = TOPIC_ID
+        self.epoch = 0
+        self.revision = 1
+        self.streams: list[Stream] = []
+        self.joins = 0
+        self.goodbyes = 0
+        self.commits: list[Any] = []
+        self.may_answer_leave = asyncio.Event()
+        self.may_answer_leave.set()
+        self.may_commit = asyncio.Event()
+        self.may_commit.set()
+        self.commit_error: HeadraceError | None = None
+        self.breaks_writes = 0
+
+    # connections
+    def membership_stream(self, address: str) -> Stream:
+        self.streams.append(Stream(self))
+        return self.streams[-1]
+
+    def groups(self, address: str) -> Coordinator:
+        return self
+
+    async def renew(self, *_: Any) -> None:
+        return
+
+    # the Groups service
+    async def hears(self, stream: Stream, request: Any) -> None:
+        if self.breaks_writes:
+            self.breaks_writes -= 1
+            raise asyncio.CancelledError  # as gRPC has it
+        if request.WhichOneof("request") == "leave":
+            self.goodbyes += 1
+            await self.may_answer_leave.wait()
+            stream.tell(groups_pb2.MembershipResponse(correlation_id=request.correlation_id))
+            return
+        if request.heartbeat.member_epoch == 0:
+            self.joins += 1
+            self.epoch += 1
+        knows = request.heartbeat.revision == self.revision and request.heartbeat.member_epoch
+        self.tell(stream, request.correlation_id, with_assignment=not knows)
+
+    def tell(self, stream: Stream, number: int = 0, *, with_assignment: bool = True) -> None:
+        response = groups_pb2.MembershipResponse(
+            correlation_id=number,
+            member_epoch=self.epoch,
+            revision=self.revision,
+            heartbeat_interval_ms=5_000,
+            session_timeout_ms=45_000,
+            connection_grace_ms=1_500,
+        )
+        if with_assignment:
+            response.assignment.SetInParent()
+            if self.gives:
+                response.assignment.topics.add(topic_id=self.topic_id, topic="t", partitions=self.gives)
+        stream.tell(response)
+
+    def push(self, *gives: int) -> None:
+        self.gives = gives
+        self.revision += 1
+        self.tell(self.streams[-1])
+
+    async def CommitOffsets(self, request: Any, timeout: float) -> Any:
+        self.commits.append(request)
+        await self.may_commit.wait()
+        answer = groups_pb2.CommitOffsetsResponse()
+        for each in request.offsets:
+            answer.results.add(topic=each.topic, partition=each.partition, error=error_to_proto(self.commit_error))
+        return answer
+
+    async def FetchOffsets(self, request: Any, timeout: float) -> Any:
+        answer = groups_pb2.FetchOffsetsResponse()
+        told = answer.groups.add(group_id=request.groups[0].group_id)
+        for each in request.groups[0].partitions.partitions:
+            told.offsets.add(topic=each.topic, partition=each.partition, offset=10, leader_epoch=-1)
+        return answer
+
+
+class Party:
+    """A consumer's core and its group, and what the callbacks were told."""
+
+    def __init__(self, coordinator: Coordinator, **settings: Any) -> None:
+        self.coordinator = coordinator
+        given = {"bootstrap_servers": "127.0.0.1:1", "group_id": "g", "retry_backoff_ms": 1, **settings}
+        self.core = ConsumerCore(resolve(CONSUMER, None, given))
+        self.io: Any = Io()
+        engine: Any = self.core.engine
+        engine.io, engine.connections, engine.start = self.io, coordinator, lambda: None
+        self.group: GroupConsumer = self.core.in_group("this")
+        self.group._coordinators.address = self._address  # type: ignore[method-assign]
+        self.told: list[tuple[str, list[TopicPartition]]] = []
+
+    async def _address(self, group_id: str, timeout_s: float) -> str:
+        return "coordinator:1"
+
+    def subscribe(self, **callbacks: Any) -> None:
+        def note(what: str) -> Callable[[list[TopicPartition]], None]:
+            return lambda partitions: self.told.append((what, partitions))
+
+        named = {f"on_{what}": note(what) for what in ("assigned", "revoked", "lost")}
+        self.group.subscribe(Subscription(("t",)), Callbacks(**{**named, **callbacks}))
+
+    async def comes_back(self) -> None:
+        """The caller polls; nothing is there."""
+        self.group.check()
+        if self.group.has_work:
+            await drive_async(self.group.steps(), self.io)
+
+    async def until(self, condition: Callable[[], object]) -> None:
+        """The caller polls until then."""
+        async with asyncio.timeout(LIMIT_S):
+            while not condition():
+                await self.comes_back()
+                await asyncio.sleep(0.001)
+
+    async def away_until(self, condition: Callable[[], object]) -> None:
+        """The caller does something else."""
+        async with asyncio.timeout(LIMIT_S):
+            while not condition():  # noqa: ASYNC110 - of code that has no event for it
+                await asyncio.sleep(0.001)
+
+    def read_up_to(self, position: int) -> None:
+        for assigned in self.core.partitions.values():
+            assigned.position = position
+
+    def is_thrown_out(self) -> None:
+        """Another one may have its partitions; it joins anew by itself."""
+        membership = self.group._membership
+        membership.member.refused(0, UnknownMemberIdError("who?"), time.monotonic())
+        membership.nudge()
+
+    async def is_evicted(self) -> None:
+        await self.away_until(lambda: self.group.is_evicted)
+
+    @property
+    def owned(self) -> set[int]:
+        return {part.partition for part in self.group._membership.member.owned}
+
+
+def run(scenario: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    asyncio.run(scenario())
+
+
+@pytest.fixture
+def parties() -> Iterator[list[Party]]:
+    made: list[Party] = []
+    yield made
+    for each in made:
+        each.core.begin_close()
+
+
+Make = Callable[..., Party]
+
+
+@pytest.fixture
+def make(parties: list[Party]) -> Make:
+    def made(coordinator: Coordinator, **settings: Any) -> Party:
+        parties.append(Party(coordinator, **settings))
+        return parties[-1]
+
+    return made
+
+
+async def joined(make: Make, *gives: int, **settings: Any) -> Party:
+    party = make(Coordinator(*gives), **settings)
+    party.subscribe()
+    await party.until(lambda: len(party.core.partitions) == len(gives))
+    return party
+
+
+# -- who was silent for too long ---------------------------------------------------------------------------------------
+
+
+def test_who_comes_back_while_he_is_evicted_reads_nothing_and_joins_after_the_goodbye(make: Make) -> None:
+    async def scenario() -> None:
+        party = await joined(make, 0, max_poll_interval_ms=50, enable_auto_commit=False)
+        coordinator = party.coordinator
+        coordinator.may_answer_leave.clear()
+        await party.away_until(lambda: coordinator.goodbyes == 1)
+        assert party.core.inbox.alarm, "others have what it had from the goodbye on"
+        for _ in range(20):  # he is there again, and the goodbye is not answered yet
+            await party.comes_back()
+            await asyncio.sleep(0.001)
+        assert party.told[-1] == ("lost", [T0])
+        assert coordinator.joins == 1
+        assert len(coordinator.streams) == 1
+        coordinator.may_answer_leave.set()
+        await party.until(lambda: party.told[-1] == ("assigned", [T0]))
+        assert coordinator.joins == 2
+        members = [task for task in party.io.tasks if task.get_name() == "headrace-member"]
+        assert len(members) == 1
+        await drive_async(party.group.leave_steps(), party.io)
+
+    run(scenario)
+
+
+def test_who_is_evicted_while_nobody_knew_whether_he_might_read_reads_when_he_is_back(make: Make) -> None:
+    async def scenario() -> None:
+        party = await joined(make, 0, max_poll_interval_ms=300, enable_auto_commit=False)
+        found = asyncio.Event()
+
+        async def address(group_id: str, timeout_s: float) -> str:
+            await found.wait()
+            return "coordinator:1"
+
+        party.group._coordinators.address = address  # type: ignore[method-assign]
+        party.coordinator.streams[-1].tell(grpc.aio.EOF)  # and nobody coordinates the group for a while
+        await party.away_until(lambda: not party.group._membership.member._is_connected)
+        party.group._membership.member._broken_at = time.monotonic() - 100.0
+        party.group._membership.nudge()
+        await party.away_until(lambda: party.core.inbox.shut)
+        await party.is_evicted()
+        found.set()
+        await party.until(lambda: [what for what, _ in party.told] == ["assigned", "lost", "assigned"])
+        assert not party.core.inbox.shut
+        await drive_async(party.group.leave_steps(), party.io)
+
+    run(scenario)
+
+
+def test_an_iteration_goes_on_after_an_eviction_by_itself(make: Make) -> None:
+    """It polls once, is told what it lost, and waits: nothing but its own new membership can wake it."""
+
+    async def scenario() -> None:
+        party = await joined(make, 0, max_poll_interval_ms=50, enable_auto_commit=False)
+        await party.is_evicted()
+        await party.comes_back()
+        assert party.told[-1] == ("lost", [T0])
+        await party.away_until(lambda: party.owned == {0})
+        assert await party.core.inbox.wait_async(time.monotonic() + LIMIT_S)
+        await drive_async(party.group.leave_steps(), party.io)
+
+    run(scenario)
+
+
+def test_who_was_evicted_and_unsubscribed_may_commit_as_no_member(make: Make) -> None:
+    async def scenario() -> None:
+        party = await joined(make, 0, max_poll_interval_ms=50)
+        await party.is_evicted()
+        with pytest.raises(UnknownMemberIdError, match=r"max\.poll\.interval\.ms"):
+            party.group.commit_work({T0: OffsetAndMetadata(3)})
+        await drive_async(party.group.leave_steps(), party.io)
+        await party.group.commit_work({T0: OffsetAndMetadata(3)})
+        assert party.coordinator.commits[-1].member_id == ""
+
+    run(scenario)
+
+
+# -- what was lost -----------------------------------------------------------------------------------------------------
+
+
+def test_what_was_lost_is_not_committed_in_the_name_of_the_next_membership(make: Make) -> None:
+    """The member is in again before its caller has heard that it was out: others have read on since."""
+
+    async def scenario() -> None:
+        party = make(Coordinator(0), enable_auto_commit=False)
+        refused: list[str] = []
+
+        async def lost(partitions: list[TopicPartition]) -> None:
+            try:
+                await party.group.commit_work({T0: OffsetAndMetadata(12)})
+            except UnknownMemberIdError as error:
+                refused.append(str(error))
+
+        party.subscribe(on_lost=lost)
+        await party.until(lambda: party.core.partitions)
+        party.read_up_to(12)
+        party.is_thrown_out()
+        await party.away_until(lambda: party.owned == {0} and party.coordinator.joins == 2)
+        with pytest.raises(UnknownMemberIdError, match=r"who\?"):
+            await party.group.commit_work(party.core.offsets_to_commit(None))
+        await party.until(lambda: len(party.told) == 2)
+        assert len(refused) == 1
+        assert party.coordinator.commits == []
+        await party.group.commit_work(party.core.offsets_to_commit(None))
+        assert [(each.offset, asked.member_epoch) for asked in party.coordinator.commits for each in asked.offsets] == [
+            (10, 2)
+        ]
+        await drive_async(party.group.leave_steps(), party.io)
+
+    run(scenario)
+
+
+def test_reading_that_goes_on_is_told_to_who_waits_in_the_middle_of_a_slice(make: Make) -> None:
+    async def scenario() -> None:
+        party = await joined(make, 0, enable_auto_commit=False)
+        core = party.core
+        begun = RecordIterator([b""], topic="t", partition=0, start_offset=10, check_crc=True)
+        core.current = (Slice(core.partitions[T0], core.partitions[T0].generation, 10, 11, b""), begun)
+        core.shut(True)
+        assert core.next_iterator() is None
+        waiting = asyncio.ensure_future(core.inbox.wait_async(time.monotonic() + LIMIT_S))
+        await asyncio.sleep(0)
+        core.shut(False)
+        assert await waiting
+        await party.comes_back()
+        assert core.next_iterator() is begun
+        await drive_async(party.group.leave_steps(), party.io)
+
+    run(scenario)
+
+
+# -- commits -----------------------------------------------------------------------------------------------------------
+
+
+def test_who_only_commits_waits_for_records_and_not_for_commits(make: Make) -> None:
+    """A time that is over would have the caller look again at once, for as long as he polls."""
+
+    async def scenario() -> None:
+        party = make(Coordinator())
+        await party.group.commit_work({T0: OffsetAndMetadata(3)})
+        deadline = time.monotonic() + LIMIT_S
+        assert party.group.wake_at(deadline) == deadline
+        party.subscribe()
+        assert party.group.wake_at(deadline) < deadline
+        await drive_async(party.group.leave_steps(), party.io)
+        assert party.group.wake_at(deadline) == deadline
+
+    run(scenario)
+
+
+def test_a_commit_is_of_the_topic_that_was_read_and_not_of_its_name(make: Make) -> None:
+    async def scenario() -> None:
+        party = await joined(make, 0, 1)
+        await party.group.commit_work({T0: OffsetAndMetadata(3), TopicPartition("other", 0): OffsetAndMetadata(1)})
+        assert [each.topic_id for each in party.coordinator.commits[-1].offsets] == [TOPIC_ID, b""]
+        party.coordinator.topic_id = b"u" * 16  # deleted, and made anew
+        party.coordinator.push(0, 1)
+        await party.until(lambda: [what for what, _ in party.told] == ["assigned", "revoked", "assigned"])
+        assert {each.topic_id for each in party.coordinator.commits[-1].offsets} == {TOPIC_ID}
+        await party.group.commit_work({T0: OffsetAndMetadata(3)})
+        assert party.coordinator.commits[-1].offsets[0].topic_id == b"u" * 16
+        await drive_async(party.group.leave_steps(), party.io)
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("error", [UnknownTopicOrPartitionError("gone"), UnknownTopicIdError("another one")])
+def test_an_auto_commit_of_a_topic_that_is_gone_keeps_nobody_waiting(make: Make, error: HeadraceError) -> None:
+    async def scenario() -> None:
+        party = await joined(make, 0, request_timeout_ms=600_000)
+        party.coordinator.commit_error = error
+        party.coordinator.push()
+        await party.until(lambda: ("revoked", [T0]) in party.told)
+        assert len(party.coordinator.commits) == 1
+        await drive_async(party.group.leave_steps(), party.io)
+
+    run(scenario)
+
+
+def test_auto_commits_do_not_queue_behind_one_that_takes_long(make: Make) -> None:
+    async def scenario() -> None:
+        party = await joined(make, 0, auto_commit_interval_ms=1)
+        party.coordinator.may_commit.clear()
+        for position in range(11, 41):
+            party.read_up_to(position)
+            await asyncio.sleep(0.002)
+            await party.comes_back()
+        under_way = [task for task in party.io.tasks if task.get_name() == "headrace-auto-commit"]
+        assert len(under_way) == 1
+        party.coordinator.may_commit.set()
+        await party.until(lambda: any(asked.offsets[0].offset == 40 for asked in party.coordinator.commits))
+        await drive_async(party.group.leave_steps(), party.io)
+
+    run(scenario)
+
+
+# -- what is broken off ------------------------------------------------------------------------------------------------
+
+
+def test_whose_poll_is_cancelled_in_a_commit_is_told_of_the_revocation_by_the_next_one(make: Make) -> None:
+    async def scenario() -> None:
+        party = await joined(make, 0)
+        party.coordinator.may_commit.clear()
+        party.coordinator.push()
+        await party.away_until(lambda: party.core.inbox.alarm)
+        poll = asyncio.ensure_future(party.comes_back())
+        await party.away_until(lambda: party.coordinator.commits)
+        poll.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await poll
+        assert party.owned == {0}
+        assert party.told == [("assigned", [T0])]
+        await party.until(lambda: not party.owned)
+        assert party.told == [("assigned", [T0]), ("revoked", [T0])]
+        assert len(party.coordinator.commits) == 1, "he is not made to wait again"
+        party.coordinator.may_commit.set()
+        await drive_async(party.group.leave_steps(), party.io)
+
+    run(scenario)
+
+
+def test_a_close_that_is_cancelled_in_the_goodbye_leaves_no_task_behind(make: Make) -> None:
+    async def scenario() -> None:
+        party = await joined(make, 0, enable_auto_commit=False)
+        party.coordinator.may_answer_leave.clear()
+        closing = asyncio.ensure_future(drive_async(party.group.leave_steps(), party.io))
+        await party.away_until(lambda: party.coordinator.goodbyes == 1)
+        closing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await closing
+        await party.away_until(lambda: not party.io.tasks)
+        assert party.group.subscription is None
+
+    run(scenario)
+
+
+def test_a_close_during_an_eviction_leaves_no_task_behind(make: Make) -> None:
+    async def scenario() -> None:
+        party = await joined(make, 0, max_poll_interval_ms=50, enable_auto_commit=False)
+        party.coordinator.may_answer_leave.clear()
+        await party.away_until(lambda: party.coordinator.goodbyes == 1)
+        await drive_async(party.group.leave_steps(), party.io)
+        await party.away_until(lambda: not party.io.tasks)
+        assert party.told[-1] == ("lost", [T0])
+
+    run(scenario)
+
+
+def test_who_unsubscribes_within_a_callback_is_asked_once_more_at_most(make: Make) -> None:
+    async def scenario() -> None:
+        party = make(Coordinator(0), enable_auto_commit=False)
+        revoked = []
+
+        async def stops(partitions: list[TopicPartition]) -> None:
+            revoked.append(partitions)
+            await drive_async(party.group.leave_steps(), party.io)
+
+        party.subscribe(on_revoked=stops)
+        await party.until(lambda: party.core.partitions)
+        party.coordinator.push()
+        await party.until(lambda: revoked)
+        assert len(revoked) <= 2
+        await party.away_until(lambda: not party.io.tasks)
+
+    run(scenario)
+
+
+# -- the stream --------------------------------------------------------------------------------------------------------
+
+
+def test_a_stream_that_breaks_while_something_is_written_is_followed_by_another(make: Make) -> None:
+    """gRPC raises CancelledError then, as if somebody had cancelled the member's task."""
+
+    async def scenario() -> None:
+        party = await joined(make, 0, enable_auto_commit=False)
+        party.coordinator.breaks_writes = 1
+        party.group._membership.member.subscribed_anew()
+        party.group._membership.nudge()
+        await party.away_until(lambda: len(party.coordinator.streams) == 2 and party.coordinator.streams[1].said)
+        assert party.owned == {0}
+        await drive_async(party.group.leave_steps(), party.io)
+
+    run(scenario)
+
+
+def test_a_topic_without_a_name_is_not_read(make: Make) -> None:
+    """It was deleted just now: the coordinator knows its id only, and is about to take it away."""
+
+    async def scenario() -> None:
+        party = await joined(make, 0, 1, enable_auto_commit=False)
+        told = groups_pb2.MembershipResponse(
+            member_epoch=1,
+            revision=2,
+            heartbeat_interval_ms=5_000,
+            session_timeout_ms=45_000,
+            connection_grace_ms=1_500,
+        )
+        told.assignment.topics.add(topic_id=TOPIC_ID, topic="", partitions=[0, 1])
+        party.coordinator.revision = 2
+        party.coordinator.streams[-1].tell(told)
+        await party.until(lambda: not party.owned)
+        assert party.told == [("assigned", [T0, T1]), ("revoked", [T0, T1])]
+        await drive_async(party.group.leave_steps(), party.io)
+
+    run(scenario)
+
+
+def test_where_nobody_answers_at_all_the_caller_is_told(make: Make) -> None:
+    async def scenario() -> None:
+        party = make(Coordinator(0))
+        answers: list[Any] = [BootstrapError("127.0.0.1:1: connection refused"), "coordinator:1"]
+
+        async def address(group_id: str, timeout_s: float) -> str:
+            answer = answers.pop(0) if len(answers) > 1 else answers[0]
+            if isinstance(answer, HeadraceError):
+                raise answer
+            return str(answer)
+
+        party.group._coordinators.address = address  # type: ignore[method-assign]
+        party.subscribe()
+        with pytest.raises(BootstrapError, match="refused"):
+            await party.until(lambda: party.core.partitions)
+        await party.until(lambda: party.core.partitions)
+        await drive_async(party.group.leave_steps(), party.io)
+
+    run(scenario)
