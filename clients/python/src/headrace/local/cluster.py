@@ -104,10 +104,11 @@ class LocalCluster:
         self._bootstrap_servers = started.state.bootstrap_servers
         self._guardian = guardian.start(cluster.directory, delete=temporary)
         # For those who forget stop(): at garbage collection, or when the interpreter ends.
-        self._finalizer = weakref.finalize(self, _end, cluster, temporary, os.getpid())
+        owner_pid = os.getpid()
+        self._finalizer = weakref.finalize(self, _end, cluster, temporary, owner_pid)
         if self._is_in_process:  # the thread that the nodes are on ends with the interpreter, and ends them before
             self._finalizer.atexit = False
-            cluster.end_at_exit = lambda: _end(cluster, temporary, os.getpid())  # type: ignore[attr-defined]
+            cluster.end_at_exit = lambda: _end(cluster, temporary, owner_pid)  # type: ignore[attr-defined]
         return self
 
     def _made(self, directory: Path) -> ClusterDirectory:

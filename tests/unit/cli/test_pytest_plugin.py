@@ -1,0 +1,48 @@
+"""What pytest's configuration says about the fixtures' clusters; the fixtures themselves: integration/cli."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import pytest
+
+from headrace.pytest_plugin import _shape
+
+
+class _Config:
+    """As much of pytest's Config as is asked."""
+
+    def __init__(self, nodes: str = "", lines: list[str] | None = None) -> None:
+        self._keys = {"headrace_nodes": nodes, "headrace_config": lines or []}
+
+    def getini(self, name: str) -> Any:
+        return self._keys[name]
+
+
+def shape(nodes: str = "", lines: list[str] | None = None) -> dict[str, Any]:
+    return _shape(cast(pytest.Config, _Config(nodes, lines)))
+
+
+def test_one_node_of_each_role_when_nothing_is_said() -> None:
+    assert shape() == {"brokers": 1, "controllers": 1, "coordinators": 1, "config": {}}
+
+
+def test_roles_are_counted_in_words() -> None:
+    assert shape("3 brokers, 1 controller,0 coordinators")["brokers"] == 3
+    assert shape("3 brokers, 1 controller,0 coordinators")["coordinators"] == 0
+    assert shape(" 2  controllers ")["controllers"] == 2
+
+
+def test_a_value_may_have_an_equals_sign() -> None:
+    assert shape(lines=["num.partitions = 6", "a.b=c=d"])["config"] == {"num.partitions": "6", "a.b": "c=d"}
+
+
+@pytest.mark.parametrize("nodes", ["three brokers", "3", "3 kings", "-1 brokers", "brokers 3"])
+def test_what_is_no_count_of_a_role_is_refused_by_name(nodes: str) -> None:
+    with pytest.raises(pytest.UsageError, match=f"headrace_nodes: '{nodes}' is not like '3 brokers'"):
+        shape(nodes)
+
+
+def test_a_line_without_a_value_is_refused_by_name() -> None:
+    with pytest.raises(pytest.UsageError, match=r"headrace_config: 'num.partitions' is not key=value"):
+        shape(lines=["num.partitions"])
