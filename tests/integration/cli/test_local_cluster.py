@@ -296,6 +296,45 @@ def test_an_owner_that_never_stops_the_cluster_within_it_leaves_nothing_behind(e
         owner.communicate()
 
 
+_FORKED = """
+import gc, os, sys, time
+from headrace import LocalCluster, Producer
+from headrace.engine.io_thread import io_thread
+from headrace.errors import IllegalStateError
+
+cluster = LocalCluster(brokers=1, controllers=1, coordinators=0, mode="inprocess").start()
+child = os.fork()
+if child == 0:
+    try:
+        Producer(bootstrap_servers=cluster.bootstrap_servers)
+    except IllegalStateError:
+        assert [row["pid"] for row in cluster.ps()] == [None, None]
+        cluster.kill("broker", 1)
+        sys.exit(7)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+with Producer(bootstrap_servers=cluster.bootstrap_servers) as producer:
+    producer.send("events", b"still there").result(timeout=30)
+
+directory, holder = cluster.directory, [cluster]
+del cluster
+
+async def collect():
+    holder.clear()
+    gc.collect()
+
+io_thread().run(collect())
+until = time.monotonic() + 60
+while directory.exists():
+    assert time.monotonic() < until
+    time.sleep(0.01)
+"""
+
+
+def test_a_cluster_within_this_process_is_not_its_child_s_and_may_be_collected_on_its_own_thread() -> None:
+    done = subprocess.run([sys.executable, "-c", _FORKED], capture_output=True, text=True, timeout=110, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 _USER_TEST = """
 import os, pytest
 
