@@ -80,6 +80,8 @@ class GroupsLoad:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if kind is not None:  # who cannot reach anybody cannot say goodbye
+            self.cluster.network.heal()
         self._feed.stop()
         for group in self.groups:
             group.stop(*group.living, quietly=True)

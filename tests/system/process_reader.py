@@ -64,7 +64,11 @@ class ProcessReader:
 
     def stop(self) -> None:
         self.ask_to_stop()
-        self.process.wait(LONG_S)
+        try:
+            self.process.wait(LONG_S)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            raise AssertionError(f"a reader of {self.group} does not end") from None
         self._thread.join(LONG_S)
         self.check()
 
