@@ -472,3 +472,37 @@ def test_an_instance_that_was_replaced_is_out_for_good(make_world: Callable[...,
     assert ("first", "lost", [0]) in world.told
     with pytest.raises(FencedInstanceIdError):
         first.poll(0)
+
+
+def test_a_topic_that_is_made_anew_is_read_from_its_beginning(make_world: Callable[..., World]) -> None:
+    """Where the older one was read to says nothing about the one that has its name now."""
+    world = make_world(1)
+    world.fill(3)
+    member = world.member("a", enable_auto_commit=True, auto_commit_interval_ms=50)
+    poll_until(lambda: world.committed() == [3], member)
+    with Admin(bootstrap_servers=world.bootstrap) as admin:
+        admin.delete_topics([world.topic])
+        poll_until(lambda: not member.assignment(), member)
+        admin.create_topics([NewTopic(world.topic, 1)])
+    world.fill(10)
+    came = poll_until(lambda: world.told[-1][1] == "assigned", member)
+    came += poll_until(lambda: member.position(world.partitions[0]) == 10, member)
+    assert [record.offset for record in came] == list(range(10))
+    poll_until(lambda: world.committed() == [10], member)
+    assert [what for _, what, _ in world.told] == ["assigned", "revoked", "assigned"]
+
+
+def test_a_loop_goes_on_after_its_consumer_was_out(make_world: Callable[..., World]) -> None:
+    """Whoever iterates comes back once, is told what he lost, and waits: he is to be in again without another call."""
+    world = make_world(1)
+    world.fill(2)
+    member = world.member("a", max_poll_interval_ms=1_000)
+    offsets = []
+    for record in member:
+        offsets.append(record.offset)
+        if len(offsets) == 1:
+            until(lambda: member._core.inbox.alarm)  # (he handles the first one for too long)
+        if record.offset == 1:
+            break
+    assert offsets == [0, 0, 1]  # nothing was committed
+    assert [what for _, what, _ in world.told] == ["assigned", "lost", "assigned"]
