@@ -326,7 +326,7 @@ def test_who_was_evicted_and_unsubscribed_may_commit_as_no_member(make: Make) ->
         party = await joined(make, 0, max_poll_interval_ms=50)
         await party.is_evicted()
         with pytest.raises(UnknownMemberIdError, match=r"max\.poll\.interval\.ms"):
-            party.group.commit_work({T0: OffsetAndMetadata(3)})
+            await party.group.commit_work({T0: OffsetAndMetadata(3)})
         await drive_async(party.group.leave_steps(), party.io)
         await party.group.commit_work({T0: OffsetAndMetadata(3)})
         assert party.coordinator.commits[-1].member_id == ""

@@ -557,7 +557,7 @@ class ConsumerCore:
 
     def at_exit(self) -> None:
         if self.begin_close():
-            self.engine.io.run(self.shut_down(), 3)
+            self.engine.io.run(self.shut_down(), 5)  # (a goodbye may take 3)
 
     def metric_values(self) -> dict[str, float]:
         """Kafka's consumer metrics, by name."""

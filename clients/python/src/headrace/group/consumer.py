@@ -311,16 +311,10 @@ class GroupConsumer:
                 self._patience_s = self._engine.request_timeout_s
 
     def commit_work(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> Coroutine[Any, Any, None]:
-        """For the I/O thread. UnknownMemberIdError: the consumer was evicted, has lost its partitions, or is not a
-        member yet."""
-        if self.is_evicted:
-            raise self._lost_error()
+        """For the I/O thread. UnknownMemberIdError: the consumer was evicted, or has lost its partitions."""
         self.seen_at = time.monotonic()
         self._committed = {}
         return self._commit(offsets, self._told_losses)
-
-    def _lost_error(self) -> UnknownMemberIdError:
-        return UnknownMemberIdError(f"group {self.group_id!r}: nothing can be committed: {self._lost_why}")
 
     def fetch_work(
         self, partitions: Iterable[TopicPartition], timeout_s: float | None
@@ -370,8 +364,8 @@ class GroupConsumer:
         final: tuple[type[HeadraceError], ...] = (),
     ) -> None:
         """``told_losses``: those that the caller knew of when he said what is to be committed."""
-        if self.subscription is not None and told_losses != self._losses:
-            raise self._lost_error()
+        if self.subscription is not None and (self.is_evicted or told_losses != self._losses):
+            raise UnknownMemberIdError(f"group {self.group_id!r}: nothing can be committed: {self._lost_why}")
         await self._commits.commit(offsets, timeout_s, final)
 
     def _commit_behind_the_scenes(self, positions: dict[TopicPartition, OffsetAndMetadata], told_losses: int) -> None:

@@ -25,6 +25,8 @@ logger = logging.getLogger("headrace")
 #: How long a leave may take: the coordinator notices the end of the connection anyway.
 LEAVE_S = 3.0
 FIRST_RETRY_S = 0.02
+#: So many failures in a row are somebody's who takes over; of the next one people are told, once.
+PATIENT_FAILURES = 6
 
 
 class Membership:
@@ -128,7 +130,8 @@ class Membership:
                 self._coordinators.forget(self.group_id, self._address)
                 if not isinstance(error, NotCoordinatorError):
                     await self._engine.connections.renew(self._address, ChannelPurpose.HEARTBEAT)
-                logger.info("group %r: the stream to the coordinator ended: %s", self.group_id, error)
+                log = logger.warning if failures == PATIENT_FAILURES else logger.info
+                log("group %r: the stream to the coordinator ended: %s", self.group_id, error)
                 if isinstance(error, BootstrapError):
                     self.has_trouble(error)
                 elif not error.retriable and not isinstance(error, NetworkError):
