@@ -1,4 +1,4 @@
-"""Prints what an image needs beside our own distributions: ``requirements.py service`` or ``spark``, for pip's -r.
+"""Prints what an image needs beside our own distributions: ``requirements.py service``, for pip's -r.
 
 Read from the pyproject files, so that it is said in one place only; the versions are those of constraints.txt.
 """
@@ -20,7 +20,6 @@ IMAGES = {
         "services/coordinator": (),
         "clients/python": ("cli", "zstd", "snappy"),
     },
-    "spark": {"core": ("arrow",), "clients/python": ("arrow",), "pipelines": ("demo",)},
 }
 
 

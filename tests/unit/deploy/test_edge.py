@@ -146,4 +146,3 @@ def test_images_need_what_the_pyproject_files_say_and_none_of_ours() -> None:
     assert any(each.startswith("grpcio") for each in service)
     assert any(each.startswith("google-re2") for each in service)
     assert not any(each.startswith(("headrace", "pyarrow")) for each in service)
-    assert any(each.startswith("pyspark") for each in requirements.requirements("spark", ROOT))

@@ -1,0 +1,18 @@
+#!/usr/bin/env bash
+# The cluster in containers: builds the images, then runs tests/compose on a project of its own, which is gone
+# afterwards. Needs a Docker engine with Compose v2, and the ports 9095, 9101-9109 and 9201-9209 of 127.0.0.1.
+# Arguments go to pytest.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+docker info >/dev/null 2>&1 || { printf 'compose-test: no Docker engine answers (docker info)\n' >&2; exit 2; }
+docker compose version >/dev/null 2>&1 || { printf 'compose-test: Compose v2 is missing (docker compose)\n' >&2; exit 2; }
+export DOCKER_BUILDKIT=1 COMPOSE_PROGRESS=plain HEADRACE_AUTO_REBALANCE_DELAY_MS=3000
+unset HEADRACE_BOOTSTRAP_SERVERS HEADRACE_FULL
+mkdir -p build/compose
+started=$SECONDS
+docker compose build >build/compose/build.log 2>&1 || { tail -n 40 build/compose/build.log >&2; exit 1; }
+printf 'compose-test: images built in %s s\n' $((SECONDS - started))
+code=0
+.venv/bin/python -m pytest -q -n 0 --durations=10 --durations-min=1 "$@" tests/compose || code=$?
+[ ! -f build/compose/figures.json ] || { printf 'compose-test: figures: '; tr -d '\n' <build/compose/figures.json; printf '\n'; }
+exit $code
