@@ -64,7 +64,7 @@ class Patient:
         return self._cli("doctor", "--data", self.data, *arguments, bootstrap=self.bootstrap, code=code)
 
     def rules(self) -> set[str]:
-        return {each["rule"] for each in self.doctor("--timeout", "2", "-o", "json").json()["findings"]}
+        return {each["rule"] for each in self.doctor("-o", "json").json()["findings"]}
 
     def node(self, role: str, node_id: int) -> dict[str, Any]:
         nodes: list[dict[str, Any]] = self._cli("ps", "--data", self.data, "-o", "json").json()
@@ -271,12 +271,17 @@ def test_much_is_wrong_at_once_and_each_of_it_is_found(patient: Patient) -> None
         return planted <= patient.rules()
 
     eventually(all_is_found, "all that is planted is found")
-    storm(patient)
-    patient.starve("broker", 1)
-    told = patient.doctor("--timeout", "2", "-o", "json", code=1).json()
+
+    def seen_in_a_storm() -> Any:
+        """None on a machine so slow that the storm took longer than the minute that it is judged by."""
+        storm(patient)
+        patient.starve("broker", 1)
+        told = patient.doctor("-o", "json", code=1).json()
+        return told if planted | {"group-storm"} <= {each["rule"] for each in told["findings"]} else None
+
+    told = eventually(seen_in_a_storm, "all of it in one look")
     found = {each["rule"]: each for each in told["findings"]}
     assert not told["healthy"]
-    assert planted | {"group-storm"} <= set(found)
     assert set(found) - planted - {"group-storm"} <= {"group-lag"}, "false alarms; though the group may well lag"
     assert all(each["what"] and each["where"] and each["cure"] for each in found.values())
     assert f"headrace restart --data {patient.data} broker 4" in found["broker-down"]["cure"]
@@ -289,7 +294,7 @@ def test_much_is_wrong_at_once_and_each_of_it_is_found(patient: Patient) -> None
     assert (found["clock-skew"]["where"], found["clock-skew"]["severity"]) == ("coordinator 1", "error")
     assert "0.0.9: coordinator 1" in found["version-mix"]["what"]
     assert GROUP in found["group-storm"]["what"]
-    shown = patient.doctor("--timeout", "2", code=1)
+    shown = patient.doctor(code=1)
     assert shown.lines[0].startswith("error: ")  # errors first, each with its cure, then the sum
     assert shown.text.count("    cure:  ") >= len(planted)
     assert re.search(r"^\d+ errors, \d+ warnings; 3 controllers, 4 brokers", shown.lines[-1])

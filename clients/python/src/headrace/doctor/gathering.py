@@ -92,7 +92,7 @@ class Gathering:
     # -- nodes -------------------------------------------------------------------------------------------------------
 
     def _tried(self, addresses: Iterable[str]) -> list[Tried]:
-        return try_addresses(addresses, timeout_s=min(self._timeout_s, 2.0))
+        return try_addresses(addresses, timeout_s=min(self._timeout_s, 5.0))
 
     def _nodes(self, role: str, addresses: Mapping[int, str]) -> dict[int, Tried]:
         found = dict(zip(addresses, self._tried(addresses.values()), strict=True))
