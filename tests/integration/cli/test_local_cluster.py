@@ -270,14 +270,15 @@ print(cluster.directory, flush=True)
 def test_an_owner_that_never_stops_the_cluster_within_it_leaves_nothing_behind(ending: str, tmp_path: Path) -> None:
     """An interpreter that ends closes its clients first, and then the nodes that they need."""
     script = _ABANDONED.format(ending="" if ending == "kept" else ending)
-    kept = tmp_path / "kept"
-    owner = subprocess.Popen(
-        [sys.executable, "-c", script, *([str(kept)] if ending == "kept" else [])],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    try:
+    kept, errors = tmp_path / "kept", tmp_path / "errors"
+    with errors.open("w") as stderr:
+        owner = subprocess.Popen(
+            [sys.executable, "-c", script, *([str(kept)] if ending == "kept" else [])],
+            stdout=subprocess.PIPE,
+            stderr=stderr,
+            text=True,
+        )
+    with owner:
         assert owner.stdout is not None
         directory = owner.stdout.readline().strip()
         if "sleep" in ending:
@@ -286,14 +287,11 @@ def test_an_owner_that_never_stops_the_cluster_within_it_leaves_nothing_behind(e
             owner.wait(timeout=60)
             assert _eventually(lambda: not os.path.exists(directory), seconds=60)
         else:
-            out, err = owner.communicate(timeout=60)
-            assert (out, err, owner.returncode) == ("sent: True\n", "", 0)
+            assert owner.stdout.read() == "sent: True\n", errors.read_text()
+            assert (owner.wait(timeout=60), errors.read_text()) == (0, "")
             assert os.path.exists(directory) == (ending == "kept")
         if ending == "kept":
             assert (kept / "broker-1" / ".kafka_cleanshutdown").exists()
-    finally:
-        owner.kill()
-        owner.communicate()
 
 
 _FORKED = """
