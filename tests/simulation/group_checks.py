@@ -232,6 +232,9 @@ class GroupChecks:
         where = who.group_id, part.topic, part.partition
         if floor is None or floor.resets != self._resets[where] or floor.topic_id != part.topic_id:
             return
+        topic = self.world.image.topic(part.topic)
+        if topic is None or topic.topic_id != part.topic_id:
+            return  # it is gone: what was committed of it is nothing any more
         if offset < floor.offset:
             raise Violation("read", f"{who}: {where} is told {offset}, when {floor.offset} had been acknowledged")
 
@@ -259,7 +262,8 @@ class GroupChecks:
         for other in holders:
             revoked_ms = self._revoked_ms.get((other, part))
             overdue = revoked_ms is not None and now_ms - revoked_ms > self.world.plan.rebalance_timeout_ms * 0.3
-            excused = overdue or other.is_paused or other.member.is_suspended or (other, part) in self._doubtful
+            is_off = other.is_paused or other.is_late_to_see or other.member.is_suspended
+            excused = overdue or is_off or (other, part) in self._doubtful
             if other is not member and not excused:
                 raise Violation(
                     "two owners", f"{other.name} has {part.topic}-{part.partition}, and {member.name} begins"

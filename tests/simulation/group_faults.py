@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from group_hosts import GRACE_MS, SESSION_MS
 from group_log import LOGS
 from group_members import Attempt, Caller, SimMember
 from sim_plan import Fault
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
 CONTROLLERS = "controllers"
 PARTITIONS_MAX, MEMBERS_MAX = 8, 6
+#: Of groups, in ms.
+GROUP_SESSION_MS = 2_400
 
 
 class GroupFaults:
@@ -44,6 +47,7 @@ class GroupFaults:
         world.quality = world.plan.quality
         world.cuts.clear()
         world.late_metadata_until_ms = world.lost_appends_until_ms = world.late_appends_until_ms = 0.0
+        world.no_commits_until_ms = 0.0
         for log in world.logs:
             log.stuck_until_ms = 0.0
             log.unaware.clear()
@@ -134,6 +138,27 @@ class GroupFaults:
         self._cut(rng.choice([up + down, up + down, up, down]), fault.for_ms)
         return f"{host} and {', '.join(map(str, members))} are cut off from each other for {fault.for_ms:.0f} ms"
 
+    def _silent_owner(self, fault: Fault, rng: random.Random) -> str:
+        """What guards it is that it has not heard of the controllers, for nothing that is asked of it is an append."""
+        world = self.world
+        members = [each for each in world.members if each.is_alive and each.connection is not None]
+        if not members:
+            return ""
+        member = rng.choice(members)
+        assert member.connection is not None
+        host = member.connection.process.host
+        if not host.is_up or host.process is not member.connection.process or host.is_paused:
+            return ""
+        for_ms = SESSION_MS + GROUP_SESSION_MS + rng.uniform(600.0, 1_500.0)
+        world.no_commits_until_ms = world.scheduler.now_ms + for_ms
+        world.stream_left(member.connection.process)
+        links = [(host.name, CONTROLLERS), (CONTROLLERS, host.name)]
+        if rng.random() < 0.6:
+            links.append((member.name, host.name))
+        self._cut(links, for_ms)
+        self._later(GRACE_MS + 150.0, lambda: member.connection.breaks() if member.connection else None)
+        return f"{host} is taken for gone, and answers; only {member} goes to the next owner"
+
     def _coordinator_drains(self, fault: Fault, rng: random.Random) -> str:
         host = self._up(rng)
         if host is None or host.process is None:
@@ -177,16 +202,24 @@ class GroupFaults:
     # -- logs --------------------------------------------------------------------------------------------------------
 
     def _leader_change(self, fault: Fault, rng: random.Random) -> str:
+        """Half of the time it could not commit anything for a while before."""
         log = rng.choice(self.world.logs)
-        gone = log.change_leader(
-            rng.random(),
-            without_ms=rng.choice([0.5, 20.0, 300.0]),
-            answers=rng.choice(["refused", "broken", "none"]),
-            unaware_ms=rng.choice([0.0, 0.0, fault.for_ms]),
-        )
-        if gone:
-            self.world.count("log", "uncommitted records lost")
-        return f"{log.partition} has another leader; {gone} records are gone"
+
+        def change() -> None:
+            gone = log.change_leader(
+                rng.random(),
+                without_ms=rng.choice([0.5, 20.0, 300.0]),
+                answers=rng.choice(["refused", "broken", "none"]),
+                unaware_ms=rng.choice([0.0, 0.0, fault.for_ms]),
+            )
+            self.world.tell("fault", f"{log.partition} has another leader; {gone} records are gone")
+            if gone:
+                self.world.count("log", "uncommitted records lost")
+
+        stuck_ms = rng.choice([0.0, 0.0, 40.0, 120.0])
+        log.stuck_until_ms = max(log.stuck_until_ms, self.world.scheduler.now_ms + stuck_ms)
+        self._later(stuck_ms, change)
+        return f"{log.partition} commits nothing for {stuck_ms:.0f} ms, and has another leader then"
 
     def _leader_slow(self, fault: Fault, rng: random.Random) -> str:
         log = rng.choice(self.world.logs)

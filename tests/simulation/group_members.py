@@ -120,6 +120,8 @@ class SimMember(Caller):
         self.life = 0
         self.is_alive = False
         self.is_paused = False
+        #: Its connection broke while it stood still: it sees that, and its grace begins, when it wakes (see the docs).
+        self.is_late_to_see = False
         self.is_slow_until_ms = 0.0
         self.subscribes: tuple[str, ...] = world.topic_names
         #: It starts again when it has ended; not one that has left the group for good.
@@ -132,7 +134,7 @@ class SimMember(Caller):
             return
         world = self.world
         self.life += 1
-        self.is_alive, self.is_paused = True, False
+        self.is_alive, self.is_paused, self.is_late_to_see = True, False, False
         self.member_id = f"{self.name}.{self.life}"
         config = {
             "retry.backoff.ms": 50,
@@ -200,7 +202,7 @@ class SimMember(Caller):
         self.is_paused = False
         self.member.tick(self._now())  # its clock went on: what is over is over before anything is handed out
         for part in self.reading:
-            if not self.member.is_suspended:
+            if not self.member.is_suspended and not self.is_late_to_see:
                 self.world.checks.reads(self, part)
         self._settle()
         queue, self._queue = self._queue, []
@@ -304,6 +306,15 @@ class SimMember(Caller):
             connection.closed_by_member()
             return
         self._pump()
+        if self.is_late_to_see and self.is_alive and not response.error.code:
+            self.is_late_to_see = False
+            if not self.member.is_suspended:
+                self.world.checks.resumes(self)
+
+    def disconnects(self, connection: MemberConnection, error: HeadraceError) -> None:
+        if connection is self.connection and self.is_paused:
+            self.is_late_to_see = True
+        self.do(lambda: self.disconnected(connection, error))
 
     def disconnected(self, connection: MemberConnection, error: HeadraceError | None) -> None:
         """The stream has ended, whoever ended it."""
@@ -469,7 +480,7 @@ class SimMember(Caller):
             return
 
         def act() -> None:
-            if self.held and not self._is_committing and not self.world.commits_end:
+            if self.held and not self._is_committing and self.world.may_commit:
                 self._commit(dict(self.held), lambda: None)
 
         self.do(act)
@@ -559,9 +570,9 @@ class Committer(Caller):
 
     def _next(self) -> None:
         part = self._part()
-        if part is None or self.world.commits_end:
+        if part is None:
             self.begin()
-        elif self.world.rng.random() < 0.4:
+        elif self.world.rng.random() < 0.4 or not self.world.may_commit:
             self._look(part)
         else:
             self._commit(part)

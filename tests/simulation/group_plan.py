@@ -21,6 +21,7 @@ KINDS: dict[str, float] = {
     "coordinator_apart": 1.2,  # its stream to the controllers breaks, and does not come back for a while
     "coordinator_unheard": 1.2,  # cut off from the controllers, silently
     "coordinator_cut": 1.0,  # from some members
+    "silent_owner": 0.7,  # it goes on answering members, who commit nothing, long after its shards have gone
     "coordinator_drains": 0.8,
     "restart_all": 0.4,
     "shards_move": 0.8,
@@ -113,8 +114,8 @@ def make_group_plan(seed: int) -> GroupPlan:
         assignment_interval_ms=rng.choice([0, 0, 120, 400]),
         rebalance_timeout_ms=rng.choice([2_800, 4_000, 6_000]),
         retention_ms=rng.choice([900, 4_000, 60_000]),
-        atomic_bytes=rng.choice([256 * 1024, 256 * 1024, 400]),
-        batch_bytes=rng.choice([512 * 1024, 512 * 1024, 450]),
+        atomic_bytes=rng.choice([256 * 1024, 300]),
+        batch_bytes=rng.choice([512 * 1024, 350]),
         periods=periods,
         faults=_faults(rng, [period for period in periods if not period.is_quiet]),
         quality=rng.choice([GOOD, GOOD, Quality(0.5, 6.0), Quality(1.0, 25.0)]),

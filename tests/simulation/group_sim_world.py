@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from group_checks import GroupChecks
+from group_faults import GROUP_SESSION_MS, GroupFaults
 from group_hosts import CLUSTER, GRACE_MS, SESSION_MS, Coordinator, CoordinatorHost
 from group_log import LOGS, LogPartition
 from group_members import Caller, Committer, SimMember, host_of
@@ -57,7 +58,7 @@ EVENTS_MAX = 200_000
 #: Within so much virtual time after everything was mended, all has to be well.
 HEAL_MS = 12_000.0
 #: Of groups, in ms.
-GROUP_SESSION_MS, GROUP_HEARTBEAT_MS, GROUP_GRACE_MS = 2_400, 300, 160
+GROUP_HEARTBEAT_MS, GROUP_GRACE_MS = 300, 160
 
 
 class Pipe:
@@ -128,7 +129,7 @@ class MemberConnection:
             self.member.do(lambda: self.member.connected(self))
         elif isinstance(message, tuple):
             self._up.is_closed = self._down.is_closed = True
-            self.member.do(lambda: self.member.disconnected(self, message[0] or NetworkError("the stream ended")))
+            self.member.disconnects(self, message[0] or NetworkError("the stream ended"))
         else:
             self.member.do(lambda: self.member.told(self, message))
 
@@ -184,7 +185,7 @@ class MemberConnection:
         if self._up.is_closed or not self.is_of_member:
             return
         self._down.is_closed = self._up.is_closed = True
-        self.member.do(lambda: self.member.disconnected(self, NetworkError("connection reset")))
+        self.member.disconnects(self, NetworkError("connection reset"))
         late_ms = self.world.rng.uniform(2.0, 40.0) if coordinator_sees_ms is None else coordinator_sees_ms
         self.world.scheduler.after(late_ms, self._seen_by_coordinator)
 
@@ -194,8 +195,11 @@ class MemberConnection:
         if self._up.is_closed or not self.is_of_member:
             return
         self._down.is_closed = self._up.is_closed = True
-        self.world.scheduler.after(self.world.rng.uniform(0.5, 20.0), lambda: self.is_of_member and self.member.do(
-            lambda: self.member.disconnected(self, NetworkError("connection reset"))))  # fmt: skip
+        self.world.scheduler.after(self.world.rng.uniform(0.5, 20.0), self._seen_by_member)
+
+    def _seen_by_member(self) -> None:
+        if self.is_of_member:
+            self.member.disconnects(self, NetworkError("connection reset"))
 
 
 class CallPipe:
@@ -281,6 +285,8 @@ class GroupWorld:
         self.late_metadata_until_ms = 0.0
         self.lost_appends_until_ms = 0.0
         self.late_appends_until_ms = 0.0
+        #: Nobody commits of his own accord until then.
+        self.no_commits_until_ms = 0.0
         self._last_ms: dict[Any, float] = {}
         self._pipes: dict[tuple[Caller, Coordinator], CallPipe] = {}
         self._failure: BaseException | None = None
@@ -551,8 +557,6 @@ class GroupWorld:
                 setattr(where, name, before)
 
     def _run(self) -> None:
-        from group_faults import GroupFaults
-
         faults = GroupFaults(self)
         for period in self.plan.periods:
             if period.is_quiet:
@@ -635,6 +639,10 @@ class GroupWorld:
             self.pass_until(self.scheduler.now_ms + 40.0)
             if self.scheduler.now_ms > until_ms:
                 raise Violation("liveness", f"{HEAL_MS:.0f} ms after the last commit: {why}")
+
+    @property
+    def may_commit(self) -> bool:
+        return not self.commits_end and self.scheduler.now_ms >= self.no_commits_until_ms
 
     @property
     def digest(self) -> str:

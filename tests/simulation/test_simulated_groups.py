@@ -119,7 +119,7 @@ def checks() -> GroupChecks:
 
 
 class Reader:
-    group_id, is_paused, life = "g0", False, 1
+    group_id, is_paused, is_late_to_see, life = "g0", False, False, 1
 
     def __init__(self, name: str) -> None:
         self.name = self.member_id = name
@@ -168,6 +168,8 @@ def test_a_commit_that_is_acknowledged_and_not_in_the_log_is_noticed_and_one_tha
 
 def test_a_reader_that_is_told_less_than_was_acknowledged_is_noticed() -> None:
     found = checks()
+    topic = SimpleNamespace(topic_id=PART.topic_id)
+    found.world.core.committed = SimpleNamespace(topic=lambda name: topic)  # type: ignore[assignment]
     where = ("g0", "t1", 0)
     found._last[where] = found._acknowledged[where] = (7, PART.topic_id)
     (floor,) = found.floors("g0", [PART]).values()

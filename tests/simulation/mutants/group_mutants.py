@@ -11,6 +11,7 @@ from headrace.group.member import Member
 from headrace_coordinator.group import checks, groups, rebalancing, timing
 from headrace_coordinator.group.messages import Heartbeat
 from headrace_coordinator.group.reconciling import Current, advance
+from headrace_coordinator.handlers import membership
 from headrace_coordinator.offsets.logic import OffsetsLogic
 from headrace_coordinator.runtime.runner import ShardRunner
 from headrace_coordinator.runtime.shard import Answer, Replay, Shard, ShardState, Tell
@@ -118,6 +119,10 @@ def _any_stream_breaks_it(self: groups.Groups, request: Any, turn: Any) -> Decis
     if member is not None and member.value is not None:
         request = request._replace(connection=member.session.connection)
     return _disconnected(self, request, turn)
+
+
+def _not_replaced(self: membership.MembershipStream) -> None:
+    """(Else it says nothing of its end.)"""
 
 
 _disconnected = groups.Groups._disconnected
@@ -292,6 +297,7 @@ MUTANTS = (
         "AnyStreamBreaksIt",
         "the end of an overtaken stream counts",
         Patch(groups.Groups, "_disconnected", _any_stream_breaks_it),
+        Patch(membership.MembershipStream, "replaced", _not_replaced),
         Patch(groups, "_RULES", {**groups._RULES, groups.Disconnected: _any_stream_breaks_it}),
     ),
     _mutant(
