@@ -278,7 +278,7 @@ class GroupConsumer:
         finally:
             self._told_losses = event.number
 
-    def leave_steps(self, timeout_s: float = 30.0, *, commits: bool = True) -> Steps:
+    def leave_steps(self, timeout_s: float | None = 30.0, *, commits: bool = True) -> Steps:
         """unsubscribe and close: let go of everything, then say goodbye. ``commits`` False: without auto-commit, for
         what was handed out last was not handled. ``timeout_s``: the auto-commit leaves some of it for the goodbye."""
         if self.subscription is None or self._is_leaving:
@@ -286,7 +286,8 @@ class GroupConsumer:
         self._is_leaving = True
         self.seen_at = time.monotonic()
         self._commits_itself = self._commits_itself and commits
-        self._patience_s = min(max(timeout_s - LEAVE_S - 1.0, timeout_s / 2), self._patience_s)
+        if timeout_s is not None:
+            self._patience_s = min(max(timeout_s - LEAVE_S - 1.0, timeout_s / 2), self._patience_s)
         try:
             try:
                 yield from self.steps()
