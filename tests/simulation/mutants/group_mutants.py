@@ -75,14 +75,6 @@ async def _replay_less(self: ShardRunner, replay: Replay) -> None:
     await _replay(self, replay._replace(end=max(replay.end - 4, 0)))
 
 
-_shards_init = Shards.__init__
-
-
-def _believe_always(self: Shards, *arguments: Any, **given: Any) -> None:
-    given["is_believed"] = lambda: True
-    _shards_init(self, *arguments, **given)
-
-
 def _topics_untold(self: Shards, runner: ShardRunner, state: ShardState) -> None:
     """A shard that begins to serve hears of topics when they change."""
 
@@ -148,10 +140,6 @@ def _sessions_go_on(self: groups.Groups, now_ms: int) -> Decision:
             member.session.last_contact_ms -= self._settings.session_timeout_ms
             self._rebalancing.watch(group, member)
     return decision
-
-
-def _whole_anyway(self: groups.Groups, group: Any, subscribed: Any) -> bool:
-    return True
 
 
 def _look_at_no_topics(self: groups.Groups, turn: Any, group: Any) -> None:
@@ -235,14 +223,6 @@ def _own_what_is_let_go(self: Member, now: float) -> Any:
     return request
 
 
-_heard = Member.heard
-
-
-def _hear_former_lives(self: Member, answer: Any, now: float) -> None:
-    self._past = 0
-    _heard(self, answer, now)
-
-
 def _mutant(name: str, breaks: str, *patches: Patch) -> Mutant:
     return Mutant(name, breaks, 7, patches, GROUPS)
 
@@ -275,7 +255,6 @@ MUTANTS = (
         "a coordinator serves before it has read all",
         Patch(ShardRunner, "_replay", _replay_less),
     ),
-    _mutant("SilentOwnersAnswer", "a coordinator that was frozen answers", Patch(Shards, "__init__", _believe_always)),
     _mutant("TellsNewShardsNoTopics", "a shard serves without topics", Patch(Shards, "began", _topics_untold)),
     _mutant(
         "CountsCrossingHeartbeats",
@@ -309,11 +288,6 @@ MUTANTS = (
         "HoldsSilenceAgainstThem",
         "a change of coordinators costs members their place",
         Patch(groups.Groups, "loaded", _sessions_go_on),
-    ),
-    _mutant(
-        "LeavesHalfADecision",
-        "a decision that was cut off stays as it is",
-        Patch(groups.Groups, "_is_whole", _whole_anyway),
     ),
     _mutant("SeesNoTopics", "new partitions are read by nobody", Patch(groups.Groups, "_review", _look_at_no_topics)),
     _mutant(
@@ -350,10 +324,5 @@ MUTANTS = (
         "LetsGoInWordsOnly",
         "a partition is said to be let go, and is read on (SDK)",
         Patch(Member, "request", _own_what_is_let_go),
-    ),
-    _mutant(
-        "HearsFormerLives",
-        "an answer to an earlier membership counts (SDK)",
-        Patch(Member, "heard", _hear_former_lives),
     ),
 )
