@@ -150,6 +150,51 @@ def test_reading_begins_where_the_group_committed(make_world: Callable[..., Worl
     assert member.group_metadata().generation_id > 0
 
 
+def test_partitions_assigned_by_hand_begin_where_the_group_committed_and_are_committed(
+    make_world: Callable[..., World],
+) -> None:
+    """Kafka's rule, without which a program that is moved here would begin anew at each start."""
+    world = make_world(3)
+    world.fill()
+    with world.consumer(enable_auto_commit=True) as first:
+        first.commit({world.partitions[0]: 7})
+        first.assign(world.partitions)
+        first.seek(world.partitions[2], 9)
+        came = poll_until(lambda: all(first.position(tp) == 10 for tp in world.partitions), first)
+        assert sorted((record.partition, record.offset) for record in came) == [
+            *((0, offset) for offset in range(7, 10)),
+            *((1, offset) for offset in range(10)),
+            (2, 9),
+        ]
+        assert world.committed()[1:] == [None, None]  # (the interval is 5 s)
+    assert world.committed() == [10, 10, 10]
+    with world.consumer(enable_auto_commit=True, auto_commit_interval_ms=50) as second:
+        second.assign(world.partitions)
+        assert second.position(world.partitions[1]) == 10
+        world.fill(2)
+        poll_until(lambda: world.committed() == [12, 12, 12], second)
+        second.assign(world.partitions[:1])
+        assert second.poll(0.1) == []
+
+
+def test_what_was_being_handled_of_partitions_assigned_by_hand_is_not_committed(
+    make_world: Callable[..., World],
+) -> None:
+    world = make_world(1)
+    world.fill()
+
+    def work() -> None:
+        with world.consumer(enable_auto_commit=True) as consumer:
+            consumer.assign(world.partitions)
+            for record in consumer:
+                if record.offset == 4:
+                    raise RuntimeError("the fifth is too much")
+
+    with pytest.raises(RuntimeError, match="the fifth"):
+        work()
+    assert world.committed() == [None]
+
+
 def test_positions_are_committed_by_itself_and_at_the_end(make_world: Callable[..., World]) -> None:
     world = make_world()
     world.fill()

@@ -399,10 +399,10 @@ def test_who_only_commits_waits_for_records_and_not_for_commits(make: Make) -> N
         await party.group.commit_work({T0: OffsetAndMetadata(3)})
         deadline = time.monotonic() + LIMIT_S
         assert party.group.wake_at(deadline) == deadline
-        party.subscribe()
-        assert party.group.wake_at(deadline) < deadline
-        await drive_async(party.group.leave_steps(), party.io)
-        assert party.group.wake_at(deadline) == deadline
+        member = await joined(make, 0)
+        assert member.group.wake_at(deadline) < deadline
+        await drive_async(member.group.leave_steps(), member.io)
+        assert member.group.wake_at(deadline) == deadline
 
     run(scenario)
 

@@ -80,8 +80,7 @@ class AsyncConsumer:
         """Let go of all partitions, and leave the group."""
         core = self._core
         core.check_open()
-        if core.is_subscribed:
-            assert core.group is not None
+        if core.group is not None:
             await drive_async(core.group.leave_steps(), core.engine.io)
         core.clear_assignment()
 
@@ -323,8 +322,7 @@ class AsyncConsumer:
         core, limit = self._core, None
         self._finalizer.detach()
         try:
-            if core.state == "open" and core.is_subscribed:
-                assert core.group is not None
+            if core.state == "open" and core.group is not None:
                 async with asyncio.timeout(timeout) as limit:
                     await drive_async(core.group.leave_steps(timeout, commits=commits), core.engine.io)
         except TimeoutError:

@@ -85,8 +85,7 @@ class Consumer:
         """Let go of all partitions, and leave the group."""
         core = self._core
         core.check_open()
-        if core.is_subscribed:
-            assert core.group is not None
+        if core.group is not None:
             drive(core.group.leave_steps(), core.engine.io)
         core.clear_assignment()
 
@@ -334,8 +333,7 @@ class Consumer:
         core = self._core
         self._finalizer.detach()
         try:
-            if core.state == "open" and core.is_subscribed:
-                assert core.group is not None
+            if core.state == "open" and core.group is not None:
                 drive(core.group.leave_steps(timeout, commits=commits), core.engine.io, timeout)
         finally:
             if core.begin_close():

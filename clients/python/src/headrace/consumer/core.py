@@ -101,8 +101,12 @@ class ConsumerCore:
             check_topic_name(tp.topic)
             if tp.partition < 0:
                 raise InvalidArgumentError(f"partition {tp.partition} of {tp.topic!r}: must not be negative")
+        group = self.in_group("assign") if self.config["group.id"] else None
+        if group is not None:
+            group.assigned_by_hand()
+            self.fetcher.committed = group.committed_of
         old = self.partitions
-        self.partitions = {tp: old.get(tp) or self._new(tp) for tp in wanted}
+        self.partitions = {tp: old.get(tp) or self._new(tp, from_group=group is not None) for tp in wanted}
         for tp, assigned in old.items():
             if tp not in self.partitions:
                 self._void(assigned)
@@ -191,9 +195,11 @@ class ConsumerCore:
 
     # --- assignment, continued --------------------------------------------------------------------------------------
 
-    def _new(self, tp: TopicPartition) -> Assigned:
+    def _new(self, tp: TopicPartition, *, from_group: bool = False) -> Assigned:
         self._generation += 1
-        return Assigned(tp, self._generation)
+        assigned = Assigned(tp, self._generation)
+        assigned.from_group = from_group
+        return assigned
 
     def assigned(self, tp: TopicPartition) -> Assigned:
         found = self.partitions.get(tp)
@@ -523,6 +529,10 @@ class ConsumerCore:
 
     async def find_position(self, tp: TopicPartition, reset: str | None, timeout_s: float | None) -> int:
         self.engine.start()
+        if reset is None and self.group is not None and self.assigned(tp).from_group:
+            committed = (await self.group.fetch_work([tp], timeout_s))[tp]
+            if committed is not None:
+                return committed.offset
         timestamp = reset_timestamp(reset, self.config["auto.offset.reset"], tp)
         found = await list_offsets(self.engine, {tp: timestamp}, self.isolation, self.engine.deadline(timeout_s))
         return found[tp].offset

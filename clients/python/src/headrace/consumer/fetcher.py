@@ -23,7 +23,7 @@ from ..metrics import Metrics
 from .fetch_session import FetchLink
 from .inbox import Assigned, Inbox, Slice
 from .positions import check_truncation, find_position, find_together
-from .tracked import Tracked
+from .tracked import Committed, Tracked
 
 logger = logging.getLogger("headrace")
 
@@ -46,6 +46,8 @@ class Fetcher:
         self.tracked: dict[TopicPartition, Tracked] = {}
         #: By broker, and whether it is told of our rack: a leader that is told sends us to a follower there.
         self.links: dict[tuple[int, bool], FetchLink] = {}
+        #: Of the group, when there is one that partitions assigned by hand begin with.
+        self.committed: Committed | None = None
         self._homeless: dict[TopicPartition, None] = {}
         self._placing = asyncio.Event()
         self._placer: asyncio.Task[None] | None = None

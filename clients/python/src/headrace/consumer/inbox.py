@@ -28,6 +28,7 @@ class Assigned:
         "begun",
         "end_offset",
         "found",
+        "from_group",
         "generation",
         "high_watermark",
         "last_stable_offset",
@@ -46,6 +47,7 @@ class Assigned:
         self.reset: str | None = None
         self.paused = False
         self.begun: tuple[int, int] | None = None  # (offset, leader epoch of the record before it), as committed
+        self.from_group = False  # assigned by hand: without a position it begins where the group has committed
         self.end_offset: int | None = None  # of a bounded read: fetch nothing from here on
         self.high_watermark = self.last_stable_offset = self.log_start_offset = -1
 

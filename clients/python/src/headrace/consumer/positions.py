@@ -31,6 +31,9 @@ TOGETHER_S = 2.0
 async def find_together(fetcher: SessionOwner, lost: list[Tracked]) -> None:
     """Find what can be found in one go for each leader; what fails is left for ``find_position``, which says why."""
     engine = fetcher.engine
+    with contextlib.suppress(HeadraceError):
+        await _begin_where_committed(fetcher, lost, TOGETHER_S)
+    lost = [tracked for tracked in lost if tracked.fetch_at is None and not tracked.asks_group]
     for topic in {tracked.assigned.tp.topic for tracked in lost}:
         with contextlib.suppress(HeadraceError):
             await engine.topic(topic, TOGETHER_S)
@@ -54,9 +57,26 @@ async def _find_group(fetcher: SessionOwner, group: list[Tracked]) -> None:
             _note(fetcher, tracked, found[tracked.assigned.tp].offset)
 
 
+async def _begin_where_committed(fetcher: SessionOwner, some: list[Tracked], timeout_s: float) -> None:
+    """Those that were assigned by hand, and sent nowhere, to a consumer with a group. Raises what asking fails with."""
+    asking = [tracked for tracked in some if tracked.asks_group]
+    if not asking or fetcher.committed is None:
+        return
+    found = await fetcher.committed([tracked.assigned.tp for tracked in asking], timeout_s)
+    for tracked in asking:
+        tracked.asks_group = False
+        committed = found[tracked.assigned.tp]
+        if committed is not None:
+            tracked.epochs.begin(*committed)
+            _note(fetcher, tracked, committed[0])
+
+
 async def find_position(fetcher: SessionOwner, tracked: Tracked) -> None:
-    """Where ``reset`` says; raises what the partition fails with."""
+    """Where the group committed, or ``reset`` says; raises what the partition fails with."""
     engine, tp = fetcher.engine, tracked.assigned.tp
+    await _begin_where_committed(fetcher, [tracked], engine.request_timeout_s)
+    if tracked.fetch_at is not None:
+        return
     timestamp = reset_timestamp(tracked.reset, fetcher.config["auto.offset.reset"], tp)
     found = await list_offsets(engine, {tp: timestamp}, fetcher.isolation, engine.deadline(engine.request_timeout_s))
     _note(fetcher, tracked, found[tp].offset)
@@ -85,7 +105,7 @@ async def check_truncation(fetcher: SessionOwner, tracked: Tracked) -> None:
     logger.warning("%s: the log was truncated below offset %d; reading goes on at %s", tp, at, divergent)
     tracked.may_be_truncated = False
     if divergent is None:
-        tracked.fetch_at, tracked.reset = None, None
+        tracked.fetch_at, tracked.reset, tracked.asks_group = None, None, False
         tracked.epochs.forget()
         await find_position(fetcher, tracked)
     else:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
 from headrace_core.errors import HeadraceError
+from headrace_core.types import TopicPartition
 
 from ..engine.client import Engine
 from ..metrics import Metrics
 from .inbox import Assigned, Inbox
 from .read_epochs import ReadEpochs
+
+#: What the group has committed of these, within so many seconds; (offset, leader epoch), None: nothing.
+Committed = Callable[[list[TopicPartition], float], Awaitable[dict[TopicPartition, tuple[int, int] | None]]]
 
 
 class Session(Protocol):
@@ -24,6 +29,7 @@ class Tracked:
     """The fetcher's notes on one assigned partition."""
 
     __slots__ = (
+        "asks_group",
         "assigned",
         "attempts",
         "epochs",
@@ -48,6 +54,8 @@ class Tracked:
         self.generation = assigned.generation
         self.fetch_at = fetch_at
         self.reset = reset
+        #: Not asked yet where the group has committed.
+        self.asks_group = assigned.from_group and fetch_at is None and reset is None
         self.link: Session | None = None
         self.paused = False
         self.placing = False
@@ -81,6 +89,7 @@ class SessionOwner(Protocol):
     min_bytes: int
     partition_bytes: int
     answer_bytes: int
+    committed: Committed | None
 
     def send_home(self, tracked: Tracked, error: HeadraceError | None = None) -> None: ...
 

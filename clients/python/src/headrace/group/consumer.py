@@ -175,6 +175,24 @@ class GroupConsumer:
         io = self._engine.io
         io.call(lambda: io.spawn(self._begin(subscription), "headrace-member-begin"))
 
+    def assigned_by_hand(self) -> None:
+        """Other partitions are about to be: what was read of those before is committed first."""
+        if self._is_auto_commit_due(float("inf")):
+            self._commit_now()
+        self._next_commit_at = time.monotonic() + self._interval_s
+
+    async def committed_of(
+        self, partitions: list[TopicPartition], timeout_s: float
+    ) -> dict[TopicPartition, tuple[int, int] | None]:
+        """(offset, leader epoch), as the fetcher wants it; None: nothing. On the I/O thread."""
+        try:
+            found = await self._commits.fetch(partitions, timeout_s)
+        except HeadraceError as error:
+            if timeout_s >= self._engine.request_timeout_s:
+                self._has_trouble(error)
+            raise
+        return {tp: None if each is None else (each.offset, each.leader_epoch) for tp, each in found.items()}
+
     def check(self) -> None:
         """At each call of the caller: it lives. Raises what ended the membership, once the caller knows all that came
         of it."""
@@ -193,9 +211,18 @@ class GroupConsumer:
     @property
     def has_work(self) -> bool:
         """Is there something for ``steps`` to do?"""
-        return self._core.inbox.alarm or (
-            self._commits_itself and self.subscription is not None and time.monotonic() >= self._next_commit_at
-        )
+        return self._core.inbox.alarm or self._is_auto_commit_due(time.monotonic())
+
+    def _is_auto_commit_due(self, now: float) -> bool:
+        """Partitions that were assigned by hand are committed as well (as Kafka does)."""
+        return self._commits_itself and bool(self._core.partitions) and now >= self._next_commit_at
+
+    def _commit_now(self) -> None:
+        """Behind the scenes, what has changed since the last time."""
+        positions = self._core.positions()
+        if positions and positions != self._committed:
+            self._committed = positions
+            self._engine.io.call(self._commit_behind_the_scenes, positions, self._told_losses)
 
     def steps(self) -> Steps:
         """What has happened since the caller was here, in its order; and the auto-commit that is due. What a callback
@@ -218,18 +245,13 @@ class GroupConsumer:
             inbox.alarm = True
             return
         self._go_on()
-        if self._commits_itself and self.subscription is not None and time.monotonic() >= self._next_commit_at:
-            self._next_commit_at = time.monotonic() + self._interval_s
-            positions = self._core.positions()
-            if positions and positions != self._committed:
-                self._committed = positions
-                self._engine.io.call(self._commit_behind_the_scenes, positions, self._told_losses)
+        if self._is_auto_commit_due(now := time.monotonic()):
+            self._next_commit_at = now + self._interval_s
+            self._commit_now()
 
     def wake_at(self, deadline: float) -> float:
         """When a caller that waits until ``deadline`` has to look at ``has_work``."""
-        if self._commits_itself and self.subscription is not None:
-            return min(deadline, self._next_commit_at)
-        return deadline
+        return min(deadline, self._next_commit_at) if self._commits_itself and self._core.partitions else deadline
 
     def _take_up(self, event: Assigned) -> Steps:
         self._core.add_assigned(event.offsets)
@@ -281,7 +303,11 @@ class GroupConsumer:
     def leave_steps(self, timeout_s: float | None = 30.0, *, commits: bool = True) -> Steps:
         """unsubscribe and close: let go of everything, then say goodbye. ``commits`` False: without auto-commit, for
         what was handed out last was not handled. ``timeout_s``: the auto-commit leaves some of it for the goodbye."""
-        if self.subscription is None or self._is_leaving:
+        if self._is_leaving:
+            return
+        if self.subscription is None:  # partitions were assigned by hand, if any
+            if commits:
+                yield from self._commit_at_last(sorted(self._core.partitions))
             return
         self._is_leaving = True
         self.seen_at = time.monotonic()
