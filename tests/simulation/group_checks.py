@@ -262,7 +262,7 @@ class GroupChecks:
         for other in holders:
             revoked_ms = self._revoked_ms.get((other, part))
             overdue = revoked_ms is not None and now_ms - revoked_ms > self.world.plan.rebalance_timeout_ms * 0.3
-            is_off = other.is_paused or other.is_late_to_see or other.member.is_suspended
+            is_off = other.is_paused or other.member.is_suspended
             excused = overdue or is_off or (other, part) in self._doubtful
             if other is not member and not excused:
                 raise Violation(

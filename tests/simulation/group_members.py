@@ -120,8 +120,6 @@ class SimMember(Caller):
         self.life = 0
         self.is_alive = False
         self.is_paused = False
-        #: Its connection broke while it stood still: it sees that, and its grace begins, when it wakes (see the docs).
-        self.is_late_to_see = False
         self.is_slow_until_ms = 0.0
         self.subscribes: tuple[str, ...] = world.topic_names
         #: It starts again when it has ended; not one that has left the group for good.
@@ -134,7 +132,7 @@ class SimMember(Caller):
             return
         world = self.world
         self.life += 1
-        self.is_alive, self.is_paused, self.is_late_to_see = True, False, False
+        self.is_alive, self.is_paused = True, False
         self.member_id = f"{self.name}.{self.life}"
         config = {
             "retry.backoff.ms": 50,
@@ -202,7 +200,7 @@ class SimMember(Caller):
         self.is_paused = False
         self.member.tick(self._now())  # its clock went on: what is over is over before anything is handed out
         for part in self.reading:
-            if not self.member.is_suspended and not self.is_late_to_see:
+            if not self.member.is_suspended:
                 self.world.checks.reads(self, part)
         self._settle()
         queue, self._queue = self._queue, []
@@ -306,14 +304,8 @@ class SimMember(Caller):
             connection.closed_by_member()
             return
         self._pump()
-        if self.is_late_to_see and self.is_alive and not response.error.code:
-            self.is_late_to_see = False
-            if not self.member.is_suspended:
-                self.world.checks.resumes(self)
 
     def disconnects(self, connection: MemberConnection, error: HeadraceError) -> None:
-        if connection is self.connection and self.is_paused:
-            self.is_late_to_see = True
         self.do(lambda: self.disconnected(connection, error))
 
     def disconnected(self, connection: MemberConnection, error: HeadraceError | None) -> None:
@@ -341,7 +333,7 @@ class SimMember(Caller):
         if request is not None and self.connection is not None:
             self._asked_ms = self.world.scheduler.now_ms
             self.connection.to_coordinator(self.membership._encode(request))
-        wake_s = min(member.next_at(), member.lease_ends_at())
+        wake_s = min(member.next_at(), member.look_at())
         if member.is_waiting:
             if self.world.scheduler.now_ms - self._asked_ms >= REQUEST_TIMEOUT_MS and self.connection is not None:
                 connection = self.connection

@@ -119,7 +119,7 @@ def checks() -> GroupChecks:
 
 
 class Reader:
-    group_id, is_paused, is_late_to_see, life = "g0", False, False, 1
+    group_id, is_paused, life = "g0", False, 1
 
     def __init__(self, name: str) -> None:
         self.name = self.member_id = name

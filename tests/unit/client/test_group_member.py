@@ -80,6 +80,16 @@ class Told:
         self.member.refused(self.asks().number, error, self.now)
 
     def passes(self, seconds: float) -> None:
+        """Time, with its looks at the clock."""
+        end = self.now + seconds
+        while (look := self.member.look_at()) < end:
+            self.now = look
+            self.member.tick(self.now)
+        self.now = end
+        self.member.tick(self.now)
+
+    def sleeps(self, seconds: float) -> None:
+        """The process does; its clock goes on."""
         self.now += seconds
         self.member.tick(self.now)
 
@@ -234,9 +244,25 @@ def test_the_session_counts_from_when_the_answered_request_was_sent(told: Told) 
 def test_a_push_is_no_answer_and_renews_no_lease(told: Told) -> None:
     told.joins(0)
     before = told.member.lease_ends_at()
-    told.now += 30.0
+    told.passes(30.0)
     told.pushes(parts(0, 1))
     assert told.member.lease_ends_at() == before
+
+
+def test_a_process_that_stood_still_reads_nothing_until_it_was_answered(told: Told) -> None:
+    """Its connection may have broken while it slept, and the grace be over: it would see the break only now."""
+    told.joins(0)
+    told.passes(INTERVAL_S)
+    late = told.asks()
+    assert told.events() == []
+    told.sleeps(GRACE_S)
+    (suspended,) = told.events()
+    assert isinstance(suspended, Suspended)
+    assert "stood still" in suspended.why
+    told.hears(late.number)  # it was asked before, and may have lain in a buffer
+    assert told.events() == []
+    told.answers()  # asked at once
+    assert told.events() == [Resumed()]
 
 
 def test_a_member_that_reads_nothing_has_nothing_to_stop(told: Told) -> None:

@@ -15,7 +15,8 @@ makes way: to find out where it begins may take long, and others wait for what g
 
 **The lease.** A member that was not answered for the session's time-out, or has been without a connection for the
 grace, may have lost its partitions to others (the coordinator counts the same times from later moments: from when it
-*got* what was answered, from when it *saw* the connection break). So it stops reading until it is answered.
+*got* what was answered, from when it *saw* the connection break). So it stops reading until it is answered. So does one
+whose process stood still for as long as the grace: its connection may have broken meanwhile.
 
 **Revisions.** Each assignment has one; a heartbeat repeats that of the latest that was heard, or what it says about
 owned partitions would be taken for more than it knows.
@@ -108,6 +109,8 @@ Event = Assign | Revoke | Lost | Suspended | Resumed | Failed
 
 #: Until the coordinator says its own.
 INTERVAL_S, SESSION_S, GRACE_S = 5.0, 45.0, 1.5
+#: Whatever the grace: an I/O thread may have to wait so long for its turn.
+SHORTEST_STILL_S = 0.5
 
 
 class Member:
@@ -129,6 +132,8 @@ class Member:
         self._events: list[Event] = []
         self._is_connected = False
         self._broken_at: float | None = None
+        self._looked_at: float | None = None  # at the clock; None: nobody had to
+        self._stood_still_until: float | None = None  # what is older than this says nothing of whose the partitions are
         self._answered_at = 0.0  # when the last request that was answered was sent
         self._number = 0
         self._sent: tuple[int, float] | None = None
@@ -168,6 +173,8 @@ class Member:
         if sent is not None:
             self._answered_at = sent
             self._broken_at = None
+            if self._stood_still_until is not None and sent >= self._stood_still_until:
+                self._stood_still_until = None
             self._next_at = now + answer.heartbeat_interval_s
         self.interval_s, self.session_s, self.grace_s = answer[4:7]
         self.epoch = answer.epoch
@@ -201,7 +208,13 @@ class Member:
             self._events.append(Failed(error))
 
     def tick(self, now: float) -> None:
-        """Time goes by."""
+        """Time goes by. To be called by ``look_at`` at the latest."""
+        if self._looked_at is not None and now - self._looked_at >= self._still_s:
+            self._stood_still_until, self._is_due = now, True
+        if self.owned:
+            self._looked_at = now
+        else:
+            self._looked_at = self._stood_still_until = None
         why = self._why_to_stop(now)
         if why and not self.is_suspended:
             self.is_suspended = True
@@ -217,7 +230,14 @@ class Member:
             return f"no connection to the coordinator for {self.grace_s:g} s"
         if now - self._answered_at >= self.session_s:
             return f"no answer of the coordinator for {self.session_s:g} s"
+        if self._stood_still_until is not None:
+            return f"this process stood still for more than {self._still_s:g} s"
         return ""
+
+    @property
+    def _still_s(self) -> float:
+        """Who did not look at the clock for so long does not know what happened to his connection."""
+        return max(self.grace_s, SHORTEST_STILL_S)
 
     # -- what the consumer says of the events ------------------------------------------------------------------------
 
@@ -246,7 +266,7 @@ class Member:
         parts, self.owned = self.owned, NOTHING
         self._change = self._target = None
         self.epoch, self.revision = JOIN_EPOCH, 0
-        self._broken_at = None
+        self._broken_at = self._stood_still_until = None
         self._past = self._number
         if parts:
             self._events.append(Lost(parts, why))
@@ -312,3 +332,11 @@ class Member:
             return float("inf")
         end = self._answered_at + self.session_s
         return end if self._broken_at is None else min(end, self._broken_at + self.grace_s)
+
+    def look_at(self) -> float:
+        """When to ``tick`` at the latest: the lease may be over, or it is time to look at the clock."""
+        if not self.owned:
+            return float("inf")
+        return (
+            float("-inf") if self._looked_at is None else min(self.lease_ends_at(), self._looked_at + self._still_s / 3)
+        )

@@ -230,7 +230,7 @@ class Membership:
             self._lease_changed.clear()
             member.tick(time.monotonic())
             self._has_events()
-            await _wait(self._lease_changed, member.lease_ends_at())
+            await _wait(self._lease_changed, member.look_at())
 
     def _encode(self, request: Request) -> Any:
         message = groups_pb2.MembershipRequest(correlation_id=request.number)
