@@ -226,6 +226,24 @@ def test_a_record_that_is_being_handled_is_not_committed(make_world: Callable[..
     assert (world.committed()[0] or 0) <= 4
 
 
+def test_commits_say_the_epoch_of_the_record_before_and_readers_begin_with_it(make_world: Callable[..., World]) -> None:
+    """KIP-320: a log that went another way while nobody read is noticed by it."""
+    world = make_world(1)
+    world.fill()
+    (tp,) = world.partitions
+    first = world.member()
+    poll_until(lambda: first.assignment() and first.position(tp) == 10, first)
+    first.commit()
+    committed = first.committed([tp])[tp]
+    assert committed is not None
+    assert committed.leader_epoch >= 0
+    first.close()
+    second = world.member("b")
+    poll_until(lambda: second.assignment(), second)
+    second.commit()
+    assert second.committed([tp])[tp] == committed
+
+
 def test_callbacks_may_seek_and_commit(make_world: Callable[..., World]) -> None:
     world = make_world(1)
     world.fill()

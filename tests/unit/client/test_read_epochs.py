@@ -44,6 +44,13 @@ def test_going_back_forgets_what_was_cut_off() -> None:
     assert epochs.divergent(16, 2, 40) == 15
 
 
+def test_the_epoch_of_the_record_before_a_position() -> None:
+    epochs = read((1, 0), (2, 10), (5, 20))
+    assert [epochs.before(offset) for offset in (0, 1, 10, 11, 20, 21, 99)] == [-1, 1, 1, 2, 2, 5, 5]
+    epochs.begin(100, 7)
+    assert [epochs.before(offset) for offset in (99, 100, 101)] == [-1, 7, 7]
+
+
 def test_batches_tell_their_epochs() -> None:
     epochs = ReadEpochs()
     epochs.note_batches(b"".join(encode_batch([(0, None, b"v", None)], leader_epoch=epoch) for epoch in (3, 3)))

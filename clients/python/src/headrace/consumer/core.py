@@ -146,12 +146,14 @@ class ConsumerCore:
                 self._void(assigned)
 
     def positions(self, partitions: Iterable[TopicPartition] | None = None) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Where reading goes on, of those of the partitions (all) of which that is known."""
+        """Where reading goes on, of those of the partitions (all) of which that is known; with the epoch of the record
+        before, by which whoever goes on there notices that the log went another way (KIP-320)."""
         found = {}
         for tp in self.partitions if partitions is None else partitions:
             position = self.known_position(tp) if tp in self.partitions else None
             if position is not None:
-                found[tp] = OffsetAndMetadata(position)
+                epochs = self.partitions[tp].epochs
+                found[tp] = OffsetAndMetadata(position, leader_epoch=-1 if epochs is None else epochs.before(position))
         return found
 
     def offsets_to_commit(

@@ -13,6 +13,7 @@ from headrace_core.errors import HeadraceError
 from headrace_core.types import TopicPartition
 
 from ..engine.io_thread import call_in
+from .read_epochs import ReadEpochs
 
 
 class Assigned:
@@ -27,6 +28,7 @@ class Assigned:
     __slots__ = (
         "begun",
         "end_offset",
+        "epochs",
         "found",
         "from_group",
         "generation",
@@ -47,6 +49,7 @@ class Assigned:
         self.reset: str | None = None
         self.paused = False
         self.begun: tuple[int, int] | None = None  # (offset, leader epoch of the record before it), as committed
+        self.epochs: ReadEpochs | None = None  # of what was fetched for it
         self.from_group = False  # assigned by hand: without a position it begins where the group has committed
         self.end_offset: int | None = None  # of a bounded read: fetch nothing from here on
         self.high_watermark = self.last_stable_offset = self.log_start_offset = -1

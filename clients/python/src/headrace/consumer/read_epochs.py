@@ -43,6 +43,10 @@ class ReadEpochs:
             if len(self._starts) > KEPT:
                 del self._starts[0]
 
+    def before(self, offset: int) -> int:
+        """The epoch of the record before ``offset``, up to which was read; -1: not known."""
+        return next((epoch for epoch, start in reversed(tuple(self._starts)) if start < offset), -1)
+
     def note_batches(self, data: bytes) -> None:
         """Whole batches were read."""
         for _, header in iterate_headers(data):

@@ -59,7 +59,7 @@ class Tracked:
         self.link: Session | None = None
         self.paused = False
         self.placing = False
-        self.epochs = ReadEpochs()  # of the records before fetch_at (KIP-320)
+        self.epochs = assigned.epochs = ReadEpochs()  # of the records before fetch_at (KIP-320)
         self.known_epoch = -1  # the largest leader epoch that the metadata told of
         self.has_news = False  # ... since it got its last link
         self.may_be_truncated = False  # a broker said that the log does not go on at fetch_at as it did before it
