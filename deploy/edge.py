@@ -64,6 +64,7 @@ class Pipe(asyncio.Protocol):
     def __init__(self) -> None:
         self.other: Pipe | None = None
         self.transport: asyncio.Transport | None = None
+        self._has_ended = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
@@ -76,9 +77,14 @@ class Pipe(asyncio.Protocol):
             self.other.transport.write(data)
 
     def eof_received(self) -> bool:
-        if self.other is not None and self.other.transport is not None and self.other.transport.can_write_eof():
+        """True: the other direction may go on. When both have ended nothing would ever wake the two connections again,
+        so they are closed here."""
+        self._has_ended = True
+        if self.other is None or self.other.transport is None:
+            return False
+        if not self.other.transport.is_closing():
             self.other.transport.write_eof()
-        return True  # the other direction may go on
+        return not self.other._has_ended
 
     def pause_writing(self) -> None:
         if self.other is not None and self.other.transport is not None:

@@ -108,6 +108,22 @@ async def test_all_that_is_sent_arrives_in_both_directions_and_each_may_end_firs
 
 
 @in_a_loop
+async def test_a_connection_that_both_sides_have_ended_leaves_nothing_behind() -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+        writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    async with through(server.sockets[0].getsockname()[1]) as (_, writer, inside):
+        writer.write(b"one question, as a health check asks it")
+        writer.close()
+        async with asyncio.timeout(20):
+            while not (inside.transport.is_closing() and inside.other is None):  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+    server.close()
+
+
+@in_a_loop
 async def test_who_sends_waits_while_the_other_side_does_not_read() -> None:
     going_on = asyncio.Event()
     received = asyncio.get_running_loop().create_future()
