@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import tracemalloc
+from collections.abc import Callable
+
 import pytest
 
 from headrace_broker.partition import PartitionLeader
@@ -141,6 +144,28 @@ def test_a_step_into_the_midst_of_an_append_is_told_too():
     it.flushed(4)
     it.flushed(10)
     assert watcher.heard == [(PARTITION, 1), (PARTITION, 1000)]
+
+
+def test_what_nobody_commits_for_long_takes_no_memory_and_is_told_in_full_at_last():
+    """acks=1 appends on while fewer than min.insync.replicas are in sync, and the high watermark stands still."""
+    it, watcher = leader(), Watcher()
+    it.subscribe(watcher)
+    before = tracemalloc_of(lambda: [it.appended(end, 0, 100) for end in range(1, 5_001)])
+    after = tracemalloc_of(lambda: [it.appended(end, 0, 100) for end in range(5_001, 50_001)])
+    assert after < before / 10
+    assert watcher.heard == []
+    it.flushed(1)
+    it.flushed(50_000)
+    assert watcher.heard == [(PARTITION, 100), (PARTITION, 4_999_900)]
+
+
+def tracemalloc_of(work: Callable[[], object]) -> int:
+    """Bytes that ``work`` left behind."""
+    tracemalloc.start()
+    work()
+    left, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    return left
 
 
 def test_a_watcher_that_left_hears_nothing():

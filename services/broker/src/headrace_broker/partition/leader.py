@@ -50,6 +50,10 @@ from .isr import Alive, FollowerProgress, InSyncSet, IsrChange
 #: Called once: with None when the offset waited for is committed, else with what prevents it.
 Waiter = Callable[[HeadraceError | None], None]
 
+#: Appends whose bytes are told apart until they are committed; beyond, the last of them stands for all later ones.
+#: Guard: below min.insync.replicas nothing is committed, for days maybe, while acks=1 goes on appending.
+_UNREAD_MAX = 1_024
+
 
 class PartitionWatcher(Protocol):
     """Who wants to know that a partition has moved. Calls must not block, and must not subscribe or unsubscribe."""
@@ -169,7 +173,7 @@ class PartitionLeader:
         )
         self._log_watchers: dict[LogWatcher, None] = {}
         self._resigned: HeadraceError | None = None
-        #: (end offset, bytes) of what was appended and is not committed yet.
+        #: (end offset, bytes) of what was appended and is not committed yet; the last may stand for many appends.
         self._unread: deque[tuple[int, int]] = deque()
         self._waiters: deque[tuple[int, Waiter]] = deque()
         self._watchers: dict[PartitionWatcher, None] = {}
@@ -322,7 +326,11 @@ class PartitionLeader:
             if somebody_is_behind:
                 self._stir()
         if size:
-            self._unread.append((log_end, size))
+            unread = self._unread
+            if len(unread) < _UNREAD_MAX:
+                unread.append((log_end, size))
+            else:
+                unread[-1] = (log_end, unread[-1][1] + size)
         self.flushed(flushed_end)
 
     def flushed(self, flushed_end: int) -> None:
