@@ -39,7 +39,7 @@ def doctor(
     """Look for what is wrong with a cluster: addresses, controllers, disks, clocks, versions, partitions, groups.
 
     Changes nothing. Each fault is told with what it is, where, and what cures it; a healthy cluster gets one line. Exit
-    code 0: nothing was found; 1: something was, or no node answers.
+    code 0: it is healthy; 1: something was found, or a question that any client may ask had no answer.
 
     \b
     Examples:
@@ -49,7 +49,7 @@ def doctor(
       headrace doctor -o json         {"healthy", "cluster_id", "not_asked": [{"what", "why"}],
                                        "findings": [{"rule", "severity", "what", "where", "cure"}]}
     """
-    from ..doctor.diagnosis import diagnose
+    from ..doctor.diagnosis import diagnose, is_healthy
     from ..doctor.gathering import Gathering, local_cluster
     from ..local.directory import ClusterDirectory
 
@@ -59,25 +59,25 @@ def doctor(
     local = local_cluster(_DEFAULT_DATA if data is None else data, addresses)
     with admin(bootstrap, properties) as client:
         facts = Gathering(client, timeout_s=timeout).facts(addresses, local)
-    findings = diagnose(facts)
+    findings, healthy = diagnose(facts), is_healthy(facts)
     if output is OutputFormat.JSON:
-        print_json(_document(facts, findings))
+        print_json(_document(facts, findings, healthy=healthy))
     else:
-        _show(facts, findings)
-    if findings:
+        _show(facts, findings, healthy=healthy)
+    if not healthy:
         raise typer.Exit(1)
 
 
-def _document(facts: Facts, findings: list[Finding]) -> dict[str, Any]:
+def _document(facts: Facts, findings: list[Finding], *, healthy: bool) -> dict[str, Any]:
     return {
-        "healthy": not findings,
+        "healthy": healthy,
         "cluster_id": None if facts.cluster is None else facts.cluster.cluster_id,
         "findings": [dataclasses.asdict(finding) for finding in findings],
-        "not_asked": [dataclasses.asdict(each) for each in facts.not_asked],
+        "not_asked": [{"what": each.what, "why": each.why} for each in facts.not_asked],
     }
 
 
-def _show(facts: Facts, findings: list[Finding]) -> None:
+def _show(facts: Facts, findings: list[Finding], *, healthy: bool) -> None:
     for finding in findings:
         say(f"{finding.severity}: {finding.what} [{finding.rule}]")
         say(f"    where: {finding.where}")
@@ -88,8 +88,10 @@ def _show(facts: Facts, findings: list[Finding]) -> None:
         errors = sum(finding.severity == "error" for finding in findings)
         counts = _counted((errors, "error"), (len(findings) - errors, "warning"))
         say(f"{counts}; {_seen(facts)}")
-    else:
+    elif healthy:
         say(f"healthy: {_seen(facts)}")
+    else:
+        say(f"nothing was found, and not all could be looked at (try --timeout): {_seen(facts)}")
 
 
 def _seen(facts: Facts) -> str:

@@ -8,7 +8,8 @@
                     groups      without a coordinator, in a storm of rebalances, stopped, behind, with records lost
 
 An ERROR keeps somebody from writing or reading now, or is one failure away from that; a WARNING will become one, or
-hides one. A rule that is not sure is silent: a healthy cluster gets no findings at all.
+hides one. A rule that is not sure is silent: a healthy cluster gets no findings at all. One of which nothing was seen
+gets none either, and is not called healthy for that.
 """
 
 from __future__ import annotations
@@ -17,10 +18,15 @@ from . import data_rules, node_rules
 from .facts import Facts
 from .findings import RULES, Finding, Severity
 
-__all__ = ["RULES", "Finding", "Severity", "data_rules", "diagnose", "node_rules"]
+__all__ = ["RULES", "Finding", "Severity", "data_rules", "diagnose", "is_healthy", "node_rules"]
 
 
 def diagnose(facts: Facts) -> list[Finding]:
     """Every finding, errors first, else in the order of the rules."""
     found = [finding for function in RULES.values() for finding in function(facts)]
     return sorted(found, key=lambda finding: finding.severity is not Severity.ERROR)
+
+
+def is_healthy(facts: Facts) -> bool:
+    """Nothing was found, and every question was answered that a healthy cluster answers."""
+    return not diagnose(facts) and all(each.is_no_fault for each in facts.not_asked)

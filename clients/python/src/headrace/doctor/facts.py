@@ -80,10 +80,12 @@ class GroupFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotAsked:
-    """A question that had no answer: the rules that live of it have found nothing because they saw nothing."""
+    """A question that had no answer: the rules that live of it have found nothing because they saw nothing.
+    ``is_no_fault``: it was not to be answered from here, or was not asked; nothing is wrong because of it."""
 
     what: str
     why: str
+    is_no_fault: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

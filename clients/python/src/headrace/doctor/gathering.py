@@ -104,7 +104,8 @@ class Gathering:
                 )
                 found[node_id] = dataclasses.replace(tried, node=told)
             elif role == "controller":  # its listener is not for clients: no fault, but nothing is known of it either
-                self._not_asked.append(NotAsked(what=f"{role} {node_id} about itself", why=tried.detail))
+                what = f"{role} {node_id} about itself"
+                self._not_asked.append(NotAsked(what=what, why=tried.detail, is_no_fault=True))
         return found
 
     def _quorum(self) -> QuorumInfo | None:
@@ -187,7 +188,7 @@ class Gathering:
         lag_of = {each.group_id: each for each in lags or () if each.error is None}
         if len(names) > _GROUPS_EXPLAINED_MAX:
             why = f"there are {len(names)} groups; the first {_GROUPS_EXPLAINED_MAX} were asked"
-            self._not_asked.append(NotAsked(what="rebalances of all groups", why=why))
+            self._not_asked.append(NotAsked(what="rebalances of all groups", why=why, is_no_fault=True))
         found = []
         for number, each in enumerate(described or ()):
             told = None
