@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -70,6 +72,56 @@ def test_a_node_that_says_that_it_does_not_serve_and_one_that_does(
     asyncio.run_coroutine_threadsafe(server.serving(True), loop).result(60)
     tried = try_address(address, timeout_s=PATIENCE_S)
     assert (tried.trouble, tried.detail, tried.ips) == (None, "", ("127.0.0.1",))
+
+
+@pytest.fixture
+def deaf() -> Iterator[int]:
+    """A port of 127.0.0.2 at which attempts to connect get no answer: its queue is full, and nobody accepts."""
+    with contextlib.ExitStack() as held:
+        still = held.enter_context(socket.create_server(("127.0.0.2", 0), backlog=0))
+        for _ in range(4):
+            waiting = held.enter_context(socket.socket())
+            waiting.setblocking(False)
+            waiting.connect_ex(still.getsockname())
+        yield still.getsockname()[1]
+
+
+def name_for(*ips: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """broker.test means these, in this order."""
+    real = socket.getaddrinfo
+
+    def look_up(host: Any, port: Any, *args: Any, **kwargs: Any) -> Any:
+        if host != "broker.test":
+            return real(host, port, *args, **kwargs)
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (ip, port)) for ip in ips]
+
+    monkeypatch.setattr(socket, "getaddrinfo", look_up)
+
+
+def test_a_node_with_an_address_that_is_deaf_is_found_at_its_other_one(
+    deaf: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """IPv6 that leads nowhere beside IPv4 that works, say: clients get through, so it is no fault of the node."""
+    name_for("127.0.0.2", "127.0.0.1", monkeypatch=monkeypatch)
+
+    async def scenario() -> None:
+        server = Listener("client", "127.0.0.1", deaf)
+        await server.start()
+        await server.serving(True)
+        tried = await asyncio.to_thread(try_address, f"broker.test:{deaf}", timeout_s=3.0)
+        await server.stop(0)
+        assert (tried.trouble, tried.detail, tried.ips) == (None, "", ("127.0.0.2", "127.0.0.1"))
+
+    asyncio.run(scenario())
+
+
+def test_a_name_that_was_found_is_not_blamed_for_many_deaf_addresses(
+    deaf: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name_for(*["127.0.0.2", "127.0.0.02", "127.0.00.2", "127.00.0.2"], monkeypatch=monkeypatch)
+    (tried,) = try_addresses([f"broker.test:{deaf}"], timeout_s=0.5)
+    assert tried.trouble is Trouble.UNREACHABLE
+    assert "0.5 s" in tried.detail
 
 
 def test_addresses_are_tried_at_once_and_told_in_order() -> None:

@@ -48,29 +48,46 @@ def try_addresses(addresses: Iterable[str], *, timeout_s: float) -> list[Tried]:
 
 
 def try_address(address: str, *, timeout_s: float) -> Tried:
-    """Resolve, connect, ask how it is. Blocks; never raises for what the address does."""
+    """Resolve, connect, ask how it is. Blocks; never raises for what the address does. Of a name with several addresses
+    the first that takes a connection is asked, as clients do it."""
     try:
         host, port = split_address(address)
         infos = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except (OSError, ValueError) as error:
         return Tried(address=address, trouble=Trouble.NAME, detail=_words(error))
-    tried = Tried(address=address, ips=tuple(dict.fromkeys(str(info[4][0]) for info in infos)))
-    try:
-        socket.create_connection((host, port), timeout=timeout_s).close()
-    except ConnectionRefusedError:
-        return dataclasses.replace(tried, trouble=Trouble.REFUSED, detail="connection refused (nothing listens there)")
-    except TimeoutError:
-        detail = f"no answer to a connection attempt within {timeout_s:g} s"
-        return dataclasses.replace(tried, trouble=Trouble.UNREACHABLE, detail=detail)
-    except OSError as error:
-        return dataclasses.replace(tried, trouble=Trouble.UNREACHABLE, detail=_words(error))
+    ips = tuple(dict.fromkeys(str(info[4][0]) for info in infos))
+    tried = Tried(address=address, ips=ips)
+    refusals = at_once(
+        lambda ip: _refusal(ip, port, timeout_s), ips, timeout_s=timeout_s, late=lambda _: _late(timeout_s)
+    )
+    reached = next((ip for ip, refusal in zip(ips, refusals, strict=True) if refusal is None), None)
+    if reached is None:
+        trouble, detail = next(refusal for refusal in refusals if refusal is not None)
+        return dataclasses.replace(tried, trouble=trouble, detail=detail)
     with contextlib.suppress(OSError):
-        if is_serving(host, port, timeout_s=timeout_s):
+        if is_serving(reached, port, timeout_s=timeout_s):
             return tried
-        if answers(host, port, timeout_s=timeout_s):
+        if answers(reached, port, timeout_s=timeout_s):
             return dataclasses.replace(tried, trouble=Trouble.NOT_SERVING)
     detail = f"it takes a connection, and does not answer the health check within {timeout_s:g} s"
     return dataclasses.replace(tried, trouble=Trouble.SILENT, detail=detail)
+
+
+def _refusal(ip: str, port: int, timeout_s: float) -> tuple[Trouble, str] | None:
+    """What keeps a connection from being made; None: nothing does."""
+    try:
+        socket.create_connection((ip, port), timeout=timeout_s).close()
+    except ConnectionRefusedError:
+        return Trouble.REFUSED, "connection refused (nothing listens there)"
+    except TimeoutError:
+        return _late(timeout_s)
+    except OSError as error:
+        return Trouble.UNREACHABLE, _words(error)
+    return None
+
+
+def _late(timeout_s: float) -> tuple[Trouble, str]:
+    return Trouble.UNREACHABLE, f"no answer to a connection attempt within {timeout_s:g} s"
 
 
 def _words(error: Exception) -> str:
