@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import pytest
 
-from headrace.pytest_plugin import _shape
+from headrace.pytest_plugin import _own_shape, _shape
 
 
 class _Config:
@@ -46,3 +46,21 @@ def test_what_is_no_count_of_a_role_is_refused_by_name(nodes: str) -> None:
 def test_a_line_without_a_value_is_refused_by_name() -> None:
     with pytest.raises(pytest.UsageError, match=r"headrace_config: 'num.partitions' is not key=value"):
         shape(lines=["num.partitions"])
+
+
+def test_a_mark_says_what_is_different_and_leaves_the_rest() -> None:
+    def own(**said: Any) -> dict[str, Any]:
+        config = _Config("2 controllers", ["num.partitions=6", "log.flush=os"])
+        mark = pytest.mark.headrace_cluster(**said).mark if said else None
+        return _own_shape(cast(pytest.Config, config), mark)
+
+    everybodys = {"num.partitions": "6", "log.flush": "os"}
+    assert own() == {"brokers": 1, "controllers": 2, "coordinators": 1, "config": everybodys}
+    assert own(brokers=3) == {"brokers": 3, "controllers": 2, "coordinators": 1, "config": everybodys}
+    assert own(config={"log.flush": "commit"})["config"] == {"num.partitions": "6", "log.flush": "commit"}
+
+
+def test_a_mark_without_names_is_refused() -> None:
+    mark = pytest.mark.headrace_cluster(3).mark
+    with pytest.raises(pytest.UsageError, match="name the arguments, as in brokers=3"):
+        _own_shape(cast(pytest.Config, _Config()), mark)

@@ -17,7 +17,7 @@ In pytest's own configuration:
 
     headrace_mode = inprocess | process         of `headrace`; processes where tests fork, freeze clocks, fake files
     headrace_nodes = 3 brokers, 3 controllers   of `headrace`, and of `headrace_cluster` but for what its mark says
-    headrace_config = key=value                 a line for each key that all nodes of both get
+    headrace_config = key=value                 a line for each key that all nodes of both get; a mark's own go before
 
 They run with the defaults of production, retention included: a topic whose records bear times of long ago wants
 ``retention.ms=-1``, or they are deleted by the check that happens to come by (half a minute after the start, then every
@@ -68,12 +68,7 @@ def headrace_cluster(request: pytest.FixtureRequest) -> Iterator[LocalCluster]:
     """A running LocalCluster of the test's own; its mark's arguments are LocalCluster's."""
     from .local import LocalCluster
 
-    mark = request.node.get_closest_marker(_MARK)
-    arguments = _shape(request.config)
-    if mark is not None:
-        if mark.args:
-            raise pytest.UsageError(f"@pytest.mark.{_MARK}{mark.args}: name the arguments, as in brokers=3")
-        arguments |= mark.kwargs
+    arguments = _own_shape(request.config, request.node.get_closest_marker(_MARK))
     with LocalCluster(**arguments) as cluster:
         yield cluster
 
@@ -97,6 +92,16 @@ def headrace_topic(request: pytest.FixtureRequest, headrace: LocalCluster) -> It
         Admin(bootstrap_servers=headrace.bootstrap_servers) as admin,
     ):
         admin.delete_topics([name])
+
+
+def _own_shape(config: pytest.Config, mark: pytest.Mark | None) -> dict[str, Any]:
+    """LocalCluster's arguments for a test of its own: as everybody's, but for what its mark says."""
+    shape = _shape(config)
+    if mark is None:
+        return shape
+    if mark.args:
+        raise pytest.UsageError(f"@pytest.mark.{_MARK}{mark.args}: name the arguments, as in brokers=3")
+    return shape | mark.kwargs | {"config": shape["config"] | dict(mark.kwargs.get("config") or {})}
 
 
 def _shape(config: pytest.Config) -> dict[str, Any]:
