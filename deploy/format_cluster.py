@@ -16,7 +16,7 @@ import sys
 from pathlib import Path
 
 from headrace_controller.formatting import write_voters
-from headrace_core.errors import HeadraceError
+from headrace_core.errors import HeadraceError, InconsistentClusterIdError
 from headrace_core.log.files import RealFileSystem, write_file_atomically
 from headrace_core.node.first_voters import INITIAL, FirstVoters, InitialVoter
 from headrace_core.node.ids import id_from_text, id_to_text, random_id
@@ -39,10 +39,24 @@ def plan(volumes: Path, controllers: int) -> dict[str, object]:
     return known
 
 
+def check_volumes(volumes: Path, cluster_id: str) -> None:
+    """InconsistentClusterIdError: some hold another cluster. Guard: a controllers' volume that was lost, or is not
+    mounted, would have the brokers' volumes given to a new cluster, and their records be nobody's."""
+    for role in ROLES:
+        path = volumes / role / CLUSTER_ID
+        held = path.read_text().strip() if path.exists() else cluster_id
+        if held != cluster_id:
+            raise InconsistentClusterIdError(
+                f"{path} says cluster {held}, and the controllers' volume is of cluster {cluster_id}: mount the volume "
+                "that belongs to the others, or delete all of them (docker compose down -v) to begin anew"
+            )
+
+
 def format_cluster(volumes: Path, *, controllers: int, address: str) -> str:
-    """Format what is not; the cluster's id. HeadraceError, OSError: see format_directories."""
+    """Format what is not; the cluster's id. HeadraceError, OSError: see format_directories, check_volumes."""
     drawn = plan(volumes, controllers)
     cluster_id, directory_ids = str(drawn["cluster_id"]), drawn["directory_ids"]
+    check_volumes(volumes, cluster_id)
     assert isinstance(directory_ids, dict)
     voters = tuple(
         InitialVoter(
