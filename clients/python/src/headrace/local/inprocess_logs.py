@@ -8,6 +8,7 @@ nothing to the test). A line of a thread that no node is known to have started s
 
 from __future__ import annotations
 
+import contextlib
 import contextvars
 import logging
 import threading
@@ -48,18 +49,25 @@ class NodeLog:
         _file.set(self)
 
     def write(self, record: logging.LogRecord) -> None:
-        """One record, when the node's log.level has it."""
-        if record.levelno >= self._level and not self._stream.closed:
-            self._stream.write(_formatter.format(record) + "\n")
+        """One record, when the node's log.level has it. Never raises, as no handler does: what fails is a line, and not
+        the work that it tells of. (A full disk; a line that is worded wrongly; a thread that outlives its node.)"""
+        if record.levelno < self._level:
+            return
+        try:
+            line = _formatter.format(record)
+        except Exception as error:  # noqa: BLE001  (whatever a record's arguments do when they are put into words)
+            line = f"{record.name}: a line that cannot be worded: {record.msg!r} ({type(error).__name__}: {error})"
+        self.say(line)
 
     def say(self, line: str) -> None:
         """A line of our own: why the node ended."""
-        if not self._stream.closed:
+        with contextlib.suppress(OSError, ValueError):  # ValueError: closed meanwhile
             self._stream.write(line + "\n")
 
     def close(self) -> None:
         """Its lines are nobody's any more."""
-        self._stream.close()
+        with contextlib.suppress(OSError):  # the last of them does not fit on the disk
+            self._stream.close()
         _end()
 
 
