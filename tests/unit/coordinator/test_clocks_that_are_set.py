@@ -59,22 +59,26 @@ class Log:
     async def read(self, end: int, take: Any) -> None: ...
 
 
+def a_runner(clock: ManualClock, mind: Mind, serves: asyncio.Event) -> ShardRunner:
+    def became(runner: ShardRunner, state: Any, error: Exception | None) -> None:
+        if runner.is_serving:
+            serves.set()
+
+    return ShardRunner(
+        Shard("shard-0", Claim(1, 1, 1), lambda: mind),
+        Log(),
+        clock=clock,
+        replays=asyncio.Semaphore(1),
+        tell=lambda pushes: None,
+        became=became,
+    )
+
+
 def test_the_mind_is_told_that_the_clock_was_set_before_anything_that_is_asked_by_the_new_time() -> None:
     async def scenario() -> None:
         clock, mind, serves = ManualClock(), Mind(), asyncio.Event()
 
-        def became(runner: ShardRunner, state: Any, error: Exception | None) -> None:
-            if runner.is_serving:
-                serves.set()
-
-        runner = ShardRunner(
-            Shard("shard-0", Claim(1, 1, 1), lambda: mind),
-            Log(),
-            clock=clock,
-            replays=asyncio.Semaphore(1),
-            tell=lambda pushes: None,
-            became=became,
-        )
+        runner = a_runner(clock, mind, serves)
         runner.start()
         await serves.wait()
         for ms in (3_000, 5, 60_000):  # time goes by, however much of it
@@ -86,6 +90,47 @@ def test_the_mind_is_told_that_the_clock_was_set_before_anything_that_is_asked_b
         clock.jump(-4_000)
         runner.put("at last")
         assert mind.asked[3:] == [ClockSet(700), "after", ClockSet(-4_000), "at last"]
+        await runner.close()
+
+    asyncio.run(scenario())
+
+
+class BusyClock(ManualClock):
+    """Of a machine so busy that the thread is often put aside while it looks at its clocks."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.put_aside_ms: list[float] = []
+
+    def _pause(self) -> None:
+        if self.put_aside_ms:
+            self.advance(self.put_aside_ms.pop(0))
+
+    def now_ms(self) -> int:
+        self._pause()
+        return super().now_ms()
+
+    def monotonic_ms(self) -> float:
+        self._pause()
+        return super().monotonic_ms()
+
+
+def test_a_thread_that_is_put_aside_between_two_looks_sets_no_clock() -> None:
+    async def scenario() -> None:
+        clock, mind, serves = BusyClock(), Mind(), asyncio.Event()
+        runner = a_runner(clock, mind, serves)
+        runner.start()
+        await serves.wait()
+        for put_aside in ([0, 60], [0, 0, 60], [60, 60, 60], [0, 60, 0, 0, 80, 0, 40, 40, 40]):
+            clock.put_aside_ms = [float(ms) for ms in put_aside]
+            runner.put("noted")
+            clock.put_aside_ms = []
+            runner.put("noted")
+        assert mind.asked == ["noted"] * 8
+        clock.jump(700)
+        clock.put_aside_ms = [0.0, 60.0]
+        runner.put("after")
+        assert mind.asked[8:] == [ClockSet(700), "after"]
         await runner.close()
 
     asyncio.run(scenario())
