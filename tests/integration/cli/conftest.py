@@ -42,13 +42,20 @@ class Outcome:
 Cli = Callable[..., Outcome]
 
 
-def run_headrace(*arguments: str | Path, stdin: bytes = b"", bootstrap: str = "", code: int | None = 0) -> Outcome:
+def run_headrace(
+    *arguments: str | Path, stdin: bytes = b"", bootstrap: str = "", code: int | None = 0, timeout_s: float = 60
+) -> Outcome:
     """Run ``headrace``; asserts the exit code unless ``code`` is None."""
     environment = {key: value for key, value in os.environ.items() if not key.startswith("HEADRACE_")}
     if bootstrap:
         environment["HEADRACE_BOOTSTRAP_SERVERS"] = bootstrap
     done = subprocess.run(
-        [HEADRACE, *map(str, arguments)], input=stdin, capture_output=True, timeout=60, env=environment, check=False
+        [HEADRACE, *map(str, arguments)],
+        input=stdin,
+        capture_output=True,
+        timeout=timeout_s,
+        env=environment,
+        check=False,
     )
     found = Outcome(done.returncode, done.stdout, done.stderr.decode())
     assert code is None or found.code == code, f"headrace {arguments}: {found}"

@@ -291,6 +291,20 @@ def test_brokers_are_listed_emptied_and_forgotten(node: Node, capsys: pytest.Cap
     assert run(["brokers", "unregister", "3", "--wait", "60", *at]) == 0
 
 
+def test_several_brokers_are_emptied_at_once_under_either_name(node: Node, capsys: pytest.CaptureFixture[str]) -> None:
+    at = ["-b", node.address]
+    node.left = [2, 1, 0, 1, 0]  # 4 and 5 are asked for; then of 4 nothing is left, of 5 one, then nothing
+    assert run(["cluster", "drain", "4", "5", "4", "--wait", "-o", "json", *at]) == 0
+    assert [row["broker"] for row in json.loads(capsys.readouterr().out)] == [4, 5]
+    assert [each.broker_id for each in node.asked] == [4, 5, 4, 5, 5]
+    node.left = [1, 0]
+    assert run(["brokers", "drain", "4", "5", *at]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "broker 4 is being emptied, replicas left: 1; the same command shows how many are still there",
+        "broker 5 is empty: stop it, then `headrace brokers unregister 5`",
+    ]
+
+
 def test_partitions_in_trouble_are_found_among_all_topics(node: Node, capsys: pytest.CaptureFixture[str]) -> None:
     at = ["-b", node.address]
 

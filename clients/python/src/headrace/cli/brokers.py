@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from headrace_core.errors import InvalidRequestError
+from headrace_core.errors import HeadraceError, InvalidRequestError
 
 from .client import DEFAULT_BOOTSTRAP, Bootstrap, admin
 from .output import Output, OutputFormat, note, print_json, print_table
@@ -15,6 +15,9 @@ from .output import Output, OutputFormat, note, print_json, print_table
 _LOOK_S = 0.5
 _TELL_S = 2.0
 
+_Ids = Annotated[
+    list[int], typer.Argument(metavar="ID...", min=0, help="The brokers' ids, as `headrace brokers list` shows them.")
+]
 _Id = Annotated[int, typer.Argument(metavar="ID", min=0, help="The broker's id, as `headrace brokers list` shows it.")]
 
 
@@ -77,40 +80,61 @@ def _state(row: dict[str, Any]) -> str:
 
 
 def drain(
-    broker: _Id,
-    cancel: Annotated[bool, typer.Option("--cancel", help="Let it have replicas again.")] = False,
-    wait: Annotated[bool, typer.Option("--wait", "-w", help="Until it has none, with progress on stderr.")] = False,
+    brokers: _Ids,
+    cancel: Annotated[bool, typer.Option("--cancel", help="Let them have replicas again.")] = False,
+    wait: Annotated[bool, typer.Option("--wait", "-w", help="Until they have none, with progress on stderr.")] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TEXT,
 ) -> None:
-    """Empty a broker: its replicas move to others a few at a time, and it gets no new ones.
+    """Empty brokers: their replicas move to others a few at a time, and they get no new ones.
+
+    `headrace cluster drain` and `headrace brokers drain` are the same. Several at once are quicker than one after the
+    other: nothing moves to one that is being emptied as well.
 
     \b
     Examples:
       headrace brokers drain 3 --wait
-      headrace brokers drain 3 --cancel
+      headrace cluster drain 4 5 --wait         before two of five are removed
+      headrace cluster drain 5 --cancel
     """
     if cancel and wait:
         raise typer.BadParameter("--wait: there is nothing to wait for with --cancel")
+    ids = list(dict.fromkeys(brokers))
+    left: dict[int, int] = {}
     with admin(bootstrap) as client:
-        left = client.drain_broker(broker, cancel=cancel)
+        try:
+            for broker in ids:
+                left[broker] = client.drain_broker(broker, cancel=cancel)
+        except HeadraceError:
+            if left and not cancel:  # the error is about another one, and they would go on unnoticed
+                note(f"being emptied already: {', '.join(map(str, left))}; --cancel lets them have replicas again")
+            raise
         told = time.monotonic()
-        while wait and left:
+        while wait and any(left.values()):
             time.sleep(_LOOK_S)
-            left = client.drain_broker(broker)
-            if left and time.monotonic() - told >= _TELL_S:
+            for broker in [each for each, count in left.items() if count]:
+                left[broker] = client.drain_broker(broker)
+            if any(left.values()) and time.monotonic() - told >= _TELL_S:
                 told = time.monotonic()
-                note(f"broker {broker} has {left} replica{'' if left == 1 else 's'} still")
+                for broker, count in left.items():
+                    if count:
+                        note(f"broker {broker} has {count} replica{'' if count == 1 else 's'} still")
     if output is OutputFormat.JSON:
-        print_json({"broker": broker, "draining": not cancel, "replicas_left": left})
-    elif cancel:
-        print(f"broker {broker} may have replicas again; what has moved stays where it is")
-    elif left:
-        print(
+        rows = [{"broker": broker, "draining": not cancel, "replicas_left": count} for broker, count in left.items()]
+        print_json(rows[0] if len(rows) == 1 else rows)
+        return
+    for broker, count in left.items():
+        print(_drained(broker, cancel, count))
+
+
+def _drained(broker: int, cancel: bool, left: int) -> str:
+    if cancel:
+        return f"broker {broker} may have replicas again; what has moved stays where it is"
+    if left:
+        return (
             f"broker {broker} is being emptied, replicas left: {left}; the same command shows how many are still there"
         )
-    else:
-        print(f"broker {broker} is empty: stop it, then `headrace brokers unregister {broker}`")
+    return f"broker {broker} is empty: stop it, then `headrace brokers unregister {broker}`"
 
 
 def unregister(

@@ -1,22 +1,28 @@
-"""``cluster describe``: who is there."""
+"""``cluster describe``: who is there. ``cluster drain`` and ``roll`` live elsewhere (brokers.py, roll.py)."""
 
 from __future__ import annotations
 
 import typer
 
+from .brokers import drain
 from .client import DEFAULT_BOOTSTRAP, Bootstrap, admin
 from .output import Output, OutputFormat, print_json, print_table
+from .roll import roll
 
 
 def register(app: typer.Typer) -> None:
-    group = typer.Typer(help="Describe the cluster.", no_args_is_help=True)
+    group = typer.Typer(
+        help="Describe the cluster, restart it node by node, empty some of its brokers.", no_args_is_help=True
+    )
     group.callback()(_group)
     group.command("describe")(describe)
+    group.command("drain")(drain)
+    group.command("roll")(roll)
     app.add_typer(group, name="cluster")
 
 
 def _group() -> None:
-    """Describe the cluster."""
+    """Describe the cluster, restart it node by node, empty some of its brokers."""
 
 
 def describe(bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, output: Output = OutputFormat.TEXT) -> None:

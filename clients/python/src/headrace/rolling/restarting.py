@@ -1,0 +1,177 @@
+"""The restart itself: look, wait until nothing stands against it, stop and start one node, wait until all is well.
+
+One roll of a cluster at a time: it holds a lock (flock) on the cluster's ``config`` directory, which no other command
+takes. Each restart holds the cluster's own lock, as ``headrace restart`` does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import fcntl
+import os
+import time
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
+
+from headrace_core.errors import ClusterStartError, IllegalStateError, InvalidArgumentError
+
+from ..local.directory import ClusterDirectory
+from .looking import Looking
+from .rules import TURNS, NodeName, Returned, Seen, next_node, not_whole, unavoidable
+
+#: How long a cluster may take to show that it is whole before anything is done: one that has only just come up needs a
+#: moment until its controllers have heard from each other.
+SETTLE_S = 15.0
+_LOOK_S = 0.3
+_TELL_S = 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Restarted:
+    """A node that was restarted. ``away_s``: from the order to stop until it served again; ``whole_s``: from then until
+    the cluster was whole; None: the roll was ended meanwhile."""
+
+    node: NodeName
+    pid: int | None
+    away_s: float
+    whole_s: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rolled:
+    """What was done. ``left``: nodes whose turn did not come, because the roll was to end. ``notes``: what clients were
+    to notice."""
+
+    restarted: tuple[Restarted, ...]
+    left: tuple[NodeName, ...]
+    notes: tuple[str, ...]
+
+
+class RollingRestart:
+    """A roll of ``cluster``, which a Looking looks at. ``timeout_s``: for how long the cluster may be not whole after a
+    restart. ``tell``: takes lines of progress. ``ends``: asked between two nodes, and while it waits: is it to end?"""
+
+    def __init__(
+        self,
+        cluster: ClusterDirectory,
+        looking: Looking,
+        *,
+        timeout_s: float,
+        tell: Callable[[str], None],
+        ends: Callable[[], bool] = lambda: False,
+        settle_s: float = SETTLE_S,
+    ) -> None:
+        self._cluster = cluster
+        self._looking = looking
+        self._timeout_s = timeout_s
+        self._settle_s = min(settle_s, timeout_s)
+        self._tell = tell
+        self._ends = ends
+
+    def run(self, roles: Collection[str] = TURNS) -> Rolled:
+        """Restart every node of ``roles``.
+
+        IllegalStateError: the cluster is not whole (before: nothing was done; after a node: that one is named), or is
+        being rolled already. ClusterStartError: a node did not come up again; the others are as they were.
+        """
+        with _sole_roll(self._cluster):
+            return self._run(roles)
+
+    def _run(self, roles: Collection[str]) -> Rolled:
+        waiting = [NodeName(node.role, node.id) for node in self._cluster.state().nodes if node.role in roles]
+        total = len(waiting)
+        if not waiting:
+            raise InvalidArgumentError(f"the cluster in {self._cluster.directory} has no {' or '.join(roles)}")
+        dead = any(not node.alive() for node in self._cluster.state().nodes)  # no waiting brings those back
+        seen, reasons = self._wait(lambda now, _: not_whole(now), 0 if dead else self._settle_s)
+        if reasons and not self._ends():
+            raise IllegalStateError(
+                f"nothing was restarted, for the cluster is not whole: {'; '.join(reasons)}. Restart it when it is "
+                f"(`headrace doctor --data {self._cluster.directory}` names cures)"
+            )
+        notes = unavoidable(seen, waiting)
+        for each in notes:
+            self._tell(f"note: {each}")
+        done: list[Restarted] = []
+        while waiting and not self._ends():  # from here on the last look is always of a whole cluster
+            node = next_node(waiting, None if seen.quorum is None else seen.quorum.leader_id)
+            self._tell(f"[{total - len(waiting) + 1}/{total}] {node}: restarting")
+            waiting.remove(node)
+            try:
+                done.append(self._restart(node))
+            except ClusterStartError:
+                self._tell(f"  {node} did not come back. {_progress(done, waiting)}")
+                raise
+            seen, done[-1] = self._settled(done, waiting)
+        return Rolled(restarted=tuple(done), left=tuple(waiting), notes=tuple(notes))
+
+    def _restart(self, node: NodeName) -> Restarted:
+        begun = time.monotonic()
+        pid = self._cluster.restart(node.role, node.node_id).pid()
+        away_s = time.monotonic() - begun
+        self._tell(f"  {node} serves again after {away_s:.1f} s (pid {pid})")
+        return Restarted(node=node, pid=pid, away_s=away_s, whole_s=None)
+
+    def _settled(self, done: list[Restarted], waiting: list[NodeName]) -> tuple[Seen, Restarted]:
+        """What is seen once the cluster is whole again (or the roll is to end), and the last one of ``done`` with how
+        long that took."""
+        last = done[-1]
+        at_ms, since = time.time() * 1_000, time.monotonic()
+
+        def check(seen: Seen, asked: float) -> list[str]:
+            return not_whole(seen, Returned(node=last.node, at_ms=at_ms, ago_ms=(asked - since) * 1_000))
+
+        seen, reasons = self._wait(check, self._timeout_s)
+        if reasons and self._ends():
+            return seen, last
+        if reasons:
+            raise IllegalStateError(
+                f"after {last.node} the cluster is not whole: {'; '.join(reasons)}. Waited {self._timeout_s:g} s "
+                f"(--timeout). {_progress(done, waiting)}"
+            )
+        whole_s = time.monotonic() - since
+        self._tell(f"  all is whole again after {whole_s:.1f} s")
+        return seen, dataclasses.replace(last, whole_s=whole_s)
+
+    def _wait(self, check: Callable[[Seen, float], list[str]], limit_s: float) -> tuple[Seen, list[str]]:
+        """Look until ``check`` (of what was seen, and when it was begun to look) has no more reasons, until ``limit_s``
+        is over, or until the roll is to end."""
+        begun = told = time.monotonic()
+        while True:
+            asked = time.monotonic()
+            seen = self._looking.look(self._cluster.state())
+            reasons = check(seen, asked)
+            now = time.monotonic()
+            if not reasons or now - begun >= limit_s or self._ends():
+                return seen, reasons
+            if now - told >= _TELL_S:
+                told = now
+                self._tell(f"  waiting: {'; '.join(reasons)}")
+            time.sleep(_LOOK_S)
+
+
+def _progress(done: list[Restarted], waiting: list[NodeName]) -> str:
+    told, left = ", ".join(str(each.node) for each in done), ", ".join(map(str, waiting))
+    return f"Restarted: {told or 'none'}; not restarted: {left or 'none'}"
+
+
+@contextlib.contextmanager
+def _sole_roll(cluster: ClusterDirectory) -> Iterator[None]:
+    """Held for as long as the roll takes; IllegalStateError when there is another one, InvalidArgumentError when there
+    is no cluster."""
+    cluster.state()
+    try:
+        lock = os.open(cluster.directory / "config", os.O_RDONLY)
+    except OSError as error:
+        raise ClusterStartError(f"cannot open {cluster.directory / 'config'}: {error.strerror}") from error
+    try:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise IllegalStateError(
+                f"the cluster in {cluster.directory} is being restarted by another `headrace cluster roll`"
+            ) from None
+        yield
+    finally:
+        os.close(lock)
