@@ -14,7 +14,7 @@ import typer
 from headrace_core.errors import HeadraceError
 
 from .client import DEFAULT_BOOTSTRAP, Bootstrap, Properties, admin
-from .output import Output, OutputFormat, note, print_table, rich_table, say
+from .output import Output, OutputFormat, note, print_table, rich_table
 
 if TYPE_CHECKING:
     from ..top.frames import Frame
@@ -56,7 +56,7 @@ def top(
         frames = _frames(Sampling(client), interval, 1 if once else count)
         if output is OutputFormat.JSON:
             for frame in frames:
-                say(json.dumps(dataclasses.asdict(frame)))
+                print(json.dumps(dataclasses.asdict(frame)), flush=True)
         elif sys.stdout.isatty() and not once:
             _live(frames, rows)
         else:
@@ -99,10 +99,10 @@ def _live(frames: Iterator[Frame], rows: int) -> None:
 
 def _print(frame: Frame, rows: int, *, is_first: bool) -> None:
     if not is_first:
-        say("")
-    say(_head(frame))
+        print()
+    print(_head(frame))
     for columns, cells in _tables(frame, rows):
-        say("")
+        print()
         print_table(columns, cells)
     for error in frame.errors:
         note(f"not known: {error}")
