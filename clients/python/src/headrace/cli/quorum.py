@@ -20,7 +20,7 @@ from headrace_core.errors import (
 )
 
 from .client import DEFAULT_BOOTSTRAP, Bootstrap, admin
-from .output import Output, OutputFormat, note, print_json, print_table, say
+from .output import Output, OutputFormat, note, print_json, print_table
 
 if TYPE_CHECKING:
     from ..models import QuorumInfo, QuorumReplica
@@ -77,7 +77,7 @@ def status(
                 return
             time.sleep(_WATCH_S)
             if output is OutputFormat.TEXT:
-                say("")
+                print()
 
 
 def add(
@@ -230,8 +230,8 @@ def _show(quorum: QuorumInfo, output: OutputFormat) -> None:
         ("max follower lag", "max_follower_lag"),
         ("max follower lag time ms", "max_follower_lag_time_ms"),
     ):
-        say(f"{name + ':':<26}{'-' if document[key] is None else document[key]}")
-    say("")
+        print(f"{name + ':':<26}{'-' if document[key] is None else document[key]}")
+    print()
     rows = [(each, "leader" if each.replica_id == quorum.leader_id else "follower") for each in quorum.voters]
     rows += [(each, "observer") for each in quorum.observers]
     print_table(
@@ -251,7 +251,7 @@ def _show(quorum: QuorumInfo, output: OutputFormat) -> None:
         ],
     )
     if quorum.brokers:
-        say("")
+        print()
         print_table(
             ("BROKER", "METADATA OFFSET", "LAG", "LAG MS", "LAST HEARTBEAT"),
             [

@@ -1,0 +1,59 @@
+"""`headrace top` and `quorum status --watch` into a pipe: they end when their reader has gone."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from headrace.cli import quorum, top
+from headrace.cli.output import OutputFormat
+from headrace.models import QuorumInfo
+from headrace.top.frames import Frame, Sample, frame_of
+
+
+@contextlib.contextmanager
+def nobody_reads(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """stdout is a pipe whose other end is closed."""
+    theirs, ours = os.pipe()
+    os.close(theirs)
+    pipe = os.fdopen(ours, "w", buffering=1)
+    monkeypatch.setattr(sys, "stdout", pipe)
+    try:
+        yield
+    finally:
+        monkeypatch.undo()
+        with contextlib.suppress(BrokenPipeError):
+            pipe.close()
+
+
+@pytest.mark.parametrize("output", list(OutputFormat))
+def test_top_does_not_go_on_for_a_reader_who_has_gone(monkeypatch: pytest.MonkeyPatch, output: OutputFormat) -> None:
+    def frames(*_: Any) -> Iterator[Frame]:
+        """More than anybody who has gone would read."""
+        for second in range(1_000):
+            yield frame_of(Sample(at_ms=0, steady_s=second), Sample(at_ms=0, steady_s=second + 1))
+
+    monkeypatch.setattr(top, "_frames", frames)
+    monkeypatch.setattr(top, "admin", lambda *_: contextlib.nullcontext())
+    with nobody_reads(monkeypatch), pytest.raises(BrokenPipeError):
+        top.top(output=output)
+
+
+@pytest.mark.parametrize("output", list(OutputFormat))
+def test_nor_does_quorum_status(monkeypatch: pytest.MonkeyPatch, output: OutputFormat) -> None:
+    looks = iter(range(100))
+
+    def described(*_: Any) -> QuorumInfo:
+        next(looks)
+        return QuorumInfo(1, 1, 0, (), ())
+
+    monkeypatch.setattr(quorum, "_described", described)
+    monkeypatch.setattr(quorum, "_WATCH_S", 0)
+    monkeypatch.setattr(quorum, "admin", lambda *_: contextlib.nullcontext())
+    with nobody_reads(monkeypatch), pytest.raises(BrokenPipeError):
+        quorum.status(watch=True, timeout=1, output=output)
