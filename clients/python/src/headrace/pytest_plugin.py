@@ -101,7 +101,7 @@ def _own_shape(config: pytest.Config, mark: pytest.Mark | None) -> dict[str, Any
         return shape
     if mark.args:
         raise pytest.UsageError(f"@pytest.mark.{_MARK}{mark.args}: name the arguments, as in brokers=3")
-    return shape | mark.kwargs | {"config": shape["config"] | dict(mark.kwargs.get("config") or {})}
+    return {**shape, **mark.kwargs, "config": shape["config"] | dict(mark.kwargs.get("config") or {})}
 
 
 def _shape(config: pytest.Config) -> dict[str, Any]:
