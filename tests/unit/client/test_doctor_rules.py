@@ -246,12 +246,21 @@ def test_a_broker_is_down_and_its_cure_depends_on_where_it_lives() -> None:
     changed: dict[str, Any] = {
         "cluster": cluster(brokers=fenced),
         "brokers": {number: each for number, each in healthy().brokers.items() if number != 2},
+        "quorum": quorum(brokers=(QuorumBroker(2, 500, 0, 300, NOW_MS - 9_000),)),  # it has been silent since
     }
     finding = only(**changed)
     assert (finding.rule, finding.severity) == ("broker-down", "error")
     assert "headrace brokers unregister 2" in finding.cure
     dead = LocalNode(role="broker", node_id=2, address="10.0.0.2:9095", pid=None, log="/c/logs/broker-2.log")
     assert "headrace restart --data /c broker 2" in only(**changed, data="/c", local=(dead,)).cure
+
+
+def test_a_broker_that_checks_its_logs_is_not_called_dead() -> None:
+    fenced = tuple(dataclasses.replace(each, fenced=each.broker_id == 2) for each in cluster().brokers)
+    left = {number: each for number, each in healthy().brokers.items() if number != 2}
+    finding = only(cluster=cluster(brokers=fenced), brokers=left)
+    assert (finding.rule, finding.severity, finding.where) == ("broker-starting", "warning", "broker 2")
+    assert "unregister" not in finding.cure
 
 
 def test_a_coordinators_process_is_dead() -> None:
@@ -332,7 +341,10 @@ def test_a_reassignment_copies_nothing_or_waits_for_the_dead() -> None:
     fenced = tuple(dataclasses.replace(each, fenced=each.broker_id == 3) for each in cluster().brokers)
     left = {number: each for number, each in healthy().brokers.items() if number != 3}
     findings = found(
-        cluster=cluster(brokers=fenced), brokers=left, moves=(dataclasses.replace(move, copied_bytes=None),)
+        cluster=cluster(brokers=fenced),
+        brokers=left,
+        moves=(dataclasses.replace(move, copied_bytes=None),),
+        quorum=quorum(brokers=()),
     )
     assert [each.rule for each in findings] == ["broker-down", "reassignment-stuck"]
     assert "waits for broker 3" in findings[1].what

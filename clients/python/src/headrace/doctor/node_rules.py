@@ -7,11 +7,14 @@ import statistics
 from collections import defaultdict
 from collections.abc import Iterator
 
+from ..models import QuorumInfo
 from .facts import THE_QUORUM, Facts, Tried, Trouble
 from .findings import Finding, Severity, count, rule, some
 
 #: A voter that the leader has not heard for so long is away. (Elections take a second; the leader's ticks are coarse.)
 VOTER_SILENT_MS = 10_000
+#: Heartbeats come every two seconds; one that is silent for its session (9 s) is fenced.
+HEARTBEAT_FRESH_MS = 5_000
 #: A live broker's metadata is brought up to date twice a second.
 METADATA_LAG_MS = 10_000
 #: Clocks this far apart make lags, retention and timestamps wrong by as much.
@@ -154,8 +157,9 @@ def broker_down(facts: Facts) -> Iterator[Finding]:
     """Registered brokers that do not live, as the controllers see it."""
     if facts.cluster is None:
         return
+    starting = _starting(facts)
     for broker in facts.cluster.brokers:
-        if not broker.fenced:
+        if not broker.fenced or broker.broker_id in starting:
             continue
         local = next((n for n in facts.local if (n.role, n.node_id) == ("broker", broker.broker_id)), None)
         if local is not None and local.pid is None:
@@ -171,6 +175,20 @@ def broker_down(facts: Facts) -> Iterator[Finding]:
             f"broker {broker.broker_id} is registered and does not live (no heartbeats)",
             f"broker {broker.broker_id} at {broker.address}",
             cure,
+        )
+
+
+@rule("broker-starting")
+def broker_starting(facts: Facts) -> Iterator[Finding]:
+    """Fenced, and alive: not to be started a second time, and its replicas are not lost."""
+    for broker_id in sorted(_starting(facts)):
+        yield Finding(
+            "broker-starting",
+            Severity.WARNING,
+            f"broker {broker_id} heartbeats, and does not serve yet",
+            f"broker {broker_id}",
+            "wait: after a crash it checks its logs first, which takes longer the more there is; its own log tells how "
+            "far it is, and what it waits for if it stays so",
         )
 
 
@@ -216,8 +234,8 @@ def voter_away(facts: Facts) -> Iterator[Finding]:
     quorum = facts.quorum
     if quorum is None:
         return
-    now_ms = next((v.last_fetch_timestamp_ms for v in quorum.voters if v.replica_id == quorum.leader_id), None)
-    if now_ms is None:  # by the leader's own clock, or not at all
+    now_ms = _leaders_now_ms(quorum)
+    if now_ms is None:
         return
     away = [
         voter
@@ -447,6 +465,20 @@ def _advertised(facts: Facts) -> Iterator[tuple[str, Tried]]:
             yield f"broker {broker_id}", tried
     for coordinator_id, tried in sorted(facts.coordinators.items()):
         yield f"coordinator {coordinator_id}", tried
+
+
+def _leaders_now_ms(quorum: QuorumInfo) -> int | None:
+    """When the quorum was described, by the clock of its leader, whose all its times are; None: not known."""
+    return next((v.last_fetch_timestamp_ms for v in quorum.voters if v.replica_id == quorum.leader_id), None)
+
+
+def _starting(facts: Facts) -> set[int]:
+    """Brokers that are fenced, though the leading controller hears their heartbeats."""
+    now_ms = None if facts.quorum is None else _leaders_now_ms(facts.quorum)
+    if facts.quorum is None or now_ms is None:
+        return set()
+    heard = {b.broker_id for b in facts.quorum.brokers if now_ms - b.last_heartbeat_timestamp_ms < HEARTBEAT_FRESH_MS}
+    return facts.fenced() & heard
 
 
 def _addresses(facts: Facts) -> set[str]:
