@@ -223,6 +223,7 @@ def storm(patient: Patient) -> None:
             eventually(lambda: len(polled(stays).assignment()) == 6, "the first one has all again")
 
 
+@pytest.mark.timeout(300)  # a minute of it is one cluster's troubles, on a quiet machine
 def test_much_is_wrong_at_once_and_each_of_it_is_found(patient: Patient) -> None:
     with Admin(bootstrap_servers=patient.bootstrap) as admin:
         admin.create_topics(

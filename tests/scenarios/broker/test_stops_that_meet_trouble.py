@@ -25,7 +25,7 @@ def test_logs_are_closed_though_upkeep_does_not_stop(tmp_path: Path, monkeypatch
         async def stop() -> None:
             raise RuntimeError("can't start new thread")
 
-        async def close(high_watermarks: Mapping[TopicPartition, int], *, broker_epoch: int) -> bool:
+        async def close(high_watermarks: Mapping[TopicPartition, int], *, broker_epoch: int, **_: object) -> bool:
             closed.append(broker_epoch)
             return True
 

@@ -58,7 +58,9 @@ def _wait_for_death(owner: int) -> None:
         return
     if os.getppid() != owner:  # it died before the descriptor was taken, which may name another process by now
         return
-    select.select([descriptor], [], [])
+    poller = select.poll()  # (select() takes no descriptor above 1023)
+    poller.register(descriptor, select.POLLIN)
+    poller.poll()
 
 
 if __name__ == "__main__":

@@ -77,7 +77,9 @@ class ProcessId:
         except OSError:
             return
         try:
-            select.select([descriptor], [], [], seconds)
+            poller = select.poll()  # (select() takes no descriptor above 1023, and a test run may have that many)
+            poller.register(descriptor, select.POLLIN)
+            poller.poll(seconds * 1_000)
         finally:
             os.close(descriptor)
 
