@@ -2,7 +2,7 @@
 
 The name of a key in capitals, ``_`` for ``.``, behind ``HEADRACE_``. Read only when the node is started with
 ``--environment``: the variables of somebody's shell change no node that ``headrace up`` starts. An empty value is none
-(compose files pass on what is not set as ""). They go before the file, and ``-o`` goes before them.
+(compose files pass on what is not set as ""). They override the file, and ``-o`` overrides them.
 """
 
 from __future__ import annotations
