@@ -295,6 +295,20 @@ def test_a_failed_later_start_keeps_the_data(cluster: ClusterDirectory, behaviou
     assert Path(data, "precious").read_text() == "records"
 
 
+def test_a_coordinator_that_cannot_serve_yet_does_not_keep_the_others_from_the_next_start(
+    cluster: ClusterDirectory, behaviours: dict[str, str]
+) -> None:
+    """As in a cluster of an older metadata.version, which has to be raised first."""
+    cluster.up(Topology(coordinators=0))
+    cluster.down()
+    behaviours["coordinator-1"] = "die"
+    with pytest.raises(ClusterStartError, match="disk is on fire"):
+        cluster.up(Topology(coordinators=1))
+    assert [node.name for node in cluster.up(Topology()).nodes] == ["controller-1", "broker-1"]
+    del behaviours["coordinator-1"]
+    assert [node.name for node in cluster.up(Topology(coordinators=1)).nodes] == ["coordinator-1"]
+
+
 def test_a_failed_start_quotes_nothing_of_an_earlier_life(
     cluster: ClusterDirectory, behaviours: dict[str, str]
 ) -> None:

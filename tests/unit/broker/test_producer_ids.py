@@ -14,6 +14,7 @@ from headrace_core.errors import (
     InvalidRequestError,
     NetworkError,
     ServerShuttingDownError,
+    UnsupportedVersionError,
 )
 
 
@@ -113,6 +114,20 @@ def test_without_a_controller_it_is_a_retriable_error_and_the_next_one_asks_agai
         assert controller.asked == 1
         controller.failure = None
         assert await ids.next_id() == 0
+        await ids.close()
+
+    run(scenario)
+
+
+def test_a_cluster_whose_level_has_no_producer_ids_says_so_at_once() -> None:
+    """Called retriable, it would have a producer ask until its time is over, and never hear why."""
+
+    async def scenario() -> None:
+        controller = Controller()
+        controller.failure = UnsupportedVersionError("ProducerIdsRecord needs metadata.version 2; it is 1")
+        ids = ProducerIds(controller.allocate)
+        with pytest.raises(UnsupportedVersionError, match=r"metadata\.version 2"):
+            await ids.next_id()
         await ids.close()
 
     run(scenario)

@@ -17,6 +17,7 @@ from headrace_core.errors import (
     HeadraceError,
     InvalidRequestError,
     ServerShuttingDownError,
+    UnsupportedVersionError,
 )
 
 from .controller_link import ProducerIdBlock
@@ -44,7 +45,7 @@ class ProducerIds:
 
     async def next_id(self) -> int:
         """An id that nobody has had. Raises CoordinatorNotAvailableError (retriable): no block could be had now;
-        ServerShuttingDownError."""
+        UnsupportedVersionError: the cluster's metadata.version has none; ServerShuttingDownError."""
         while self._next >= self._end:
             if self._spare is not None:
                 self._begin(self._spare)
@@ -87,6 +88,8 @@ class ProducerIds:
     async def _ask(self) -> None:
         try:
             block = await self._allocate()
+        except UnsupportedVersionError:  # the cluster's level has no producer ids: no retry brings them
+            raise
         except HeadraceError as error:
             raise CoordinatorNotAvailableError(
                 f"no producer id can be had now, the controller gave no block of them: {error.code}: {error.message}; "

@@ -131,7 +131,7 @@ class ClusterDirectory:
         a node does not come up (its log is quoted, all that was started here is ended); InvalidArgumentError when
         ``wanted`` contradicts what is there; InvalidConfigError when a node would not take its overrides, or those that
         are stored; IllegalStateError with ``exclusive`` when the cluster runs already. After an error the cluster has
-        the overrides that it had before.
+        the overrides and the coordinators that it had before.
         """
         wanted.check()
         asked = wanted.config or {}
@@ -157,16 +157,22 @@ class ClusterDirectory:
                 grown = growing.add_voters(started.state, self._file.write, timeout_s=self.start_timeout_s)
                 started = replace(started, state=grown)
             except BaseException:
-                self._restore_config(before.config)
+                self._restore(before)
                 raise
             running = [node for node in state.nodes if node not in dead]
             behind = tuple(node for node in running if not node_files.is_current(self.directory, state, node))
             return replace(started, behind=behind)
 
-    def _restore_config(self, config: dict[str, str]) -> None:
+    def _restore(self, before: ClusterState) -> None:
+        """The overrides that it had, and no coordinator that it had not: those have nothing, and one that cannot serve
+        yet (at an older metadata.version) must not keep the others from the next start."""
         state = self._file.read()
-        if state is not None and state.config != config:
-            self._file.write(replace(state, config=config))
+        if state is None:
+            return
+        had = {node.name for node in before.nodes}
+        nodes = tuple(node for node in state.nodes if node.role != "coordinator" or node.name in had)
+        if (state.config, state.nodes) != (before.config, nodes):
+            self._file.write(replace(state, config=before.config, nodes=nodes))
 
     def restart(self, role: str, node_id: int) -> Node:
         """Start a dead node again (a running one is stopped cleanly first) where it was; returns when it serves."""
