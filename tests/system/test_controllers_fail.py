@@ -94,7 +94,9 @@ class Controllers:
             except HeadraceError:
                 return False
             found[:] = [quorum.leader_id]
-            return len(quorum.voters) == 3 and all(0 <= voter.lag < 1_000 for voter in quorum.voters)
+            return len(quorum.voters) == 3 and all(
+                voter.lag is not None and 0 <= voter.lag < 1_000 for voter in quorum.voters
+            )
 
         eventually(is_whole, lambda: "the quorum is not whole")
         return found[0]
