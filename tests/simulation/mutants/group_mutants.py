@@ -316,11 +316,6 @@ MUTANTS = (
         Patch(Member, "_why_to_stop", _read_without_a_lease),
     ),
     _mutant(
-        "SleepsUnnoticed",
-        "a process that stood still reads on, though its connection broke meanwhile (SDK)",
-        Patch(Member, "_still_s", float("inf")),
-    ),
-    _mutant(
         "BeginsWhatIsNotItsOwn",
         "an assignment that was taken back meanwhile is read (SDK)",
         Patch(Member, "begin", _begin_whatever_was_assigned),
