@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any, Protocol
 
 import typer
 
+from headrace_core.errors import HeadraceError
 from headrace_core.types import TopicPartition
 
 from .output import note
@@ -51,14 +53,16 @@ def run_in_group(
 ) -> None:
     """Until Ctrl-C, ``count`` records, or with ``exit_at_end`` the ends that the partitions had when they came.
 
-    What is written is committed before the next records are asked for, and at the end; at Ctrl-C what was written last
-    is not, and is read again (at least once).
+    What is written is committed every five seconds, at the end, and at Ctrl-C; what is being written just then is
+    read again (at least once).
     """
     from .. import Consumer
 
     tell = (lambda text: None) if quiet else note
     stops: dict[TopicPartition, int] = {}
     left = count
+    written: dict[TopicPartition, int] = {}
+    commits = str(config.get("enable.auto.commit", True)).lower() != "false"
 
     def assigned(consumer: Any, partitions: list[TopicPartition]) -> None:
         tell(f"% Group {config['group.id']}: assigned {_named(partitions)}")
@@ -77,19 +81,26 @@ def run_in_group(
             consumer.subscribe(pattern=topics[0].removeprefix("^").removesuffix("$"), **callbacks)
         else:
             consumer.subscribe(topics, **callbacks)
-        while left is None or left > 0:
-            records = consumer.poll(
-                timeout=_POLL_S, max_records=_POLL_RECORDS if left is None else min(_POLL_RECORDS, left)
-            )
-            if records:
-                writer.write(records)
-                left = None if left is None else left - len(records)
-            elif reader_is_gone():
-                raise BrokenPipeError
-            if stops and all(consumer.position(partition) >= stop for partition, stop in stops.items()):
-                for partition, stop in sorted(stops.items()):
-                    tell(f"% Reached end of topic {partition.topic} [{partition.partition}] at offset {stop}")
-                break
+        try:
+            while left is None or left > 0:
+                records = consumer.poll(
+                    timeout=_POLL_S, max_records=_POLL_RECORDS if left is None else min(_POLL_RECORDS, left)
+                )
+                if records:
+                    writer.write(records)
+                    written.update((TopicPartition(each.topic, each.partition), each.offset + 1) for each in records)
+                    left = None if left is None else left - len(records)
+                elif reader_is_gone():
+                    raise BrokenPipeError
+                if stops and all(consumer.position(partition) >= stop for partition, stop in stops.items()):
+                    for partition, stop in sorted(stops.items()):
+                        tell(f"% Reached end of topic {partition.topic} [{partition.partition}] at offset {stop}")
+                    break
+        except KeyboardInterrupt:
+            if commits and (ours := {tp: offset for tp, offset in written.items() if tp in consumer.assignment()}):
+                with contextlib.suppress(HeadraceError):
+                    consumer.commit(ours)
+            raise
         writer.close()
 
 
