@@ -240,3 +240,24 @@ def test_a_group_reads_at_the_command_line_what_it_has_not_read_yet(cli: Cli, he
     assert cli("groups", "describe", "readers", "-o", "json").json()[0]["total_lag"] == 45
     assert "-p" in cli("consume", "-G", "readers", "lines", "-p", "0", code=2).err
     assert "reset-offsets" in cli("consume", "-G", "readers", "lines", "-o", "5", code=2).err
+
+
+def test_ctrl_c_commits_what_was_printed(program: str, cli: Cli, headrace: LocalCluster) -> None:
+    """Long before the five seconds of auto.commit.interval.ms: a short look must not read all of it again."""
+    cli("topics", "create", "typed", "-p", "2")
+    produce(headrace, "typed", [b"%d" % number for number in range(20)])
+    command = [program, "consume", "-b", headrace.bootstrap_servers, "-G", "typists", "typed", "-q"]
+    with subprocess.Popen(
+        [*command, "-X", "auto.commit.interval.ms=600000"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            assert process.stdout is not None
+            printed = [int(process.stdout.readline()) for _ in range(20)]
+            process.send_signal(signal.SIGINT)
+            process.communicate(timeout=LIMIT_S)
+        finally:
+            process.kill()
+    assert process.returncode == 130
+    assert sorted(printed) == list(range(20))
+    (group,) = cli("groups", "describe", "typists", "-o", "json").json()
+    assert group["total_lag"] == 0
