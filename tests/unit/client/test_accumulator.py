@@ -75,6 +75,29 @@ def test_records_share_a_batch_and_keep_their_order(backend: Any) -> None:
     assert [tuple(f.result()) for f in futures] == [("t", 0, 70 + n, 1_000 + n) for n in range(5)]
 
 
+def test_sender_hears_of_a_list_when_it_ends_so_that_its_first_record_does_not_go_alone(backend: Any) -> None:
+    def harness() -> tuple[Any, list[int]]:
+        woken_at: list[int] = []
+        acc = backend.Accumulator(
+            batch_bytes=100_000, buffer_bytes=1 << 20, wake=lambda: woken_at.append(acc.records_appended), slow=print
+        )
+        acc.topics["t"] = backend.TopicQueues(acc, "t", 1, 1 << 20)
+        return acc, woken_at
+
+    acc, woken_at = harness()
+    assert acc.append_many("t", [b"1", b"2", b"3"], 0, None, 0, []) == 3
+    assert woken_at == [3]
+
+    acc, woken_at = harness()
+    assert acc.append_many("t", [b"x"] * 1_000, 0, None, 0, []) == 1_000
+    assert woken_at == [256], "of a long list the sender hears early: 1,000 partitions fill no batch for long"
+
+    acc, woken_at = harness()
+    with pytest.raises(TypeError):
+        acc.append_many("t", [b"1", b"2", b"3", "text"], 0, None, 0, [])
+    assert woken_at == [3], "what was in before the bad record is sent"
+
+
 def test_sender_is_woken_when_it_sleeps_and_there_is_something_new(backend: Any) -> None:
     h = Harness(backend)
     h.acc.send("t", b"a")

@@ -40,6 +40,7 @@ globals().update(
 cdef enum:
     STICKY_MIN = 16384
     OPEN_STATE = 0
+    WAKE_RECORDS = 256  # a power of two: so many records of one list, and the sender hears of them
 
 
 @cython.final
@@ -153,6 +154,14 @@ cdef class Accumulator(Ledger):
         return None if batch is None else future_class(batch, index, when)
 
     def append_many(self, str topic not None, list values not None, Py_ssize_t start, partition, long long timestamp_ms, list runs not None):
+        try:
+            return self._append_many(topic, values, start, partition, timestamp_ms, runs)
+        finally:
+            self._wake_sender()
+
+    cdef Py_ssize_t _append_many(
+        self, str topic, list values, Py_ssize_t start, object partition, long long timestamp_ms, list runs
+    ) except -1:
         cdef TopicQueues known = self.topics.get(topic)
         cdef Py_ssize_t count = PyList_GET_SIZE(values)
         cdef Py_ssize_t fields
@@ -197,9 +206,9 @@ cdef class Accumulator(Ledger):
             else:
                 run[2] = <int>run[2] + 1
             start += 1
-            if self._call_wake:
-                self._call_wake = False
-                self._wake()
+            # Not for each record: waking the sender may hand it the interpreter, and it would send the first alone.
+            if self.breathe or not start & (WAKE_RECORDS - 1):
+                self._wake_sender()
             if self.breathe:
                 self.breathe = False
                 if self.yield_us:
@@ -222,9 +231,7 @@ cdef class Accumulator(Ledger):
         queue.bytes += batch.size
         self.records_appended += count
         self._announce(queue, True)
-        if self._call_wake:
-            self._call_wake = False
-            self._wake()
+        self._wake_sender()
         return batch
 
     cdef SendBatch _append(
@@ -265,9 +272,7 @@ cdef class Accumulator(Ledger):
         when[0] = now_ms() if timestamp_ms is None else timestamp_ms
         queue = self._queue_for(known, key, partition)
         batch = self._put(queue, when[0], key, value, headers, self._is_sticky(key, partition), index)
-        if self._call_wake:
-            self._call_wake = False
-            self._wake()
+        self._wake_sender()
         return batch
 
     cdef inline bint _is_sticky(self, object key, object partition) noexcept:
@@ -357,9 +362,7 @@ cdef class Accumulator(Ledger):
                     queue = <PartitionQueue>topic.queues[topic.sticky]
             if at == 0:
                 if builder._used > topic.max_batch_bytes or builder._used > self.buffer_bytes:
-                    if self._call_wake:  # the batch before it was sealed for this record
-                        self._call_wake = False
-                        self._wake()
+                    self._wake_sender()  # the batch before it was sealed for this record
                     raise too_large(topic.name, builder._used, topic.max_batch_bytes, self.buffer_bytes)
                 queue.open = batch
                 self.unfinished.add(batch)
@@ -399,6 +402,12 @@ cdef class Accumulator(Ledger):
             self.awake = True
             self._call_wake = True  # called by whoever appends, once the step is over
 
+    cdef inline int _wake_sender(self) except -1:
+        if self._call_wake:
+            self._call_wake = False
+            self._wake()
+        return 0
+
     # --- the I/O thread --------------------------------------------------------------------------------------------
 
     def take_ready(self):
@@ -432,7 +441,5 @@ cdef class Accumulator(Ledger):
         for batch in unfinished:
             if batch.queue.open is batch:
                 self._seal(batch.queue)
-        if self._call_wake:
-            self._call_wake = False
-            self._wake()
+        self._wake_sender()
         return unfinished

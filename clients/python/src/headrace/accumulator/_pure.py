@@ -37,6 +37,9 @@ OPEN, CLOSED, FORKED = 0, 1, 2
 #: So many bytes go to the sticky partition before another may be chosen (Kafka's default batch size).
 STICKY_BYTES_MIN = 16_384
 
+#: The sender hears of a list at its end, when a batch is full, and whenever so many of its records are in.
+WAKE_RECORDS = 256
+
 _MASK = 0xFFFFFFFF
 
 #: Where a batch's header (see headrace_core.records.types) has the CRC of what follows it, and the producer's fields.
@@ -237,6 +240,7 @@ class Accumulator:
         self._space_waiters: list[Callable[[], object]] = []
         self.breathe = False  # a batch is full: an asyncio caller lets its loop turn
         self._wake = wake
+        self._call_wake = False
         self._slow = slow
 
     # --- callers ---------------------------------------------------------------------------------------------------
@@ -315,6 +319,7 @@ class Accumulator:
             queue = self.queue_for(known, key, partition)
             sticky = partition is None and (key is None or self.ignore_keys)
             batch, index = self._put(queue, timestamp_ms, key, value, headers, sticky)
+        self._wake_sender()
         return future_class(batch, index, timestamp_ms)
 
     def append_many(
@@ -324,6 +329,14 @@ class Accumulator:
 
         ``runs`` collects [batch, first index, count] of neighbours.
         """
+        try:
+            return self._append_many(topic, values, start, partition, timestamp_ms, runs)
+        finally:
+            self._wake_sender()
+
+    def _append_many(
+        self, topic: str, values: Any, start: int, partition: int | None, timestamp_ms: int, runs: list[list[Any]]
+    ) -> int:
         known = self.topics.get(topic)
         count = len(values)
         while known is not None and start < count and self.state == OPEN and self.buffered_bytes < self.buffer_bytes:
@@ -350,6 +363,9 @@ class Accumulator:
             else:
                 runs.append([batch, index, 1])
             start += 1
+            if self.breathe or start % WAKE_RECORDS == 0:
+                self.breathe = False
+                self._wake_sender()
         return start
 
     def append_encoded(self, topic: str, partition: int, data: bytes, count: int) -> SendBatch | None:
@@ -367,6 +383,7 @@ class Accumulator:
             queue.bytes += batch.size
             self.records_appended += count
             self._announce(queue, full=True)
+        self._wake_sender()
         return batch
 
     def queue_for(self, known: TopicQueues, key: bytes | None, partition: int | None) -> PartitionQueue:
@@ -406,6 +423,7 @@ class Accumulator:
         grown = batch.builder.size - batch.size
         if index == 0:
             if batch.builder.size > min(topic.max_batch_bytes, self.buffer_bytes):
+                self._wake_sender()  # the batch before it was sealed for this record
                 raise too_large(topic.name, batch.builder.size, topic.max_batch_bytes, self.buffer_bytes)
             queue.open = batch
             self.unfinished.add(batch)
@@ -433,6 +451,11 @@ class Accumulator:
             return
         if not self.awake:
             self.awake = True
+            self._call_wake = True  # called by whoever appends, once the step is over
+
+    def _wake_sender(self) -> None:
+        if self._call_wake:
+            self._call_wake = False
             self._wake()
 
     # --- the I/O thread --------------------------------------------------------------------------------------------
@@ -472,7 +495,9 @@ class Accumulator:
                 queue = batch.queue
                 if queue.open is batch:
                     self._seal(queue)
-            return list(self.unfinished)
+            unfinished = list(self.unfinished)
+        self._wake_sender()
+        return unfinished
 
     def add_space_waiter(self, waiter: Callable[[], object]) -> bool:
         """Have ``waiter`` called when there is room; False when there is now."""
