@@ -1,4 +1,4 @@
-"""What every test shares: one seed for a run's random choices, and the markers' means.
+"""What every test shares: one seed for a run's random choices, and failures that never end the run.
 
 `HEADRACE_TEST_SEED=N` repeats a run's random choices; without it the seed is new each time. It is in the header of the
 run, and each test that used it prints its own when it fails.
@@ -6,10 +6,13 @@ run, and each test that used it prints its own when it fails.
 
 from __future__ import annotations
 
+import gc
 import os
 import random
 import signal
 import zlib
+from collections.abc import Generator
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -35,6 +38,45 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_report_header() -> str:
     return f"random choices: {_SEED}={os.environ[_SEED]}"
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """A failed test is a failed test, whatever goes wrong while its report is made: an exception here ends the run.
+
+    pytest parses the failing file for its traceback. A garbage collection in the midst of that may find a task whose
+    exception nobody has fetched; asyncio logs it with a traceback, and that parses too: CPython before 3.13 has one
+    counter for all parsers ("SystemError: AST constructor recursion depth mismatch", its issue 106905). So nothing is
+    collected meanwhile. And the test's alarm, which pytest-timeout takes back only after the report, goes first.
+    """
+    if call.excinfo is None:
+        return (yield)
+    hooks: Any = item.config.hook
+    if hasattr(hooks, "pytest_timeout_cancel_timer"):
+        hooks.pytest_timeout_cancel_timer(item=item)
+    was_collecting = gc.isenabled()
+    gc.disable()
+    try:
+        return (yield)
+    except Exception as error:  # noqa: BLE001 - whatever it is
+        said = f"{call.excinfo.exconly()}\n(pytest could not make its report: {error!r})"
+        return pytest.TestReport(
+            item.nodeid,
+            item.location,
+            dict.fromkeys(item.keywords, 1),
+            "failed",
+            said,
+            call.when,  # type: ignore[arg-type]  # "collect" is for reports of another kind
+            [(f"Captured {key}", content) for _, key, content in item._report_sections],
+            call.duration,
+            call.start,
+            call.stop,
+        )
+    finally:
+        if was_collecting:
+            gc.enable()
 
 
 @pytest.fixture
