@@ -34,6 +34,7 @@ def pytest_configure(config: pytest.Config) -> None:
     seed = int(os.environ.setdefault(_SEED, str(random.SystemRandom().randrange(2**31))))
     if getattr(config.option, "hypothesis_seed", None) is None:
         config.option.hypothesis_seed = seed
+    os.environ.setdefault("HEADRACE_BENCH_SETTLE", "0")  # benchmarks that are tested need no settled disk
 
 
 def pytest_report_header() -> str:
