@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import shlex
 import subprocess
 import sys
 from typing import Any
@@ -26,13 +28,14 @@ def commands() -> list[str]:
         if not hasattr(command, "commands"):
             found.append(" ".join(words))
 
-    walk(typer.main.get_command(build(())), [])
+    walk(ROOT, [])
     return found
 
 
+ROOT: Any = typer.main.get_command(build(()))
 COMMANDS = commands()
 #: These need no cluster to talk to.
-LOCAL = ("up", "ps", "down", "restart", "format", "random-uuid", "log", "metadata", "cluster roll")
+LOCAL = ("up", "ps", "down", "restart", "format", "random-uuid", "log", "metadata", "profile", "cluster roll")
 
 
 def test_the_tree_is_walked_to_its_leaves() -> None:
@@ -55,6 +58,53 @@ def test_every_client_command_takes_bootstrap_from_flag_and_environment(
     shown = capsys.readouterr().out
     assert "-b, --bootstrap" in shown
     assert "HEADRACE_BOOTSTRAP_SERVERS" in shown
+    assert "--profile" in shown
+
+
+def examples() -> list[str]:
+    """Every line of a command's help that begins with what one would type."""
+    found = []
+    for command in COMMANDS:
+        text = (leaf(command.split())[0].help or "").replace("\\\n", " ")
+        found += [line.strip() for line in text[text.index("Examples:") :].splitlines() if "headrace " in line]
+    return found
+
+
+def leaf(words: list[str]) -> tuple[Any, list[str]]:
+    """The command that ``words`` name, and what is left for it."""
+    command, rest = ROOT, list(words)
+    while hasattr(command, "commands"):
+        command = command.commands[rest.pop(0)]
+    return command, rest
+
+
+def called(line: str) -> list[list[str]]:
+    """The ``headrace`` commands of a line of shell, a remark after several spaces cut off."""
+    lexer = shlex.shlex(re.split(r"\s{2,}", line)[0], posix=True, punctuation_chars="|;&<>")
+    lexer.whitespace_split = True
+    commands: list[list[str]] = [[]]
+    for word in lexer:
+        if set(word) <= set("|;&<>"):
+            commands.append([])
+        else:
+            commands[-1].append(word)
+    return [words[1:] for words in commands if words[:1] == ["headrace"]]
+
+
+@pytest.mark.parametrize("line", examples())
+def test_every_example_is_a_command_line_that_is_understood(line: str) -> None:
+    calls = called(line)
+    assert calls
+    for words in calls:
+        command, rest = leaf(words)
+        command.make_context(command.name, rest)
+
+
+def test_an_example_with_a_wrong_flag_would_be_found() -> None:
+    command, rest = leaf(called("headrace topics create orders --partitoins 3   a remark")[0])
+    with pytest.raises(Exception, match="partitoins"):
+        command.make_context(command.name, rest)
+    assert called("echo 'a | b' | headrace produce -t x > y") == [["produce", "-t", "x"]]
 
 
 @pytest.mark.parametrize("command", COMMANDS)

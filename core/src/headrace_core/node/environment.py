@@ -12,8 +12,17 @@ from collections.abc import Mapping
 from .properties import Properties
 
 PREFIX = "HEADRACE_"
-#: Variables of other parts, which a container may well have: clients' servers, the pure-Python codec, stack traces.
-NOT_KEYS = frozenset({"HEADRACE_BOOTSTRAP_SERVERS", "HEADRACE_PURE_PYTHON", "HEADRACE_DEBUG"})
+#: Variables of other parts, which a container may well have: clients' servers and profiles, the pure-Python codec, stack
+#: traces.
+NOT_KEYS = frozenset(
+    {
+        "HEADRACE_BOOTSTRAP_SERVERS",
+        "HEADRACE_PROFILE",
+        "HEADRACE_PROFILES",
+        "HEADRACE_PURE_PYTHON",
+        "HEADRACE_DEBUG",
+    }
+)
 
 
 def environment_properties(environment: Mapping[str, str]) -> Properties:

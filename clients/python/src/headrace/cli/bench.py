@@ -57,7 +57,9 @@ def produce(
       headrace bench produce --topic perf --api arrow --records 5000000 -o json
       headrace bench produce --topic perf --rate 10000 --acks 1 -X linger.ms=10
     """
-    config = client_config(bootstrap, properties, **{"acks": acks, "compression.type": compression})
+    config = client_config(
+        bootstrap, properties, kind="producer", flags={"acks": acks, "compression.type": compression}
+    )
     _run("produce", config, output, topic, api, records, record_bytes, rate, partitions, warm)
 
 
@@ -82,7 +84,18 @@ def consume(
     """
     if rate is not None:
         note("headrace: --rate has no meaning for consume, and is ignored")
-    _run("consume", client_config(bootstrap, properties), output, topic, api, records, record_bytes, None, 6, warm)
+    _run(
+        "consume",
+        client_config(bootstrap, properties, kind="consumer"),
+        output,
+        topic,
+        api,
+        records,
+        record_bytes,
+        None,
+        6,
+        warm,
+    )
 
 
 def latency(
@@ -105,7 +118,9 @@ def latency(
     Examples:
       headrace bench latency --topic ping --rate 1000 --records 30000 -o json
     """
-    config = client_config(bootstrap, properties, **{"acks": acks, "compression.type": compression})
+    config = client_config(
+        bootstrap, properties, kind="producer", flags={"acks": acks, "compression.type": compression}
+    )
     _run("latency", config, output, topic, api, records, record_bytes, rate, partitions, warm)
 
 

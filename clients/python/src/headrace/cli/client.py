@@ -1,13 +1,24 @@
-"""What every command that is a client shares: ``--bootstrap``, ``-X``, and how a client is configured from them."""
+"""What every command that is a client shares: ``--bootstrap``, ``--profile``, ``-X``, and how a client is configured
+from them.
+
+What is typed counts before what the environment says, and that before what a file says: ``--bootstrap``, ``--profile``,
+``HEADRACE_BOOTSTRAP_SERVERS``, ``HEADRACE_PROFILE``, the profile that ``headrace profile use`` chose, the default.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Annotated, Any
+import functools
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from .output import key_values
+
+if TYPE_CHECKING:
+    from .profile_files import Profile
 
 DEFAULT_BOOTSTRAP = "127.0.0.1:9095"
 BOOTSTRAP_VARIABLE = "HEADRACE_BOOTSTRAP_SERVERS"
@@ -26,12 +37,90 @@ Properties = Annotated[
     list[str] | None,
     typer.Option("--property", "-X", metavar="KEY=VALUE", help="A client configuration key; repeatable."),
 ]
+ProfileName = Annotated[
+    str | None,
+    typer.Option(
+        "--profile",
+        envvar="HEADRACE_PROFILE",
+        metavar="NAME",
+        help="Where the cluster is, and other client keys: see `headrace profile`.",
+    ),
+]
+
+_chosen: ContextVar[Profile | None] = ContextVar("the profile of the command that runs", default=None)
 
 
-def client_config(bootstrap: str, properties: Iterable[str] | None, **more: Any) -> dict[str, Any]:
-    """Dotted keys for a client: ours, overridden by the user's -X. Gives up on dead addresses sooner than a service."""
-    ours = {"bootstrap.servers": bootstrap, "bootstrap.timeout.ms": 3_000, "client.id": "headrace-cli"}
-    return ours | more | key_values(properties or (), "-X")
+def finds_cluster(command: Callable[..., None]) -> Callable[..., None]:
+    """``command``, which takes a ``bootstrap``, with a ``--profile`` beside it that may say where the cluster is."""
+
+    @functools.wraps(command)
+    def with_profile(*, typer_context: typer.Context, profile_name: str | None, **given: Any) -> None:
+        profile = _choose(typer_context, profile_name)
+        if profile is not None and not _outranks(typer_context, "bootstrap", "profile_name"):
+            given["bootstrap"] = profile.keys_of("admin").get("bootstrap.servers", given["bootstrap"])
+        before = _chosen.set(profile)
+        try:
+            command(**given)
+        finally:
+            _chosen.reset(before)
+
+    signature = inspect.signature(command, eval_str=True)
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    more = (
+        inspect.Parameter("profile_name", keyword, default=None, annotation=ProfileName),
+        inspect.Parameter("typer_context", keyword, annotation=typer.Context),
+    )
+    parameters = [*signature.parameters.values(), *more]
+    with_profile.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    with_profile.__annotations__ = {each.name: each.annotation for each in parameters}
+    return with_profile
+
+
+def _choose(context: typer.Context, named: str | None) -> Profile | None:
+    """The profile that counts. An empty name: none, whatever the file says."""
+    from .profile_files import ProfileFiles
+
+    before_the_command = context.find_root().params.get("profile")
+    if _is_typed(context, "data") and before_the_command is None and not _is_typed(context, "profile_name"):
+        return None  # a cluster on this machine was named by its directory
+    files = ProfileFiles()
+    if before_the_command is not None and not _is_typed(context, "profile_name"):
+        named = before_the_command
+    name = files.current() if named is None else named
+    return files.read(name) if name else None
+
+
+def _outranks(context: typer.Context, one: str, other: str) -> bool:
+    """Was ``one`` typed; or does it stand in the environment, and ``other`` was not typed?"""
+    if context.find_root().params.get("profile") is not None or _is_typed(context, other):
+        return _is_typed(context, one)
+    return _source(context, one) in ("COMMANDLINE", "ENVIRONMENT")
+
+
+def _is_typed(context: typer.Context, parameter: str) -> bool:
+    return _source(context, parameter) == "COMMANDLINE"
+
+
+def _source(context: typer.Context, parameter: str) -> str:
+    found = context.get_parameter_source(parameter)
+    return "" if found is None else found.name
+
+
+def client_config(
+    bootstrap: str,
+    properties: Iterable[str] | None,
+    *,
+    kind: str = "admin",
+    defaults: Mapping[str, Any] | None = None,
+    flags: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Dotted keys for a client of a ``kind`` (admin, producer, consumer): ours and the command's ``defaults``, on top
+    of them the profile's, what the command's own ``flags`` say, and the user's -X. Gives up on dead addresses sooner
+    than a service."""
+    profile = _chosen.get()
+    kept = {} if profile is None else profile.keys_of(kind)
+    ours = {"bootstrap.timeout.ms": 3_000, "client.id": "headrace-cli"} | dict(defaults or {})
+    return ours | kept | {"bootstrap.servers": bootstrap} | dict(flags or {}) | key_values(properties or (), "-X")
 
 
 def admin(bootstrap: str, properties: Iterable[str] | None = None) -> Any:

@@ -109,8 +109,9 @@ def consume(
         quiet = True  # notes between the lines of a document would help nobody
     else:
         writer = _Writer(_renderer(template, json_lines, delimiter, key_delimiter, null), unbuffered)
-    more = {} if group is None else {"group.id": group, "auto.offset.reset": "earliest"}
-    config = client_config(bootstrap, properties, **{"allow.auto.create.topics": False, **more})
+    defaults = {"allow.auto.create.topics": False} | ({} if group is None else {"auto.offset.reset": "earliest"})
+    flags = {} if group is None else {"group.id": group}
+    config = client_config(bootstrap, properties, kind="consumer", defaults=defaults, flags=flags)
     choice = _Choice(wanted, config.get("auto.offset.reset"), tell_resets)
     if count == 0:
         writer.close()

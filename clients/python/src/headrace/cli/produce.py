@@ -71,8 +71,10 @@ def produce(
         null=null,
     )
     messages = _messages(files or [], ends_with, lines)
-    more = {"compression.type": compression} if compression else {}
-    sender.run(client_config(bootstrap, properties, **more), messages, count, ends_with if tee else None)
+    flags = {"compression.type": compression} if compression else {}
+    sender.run(
+        client_config(bootstrap, properties, kind="producer", flags=flags), messages, count, ends_with if tee else None
+    )
     if output is OutputFormat.JSON:
         print_json({"topic": topic, "records": sender.acknowledged, "partitions": sender.ranges()})
 

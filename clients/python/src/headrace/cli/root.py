@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 from collections.abc import Sequence
 from typing import Annotated
 
@@ -31,6 +32,7 @@ _HOMES = {
     "log-dirs": "log_dirs",
     "quorum": "quorum",
     "features": "features",
+    "profile": "profiles",
     "metadata": "metadata",
     "bench": "bench",
 }
@@ -50,10 +52,35 @@ def build(arguments: Sequence[str]) -> typer.Typer:
         epilog="Exit codes: 0 done, 1 failed, 2 wrong usage, 130 Ctrl-C, 141 the reader of a pipe has gone, "
         "143 SIGTERM. Every command has --help with examples."
     )(_root)
-    first = next((word for word in arguments if not word.startswith("-")), None)
+    first = _first_command(arguments)
     for home in [_HOMES[first]] if first in _HOMES else dict.fromkeys(_HOMES.values()):
         importlib.import_module(f"{__package__}.{home}").register(app)
+    _let_profiles_say_where(app)
     return app
+
+
+def _first_command(arguments: Sequence[str]) -> str | None:
+    words = iter(arguments)
+    for word in words:
+        if word == "--profile":
+            next(words, None)
+        elif not word.startswith("-"):
+            return word
+    return None
+
+
+def _let_profiles_say_where(app: typer.Typer) -> None:
+    """Every command that takes ``--bootstrap`` takes ``--profile``, without each having to say so."""
+    for command in app.registered_commands:
+        if command.callback is not None and "bootstrap" in inspect.signature(command.callback).parameters:
+            if command.callback.__module__.endswith(".profiles"):
+                continue  # there it is what a profile is to say
+            from .client import finds_cluster
+
+            command.callback = finds_cluster(command.callback)
+    for group in app.registered_groups:
+        if group.typer_instance is not None:
+            _let_profiles_say_where(group.typer_instance)
 
 
 def _print_version(wanted: bool) -> None:
@@ -68,5 +95,8 @@ def _root(
     version: Annotated[
         bool, typer.Option("--version", help="Print the version.", callback=_print_version, is_eager=True)
     ] = False,
+    profile: Annotated[
+        str | None, typer.Option("--profile", metavar="NAME", help="Which cluster: see `headrace profile`.")
+    ] = None,
 ) -> None:
     """Headrace: a durable, Kafka-format log behind gRPC."""

@@ -1,0 +1,168 @@
+"""``profile list|show|set|use|delete``: which cluster is meant when none is named."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from headrace_core.errors import InvalidArgumentError, InvalidConfigError
+
+from .output import Output, OutputFormat, key_values, print_json, print_table
+from .profile_files import Profile, ProfileFiles
+
+_Name = Annotated[str, typer.Argument(metavar="NAME", help="Of the profile.")]
+
+
+def register(app: typer.Typer) -> None:
+    group = typer.Typer(help="Named connections: --profile NAME.", no_args_is_help=True)
+    group.command("list")(list_profiles)
+    group.command("show")(show)
+    group.command("set")(set_keys)
+    group.command("use")(use)
+    group.command("delete")(delete)
+    app.add_typer(group, name="profile")
+
+
+def list_profiles(output: Output = OutputFormat.TEXT) -> None:
+    """Show the profiles that there are; `*` marks the one that counts when none is named.
+
+    \b
+    Examples:
+      headrace profile list
+      headrace profile list -o json        [{"name", "current", "bootstrap_servers", "path", "error"}]
+    """
+    files = ProfileFiles()
+    current = files.current()
+    rows = [_row(files, name, current) for name in files.names()]
+    if output is OutputFormat.JSON:
+        print_json(rows)
+    else:
+        print_table(
+            ("", "PROFILE", "BOOTSTRAP"),
+            [
+                ("*" if row["current"] else "", row["name"], row["error"] or row["bootstrap_servers"] or "-")
+                for row in rows
+            ],
+        )
+
+
+def _row(files: ProfileFiles, name: str, current: str | None) -> dict[str, Any]:
+    servers = error = None
+    try:
+        servers = files.read(name).values.get("bootstrap.servers")
+    except InvalidConfigError as wrong:
+        error = wrong.message
+    path = str(files.path(name))
+    return {"name": name, "current": name == current, "bootstrap_servers": servers, "path": path, "error": error}
+
+
+def show(
+    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="Default: the current one.")] = None,
+    output: Output = OutputFormat.TEXT,
+) -> None:
+    """Show what a profile says.
+
+    \b
+    Examples:
+      headrace profile show
+      headrace profile show staging -o json        {"name", "path", "keys": {key: value}}
+    """
+    files = ProfileFiles()
+    wanted = name or files.current()
+    if wanted is None:
+        raise InvalidArgumentError("no profile is current: name one, or choose one with `headrace profile use NAME`")
+    _show(files.read(wanted), output)
+
+
+def set_keys(
+    name: _Name,
+    pairs: Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Client keys.")] = None,
+    bootstrap: Annotated[
+        str | None, typer.Option("--bootstrap", "-b", metavar="HOST:PORT,...", help="The same as bootstrap.servers=.")
+    ] = None,
+    delete_keys: Annotated[
+        list[str] | None, typer.Option("--delete", metavar="KEY", help="Say this key no longer; repeatable.")
+    ] = None,
+    and_use: Annotated[bool, typer.Option("--use", help="And have it count when no other one is named.")] = False,
+    output: Output = OutputFormat.TEXT,
+) -> None:
+    """Make a profile, or change keys of it. All is checked first, as a client will check it.
+
+    The keys are those of producers, consumers and admins (docs/configuration.md); each command takes those that concern
+    it. The file is written anew: comments in it are lost.
+
+    \b
+    Examples:
+      headrace profile set staging -b stage-1:9095,stage-2:9095
+      headrace profile set staging client.rack=b request.timeout.ms=5000
+      headrace profile set local -b 127.0.0.1:9095 --use
+      headrace profile set staging --delete client.rack
+    """
+    files = ProfileFiles()
+    changes = key_values(pairs or (), "KEY=VALUE")
+    if bootstrap is not None:
+        changes["bootstrap.servers"] = bootstrap
+    is_new = name not in files.names()
+    if not changes and not delete_keys and not (and_use and not is_new):
+        raise typer.BadParameter("say KEY=VALUE, -b, or --delete KEY")
+    before = {} if is_new else files.read(name).values
+    absent = [key for key in delete_keys or () if key not in before]
+    if absent:
+        raise InvalidArgumentError(f"profile {name!r} does not say {', '.join(absent)}")
+    kept = {key: value for key, value in before.items() if key not in (delete_keys or ())}
+    profile = files.write(name, kept | changes)
+    if and_use:
+        files.use(name)
+    _show(profile, output)
+
+
+def _show(profile: Profile, output: OutputFormat) -> None:
+    if output is OutputFormat.JSON:
+        print_json({"name": profile.name, "path": str(profile.path), "keys": dict(profile.values)})
+        return
+    print(f"profile {profile.name} ({profile.path})")
+    for key, value in profile.values.items():
+        print(f"  {key}={value}")
+
+
+def use(
+    name: Annotated[str | None, typer.Argument(metavar="NAME", help="Of the profile.")] = None,
+    none: Annotated[bool, typer.Option("--none", help="No profile any more.")] = False,
+    output: Output = OutputFormat.TEXT,
+) -> None:
+    """Have a profile count whenever no other one, and no bootstrap address, is named.
+
+    \b
+    Examples:
+      headrace profile use staging
+      headrace profile use --none
+    """
+    if (name is None) != none:
+        raise typer.BadParameter("name one profile, or say --none", param_hint="NAME")
+    ProfileFiles().use(name)
+    if output is OutputFormat.JSON:
+        print_json({"current": name})
+    else:
+        print("no profile counts unless it is named" if name is None else f"{name} counts unless another one is named")
+
+
+def delete(
+    names: Annotated[list[str], typer.Argument(metavar="NAME...", help="Of the profiles.")],
+    output: Output = OutputFormat.TEXT,
+) -> None:
+    """Remove profiles. Where one is the current one, none is, afterwards.
+
+    \b
+    Examples:
+      headrace profile delete staging
+    """
+    files = ProfileFiles()
+    for name in names:
+        files.read_path(name)
+    for name in dict.fromkeys(names):
+        files.delete(name)
+    if output is OutputFormat.JSON:
+        print_json({"deleted": list(dict.fromkeys(names))})
+    else:
+        print(f"deleted: {', '.join(dict.fromkeys(names))}")
