@@ -16,6 +16,7 @@ import sys
 from collections.abc import Awaitable, Callable, Sequence
 
 from ..errors import HeadraceError
+from ..rpc.event_loop import new_event_loop
 from .arguments import FormatCommand, parse_command
 from .config import NodeConfig
 from .first_voters import WriteVoters
@@ -55,7 +56,8 @@ def main(
     raise_descriptor_limit()
     for note in command.config.notes():
         logger.warning("%s", note)
-    return asyncio.run(_run(serve(), command.config))
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+        return runner.run(_run(serve(), command.config))
 
 
 async def _run(serve: Serve, config: NodeConfig) -> int:

@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from headrace_core.errors import ClosedError, IllegalStateError
+from headrace_core.rpc.event_loop import new_event_loop
 
 logger = logging.getLogger("headrace")
 T = TypeVar("T")
@@ -46,7 +47,7 @@ class IoThread:
     """Use ``io_thread()`` to get the process's own."""
 
     def __init__(self) -> None:
-        self.loop = asyncio.new_event_loop()
+        self.loop = new_event_loop()
         self.loop.set_exception_handler(_note)
         self._thread = threading.Thread(target=self._run, name="headrace-io", daemon=True)
         self._tasks: set[asyncio.Task[Any]] = set()
