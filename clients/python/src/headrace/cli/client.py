@@ -2,7 +2,8 @@
 from them.
 
 What is typed counts before what the environment says, and that before what a file says: ``--bootstrap``, ``--profile``,
-``HEADRACE_BOOTSTRAP_SERVERS``, ``HEADRACE_PROFILE``, the profile that ``headrace profile use`` chose, the default.
+``HEADRACE_BOOTSTRAP_SERVERS``, ``HEADRACE_PROFILE``, the profile that ``headrace profile use`` chose, the brokers of
+the cluster that runs on this machine (local/finding.py), the default.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ..local.finding import bootstrap_servers, running_cluster
 from .output import key_values
 
 if TYPE_CHECKING:
@@ -23,6 +25,20 @@ if TYPE_CHECKING:
 DEFAULT_BOOTSTRAP = "127.0.0.1:9095"
 BOOTSTRAP_VARIABLE = "HEADRACE_BOOTSTRAP_SERVERS"
 
+
+def _or_running(context: typer.Context, parameter: typer.CallbackParam, value: str) -> str:
+    """Flag, else environment, else the brokers of the cluster that runs here, else the default."""
+    if context.resilient_parsing or is_given(context, str(parameter.name)):
+        return value
+    found = running_cluster(value)
+    return value if found is None else bootstrap_servers(found[1])
+
+
+def is_given(context: typer.Context, name: str) -> bool:
+    """Did the user say it, by flag or environment?"""
+    return _source(context, name) in ("COMMANDLINE", "ENVIRONMENT")
+
+
 Bootstrap = Annotated[
     str,
     typer.Option(
@@ -30,7 +46,8 @@ Bootstrap = Annotated[
         "-b",
         envvar=BOOTSTRAP_VARIABLE,
         metavar="HOST:PORT,...",
-        help="Some nodes to find the cluster by.",
+        callback=_or_running,
+        help="Some nodes to find the cluster by; without it, the brokers of a cluster that `headrace up` runs here.",
     ),
 ]
 Properties = Annotated[
@@ -58,6 +75,8 @@ def finds_cluster(command: Callable[..., None]) -> Callable[..., None]:
         profile = _choose(typer_context, profile_name)
         if profile is not None and not _outranks(typer_context, "bootstrap", "profile_name"):
             given["bootstrap"] = profile.keys_of("admin").get("bootstrap.servers", given["bootstrap"])
+        if own_context is not None:
+            given[own_context] = typer_context
         before = _chosen.set(profile)
         try:
             command(**given)
@@ -65,12 +84,14 @@ def finds_cluster(command: Callable[..., None]) -> Callable[..., None]:
             _chosen.reset(before)
 
     signature = inspect.signature(command, eval_str=True)
+    contexts = [each.name for each in signature.parameters.values() if each.annotation is typer.Context]
+    own_context = contexts[0] if contexts else None
     keyword = inspect.Parameter.KEYWORD_ONLY
     more = (
         inspect.Parameter("profile_name", keyword, default=None, annotation=ProfileName),
         inspect.Parameter("typer_context", keyword, annotation=typer.Context),
     )
-    parameters = [*signature.parameters.values(), *more]
+    parameters = [*(each for each in signature.parameters.values() if each.name != own_context), *more]
     with_profile.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
     with_profile.__annotations__ = {each.name: each.annotation for each in parameters}
     return with_profile
@@ -94,7 +115,7 @@ def _outranks(context: typer.Context, one: str, other: str) -> bool:
     """Was ``one`` typed; or does it stand in the environment, and ``other`` was not typed?"""
     if context.find_root().params.get("profile") is not None or _is_typed(context, other):
         return _is_typed(context, one)
-    return _source(context, one) in ("COMMANDLINE", "ENVIRONMENT")
+    return is_given(context, one)
 
 
 def _is_typed(context: typer.Context, parameter: str) -> bool:

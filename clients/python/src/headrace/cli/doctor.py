@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .client import DEFAULT_BOOTSTRAP, Bootstrap, Properties, admin
+from ..local.finding import DEFAULT_DATA, running_cluster
+from .client import DEFAULT_BOOTSTRAP, Bootstrap, Properties, admin, is_given
 from .output import Output, OutputFormat, note, print_json, say
 
 if TYPE_CHECKING:
     from ..doctor.diagnosis import Finding
     from ..doctor.facts import Facts
-
-_DEFAULT_DATA = Path("headrace-data")
 
 
 def register(app: typer.Typer) -> None:
@@ -23,6 +22,7 @@ def register(app: typer.Typer) -> None:
 
 
 def doctor(
+    context: typer.Context,
     data: Annotated[
         Path | None,
         typer.Option(
@@ -53,10 +53,13 @@ def doctor(
     from ..doctor.gathering import Gathering, local_cluster
     from ..local.directory import ClusterDirectory
 
-    if data is not None and bootstrap == DEFAULT_BOOTSTRAP and ClusterDirectory(data).exists():
+    is_told = is_given(context, "bootstrap")
+    if data is not None and not is_told and ClusterDirectory(data).exists():
         bootstrap = ClusterDirectory(data).state().bootstrap_servers
+    elif data is None and not is_told and (found := running_cluster(DEFAULT_BOOTSTRAP)) is not None:
+        data = found[0]
     addresses = [each.strip() for each in bootstrap.split(",") if each.strip()]
-    local = local_cluster(_DEFAULT_DATA if data is None else data, addresses)
+    local = local_cluster(DEFAULT_DATA if data is None else data, addresses)
     with admin(bootstrap, properties) as client:
         facts = Gathering(client, timeout_s=timeout).facts(addresses, local)
     findings, healthy = diagnose(facts), is_healthy(facts)

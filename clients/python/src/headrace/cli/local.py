@@ -11,13 +11,13 @@ from typing import Annotated, Any
 import typer
 
 from ..local.directory import ClusterDirectory, Started, Topology
+from ..local.finding import DATA_VARIABLE, DEFAULT_DATA
 from ..local.state import ROLES, ClusterState
 from .output import Output, OutputFormat, key_values, note, print_json, print_table, say
 
 _Data = Annotated[
-    Path, typer.Option("--data", envvar="HEADRACE_DATA", help="The cluster's directory: data, logs, configuration.")
+    Path, typer.Option("--data", envvar=DATA_VARIABLE, help="The cluster's directory: data, logs, configuration.")
 ]
-_DEFAULT_DATA = Path("headrace-data")
 _DEFAULT_PORT = 9095
 _WATCH_S = 0.5
 _ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -31,7 +31,7 @@ def register(app: typer.Typer) -> None:
 
 
 def up(
-    data: _Data = _DEFAULT_DATA,
+    data: _Data = DEFAULT_DATA,
     controllers: Annotated[
         int | None, typer.Option(help="How many controllers (default 3); of a cluster that is there: more than it has.")
     ] = None,
@@ -157,7 +157,7 @@ def _stay(cluster: ClusterDirectory) -> None:
         raise typer.Exit(130 if isinstance(end, KeyboardInterrupt) else 0) from None
 
 
-def ps(data: _Data = _DEFAULT_DATA, output: Output = OutputFormat.TEXT) -> None:
+def ps(data: _Data = DEFAULT_DATA, output: Output = OutputFormat.TEXT) -> None:
     """List the nodes of a cluster; a dead one has no pid.
 
     \b
@@ -176,7 +176,7 @@ def ps(data: _Data = _DEFAULT_DATA, output: Output = OutputFormat.TEXT) -> None:
 
 
 def down(
-    data: _Data = _DEFAULT_DATA,
+    data: _Data = DEFAULT_DATA,
     delete: Annotated[bool, typer.Option("--delete", help="Remove the data as well.")] = False,
     output: Output = OutputFormat.TEXT,
 ) -> None:
@@ -201,7 +201,7 @@ def down(
 def restart(
     role: Annotated[str, typer.Argument(help="controller, broker or coordinator")],
     node_id: Annotated[int, typer.Argument(metavar="ID", help="Its id, as `headrace ps` shows it.")],
-    data: _Data = _DEFAULT_DATA,
+    data: _Data = DEFAULT_DATA,
     timeout: Annotated[float, typer.Option(help="Seconds that the node may take until it serves.")] = 60.0,
     output: Output = OutputFormat.TEXT,
 ) -> None:
