@@ -33,7 +33,7 @@ from headrace_protos.v1 import (
     produce_pb2_grpc,
 )
 
-WAIT_S = 20.0
+WAIT_S = 60.0
 
 
 def until(condition: Callable[[], Any], what: str, timeout_s: float = WAIT_S) -> Any:

@@ -166,7 +166,7 @@ def test_the_cleaner_obeys_its_broker_keys_without_a_restart(make_cluster: Calla
     until(lambda: len(records_of(cluster, partition)) < 120, "the throttle to be lifted")
     started = time.monotonic()
     assert cluster.broker.terminate() == 0
-    assert time.monotonic() - started < 10
+    assert time.monotonic() - started < 30
 
 
 def test_retention_obeys_its_broker_keys_without_a_restart(make_cluster: Callable[..., Cluster]) -> None:
@@ -316,7 +316,7 @@ def test_a_consumer_that_retention_overtakes_goes_on_at_the_start_and_misses_not
             if rng.random() < 0.2:
                 admin.delete_records({partition: number - rng.randrange(200)})
     stop.set()
-    thread.join(30)
+    thread.join(60)
     assert not thread.is_alive()
     if failures:
         raise failures[0]

@@ -45,7 +45,7 @@ def produce(cluster: LocalCluster, life: int) -> None:
             producer.send("many", b"%d of life %d" % (number, life), partition=number) for number in range(PARTITIONS)
         ]
         for future in futures:
-            future.result(timeout=30)
+            future.result(timeout=60)
 
 
 def consumed(cluster: LocalCluster, wanted: int) -> set[tuple[int, bytes]]:

@@ -193,7 +193,7 @@ def test_consume_waits_for_what_comes_and_ctrl_c_ends_it_with_130(
         cli("produce", "-t", topic, stdin=b"hello\n")
         first = process.stdout.read(1)  # blocks until the record has come through
         process.send_signal(signal.SIGINT)
-        rest, err = process.communicate(timeout=20)
+        rest, err = process.communicate(timeout=60)
     finally:
         process.kill()
         process.wait()
@@ -214,7 +214,7 @@ def test_a_reader_that_goes_away_ends_consume_quietly(
         os.close(writer)
         assert os.read(reader, 3) == b"one"
         os.close(reader)  # nothing more is ever produced: it must notice by itself
-        _, err = process.communicate(timeout=20)
+        _, err = process.communicate(timeout=60)
     finally:
         process.kill()
         process.wait()
@@ -234,7 +234,7 @@ def test_produce_sends_what_it_has_while_the_input_stays_open(
         process.stdin.flush()
         assert cli("consume", "-t", topic, "-c", "1").lines == ["now"]
         process.stdin.close()
-        assert process.wait(timeout=20) == 0
+        assert process.wait(timeout=60) == 0
     finally:
         process.kill()
         process.wait()

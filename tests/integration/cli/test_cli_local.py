@@ -72,6 +72,8 @@ def test_a_clusters_life(bare_cli: Cli, data: Path) -> None:
     assert bare_cli("consume", "-t", "t", "-e", "-q", bootstrap=bootstrap).lines == ["before"]
 
     assert "stopped 3 nodes" in bare_cli("down", "--data", data).text
+    stopped = bare_cli("ps", "--data", data).text
+    assert (stopped.count(" stopped "), stopped.count(" dead ")) == (3, 0), "whoever was stopped did not die"
     assert [row["pid"] for row in bare_cli("ps", "--data", data, "-o", "json").json()] == [None, None, None]
     assert "not running" in bare_cli("down", "--data", data).text
 
@@ -142,7 +144,7 @@ def test_up_in_the_foreground_stays_until_ctrl_c_and_stops_the_cluster(program: 
         assert any("headrace produce -t orders -b 127.0.0.1:" in line for line in shown)
         assert all(row["pid"] for row in bare_cli("ps", "--data", data, "-o", "json").json())
         process.send_signal(signal.SIGINT)
-        _, err = process.communicate(timeout=40)
+        _, err = process.communicate(timeout=60)
     finally:
         process.kill()
         process.wait()
@@ -165,7 +167,7 @@ def test_up_in_the_foreground_ends_when_another_command_stops_the_cluster(
         assert process.stdout is not None
         assert json.loads(process.stdout.readline())["nodes"]
         bare_cli("down", "--data", data)
-        _, err = process.communicate(timeout=40)
+        _, err = process.communicate(timeout=60)
     finally:
         process.kill()
         process.wait()

@@ -22,7 +22,7 @@ from headrace_core.shell.state import load
 
 Cli = Callable[..., Any]
 #: Nothing here waits longer than this for anything.
-PATIENCE_S = 30.0
+PATIENCE_S = 60.0
 
 
 class Cluster:

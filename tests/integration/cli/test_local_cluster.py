@@ -27,7 +27,7 @@ _ROOT = Path(__file__).parents[3]
 def _send(cluster: LocalCluster, values: list[bytes]) -> None:
     with Producer(bootstrap_servers=cluster.bootstrap_servers, acks="all") as producer:
         for future in [producer.send("events", value=value, partition=0) for value in values]:
-            future.result(timeout=30)
+            future.result(timeout=60)
 
 
 def _read(cluster: LocalCluster, count: int) -> list[bytes | None]:
@@ -312,7 +312,7 @@ if child == 0:
         sys.exit(7)
 assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
 with Producer(bootstrap_servers=cluster.bootstrap_servers) as producer:
-    producer.send("events", b"still there").result(timeout=30)
+    producer.send("events", b"still there").result(timeout=60)
 
 directory, holder = cluster.directory, [cluster]
 del cluster

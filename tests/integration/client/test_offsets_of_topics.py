@@ -28,7 +28,7 @@ def topic(headrace: LocalCluster, request: pytest.FixtureRequest) -> str:
     ):
         admin.create_topics([NewTopic(name, partitions=2, config={"retention.ms": "-1"})])
         for late_ms in (0, 10, 50, 30, 40):  # one batch each
-            producer.send(name, b"x", partition=0, timestamp_ms=DAY_MS + late_ms).result(timeout=30)
+            producer.send(name, b"x", partition=0, timestamp_ms=DAY_MS + late_ms).result(timeout=60)
         admin.delete_records({TopicPartition(name, 0): 2})
     return name
 

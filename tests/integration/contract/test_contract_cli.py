@@ -39,7 +39,7 @@ class Terminal:
         self.shown = b""
         self.code: int | None = None
 
-    def wait_for(self, text: bytes, timeout_s: float = 30) -> None:
+    def wait_for(self, text: bytes, timeout_s: float = 60) -> None:
         deadline = time.monotonic() + timeout_s
         while text not in self.shown:
             left = deadline - time.monotonic()

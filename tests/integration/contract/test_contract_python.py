@@ -152,7 +152,7 @@ def test_position_tells_where_reading_went_on_after_an_offset_out_of_range(
 ) -> None:
     partition = TopicPartition(topic, 0)
     with Producer(bootstrap_servers=bootstrap) as producer:
-        producer.send_many(topic, [b"v"] * 10, partition=0).result(10)
+        producer.send_many(topic, [b"v"] * 10, partition=0).result(60)
     with Consumer(bootstrap_servers=bootstrap, auto_offset_reset=reset) as consumer:
         consumer.assign([partition])
         consumer.seek(partition, 1_000_000)
@@ -217,15 +217,15 @@ def requests_counted(consumer: Consumer) -> list[int]:
 def test_a_topic_that_was_deleted_under_a_producer_is_named_as_the_cause(bootstrap: str, topic: str) -> None:
     short = {"request.timeout.ms": 500, "delivery.timeout.ms": 1_500, "allow.auto.create.topics": False}
     with Admin(bootstrap_servers=bootstrap) as admin, Producer({"bootstrap.servers": bootstrap, **short}) as producer:
-        producer.send(topic, b"before").result(10)
+        producer.send(topic, b"before").result(60)
         admin.delete_topics([topic])
         with pytest.raises(DeliveryTimeoutError, match=f"topic '{topic}' does not exist any more"):
-            producer.send(topic, b"after").result(10)
+            producer.send(topic, b"after").result(60)
 
 
 def test_a_call_on_a_client_that_is_closed_meanwhile_says_so(bootstrap: str, topic: str) -> None:
     with pytest.raises(ClosedError, match="closed"):  # nothing holds this producer but the call itself
-        Producer(bootstrap_servers=bootstrap).send(topic, b"v").result(10)
+        Producer(bootstrap_servers=bootstrap).send(topic, b"v").result(60)
 
 
 def test_cancelling_an_awaited_call_cancels_it(bootstrap: str, topic: str) -> None:

@@ -155,7 +155,7 @@ class KafkaBroker:
             for name, config in topics.items()
         ]
         for future in admin.create_topics(wanted).values():
-            future.result(30)
+            future.result(60)
 
     def produce(
         self,

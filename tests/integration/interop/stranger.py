@@ -27,7 +27,7 @@ from headrace_protos.v1 import (
     produce_pb2_grpc,
 )
 
-CALL_S = 20
+CALL_S = 60
 
 
 def crc32c_table():

@@ -306,7 +306,7 @@ def test_a_log_of_kafkas_goes_on_under_our_producer(ours: Cluster, written: dict
     name, before = "ledger-stopped", written["ledger"]
     end = until(lambda: Topic(ours, name, b"").end(), "the partition to be led")
     with Producer(bootstrap_servers=ours.broker.address()) as producer:
-        metadata = producer.send(name, value=b"ours", key=b"k").result(timeout=20)
+        metadata = producer.send(name, value=b"ours", key=b"k").result(timeout=60)
     assert metadata.offset == end
     assert _raw(ours, name).startswith(before.log_bytes("stopped"))
     assert _consumed(ours.broker.address(), name, end + 1)[:-1] == before.consumed

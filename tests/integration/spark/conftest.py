@@ -60,7 +60,7 @@ def send(headrace: Any) -> Callable[..., None]:
                 for item in items
             ]
             for future in futures:
-                future.result(timeout=30)
+                future.result(timeout=60)
 
     return sending
 

@@ -75,7 +75,7 @@ def test_ctrl_c_stops_the_demo_and_leaves_nothing_behind(tmp_path: Path) -> None
         assert demo.wait(timeout=120) == 130
         assert "interrupted" in rest
         assert cluster_processes(tmp_path) == []
-        _, alive = psutil.wait_procs(family, timeout=30)
+        _, alive = psutil.wait_procs(family, timeout=60)
         assert not alive
     finally:
         if demo.poll() is None:

@@ -47,8 +47,8 @@ def kill_driver(driver: subprocess.Popen[bytes]) -> None:
             process.kill()
         except psutil.NoSuchProcess:
             continue
-    driver.wait(timeout=30)
-    psutil.wait_procs(family, timeout=30)
+    driver.wait(timeout=60)
+    psutil.wait_procs(family, timeout=60)
 
 
 def wait_until_held(driver: subprocess.Popen[bytes], directory: Path, written: Callable[[], bool]) -> None:

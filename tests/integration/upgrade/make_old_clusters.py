@@ -62,7 +62,7 @@ def send(bootstrap: str, topic: str, count: int, *, keys: int = 0, partition: in
                 topic, value, key, headers, partition=partition, timestamp_ms=START_MS + 1_000 * number
             )
             if number % 3 == 2:
-                sent.result(30)
+                sent.result(60)
         producer.flush(30)
 
 

@@ -72,7 +72,7 @@ class StallingFileSystem(CrashingFileSystem):
         def stalling_sync() -> None:
             if not self.go.is_set():
                 self.stalling.set()
-            assert self.go.wait(20), "the test never released the disk"
+            assert self.go.wait(60), "the test never released the disk"
             sync()
 
         return _File(file, stalling_sync)
@@ -117,7 +117,7 @@ class FakeStream:
         pass
 
     async def wait_sent(self, count: int) -> list[Any]:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while len(self.sent) < count:
                 self.arrived.clear()
                 await self.arrived.wait()

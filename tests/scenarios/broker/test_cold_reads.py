@@ -39,7 +39,7 @@ class _ColdFile:
     def pread(self, size: int, position: int) -> bytes:
         if threading.current_thread() is not threading.main_thread() and self._fs.cold:
             self._fs.reading.set()
-            assert self._fs.go.wait(20), "the test never let the disk go"
+            assert self._fs.go.wait(60), "the test never let the disk go"
             if self._fs.failure is not None:
                 raise self._fs.failure
         return self._file.pread(size, position)

@@ -61,7 +61,7 @@ async def scrubbing(broker: SoloBroker, **keys: Any) -> AsyncIterator[LiveSettin
 
 
 async def until(condition: Callable[[], Any]) -> Any:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not (found := condition()):  # noqa: ASYNC110
             await asyncio.sleep(0.005)
         return found

@@ -35,7 +35,7 @@ class Told:
         """What is told when all of the metadata is compared."""
         self.assignments.all_changed(self.broker.image, BROKER_ID)
         task = asyncio.create_task(self.assignments.run())
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while self.assignments.pending:  # noqa: ASYNC110
                 await asyncio.sleep(0)
         task.cancel()

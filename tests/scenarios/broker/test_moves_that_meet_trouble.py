@@ -103,7 +103,7 @@ def test_a_failure_at_every_step_loses_nothing_that_was_acknowledged(error: int)
     steps = asyncio.run(one_move(0, error, Loss.ALL))
     assert steps > 20
     for at in range(1, steps + 1):
-        asyncio.run(asyncio.wait_for(one_move(at, error, Loss.ALL), 20))
+        asyncio.run(asyncio.wait_for(one_move(at, error, Loss.ALL), 60))
 
 
 def homes_of_orders(fs: CrashingFileSystem) -> list[str]:
@@ -125,7 +125,7 @@ class AtTheSwitch:
         if entry.operation == "rename" and entry.path.endswith(f"-> {self._root}/orders-0"):
             self._fs.on_operation = None
             self._loop.call_soon_threadsafe(self._begin)
-            assert self._begun.wait(20), "the event loop stands still"
+            assert self._begun.wait(60), "the event loop stands still"
 
     def _begin(self) -> None:
         self.task = asyncio.create_task(self._then())
@@ -158,7 +158,7 @@ def test_a_new_leader_epoch_at_the_switch_answers_what_waits() -> None:
             assert broker.values("orders")[5:] == [b"of the new one"]
             producer.on_closed()
 
-    asyncio.run(asyncio.wait_for(scenario(), 20))
+    asyncio.run(asyncio.wait_for(scenario(), 60))
 
 
 def test_settings_that_change_at_the_switch_hold_in_the_new_directory() -> None:
@@ -178,7 +178,7 @@ def test_settings_that_change_at_the_switch_hold_in_the_new_directory() -> None:
             assert log.directory == "/two/orders-0"
             assert {log.config.segment_bytes for _, log in broker.storage.logs()} == {777_777}
 
-    asyncio.run(asyncio.wait_for(scenario(), 20))
+    asyncio.run(asyncio.wait_for(scenario(), 60))
 
 
 def test_records_deleted_at_the_switch_are_deleted_in_the_new_directory() -> None:
@@ -196,7 +196,7 @@ def test_records_deleted_at_the_switch_are_deleted_in_the_new_directory() -> Non
         async with SoloBroker(fs, "/one", "/two", image=broker.image, **SMALL) as again:
             assert again.values("orders") == [b"0007", b"0008"]
 
-    asyncio.run(asyncio.wait_for(scenario(), 20))
+    asyncio.run(asyncio.wait_for(scenario(), 60))
 
 
 def test_a_directory_that_fails_while_settings_change_costs_the_others_nothing() -> None:
@@ -223,7 +223,7 @@ def test_a_directory_that_fails_while_settings_change_costs_the_others_nothing()
             await fill(broker, "payments", 0, 2)
             producer.on_closed()
 
-    asyncio.run(asyncio.wait_for(scenario(), 20))
+    asyncio.run(asyncio.wait_for(scenario(), 60))
 
 
 def test_a_topic_whose_move_has_yet_to_begin_is_deleted_at_once() -> None:
@@ -246,7 +246,7 @@ def test_a_topic_whose_move_has_yet_to_begin_is_deleted_at_once() -> None:
             await broker.storage.until_moved(PAYMENTS)
             assert len(broker.values("payments")) == 5
 
-    asyncio.run(asyncio.wait_for(scenario(), 20))
+    asyncio.run(asyncio.wait_for(scenario(), 60))
 
 
 def test_of_two_who_move_a_partition_at_the_same_time_one_prevails() -> None:
@@ -267,7 +267,7 @@ def test_of_two_who_move_a_partition_at_the_same_time_one_prevails() -> None:
             homes = [name for root in broker.roots for name in fs.listdir(root) if name.endswith("-future")]
             assert homes == []
 
-    asyncio.run(asyncio.wait_for(scenario(), 20))
+    asyncio.run(asyncio.wait_for(scenario(), 60))
 
 
 async def stopped_before_the_commit(fs: CrashingFileSystem) -> tuple[CrashingFileSystem, MetadataImage]:
@@ -301,7 +301,7 @@ def test_a_marker_that_cannot_be_removed_keeps_the_future_that_disproves_it(erro
             assert not fs.exists(f"/one/orders-0/{MARKER}")
             assert not [name for name in fs.listdir("/two") if name.endswith("-future")]
 
-    asyncio.run(asyncio.wait_for(scenario(), 20))
+    asyncio.run(asyncio.wait_for(scenario(), 60))
 
 
 def test_a_directory_that_fails_between_opening_and_settling_is_away_and_no_more() -> None:
@@ -324,7 +324,7 @@ def test_a_directory_that_fails_between_opening_and_settling_is_away_and_no_more
             again.replicas.leader(ORDERS)
         await again.__aexit__()
 
-    asyncio.run(asyncio.wait_for(scenario(), 20))
+    asyncio.run(asyncio.wait_for(scenario(), 60))
 
 
 def test_what_a_move_has_left_of_a_deleted_topic_does_not_hinder_its_namesake() -> None:
@@ -347,7 +347,7 @@ def test_what_a_move_has_left_of_a_deleted_topic_does_not_hinder_its_namesake() 
         ) as again:
             assert (await again.append("orders", batch(b"new"))).base_offset == 0
 
-    asyncio.run(asyncio.wait_for(scenario(), 20))
+    asyncio.run(asyncio.wait_for(scenario(), 60))
 
 
 def test_a_half_made_log_yields_to_a_whole_one_in_another_directory() -> None:
@@ -369,7 +369,7 @@ def test_a_half_made_log_yields_to_a_whole_one_in_another_directory() -> None:
             assert again.values("orders") == [b"0000", b"0001", b"0002"]
             assert not fs.exists("/one/orders-0")
 
-    asyncio.run(asyncio.wait_for(scenario(), 20))
+    asyncio.run(asyncio.wait_for(scenario(), 60))
 
 
 def test_records_are_not_deleted_from_a_log_that_may_be_elsewhere() -> None:
@@ -396,7 +396,7 @@ def test_records_are_not_deleted_from_a_log_that_may_be_elsewhere() -> None:
             assert len(again.values("orders")) == 9
             assert homes_of_orders(fs) == ["/two"]
 
-    asyncio.run(asyncio.wait_for(scenario(), 20))
+    asyncio.run(asyncio.wait_for(scenario(), 60))
 
 
 def test_a_topic_made_anew_inherits_nothing_of_a_move_whose_source_failed() -> None:
@@ -418,7 +418,7 @@ def test_a_topic_made_anew_inherits_nothing_of_a_move_whose_source_failed() -> N
             assert again.values("orders") == [b"0000", b"0001"]
             assert homes_of_orders(fs) == ["/two"]
 
-    asyncio.run(asyncio.wait_for(scenario(), 20))
+    asyncio.run(asyncio.wait_for(scenario(), 60))
 
 
 def test_records_deleted_under_two_leader_epochs_at_once() -> None:
@@ -436,4 +436,4 @@ def test_records_deleted_under_two_leader_epochs_at_once() -> None:
             await first
             assert former.leader.log_start <= former.leader.high_watermark
 
-    asyncio.run(asyncio.wait_for(scenario(), 20))
+    asyncio.run(asyncio.wait_for(scenario(), 60))

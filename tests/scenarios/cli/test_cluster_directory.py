@@ -60,7 +60,7 @@ def cluster(tmp_path: Path, behaviours: dict[str, str]) -> Iterator[ClusterDirec
         for node in cluster.state().nodes:
             if node.process is not None:
                 node.process.signal(signal.SIGKILL)
-                node.process.wait(10)
+                node.process.wait(60)
 
 
 def _pids(cluster: ClusterDirectory) -> dict[str, int | None]:

@@ -48,7 +48,7 @@ def cluster(tmp_path: Path, dying: set[str]) -> Iterator[ClusterDirectory]:
         for node in cluster.state().nodes:
             if node.process is not None:
                 node.process.signal(signal.SIGKILL)
-                node.process.wait(10)
+                node.process.wait(60)
 
 
 def _files(cluster: ClusterDirectory) -> dict[str, str]:

@@ -200,7 +200,7 @@ class _Admin(admin_pb2_grpc.AdminServicer):
             for item in request.topics:
                 cluster.create(item.name)
             cluster.changed.notify_all()
-            cluster.changed.wait_for(lambda: not cluster.creations_held, 20)
+            cluster.changed.wait_for(lambda: not cluster.creations_held, 60)
         cluster.on_create(context)
         return answer
 
@@ -452,7 +452,7 @@ def fake(fake_cluster: Callable[..., FakeCluster]) -> FakeCluster:
 def until() -> Callable[..., None]:
     """Waits for a condition, and fails when it does not come true."""
 
-    def wait(condition: Callable[[], object], timeout_s: float = 10.0) -> None:
+    def wait(condition: Callable[[], object], timeout_s: float = 60.0) -> None:
         deadline = time.monotonic() + timeout_s
         while not condition():
             assert time.monotonic() < deadline, "the condition did not come true"

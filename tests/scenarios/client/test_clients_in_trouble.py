@@ -50,8 +50,8 @@ def test_callback_that_exits_does_not_take_the_io_thread_along(fake: Any, leave:
         raise leave
 
     with producer(fake) as out:
-        out.send("t", b"1", on_delivery=on_delivery).result(10)
-        assert out.send("t", b"2").result(5).offset == 1
+        out.send("t", b"1", on_delivery=on_delivery).result(60)
+        assert out.send("t", b"2").result(60).offset == 1
 
 
 def test_loop_that_ended_while_a_send_waited_for_room_harms_nobody(fake: Any) -> None:
@@ -72,7 +72,7 @@ def test_loop_that_ended_while_a_send_waited_for_room_harms_nobody(fake: Any) ->
         return int((await sent).offset)
 
     asyncio.run(stuck())
-    assert asyncio.run(asyncio.wait_for(after(), 10)) > 0
+    assert asyncio.run(asyncio.wait_for(after(), 60)) > 0
     asyncio.run(out.close())
 
 
@@ -97,7 +97,7 @@ def test_loop_that_ended_while_a_poll_waited_harms_nobody(fake: Any, until: Any)
 
 def test_ctrl_c_between_append_and_wake_stalls_nobody(fake: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     with producer(fake) as out:
-        out.send("t", b"0").result(10)
+        out.send("t", b"0").result(60)
         io = out._core.engine.io
         call = io.call
 
@@ -108,7 +108,7 @@ def test_ctrl_c_between_append_and_wake_stalls_nobody(fake: Any, monkeypatch: py
         monkeypatch.setattr(io, "call", interrupted)
         with pytest.raises(KeyboardInterrupt):
             out.send("t", b"1")
-        assert out.send("t", b"2").result(10).offset == 2
+        assert out.send("t", b"2").result(60).offset == 2
 
 
 # --- brokers that move ----------------------------------------------------------------------------------------------
@@ -121,7 +121,7 @@ def test_broker_that_moves_is_followed_while_its_old_address_still_answers(fake_
     with producer(cluster, metadata_max_age_ms=50) as out, consumer(cluster, metadata_max_age_ms=50) as inp:
         inp.assign(four)
         for number in range(4):
-            out.send("t", b"before", partition=number).result(10)
+            out.send("t", b"before", partition=number).result(60)
         assert len(read(inp, 4)) == 4
         cluster.hold_answers(True)
         pending = [out.send("t", b"during", partition=number) for number in range(4)]
@@ -134,8 +134,8 @@ def test_broker_that_moves_is_followed_while_its_old_address_still_answers(fake_
         until(lambda: all(f":{old_port}" not in link.address for link in inp._core.fetcher.links.values()))
         cluster.hold_answers(False)
         for future in pending:
-            future.result(10)
-        after = [out.send("t", b"after", partition=number).result(10) for number in range(4)]
+            future.result(60)
+        after = [out.send("t", b"after", partition=number).result(60) for number in range(4)]
         wanted = sum(metadata.offset + 1 for metadata in after) - 4  # what was in flight may be there twice
         assert len(read(inp, wanted)) == wanted
         until(lambda: [t.get_name() for t in out._core.engine.io._tasks].count("headrace-produce-1") == 1)
@@ -143,7 +143,7 @@ def test_broker_that_moves_is_followed_while_its_old_address_still_answers(fake_
 
 def test_nothing_is_opened_by_what_is_told_after_close(fake: Any, until: Any) -> None:
     out = producer(fake)
-    out.send("t", b"1").result(10)
+    out.send("t", b"1").result(60)
     core = out._core
     fake.hold_answers(True)
     out.send("t", b"2")
@@ -161,24 +161,24 @@ def test_nothing_is_opened_by_what_is_told_after_close(fake: Any, until: Any) ->
 
 def test_answer_that_makes_no_sense_fails_nobody(fake: Any) -> None:
     with producer(fake) as out:
-        out.send("t", b"0").result(10)
+        out.send("t", b"0").result(60)
         wrong = iter([True])
         fake.on_answer = lambda answer: next(wrong, False) and answer.results.add(topic="t", partition=7)
-        assert out.send("t", b"1").result(10).offset in (1, 2)
-        assert out.send("t", b"2").result(10).offset in (2, 3)
+        assert out.send("t", b"1").result(60).offset in (1, 2)
+        assert out.send("t", b"2").result(60).offset in (2, 3)
 
 
 def test_topic_made_anew_with_fewer_partitions_gets_no_records_beyond_them(fake: Any, until: Any) -> None:
     fake.create("t", 8)
     with producer(fake, metadata_max_age_ms=50, linger_ms=1) as out:
         for n in range(50):
-            out.send("t", b"old", key=b"%d" % n).result(10)
+            out.send("t", b"old", key=b"%d" % n).result(60)
         with fake.changed:
             fake.topic_ids["t"] = b"u" * 16
             fake.partitions["t"] = 2
         until(lambda: out.partitions_for("t") == [0, 1])
         new = [out.send("t", b"new", key=b"%d" % n) for n in range(50)] + [out.send("t", b"new") for _ in range(50)]
-        assert {future.result(10).partition for future in new} == {0, 1}
+        assert {future.result(60).partition for future in new} == {0, 1}
         with pytest.raises(InvalidArgumentError, match="has 2 partitions"):
             out.send("t", b"new", partition=5)
 
@@ -206,11 +206,11 @@ def test_send_that_close_overtakes_in_its_serializer_is_refused_or_has_an_outcom
     def slow(topic: str, value: Any) -> bytes:
         if value == b"slow":
             inside.set()
-            go_on.wait(10)
+            go_on.wait(60)
         return bytes(value)
 
     out = producer(fake, value_serializer=slow)
-    out.send("t", b"first").result(10)
+    out.send("t", b"first").result(60)
     outcome: list[Any] = []
 
     def send() -> None:
@@ -221,10 +221,10 @@ def test_send_that_close_overtakes_in_its_serializer_is_refused_or_has_an_outcom
 
     thread = threading.Thread(target=send)
     thread.start()
-    assert inside.wait(5)
+    assert inside.wait(60)
     out.close()
     go_on.set()
-    thread.join(10)
+    thread.join(60)
     assert isinstance(outcome[0], ClosedError), outcome
 
 

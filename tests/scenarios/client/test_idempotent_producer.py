@@ -37,10 +37,10 @@ def test_batches_are_numbered_in_one_row_by_every_way_of_sending(fake: Any, comp
     import pyarrow as pa
 
     with producer(fake, compression_type=compression) as out:
-        out.send("t", b"0").result(30)
-        out.send_many("t", [b"1", b"2", b"3"]).result(30)
-        out.send_arrow("t", pa.table({"value": pa.array([b"4", b"5"], pa.binary())})).result(30)
-        out.send("t", b"6").result(30)
+        out.send("t", b"0").result(60)
+        out.send_many("t", [b"1", b"2", b"3"]).result(60)
+        out.send_arrow("t", pa.table({"value": pa.array([b"4", b"5"], pa.binary())})).result(60)
+        out.send("t", b"6").result(60)
     assert len(fake.identities) == 1
     found = headers(fake)
     assert {(header.producer_id, header.producer_epoch) for header in found} == {(1_001, 0)}
@@ -52,7 +52,7 @@ def test_plain_python_numbers_as_the_compiled_path_does(fake: Any) -> None:
     from headrace.accumulator import _pure
 
     with producer(fake) as out:
-        out.send("t", b"0").result(30)
+        out.send("t", b"0").result(60)
         core = out._core
         accumulator = core.accumulator
         queues = _pure.TopicQueues(accumulator, "t", 1, 1 << 20)
@@ -65,7 +65,7 @@ def test_plain_python_numbers_as_the_compiled_path_does(fake: Any) -> None:
 @pytest.mark.parametrize("verdict", ["silent", "break", TIMED_OUT])
 def test_batch_whose_answer_is_lost_is_known_when_it_comes_again(fake: Any, verdict: Any) -> None:
     with producer(fake, request_timeout_ms=400) as out:
-        out.send("t", b"0").result(30)
+        out.send("t", b"0").result(60)
         once = iter([verdict])
 
         def lost(broker: int, item: Any) -> Any:
@@ -82,7 +82,7 @@ def test_batch_whose_answer_is_lost_is_known_when_it_comes_again(fake: Any, verd
 
 def test_batches_behind_a_refused_one_are_refused_and_come_again_in_order(fake: Any) -> None:
     with producer(fake, batch_size=200, linger_ms=0) as out:
-        out.send("t", b"first").result(30)
+        out.send("t", b"first").result(60)
         verdicts = iter([NOT_ENOUGH_REPLICAS, 0, 0, 0, 0, NOT_ENOUGH_REPLICAS])
         fake.hold_answers(True)
         fake.on_produce = lambda broker, item: next(verdicts, 0)
@@ -104,17 +104,17 @@ def test_first_batch_goes_alone_so_that_the_second_is_not_taken_for_it(fake: Any
 def test_duplicate_whose_offset_nobody_knows_is_a_success(fake: Any) -> None:
     fake.on_produce = lambda broker, item: DUPLICATE
     with producer(fake) as out:
-        assert out.send("t", b"v").result(30).offset == -1
+        assert out.send("t", b"v").result(60).offset == -1
 
 
 def test_bad_record_fails_alone_and_the_rest_goes_on_under_a_new_epoch(fake: Any) -> None:
     with producer(fake) as out:
-        out.send("t", b"0").result(30)
+        out.send("t", b"0").result(60)
         fake.on_produce = lambda broker, item: INVALID_RECORD if b"bad" in item.records else 0
         error = out.send("t", b"bad").exception(30)
         assert error is not None
         assert error.code == "INVALID_RECORD"
-        assert out.send("t", b"1").result(30).offset == 1
+        assert out.send("t", b"1").result(60).offset == 1
     assert values(fake) == [b"0", b"1"]
     assert [(h.producer_id, h.producer_epoch, h.base_sequence) for h in headers(fake)][-1] == (1_001, 1, 0)
     assert (fake.identities[1].producer_id, fake.identities[1].producer_epoch) == (1_001, 0)
@@ -123,33 +123,33 @@ def test_bad_record_fails_alone_and_the_rest_goes_on_under_a_new_epoch(fake: Any
 def test_broker_that_lost_its_log_is_written_to_under_a_new_epoch(fake: Any) -> None:
     with producer(fake) as out:
         for number in range(3):
-            out.send("t", b"%d" % number).result(30)
+            out.send("t", b"%d" % number).result(60)
         with fake.changed:  # an unclean election: the new leader lacks the last two batches
             _, batches = fake.producers["t", 0][1_001]
             batches.pop()
             batches.pop()
             del fake.logs["t", 0][1:]
             fake.ends["t", 0] = 1
-        assert out.send("t", b"3").result(30).offset == 1
+        assert out.send("t", b"3").result(60).offset == 1
     assert values(fake) == [b"0", b"3"]
 
 
 def test_expired_batch_that_may_be_written_is_never_sent_under_another_number(fake: Any, until: Any) -> None:
     """KAFKA-18579. The broker takes it and says nothing; the record after it is written, once, and not before it."""
     with producer(fake, request_timeout_ms=100, delivery_timeout_ms=400) as out:
-        out.send("t", b"0").result(30)
+        out.send("t", b"0").result(60)
         fake.on_produce = lambda broker, item: "silent"
         error = out.send("t", b"1").exception(30)
         assert isinstance(error, UnknownOutcomeError), error
         fake.on_produce = lambda broker, item: 0
-        assert out.send("t", b"2").result(30).offset == 2
+        assert out.send("t", b"2").result(60).offset == 2
     assert values(fake) == [b"0", b"1", b"2"]
 
 
 def test_outcome_that_is_unknown_before_its_time_is_over_is_not_said_to_have_timed_out(fake: Any) -> None:
     """The answer to the first try is lost, and to the second one the broker does not know what came before."""
     with producer(fake, request_timeout_ms=400) as out:
-        out.send("t", b"0").result(30)
+        out.send("t", b"0").result(60)
         verdicts = iter(["silent", OUT_OF_ORDER])
         fake.on_produce = lambda broker, item: next(verdicts, 0)
         error = out.send("t", b"1").exception(60)
@@ -173,7 +173,7 @@ def test_no_producer_id_is_said_why(fake: Any) -> None:
         assert "no producer id" in error.message
         assert "no controller leads" in error.message
         fake.on_identity = lambda context: None
-        assert out.send("t", b"v").result(30).offset == 0
+        assert out.send("t", b"v").result(60).offset == 0
 
 
 def test_brokers_that_give_no_ids_are_an_error_that_says_what_to_do(fake: Any) -> None:

@@ -162,7 +162,7 @@ def test_batches_at_a_leader_that_stands_still_go_to_the_next_one_before_the_req
         sent = [out.send("t", b"%d" % number) for number in range(1, 4)]
         until(lambda: len(cluster.produced) >= 2, 60)
         cluster.move("t", 0, 0)
-        assert [future.result(30).offset for future in sent] == [1, 2, 3]
+        assert [future.result(60).offset for future in sent] == [1, 2, 3]
     assert [record.value for record in cluster.records("t")] == [b"0", b"1", b"2", b"3"]
 
 
@@ -265,4 +265,4 @@ def test_new_leader_is_found_though_the_broker_that_is_watched_stands_still(fake
         sent = out.send("t", b"1")
         until(lambda: len(cluster.produced) >= 2, 60)
         cluster.move("t", 0, 0)  # nobody is told
-        assert sent.result(30).offset == 1
+        assert sent.result(60).offset == 1

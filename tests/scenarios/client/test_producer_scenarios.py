@@ -43,7 +43,7 @@ def numbered(count: int, start: int = 0) -> list[bytes]:
 def test_record_on_an_idle_link_is_sent_at_once_and_alone(fake: Any) -> None:
     with producer(fake) as out:
         for value in numbered(5):
-            assert out.send("t", value).result(10).offset == int(value)
+            assert out.send("t", value).result(60).offset == int(value)
     assert len(fake.produced) == 5
 
 
@@ -54,13 +54,13 @@ def test_records_gather_while_a_request_is_in_flight(fake: Any, until: Any) -> N
         until(lambda: fake.produced)
         futures = [out.send("t", value) for value in numbered(1000)]
         fake.hold_answers(False)
-        assert [future.result(10).offset for future in futures] == list(range(1, 1001))
+        assert [future.result(60).offset for future in futures] == list(range(1, 1001))
     assert len(fake.produced) == 2
 
 
 def test_partial_batch_waits_five_milliseconds_at_most_behind_a_slow_answer(fake: Any, until: Any) -> None:
     with producer(fake) as out:
-        out.send("t", b"known").result(10)  # a producer that the broker does not know yet sends one batch at a time
+        out.send("t", b"known").result(60)  # a producer that the broker does not know yet sends one batch at a time
         fake.hold_answers(True)
         out.send("t", b"first")
         until(lambda: len(fake.produced) == 2)
@@ -73,7 +73,7 @@ def test_partial_batch_waits_five_milliseconds_at_most_behind_a_slow_answer(fake
 def test_headers_are_those_given_also_for_the_first_record_of_a_topic(fake: Any, headers: Any) -> None:
     with producer(fake) as out:
         for _ in range(2):  # the first waits for the topic's metadata, the second does not
-            out.send("t", b"v", headers=headers).result(10)
+            out.send("t", b"v", headers=headers).result(60)
     assert [record.headers for record in fake.records("t")] == [[("h", b"1"), ("n", None)]] * 2
 
 
@@ -94,14 +94,14 @@ def test_one_request_carries_several_partitions(fake: Any, until: Any) -> None:
         futures = [out.send("six", b"v", partition=number) for number in range(6)]
         fake.hold_answers(False)
         for future in futures:
-            future.result(10)
+            future.result(60)
     assert [len(request.partitions) for _, request in fake.produced] == [1, 6]
 
 
 def test_requests_in_flight_never_pass_the_limit(fake: Any) -> None:
     seen: list[int] = []
     with producer(fake, batch_size=200, max_in_flight_requests_per_connection=3) as out:
-        out.send("t", b"first").result(10)
+        out.send("t", b"first").result(60)
         link = out._core.sender.links[0]
 
         def watch(broker: int, item: Any) -> int:
@@ -147,20 +147,20 @@ def test_fatal_error_fails_its_batch_alone(fake: Any) -> None:
         good = out.send("t", b"good" * 20)
         bad = out.send("t", b"bad" * 26)
         after = out.send("t", b"good" * 20)
-        assert good.result(10).offset == 0
+        assert good.result(60).offset == 0
         assert (error := bad.exception(10)) is not None
         assert error.code == "INVALID_RECORD"
         assert "t-0" in error.message
-        assert after.result(10).offset == 1
+        assert after.result(60).offset == 1
 
 
 def test_leader_change_is_followed(fake_cluster: Any) -> None:
     cluster = fake_cluster(2)
     cluster.create("t")
     with producer(cluster) as out:
-        out.send("t", b"a").result(10)
+        out.send("t", b"a").result(60)
         cluster.move("t", 0, 1)
-        assert out.send("t", b"b").result(10).offset == 1
+        assert out.send("t", b"b").result(60).offset == 1
     assert [broker for broker, _ in cluster.produced][-1] == 1
     assert values(cluster.records("t")) == [b"a", b"b"]
 
@@ -182,7 +182,7 @@ def test_outcome_is_unknown_when_the_broker_never_answers(fake: Any) -> None:
     with producer(fake, request_timeout_ms=100, delivery_timeout_ms=400) as out:
         future = out.send("t", b"v")
         with pytest.raises(UnknownOutcomeError, match=r"within delivery.timeout.ms=400: they may or may not be in the"):
-            future.result(10)
+            future.result(60)
 
 
 def test_outcome_that_is_unknown_when_retries_are_used_up_says_so(fake: Any) -> None:
@@ -214,7 +214,7 @@ def test_retries_zero_gives_the_first_failure(fake: Any) -> None:
 
 def test_partition_without_a_leader_times_out_saying_so(fake: Any) -> None:
     with producer(fake, request_timeout_ms=100, delivery_timeout_ms=300) as out:
-        out.send("t", b"v").result(10)
+        out.send("t", b"v").result(60)
         fake.move("t", 0, -1)
         error = out.send("t", b"v").exception(10)
     assert isinstance(error, DeliveryTimeoutError)
@@ -223,7 +223,7 @@ def test_partition_without_a_leader_times_out_saying_so(fake: Any) -> None:
 
 def test_acks_zero_reports_no_offset(fake: Any, until: Any) -> None:
     with producer(fake, acks="0") as out:
-        assert out.send("t", b"v").result(10).offset == -1
+        assert out.send("t", b"v").result(60).offset == -1
         until(lambda: len(fake.records("t")) == 1)
 
 
@@ -236,7 +236,7 @@ def test_full_buffer_blocks_until_there_is_room(fake: Any, until: Any) -> None:
         until(lambda: out.metrics()["buffer-available-bytes"] == 0)
         assert thread.is_alive()
         fake.hold_answers(False)
-        thread.join(10)
+        thread.join(60)
         out.flush(10)
         assert [future.result().offset for future in sent] == list(range(500))
         assert out.metrics()["bufferpool-wait-time-total"] > 0
@@ -253,13 +253,13 @@ def test_buffer_that_stays_full_is_an_error_after_max_block(fake: Any) -> None:
 
         with pytest.raises(BufferTimeoutError, match=r"buffer\.memory=1000"):
             send_more_than_fits()
-        assert time.monotonic() - begun < 5
+        assert time.monotonic() - begun < 30
         fake.hold_answers(False)
 
 
 def test_send_many_larger_than_the_buffer_gets_through(fake: Any) -> None:
     with producer(fake, buffer_memory=10_000, batch_size=1_000) as out:
-        metadata = out.send_many("t", numbered(5_000)).result(20)
+        metadata = out.send_many("t", numbered(5_000)).result(60)
     assert metadata.record_count == 5_000
     assert sum(item.count for item in metadata.ranges) == 5_000
     assert values(fake.records("t")) == numbered(5_000)
@@ -269,7 +269,7 @@ def test_record_above_max_request_size_is_refused_here(fake: Any) -> None:
     with producer(fake, max_request_size=1_000) as out:
         with pytest.raises(RecordTooLargeError, match=r"max\.request\.size"):
             out.send("t", b"x" * 1_000)
-        assert out.send("t", b"fits").result(10).offset == 0
+        assert out.send("t", b"fits").result(60).offset == 0
 
 
 def test_record_above_the_topics_limit_is_refused_here(fake: Any) -> None:
@@ -286,7 +286,7 @@ def test_record_above_the_topics_limit_is_refused_here(fake: Any) -> None:
 def test_compressed_record_is_judged_by_the_broker(fake: Any) -> None:
     fake.max_message_bytes = 500
     with producer(fake, compression_type="lz4") as out:
-        assert out.send("t", b"x" * 5_000).result(10).offset == 0
+        assert out.send("t", b"x" * 5_000).result(60).offset == 0
     assert len(fake.produced[0][1].partitions[0].records) < 500
 
 
@@ -298,7 +298,7 @@ def test_unknown_topic_is_named_soon(fake: Any) -> None:
 def test_topic_is_created_by_sending_to_it(fake: Any) -> None:
     fake.auto_create = 3
     with producer(fake) as out:
-        out.send("new", b"v").result(10)
+        out.send("new", b"v").result(60)
         assert out.partitions_for("new") == [0, 1, 2]
     assert any(request.allow_auto_topic_creation for request in fake.metadata_asked)
 
@@ -311,12 +311,12 @@ def test_topic_is_not_created_when_the_client_may_not(fake: Any) -> None:
 
 def test_partition_out_of_range_is_asked_for_again_before_it_is_refused(fake: Any) -> None:
     with producer(fake) as out:
-        out.send("t", b"v").result(10)
+        out.send("t", b"v").result(60)
         with pytest.raises(InvalidArgumentError, match="has 1 partitions"):
             out.send("t", b"v", partition=1)
         with fake.changed:
             fake.create("t", 2)
-        assert out.send("t", b"v", partition=1).result(10).partition == 1
+        assert out.send("t", b"v", partition=1).result(60).partition == 1
 
 
 def test_many_threads_share_a_producer_and_lose_nothing(fake: Any) -> None:
@@ -345,7 +345,7 @@ def test_callbacks_get_metadata_or_the_error(fake: Any) -> None:
     fake.on_produce = lambda broker, item: INVALID_RECORD if b"bad" in item.records else 0
     seen: list[Any] = []
     with producer(fake) as out:
-        out.send("t", b"good", on_delivery=lambda metadata, error: seen.append((metadata, error))).result(10)
+        out.send("t", b"good", on_delivery=lambda metadata, error: seen.append((metadata, error))).result(60)
         out.send("t", b"bad", on_delivery=lambda metadata, error: seen.append((metadata, error))).exception(10)
     assert seen[0][0].offset == 0
     assert seen[0][1] is None
@@ -364,8 +364,8 @@ def test_callback_that_raises_or_blocks_does_not_stop_the_sender(fake: Any) -> N
                 caught.append(failure)
             raise RuntimeError("a user's mistake")
 
-        out.send("t", b"v", on_delivery=blocking).result(10)
-        assert out.send("t", b"w").result(10).offset == 1
+        out.send("t", b"v", on_delivery=blocking).result(60)
+        assert out.send("t", b"w").result(60).offset == 1
     assert "callback" in str(caught[0])
 
 
@@ -373,7 +373,7 @@ def test_serializers_are_applied_once_and_their_failures_are_typed(fake: Any) ->
     from headrace.serializers import json_utf8
 
     with producer(fake, value_serializer=json_utf8, key_serializer=lambda topic, key: key.encode()) as out:
-        out.send("t", {"a": 1}, key="k").result(10)
+        out.send("t", {"a": 1}, key="k").result(60)
         with pytest.raises(SerializationError, match=r"key\.serializer failed for topic 't'"):
             out.send("t", {}, key=5)
     (record,) = fake.records("t")
@@ -389,14 +389,14 @@ def test_partitioner_decides_and_sees_serialized_bytes(fake: Any) -> None:
         return count - 1
 
     with producer(fake, partitioner_class=to_last) as out:
-        assert out.send("six", b"v", key=b"k").result(10).partition == 5
-        assert out.send("six", b"v", partition=2).result(10).partition == 2
+        assert out.send("six", b"v", key=b"k").result(60).partition == 5
+        assert out.send("six", b"v", partition=2).result(60).partition == 2
     assert seen == [("six", b"k", b"v", 6)]
 
 
 def test_send_after_close_is_a_typed_error(fake: Any) -> None:
     out = producer(fake)
-    out.send("t", b"v").result(10)
+    out.send("t", b"v").result(60)
     out.close()
     out.close()
     with pytest.raises(ClosedError, match="producer is closed"):
@@ -437,7 +437,7 @@ def test_flush_that_times_out_says_how_many_are_left(fake: Any) -> None:
         with pytest.raises(TimeoutError):
             future.result(0.01)
         fake.hold_answers(False)
-        assert future.result(10).offset == 0
+        assert future.result(60).offset == 0
 
 
 def test_unreachable_bootstrap_names_address_and_cause(unused_port: int) -> None:
@@ -452,7 +452,7 @@ def test_unreachable_bootstrap_names_address_and_cause(unused_port: int) -> None
 
 def test_metadata_is_read_again_when_it_is_old(fake: Any, until: Any) -> None:
     with producer(fake, metadata_max_age_ms=50) as out:
-        out.send("t", b"v").result(10)
+        out.send("t", b"v").result(60)
         asked = len(fake.metadata_asked)
         until(lambda: len(fake.metadata_asked) > asked + 2)
 

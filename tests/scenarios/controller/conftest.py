@@ -72,13 +72,13 @@ class ControllerProcess:
         """kill -9."""
         self.signal(signal.SIGKILL)
         assert self.process is not None
-        self.process.wait(10)
+        self.process.wait(60)
 
     def stop(self) -> int:
         """SIGTERM; the exit code."""
         assert self.process is not None
         self.signal(signal.SIGTERM)
-        return self.process.wait(10)
+        return self.process.wait(60)
 
     def log(self) -> str:
         return (self.directory / "log").read_text()
@@ -111,4 +111,4 @@ def make_controller(tmp_path: Path) -> Iterator[Callable[..., ControllerProcess]
     for controller in made:
         if controller.process is not None and controller.process.poll() is None:
             os.kill(controller.process.pid, signal.SIGKILL)
-            controller.process.wait(10)
+            controller.process.wait(60)

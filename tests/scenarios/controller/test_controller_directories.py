@@ -19,7 +19,7 @@ from headrace_core.types import NO_LEADER
 from headrace_protos.v1 import admin_pb2, admin_pb2_grpc, cluster_pb2, cluster_pb2_grpc
 
 Make = Callable[..., Any]
-WAIT_S = 20
+WAIT_S = 60
 
 
 class StandIn:

@@ -86,7 +86,7 @@ class BrokerStandIn:
         await self.session.register()
         self.session.applied(self.follower.image.next_offset)
         self.tasks.append(asyncio.create_task(self.session.run()))
-        await asyncio.wait_for(self.session.wait_unfenced(), 10)
+        await asyncio.wait_for(self.session.wait_unfenced(), 60)
         await eventually(lambda: any(broker.active for broker in self.follower.image.brokers.values()))
         self.unfenced_at = len(self.changes)
 
@@ -97,7 +97,7 @@ class BrokerStandIn:
         await asyncio.gather(*self.tasks, return_exceptions=True)
 
 
-async def eventually(condition: Callable[[], bool], timeout_s: float = 10) -> None:
+async def eventually(condition: Callable[[], bool], timeout_s: float = 60) -> None:
     """Wait for a condition."""
     deadline = time.monotonic() + timeout_s
     while not condition():
@@ -128,7 +128,7 @@ def test_a_topic_is_still_there_after_kill_9(make_controller: Make) -> None:
             assert again.results[0].error.code == 36
             # The broker has gone on by itself, on the same registration.
             more = await asyncio.to_thread(calls.create, "more")
-            await asyncio.wait_for(broker.follower.wait_applied(more.metadata_offset), 10)
+            await asyncio.wait_for(broker.follower.wait_applied(more.metadata_offset), 60)
             assert broker.follower.image.topic("more") is not None
             assert not broker.session.fenced
         await broker.stop()
@@ -145,7 +145,7 @@ def test_start_is_quick_and_small(make_controller: Make) -> None:
     with open(f"/proc/{state.pid}/status") as status:
         rss_kib = next(int(line.split()[1]) for line in status if line.startswith("VmRSS"))
     print(f"start {seconds:.2f} s, RSS {rss_kib / 1024:.0f} MiB")
-    assert seconds < 5  # 0.2 s on an idle machine
+    assert seconds < 30  # 0.2 s on an idle machine
     assert rss_kib < 90 * 1024
 
 
@@ -291,7 +291,7 @@ def test_a_reader_waits_for_its_own_write(make_controller: Make) -> None:
 
 
 def test_a_restarted_broker_gets_its_id_and_its_leaderships_back_at_once(make_controller: Make) -> None:
-    controller = make_controller()  # with the session time-out of 9 s
+    controller = make_controller(broker_session_timeout_ms="90000")
     controller.start()
 
     async def live() -> None:
@@ -310,7 +310,7 @@ def test_a_restarted_broker_gets_its_id_and_its_leaderships_back_at_once(make_co
         seconds = time.monotonic() - begun
         assert second.session.registered.broker_id == first.session.registered.broker_id
         assert second.session.registered.broker_epoch > first.session.registered.broker_epoch
-        assert seconds < 5, "it must not wait for the old session to end"
+        assert seconds < 30, "it must not wait for the old session to end"
         await eventually(lambda: second.follower.image.topic("t") is not None)
         topic = second.follower.image.topic("t")
         assert topic is not None
@@ -333,9 +333,9 @@ def test_a_broker_takes_its_leave_and_its_partitions_wait_for_it(make_controller
         with Calls(controller.internal) as calls:
             await asyncio.to_thread(calls.create, "t")
         begun = time.monotonic()
-        assert await broker.session.shut_down(10)
-        assert time.monotonic() - begun < 5
-        await asyncio.wait_for(broker.tasks[1], 10)  # its heartbeats have ended by themselves
+        assert await broker.session.shut_down(60)
+        assert time.monotonic() - begun < 30
+        await asyncio.wait_for(broker.tasks[1], 60)  # its heartbeats have ended by themselves
         await broker.stop()
         again = BrokerStandIn(controller.internal, directory)
         await again.start()
@@ -369,12 +369,12 @@ def test_sigterm_stops_cleanly_with_streams_open(make_controller: Make) -> None:
         begun = time.monotonic()
         assert await asyncio.to_thread(controller.stop) == 0
         print(f"stopped in {time.monotonic() - begun:.2f} s")
-        assert time.monotonic() - begun < 5
+        assert time.monotonic() - begun < 30
         controller.start()
         with Calls(controller.internal) as calls:
             created = await asyncio.to_thread(calls.create, "t")
             assert created.results[0].error.code == 0
-        await asyncio.wait_for(broker.follower.wait_applied(created.metadata_offset), 10)
+        await asyncio.wait_for(broker.follower.wait_applied(created.metadata_offset), 60)
         await broker.stop()
 
     asyncio.run(live())

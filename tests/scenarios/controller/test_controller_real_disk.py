@@ -20,7 +20,7 @@ from headrace_protos.v1 import admin_pb2, admin_pb2_grpc, cluster_pb2, cluster_p
 
 DISK_BYTES = 8 * 1024 * 1024
 RESERVE_BYTES = DISK_BYTES // 20
-WAIT_S = 20
+WAIT_S = 60
 
 
 @pytest.fixture

@@ -41,7 +41,7 @@ async def writing(config: LogConfig | None = None, **options: object) -> AsyncIt
 
 def run(scenario: Callable[[], Awaitable[None]]) -> None:
     async def bounded() -> None:
-        await asyncio.wait_for(scenario(), 20)
+        await asyncio.wait_for(scenario(), 60)
 
     asyncio.run(bounded())
 
@@ -102,7 +102,7 @@ def test_what_comes_during_a_flush_is_acknowledged_by_the_next_one_only() -> Non
             def hold(entry: TraceEntry) -> None:
                 if entry.operation == "sync" and entry.path.endswith(".log"):
                     flushing.set()
-                    assert go_on.wait(10)
+                    assert go_on.wait(60)
 
             fs.on_operation = hold
             first = writer.append(log, batch("first"), leader_epoch=0)
@@ -124,7 +124,7 @@ def test_cancelled_waiter_leaves_its_write_whole() -> None:
         asyncio.get_running_loop().set_exception_handler(lambda loop, context: complaints.append(context))
         async with writing(inline_bytes_max=-1) as (_, writer, log):
             before = writer.append(log, batch("before"), leader_epoch=0)
-            cancelled = asyncio.ensure_future(asyncio.wait_for(writer.append(log, batch("a", "b"), leader_epoch=0), 10))
+            cancelled = asyncio.ensure_future(asyncio.wait_for(writer.append(log, batch("a", "b"), leader_epoch=0), 60))
             after = writer.append(log, batch("after"), leader_epoch=0)
             await asyncio.sleep(0)
             cancelled.cancel()
@@ -241,7 +241,7 @@ def test_failure_on_the_thread_reaches_what_is_queued_behind_it() -> None:
             def hold(entry: TraceEntry) -> None:
                 if entry.operation == "sync" and entry.path.endswith(".log"):
                     flushing.set()
-                    assert go_on.wait(10)
+                    assert go_on.wait(60)
 
             fs.on_operation = hold
             fs.fail("sync", path_ends=".log")

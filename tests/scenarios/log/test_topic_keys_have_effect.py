@@ -187,7 +187,7 @@ def durable_when_acknowledged(config: LogConfig) -> bool:
     async def scenario() -> bool:
         kept = Kept(config)
         writer = DirectoryWriter(kept.directory, clock=kept.clock)
-        await asyncio.wait_for(writer.append(kept.log, encode_batch([(NOW_MS, None, b"v", [])]), leader_epoch=0), 20)
+        await asyncio.wait_for(writer.append(kept.log, encode_batch([(NOW_MS, None, b"v", [])]), leader_epoch=0), 60)
         durable = kept.log.flushed_offset == 1
         await writer.close()
         return durable

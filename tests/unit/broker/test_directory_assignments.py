@@ -78,7 +78,7 @@ class World:
     async def settled(self) -> None:
         """Until there is nothing left to tell."""
         task = asyncio.create_task(self.told.run())
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while self.told.pending:  # noqa: ASYNC110
                 await asyncio.sleep(0)
         task.cancel()

@@ -70,7 +70,7 @@ def test_a_spawned_process_shares_nothing_with_us(tmp_path: Path) -> None:
     log = tmp_path / "node.log"
     process = spawn([sys.executable, "-I", "-c", report], log=log, directory=tmp_path)
     os.close(writer)
-    assert process.wait(20)
+    assert process.wait(60)
     descriptors, rest = log.read_text().splitlines()
     assert eval(descriptors) == sorted([os.devnull, str(log), str(log)])
     assert rest == "True ''"

@@ -19,7 +19,7 @@ from headrace.models import LogDirDescription, ReplicaInfo
 from headrace_core.rpc.server import Listener
 from headrace_core.types import TopicPartition
 
-PATIENCE_S = 30.0
+PATIENCE_S = 60.0
 
 
 @pytest.fixture

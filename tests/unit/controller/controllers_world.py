@@ -86,7 +86,7 @@ class Controller:
 
     async def describe_once(self, holds: Callable[[admin_pb2.DescribeQuorumResponse], bool]) -> Any:
         """The description, as soon as it is so."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while not holds(found := await self.describe()):  # noqa: ASYNC110
                 await asyncio.sleep(0.02)
         return found

@@ -69,7 +69,7 @@ class End:
         return [message.body for message in self.received]
 
 
-async def until(is_so: Callable[[], object], what: str, *, timeout_s: float = 10.0, pause_s: float = 0.002) -> None:
+async def until(is_so: Callable[[], object], what: str, *, timeout_s: float = 60.0, pause_s: float = 0.002) -> None:
     """Wait for a condition, by looking."""
     try:
         async with asyncio.timeout(timeout_s):

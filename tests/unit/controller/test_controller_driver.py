@@ -241,12 +241,12 @@ def test_who_asks_while_the_disk_is_busy_shares_the_next_turn() -> None:
 
             def slow() -> None:
                 busy.set()
-                assert release.wait(20)
+                assert release.wait(60)
                 persist()
 
             driver.controller.persist = slow  # type: ignore[method-assign]
             first = asyncio.create_task(driver.ask(topic("first")))
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 while not busy.is_set():  # noqa: ASYNC110
                     await asyncio.sleep(0)
             before = sum(entry.operation == "sync" for entry in fs.trace)

@@ -33,7 +33,7 @@ def test_a_controller_that_lost_its_leader_says_who_leads_afterwards(caplog: pyt
         for serves, leader, term in ((True, 1, 4), (False, -1, 5), (True, 3, 6)):
             controller.is_serving, controller.leader_id, controller.term = serves, leader, term
             health.look()
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 assert await told.states.get() is serves
                 await asyncio.sleep(0)
         running.cancel()

@@ -29,7 +29,7 @@ async def health(controller: Controller) -> int:
 
 
 async def health_is(controller: Controller, wanted: bool) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while (await health(controller) == SERVING) is not wanted:  # noqa: ASYNC110
             await asyncio.sleep(0.02)
 
@@ -63,7 +63,7 @@ def test_any_controller_passes_an_admin_call_to_the_leader_and_shows_what_was_do
         for value, each in enumerate(controllers, start=2_000):
             await set_to(each, value)
         for each in controllers:
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 while await shown_by(each) != ["2002"]:  # noqa: ASYNC110
                     await asyncio.sleep(0.02)
 
@@ -164,7 +164,7 @@ def test_a_controller_that_is_cut_short_lets_go_of_its_directory_when_the_last_w
     def slow_append(self: MetadataStorage, entries: Any) -> int:
         if threading.current_thread() is not threading.main_thread():
             writing.set()
-            assert release.wait(20)
+            assert release.wait(60)
             happened.append("written")
         return append(self, entries)
 
@@ -177,7 +177,7 @@ def test_a_controller_that_is_cut_short_lets_go_of_its_directory_when_the_last_w
         monkeypatch.setattr(MetadataStorage, "append", slow_append)
         monkeypatch.setattr(MetadataStorage, "close", noted_close)
         asked = asyncio.create_task(set_to(one, 8_000))
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while not writing.is_set():  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
         asked.cancel()

@@ -134,7 +134,7 @@ class Broker:
     async def report(self, turns: int) -> None:
         """Let the reports go on for so many turns of the event loop (0: until there is nothing left to tell)."""
         task = asyncio.create_task(self.told.run())
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while turns or self.told.pending:
                 await asyncio.sleep(0)
                 turns -= 1 if turns else 0

@@ -23,7 +23,7 @@ from headrace_core.metadata.codec import decode_batches
 from headrace_core.rpc import ChannelPurpose, error_from_rpc, open_channel
 from headrace_protos.v1 import admin_pb2, cluster_pb2, cluster_pb2_grpc, common_pb2
 
-WAIT_S = 10
+WAIT_S = 60
 
 
 async def cluster_call(controller: Controller, method: str, request: Any) -> Any:

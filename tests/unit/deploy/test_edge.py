@@ -117,7 +117,7 @@ async def test_a_connection_that_both_sides_have_ended_leaves_nothing_behind() -
     async with through(server.sockets[0].getsockname()[1]) as (_, writer, inside):
         writer.write(b"one question, as a health check asks it")
         writer.close()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while not (inside.transport.is_closing() and inside.other is None):  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
     server.close()

@@ -361,7 +361,7 @@ def test_a_directory_s_writer_runs_the_swaps_while_producers_append_and_consumer
             async def turn() -> bool:
                 return await writer.run(action, log=log)
 
-            return asyncio.run_coroutine_threadsafe(turn(), loop).result(30)
+            return asyncio.run_coroutine_threadsafe(turn(), loop).result(60)
 
         cleaner = Cleaner(fs, CleanerConfig(dedupe_buffer_bytes=1 << 14), clock=clock, secret=bytes(16))
         cleaning = asyncio.create_task(

@@ -66,7 +66,7 @@ def test_a_level_that_this_version_does_not_know_ends_the_node_before_anything_i
             async with running(_outcome(follower)) as task:
                 known = await follower.wait_applied(quorum.end)
                 quorum.commit(FeatureLevelRecord(METADATA_VERSION_FEATURE, METADATA_VERSION + 1))
-                async with asyncio.timeout(10):
+                async with asyncio.timeout(60):
                     end = await task
             assert isinstance(end, UnsupportedVersionError)
             assert f"level {METADATA_VERSION + 1}" in end.message

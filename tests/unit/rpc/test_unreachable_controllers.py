@@ -93,7 +93,7 @@ async def _try_for_one_line(what: str, address: str, caplog: pytest.LogCaptureFi
     else:
         work = asyncio.ensure_future(MetadataFollower([address], "c").run())
     try:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while not caplog.records:
                 assert not work.done(), work
                 await asyncio.sleep(0.01)

@@ -12,7 +12,7 @@ import pytest
 
 from headrace_core.testing.tcp_proxy import FaultyNetwork
 
-PATIENCE_S = 30.0
+PATIENCE_S = 60.0
 SILENCE_S = 0.3
 
 
