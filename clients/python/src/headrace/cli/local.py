@@ -12,7 +12,7 @@ import typer
 
 from ..local.directory import ClusterDirectory, Started, Topology
 from ..local.finding import DATA_VARIABLE, DEFAULT_DATA
-from ..local.state import ROLES, ClusterState
+from ..local.state import ROLES, ClusterState, Node
 from .output import Output, OutputFormat, key_values, note, print_json, print_table, say
 
 _Data = Annotated[
@@ -158,21 +158,29 @@ def _stay(cluster: ClusterDirectory) -> None:
 
 
 def ps(data: _Data = DEFAULT_DATA, output: Output = OutputFormat.TEXT) -> None:
-    """List the nodes of a cluster; a dead one has no pid.
+    """List the nodes of a cluster; one that was stopped, or is dead, has no pid.
 
     \b
     Examples:
       headrace ps --data ./cluster
       headrace ps --data ./cluster -o json        [{"role", "id", "pid", "address", "data_dirs"}]
     """
-    rows = ClusterDirectory(data).ps()
+    cluster = ClusterDirectory(data)
     if output is OutputFormat.JSON:
-        print_json(rows)
+        print_json(cluster.ps())
         return
     print_table(
         ("ROLE", "ID", "PID", "ADDRESS", "DATA"),
-        [(row["role"], row["id"], row["pid"] or "dead", row["address"], ",".join(row["data_dirs"])) for row in rows],
+        [
+            (node.role, node.id, _pid_or_state(node), node.address, ",".join(node.data_dirs))
+            for node in cluster.state().nodes
+        ],
     )
+
+
+def _pid_or_state(node: Node) -> int | str:
+    """Nobody has to look into the log of a node that was stopped: only of one that ended by itself."""
+    return node.pid() or ("stopped" if node.process is None else "dead")
 
 
 def down(

@@ -139,6 +139,7 @@ class ClusterDirectory:
             overrides.check(overrides.merged({}, asked), directory=self.directory, wanted=asked)
         if "," in str(self.directory):
             raise InvalidArgumentError(f"{self.directory}: a data directory cannot have a comma in its name (log.dirs)")
+        is_new = not self.directory.exists()
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -146,7 +147,14 @@ class ClusterDirectory:
         with self._file.locked():
             state = self._file.read()
             if state is None:
-                return self._first_up(wanted)
+                try:
+                    return self._first_up(wanted)
+                except BaseException:
+                    self._file.remove_lock()
+                    with contextlib.suppress(OSError):  # it is not empty: the logs say why, or it was the user's
+                        if is_new:
+                            self.directory.rmdir()
+                    raise
             if exclusive and any(node.alive() for node in state.nodes):
                 raise IllegalStateError(f"the cluster in {self.directory} is running already; `headrace down` stops it")
             before, state = state, self._reconciled(state, wanted)
@@ -359,7 +367,7 @@ class ClusterDirectory:
             self._remove_data(state)
             for name in ("config", "logs"):
                 shutil.rmtree(self.directory / name, ignore_errors=True)
-            (self.directory / ".lock").unlink(missing_ok=True)
+            self._file.remove_lock()
         with contextlib.suppress(OSError):
             self.directory.rmdir()
 

@@ -1,8 +1,8 @@
 """``cluster.json``: what a local cluster consists of, where, and which processes are its nodes.
 
 The file is the only truth: every command, and every LocalCluster, reads it, changes it under an exclusive flock on
-``.lock`` beside it, and replaces it atomically. Readers without the lock
-see the old or the new file, never half of one.
+``.lock`` beside it, and replaces it atomically. Readers without the lock see the old or the new file, never half of
+one.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TextIO
 
 from headrace_core.errors import ClusterStartError, InvalidArgumentError
 
@@ -172,16 +172,34 @@ class StateFile:
     @contextlib.contextmanager
     def locked(self, timeout_s: float = 60.0) -> Iterator[None]:
         """Hold the cluster's lock: one up, down, kill or restart at a time. ClusterStartError after ``timeout_s``."""
-        with open(self._lock_path, "a") as lock:  # closed in every child: Python's descriptors are not inherited
-            deadline = time.monotonic() + timeout_s
-            while True:
-                try:
-                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    break
-                except BlockingIOError:
+        deadline = time.monotonic() + timeout_s
+        while True:
+            with open(self._lock_path, "a") as lock:  # closed in every child: Python's descriptors are not inherited
+                while not _try_lock(lock):
                     if time.monotonic() >= deadline:
                         raise ClusterStartError(
                             f"another headrace command has been at work on {self.directory} for {timeout_s:g} s"
-                        ) from None
+                        )
                     time.sleep(0.01)
-            yield
+                if self._is_at_its_place(lock):
+                    yield
+                    return
+
+    def remove_lock(self) -> None:
+        """With the cluster, or where none came to be; the caller holds the lock. Who waits for it takes a new one."""
+        self._lock_path.unlink(missing_ok=True)
+
+    def _is_at_its_place(self, lock: TextIO) -> bool:
+        """Or was it removed while we waited for it? Then somebody else may hold the one that is there now."""
+        try:
+            return os.path.samestat(os.fstat(lock.fileno()), os.stat(self._lock_path))
+        except FileNotFoundError:
+            return False
+
+
+def _try_lock(lock: TextIO) -> bool:
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
