@@ -73,6 +73,24 @@ def test_a_broker_that_joins_gets_its_share_a_few_partitions_at_a_time() -> None
     assert len(world.log) == quiet, "what is left after a rebalance starts no other"
 
 
+def test_brokers_that_join_lead_some_of_each_topic_as_soon_as_they_have_it() -> None:
+    """Not minutes later, nor never: one of eleven is below leader.imbalance.per.broker.percentage."""
+    world = MovesWorld(3, auto_leader_rebalance_enable=False)
+    in_turn = [(1, 2, 3), (2, 3, 1), (3, 1, 2)]
+    world.topic("orders", in_turn * 2)
+    world.topic("others", in_turn * 16)
+    for number in (4, 5):
+        world.add_broker(number)
+    world.pass_time(DELAY_MS + 5_000)
+    world.settle()
+    world.pass_time(5_000)
+    for name, least in (("orders", 1), ("others", 9)):
+        parts = world.image.topics[world.image.topic_ids[name]].partitions
+        assert [each.leader for each in parts] == [each.replicas[0] for each in parts], name
+        led = Counter(each.leader for each in parts)
+        assert min(led[number] for number in range(1, 6)) >= least, (name, led)
+
+
 def test_brokers_that_join_together_share_in_one_plan() -> None:
     world = with_replicas(2, *ring(2, 40))
     world.add_broker(3)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
+from collections.abc import Collection
 
 import pytest
 from rebalance_world import (
@@ -16,8 +18,9 @@ from rebalance_world import (
     with_topic,
 )
 
-from headrace_controller.cluster.rebalance import Move, plan
-from headrace_core.metadata import MetadataImage, PartitionChangeRecord
+from headrace_controller.cluster.placement import Placer
+from headrace_controller.cluster.rebalance import Move, _Planner, plan
+from headrace_core.metadata import BrokerChangeRecord, MetadataImage, PartitionChangeRecord
 
 SCHEDULES = range(300)
 ENOUGH = 1_000
@@ -117,6 +120,56 @@ def test_leaders_are_evened_out_without_moving_data() -> None:
     assert all(sorted(move.targets) == [1, 2, 3] for move in moves)
     assert leader_counts(after_moves(image, moves)) == {1: 10, 2: 10, 3: 10}
     assert len(moves) == 20
+
+
+def test_brokers_that_join_lead_their_share_of_every_topic_not_only_of_the_largest(seed: int) -> None:
+    """A stranger's cluster: 56 partitions, of which two new brokers led 11 each, and none of the 6 that were used."""
+    for schedule in SCHEDULES[::10]:
+        rng = random.Random(seed + schedule)
+        old, new = rng.randint(3, 4), rng.randint(1, 3)
+        image = cluster([None] * (old + new), fenced=range(old + 1, old + new + 1))
+        for name, count in (("orders", rng.choice((6, 12))), ("__consumer_offsets", 50), ("small", 2)):
+            placer = Placer(image.placeable_brokers(), image.loads)
+            placer.begin_topic()
+            image = with_topic(image, name, placer.place_all(count, 3))
+        epochs = {each: image.brokers[each].broker_epoch for each in image.brokers}
+        live = [BrokerChangeRecord(each, epochs[each], fenced=False) for each in range(old + 1, old + new + 1)]
+        image = applied(image, live)
+        after = after_moves(image, plan(image, fill=True, moves_max=ENOUGH))
+        assert spread(leader_counts(after), after) <= 1, seed + schedule
+        for topic in after.topics.values():
+            led = Counter(partition.replicas[0] for partition in topic.partitions)
+            assert spread(led, after) <= 1, (seed + schedule, topic.name, led)
+
+
+def test_a_topics_leaders_are_evened_out_in_exchange_for_anothers_when_all_lead_alike() -> None:
+    image = with_topic(cluster([None] * 2), "busy", [(1, 2)] * 4)
+    image = with_topic(image, "idle", [(2, 1)] * 4)
+    moves = plan(image, fill=True, moves_max=ENOUGH)
+    after = after_moves(image, moves)
+    assert len(moves) == 4
+    assert [Counter(each.replicas[0] for each in topic.partitions) for topic in after.topics.values()] == [
+        {1: 2, 2: 2},
+        {1: 2, 2: 2},
+    ]
+
+
+def test_evening_out_the_leaders_of_topics_never_makes_all_leaders_less_even(seed: int) -> None:
+    for schedule in SCHEDULES:
+        image = random_cluster(random.Random(seed + schedule))
+        takers = {each.broker_id for each in image.placeable_brokers()}
+        planner = _Planner(image, ENOUGH)
+        planner.lead()
+        after = after_moves(image, planner.moves())
+        assert squares(leader_counts(after), takers) <= squares(leader_counts(image), takers), seed + schedule
+
+
+def spread(counts: Counter[int], image: MetadataImage) -> int:
+    return max(counts[each] for each in image.brokers) - min(counts[each] for each in image.brokers)
+
+
+def squares(counts: Counter[int], brokers: Collection[int]) -> int:
+    return sum(counts[each] ** 2 for each in brokers)
 
 
 def test_leadership_is_handed_along_a_path_where_the_two_share_no_partition() -> None:

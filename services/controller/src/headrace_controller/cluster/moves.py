@@ -7,6 +7,10 @@
     1 4 5 2 3           4 5      2 3        1 2 3 4 5    the new ones have caught up (AlterPartition)
     1 4 5                                   1 4 5        complete; the leader is among the targets
 
+The leader stays when it is among the targets, as with Kafka, unless the first of them has come by this very move: then
+that one leads from the last step on, which takes a leader epoch anyhow. So a broker that has joined leads at once what
+it was meant to lead, and not when ``leader.imbalance.per.broker.percentage`` is reached.
+
 Cancelled, it goes back to the replicas that are not ``adding``. The order that they had is not known any more, as with
 Kafka: those that were to stay come first.
 
@@ -24,7 +28,7 @@ from headrace_core.errors import InvalidReplicaAssignmentError
 from headrace_core.metadata import PartitionChangeRecord, PartitionImage, TopicImage
 
 from .directories import first_directories
-from .elections import Electorate, settled
+from .elections import Election, Electorate, settled
 
 #: (topic id, partition number)
 Key = tuple[bytes, int]
@@ -35,12 +39,17 @@ def added_by(partition: PartitionImage, targets: Sequence[int]) -> tuple[int, ..
     return tuple(each for each in targets if each not in partition.replicas or each in partition.adding)
 
 
-def begun(electorate: Electorate, key: Key, targets: tuple[int, ...]) -> PartitionChangeRecord | None:
-    """The reassignment begins, or another takes its place; None: the partition is so already."""
+def begun(
+    electorate: Electorate, key: Key, targets: tuple[int, ...], *, elects: bool = False
+) -> PartitionChangeRecord | None:
+    """The reassignment begins, or another takes its place; None: the partition is so already. ``elects``: when only the
+    order of the replicas changes, the one that is first now leads."""
     topic, partition = _found(electorate, key)
     removing = tuple(each for each in partition.replicas if each not in targets)
-    wanted = _with_replicas(electorate, partition, (*targets, *removing), added_by(partition, targets), removing)
-    return settled(electorate, topic, key[1], wanted)
+    added = added_by(partition, targets)
+    wanted = _with_replicas(electorate, partition, (*targets, *removing), added, removing)
+    how = Election.PREFERRED if elects and not (added or removing) else Election.KEEP
+    return settled(electorate, topic, key[1], wanted, how=how)
 
 
 def cancelled(electorate: Electorate, key: Key) -> PartitionChangeRecord | None:
@@ -64,7 +73,8 @@ def completed(electorate: Electorate, key: Key) -> PartitionChangeRecord | None:
     targets = tuple(each for each in partition.replicas if each not in partition.removing)
     if not (have_arrived(partition) and is_enough(electorate, topic, partition, targets)):
         return None
-    return settled(electorate, topic, key[1], _with_replicas(electorate, partition, targets))
+    how = Election.PREFERRED if targets[0] in partition.adding else Election.KEEP
+    return settled(electorate, topic, key[1], _with_replicas(electorate, partition, targets), how=how)
 
 
 def have_arrived(partition: PartitionImage) -> bool:

@@ -255,7 +255,7 @@ class _Steps:
             return
         if waits is not None:
             self.drop(key)
-        change = moves.begun(self._electorate, key, wanted.targets)
+        change = moves.begun(self._electorate, key, wanted.targets, elects=wanted.automatic)
         if change is None:
             return
         self._copies.update(brokers)

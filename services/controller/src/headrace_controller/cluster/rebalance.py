@@ -5,7 +5,8 @@
               bring two replicas of the partition into one rack
     fill      a broker that has less than its share (all replicas / all brokers, rounded down) is given replicas of
               those that have most, until it has it: never more moves than replicas were missing
-    lead      preferred leaders are evened out by changing the order of replicas, which moves no data
+    lead      preferred leaders are evened out by changing the order of replicas, which moves no data: over all, and
+              as far as that permits of each topic, for two topics are rarely as busy as each other
 
 A replica takes over the place of the one that it stands in for, so that leadership moves along. Nothing is planned for
 a partition that is moving already, and fill and lead leave out partitions that are not healthy. Brokers that are fenced
@@ -80,6 +81,7 @@ class _Planner:
         self._replicas: Counter[int] = Counter()
         self._leaders: Counter[int] = Counter()
         self._by_topic: dict[bytes, Counter[int]] = {}
+        self._leaders_by_topic: dict[bytes, Counter[int]] = {}
         self._count()
 
     def moves(self) -> list[Move]:
@@ -219,24 +221,72 @@ class _Planner:
     # -- lead ---------------------------------------------------------------------------------------------------------
 
     def lead(self) -> None:
-        """Hand preferred leadership along paths of brokers, from those that lead most to those that lead least, until
-        no path leads from one to another that leads at least two less."""
-        edges: _Edges = {}
-        if not self._uneven_leaders():
+        """Even out preferred leaders: of all partitions, then of each topic; and again, for the second may have opened
+        ways for the first. The first never gets worse by the second, so there is an end."""
+        if not (self._uneven_leaders() or self._uneven_topics()):
             return
+        edges: _Edges = {}
+        led: list[Key] = []
         for key, partition in self._movable():
             now = self._now(key, partition)
             if now[0] in self._takers:
+                led.append(key)
                 self._connect(edges, key, now)
+        self._lead_evenly(edges)
+        while self._lead_topics_evenly(edges, led):
+            self._lead_evenly(edges)
+
+    def _lead_evenly(self, edges: _Edges) -> None:
+        """Hand preferred leadership along paths of brokers, from those that lead most to those that lead least, until
+        no path leads from one to another that leads at least two less."""
         for _ in range(self._moves_max):
             path = self._path(edges)
             if path is None or len(self._changed) + len(path) > self._moves_max:
                 return
             for leader, follower in itertools.pairwise(path):
-                self._hand_over(edges, leader, follower)
+                self._hand_over(edges, next(reversed(edges[leader][follower])), follower)
+
+    def _lead_topics_evenly(self, edges: _Edges, keys: Sequence[Key]) -> bool:
+        """Hand over where a broker leads at least two more of a topic than a follower does: when it leads more of all,
+        or gets a partition of another topic back, of which it leads less. False: there was nothing to hand over."""
+        any_handed = False
+        for key in keys:
+            of_topic = self._topic_leaders(key[0])
+            leader, *others = self._now(key)
+            followers = [each for each in others if each in self._takers and of_topic[leader] - of_topic[each] >= 2]
+            for follower in sorted(followers, key=lambda each: (of_topic[each], self._leaders[each], each)):
+                handed = {key: follower}
+                if self._leaders[leader] <= self._leaders[follower]:
+                    back = self._way_back(edges, follower, leader, key[0])
+                    if back is None:
+                        continue
+                    handed[back] = leader
+                if len(handed.keys() | self._changed.keys()) > self._moves_max:
+                    continue
+                for each, taker in handed.items():
+                    self._hand_over(edges, each, taker)
+                any_handed = True
+                break
+        return any_handed
+
+    def _way_back(self, edges: _Edges, leader: int, follower: int, not_of: bytes) -> Key | None:
+        """What ``leader`` may hand to ``follower`` so that no topic gets less even; None: there is nothing."""
+        best, best_more = None, 0
+        for key in itertools.islice(edges.get(leader, {}).get(follower, ()), _CANDIDATES_MAX):
+            of_topic = self._topic_leaders(key[0])
+            more = of_topic[leader] - of_topic[follower]
+            if key[0] != not_of and more > best_more:
+                best, best_more = key, more
+        return best
 
     def _uneven_leaders(self) -> bool:
-        led = [self._leaders[each] for each in self._takers]
+        return self._is_uneven(self._leaders)
+
+    def _uneven_topics(self) -> bool:
+        return any(self._is_uneven(self._topic_leaders(topic_id)) for topic_id in self._image.topics)
+
+    def _is_uneven(self, counts: Mapping[int, int]) -> bool:
+        led = [counts[each] for each in self._takers]
         return bool(led) and max(led) - min(led) > 1
 
     def _connect(self, edges: _Edges, key: Key, now: tuple[int, ...]) -> None:
@@ -262,14 +312,13 @@ class _Planner:
                         waiting.append(to)
         return None
 
-    def _hand_over(self, edges: _Edges, leader: int, follower: int) -> None:
-        """One of the partitions that ``leader`` leads: the two change places."""
-        key = next(reversed(edges[leader][follower]))
+    def _hand_over(self, edges: _Edges, key: Key, follower: int) -> None:
+        """The leader of a partition and ``follower`` change places."""
         now = self._now(key)
         for other in now[1:]:
             if other in self._takers:
-                del edges[leader][other][key]
-        after = tuple({leader: follower, follower: leader}.get(replica, replica) for replica in now)
+                del edges[now[0]][other][key]
+        after = tuple({now[0]: follower, follower: now[0]}.get(replica, replica) for replica in now)
         self._connect(edges, key, after)
         self._put(key, now, after)
 
@@ -312,8 +361,10 @@ class _Planner:
         for counted in (self._replicas, of_topic):
             counted.subtract(now)
             counted.update(after)
-        self._leaders[now[0]] -= 1
-        self._leaders[after[0]] += 1
+        led = self._leaders_by_topic.get(key[0])
+        for leaders in (self._leaders,) if led is None else (self._leaders, led):
+            leaders[now[0]] -= 1
+            leaders[after[0]] += 1
         self._changed[key] = after
 
     def _topic_counts(self, topic_id: bytes) -> Counter[int]:
@@ -322,6 +373,17 @@ class _Planner:
             counts = self._by_topic[topic_id] = Counter()
             for number, partition in enumerate(self._image.topics[topic_id].partitions):
                 counts.update(self._now((topic_id, number), partition))
+        return counts
+
+    def _topic_leaders(self, topic_id: bytes) -> Counter[int]:
+        """How many of a topic's partitions each broker is to lead, those that wait for their turn included."""
+        counts = self._leaders_by_topic.get(topic_id)
+        if counts is None:
+            counts = self._leaders_by_topic[topic_id] = Counter()
+            queued = self._image.ledger.queued
+            for number, partition in enumerate(self._image.topics[topic_id].partitions):
+                waits = queued.get((topic_id, number)) if queued else None
+                counts[(self._now((topic_id, number), partition) if waits is None else waits.targets)[0]] += 1
         return counts
 
     def _racks(self, replicas: Collection[int]) -> set[str | int]:
