@@ -2,8 +2,9 @@
 are paused, cut off, killed; the copies are the controllers' own and those of nodes that follow one of them.
 
 A copy asks for a barrier (ReadIndex) at the controller it follows, which asks the one it takes for the leader; the
-answer comes late, or never. What was acknowledged to anybody is written down with its time, and every copy is held
-against that after every step. With the guard taken away (a leader answers without asking a majority) it must be seen.
+answer comes late, or never. Or it is content with what that controller was told last, and how long ago. What was
+acknowledged to anybody is written down with its time, and every copy is held against that after every step. With the
+guard taken away (a leader answers without asking a majority) it must be seen.
 """
 
 from __future__ import annotations
@@ -56,6 +57,10 @@ class Life:
         self.acknowledged: list[tuple[float, int]] = []  # when, and the metadata offset
         self.copies = [Copy(number) for number in (1, 2, 3)]
         self.observers = [Copy(self.rng.randint(1, 3)) for _ in range(2)]
+        self.told: dict[
+            int, tuple[float, int]
+        ] = {}  # the newest vouch that a controller has: when it began, its offset
+        self.answered_of_late = 0
         self.checked = 0
         self.world.elect()
 
@@ -86,7 +91,9 @@ class Life:
             case "ask":
                 copy = rng.choice((*self.copies, *self.observers))
                 asked = self._ask(copy.follows)
-                if asked is not None:
+                if not self._is_controllers(copy) and rng.random() < 0.5:
+                    self._ask_of_late(copy)
+                elif asked is not None:
                     self._questions.append(Question(copy, world.clock.monotonic_ms(), asked))
             case "answer":
                 answered = [each for each in self._questions if each.asked.is_answered]
@@ -95,6 +102,7 @@ class Life:
                     self._questions.remove(question)
                     if isinstance(question.asked.result, int):
                         question.copy.freshness.vouched(question.asked.result, question.began_ms)
+                        self._told(question, question.asked.result)
             case "apply":
                 for observer in self.observers:
                     controller_of = world.nodes[observer.follows].controller
@@ -119,6 +127,7 @@ class Life:
                 self.paused.discard(number)
                 world.kill(number)
                 self.copies[number - 1] = Copy(number)  # it begins anew, and knows of no moment
+                self.told.pop(number, None)
 
     def _ask(self, number: int) -> Asked | None:
         """Controller ``number`` asks the one it takes for the leader, if they can reach each other."""
@@ -129,6 +138,24 @@ class Life:
         if leader in self.paused or frozenset((number, leader)) in self.world._cuts:
             return None
         return None if self.world.nodes[leader].controller is None else self._barrier(self, leader)
+
+    def _is_controllers(self, copy: Copy) -> bool:
+        return any(copy is each for each in self.copies)
+
+    def _told(self, question: Question, offset: int) -> None:
+        """A controller remembers the newest of its own."""
+        copy = question.copy
+        if self._is_controllers(copy):
+            self.told[copy.follows] = max(self.told.get(copy.follows, (0.0, 0)), (question.began_ms, offset))
+
+    def _ask_of_late(self, copy: Copy) -> None:
+        """The controller that it follows says what it was told last, and how long ago; the answer comes late, too."""
+        if copy.follows in self.told and copy.follows not in self.paused:
+            began_ms, offset = self.told[copy.follows]
+            now_ms = self.world.clock.monotonic_ms()
+            age_ms = now_ms - began_ms
+            self._questions.append(Question(copy, now_ms - age_ms, Asked([offset])))
+            self.answered_of_late += 1
 
     def _note(self) -> None:
         now_ms = self.world.clock.monotonic_ms()
@@ -179,6 +206,7 @@ def test_no_copy_is_older_than_it_says(first: int) -> None:
         life.run()
     assert sum(life.checked for life in lives) > 10_000
     assert sum(len(life.acknowledged) for life in lives) > 100
+    assert sum(life.answered_of_late for life in lives) > 100
 
 
 def test_leaders_that_vouch_without_a_majority_are_caught() -> None:

@@ -99,8 +99,10 @@ class Member:
         self.is_deaf = False
         self.log_start_offset = log_start
         self.reads = 0
-        self.barriers = 0
+        self.barriers = self.hurried = 0  # all of them; those that were not patient
         self.address = ""
+        self.heartbeat = asyncio.Event()  # what patient barriers wait for
+        self.heartbeat.set()
         self._subscribers: list[Callable[[MetadataImage, MetadataDelta], None]] = []
         self._turn_watchers: list[Callable[[], None]] = []
         quorum.members.append(self)
@@ -127,8 +129,11 @@ class Member:
     def on_turn(self, watcher: Callable[[], None]) -> None:
         self._turn_watchers.append(watcher)
 
-    async def barrier(self) -> int:
+    async def barrier(self, *, is_patient: bool = False) -> int:
         self.barriers += 1
+        self.hurried += not is_patient
+        if is_patient:
+            await self.heartbeat.wait()
         while self.is_deaf:  # noqa: ASYNC110
             await asyncio.sleep(0.005)
         if self.quorum.leader_id != self.node_id:

@@ -272,21 +272,76 @@ def test_those_who_ask_while_a_barrier_is_under_way_share_the_next_one() -> None
         async with serving([Member(quorum, 1)]) as (served,), stub_of(served) as stub:
             member = served.member
             member.is_deaf = True
-            await until(lambda: member.barriers > 1, "a barrier that does not end")
-            begun = member.barriers
+            earlier = asyncio.ensure_future(_vouch(stub))
+            await until(lambda: member.hurried == 1, "a barrier that does not end")
             asked = [asyncio.ensure_future(_vouch(stub)) for _ in range(20)]
-            await until(lambda: served.service._voucher._next is not None, "somebody to wait")
-            await until(lambda: served.vouches == 20, "all of them to wait")
-            assert member.barriers == begun
+            await until(lambda: served.service._voucher._queues[False].next is not None, "somebody to wait")
+            await until(lambda: served.vouches == 21, "all of them to wait")
+            assert member.hurried == 1
             assert not any(each.done() for each in asked)
             member.is_deaf = False
             quorum.topic("a")
+            await earlier
             answers = await asyncio.gather(*asked)
             assert {answer.committed_offset for answer in answers} == {quorum.end}
-            assert member.barriers <= begun + 3
+            assert member.hurried == 2
 
     asyncio.run(work())
 
 
-async def _vouch(stub: Any) -> Any:
-    return await stub.VouchMetadata(vouch_request())
+def test_who_hurries_does_not_wait_for_the_patient() -> None:
+    """A patient barrier lasts until the leader's next heartbeats; a broker that starts asks for one that does not."""
+
+    async def work() -> None:
+        quorum = Quorum()
+        leader = Member(quorum, 1)
+        leader.heartbeat.clear()
+        async with serving([leader]) as (served,), stub_of(served) as stub:
+            patient = asyncio.ensure_future(_vouch(stub, is_patient=True, is_relayed=True))
+            await until(lambda: served.vouches == 1, "a patient one to wait")
+            topic_end = quorum.topic("a")
+            answer = await _vouch(stub)
+            assert answer.committed_offset == topic_end
+            assert leader.hurried == 1
+            assert not patient.done()
+            leader.heartbeat.set()
+            assert (await patient).committed_offset == topic_end
+
+    asyncio.run(work())
+
+
+def test_who_is_not_in_a_hurry_is_told_what_is_known_and_how_old_that_is() -> None:
+    """It costs the quorum nothing, and is never younger than what the controller itself was told."""
+
+    async def work() -> None:
+        quorum = Quorum()
+        leader, second = Member(quorum, 1), Member(quorum, 2)
+        async with serving([leader, second]) as (_, served), stub_of(served) as stub:
+            await until(lambda: served.service.lag.ms is not None, "a first vouch")
+            known = quorum.end
+            leader.heartbeat.clear()
+            await until(lambda: leader.barriers > leader.hurried, "the next one to wait for heartbeats")
+            quorum.topic("a")  # nobody has vouched for it yet
+            committed_s = asyncio.get_running_loop().time()
+            await until(lambda: (served.service.lag.ms or 0) > 100, "some time to pass")
+            answer = await _vouch(stub, is_patient=True)
+            passed_ms = (asyncio.get_running_loop().time() - committed_s) * 1_000
+            assert answer.committed_offset == known
+            assert answer.age_ms > 100
+            assert answer.age_ms <= passed_ms + 1_000
+            assert leader.hurried == 0
+            second.leader_id = -1
+            with pytest.raises(grpc.aio.AioRpcError) as refused:
+                await _vouch(stub, is_patient=True)
+            assert "no controller is known to lead" in str(refused.value.details())
+            second.leader_id = 1
+            # What is older than a second is no answer: something is wrong, so a barrier is asked for.
+            await until(lambda: (served.service.lag.ms or 0) > vouch.OF_LATE_MS, "the vouch to be too old")
+            answer = await _vouch(stub, is_patient=True)
+            assert (answer.committed_offset, answer.age_ms, leader.hurried) == (quorum.end, 0, 1)
+
+    asyncio.run(work())
+
+
+async def _vouch(stub: Any, **fields: Any) -> Any:
+    return await stub.VouchMetadata(vouch_request(**fields))

@@ -7,7 +7,8 @@
 
 It connects to one of the controllers, whether that leads or not, reads committed batches from where it is, applies them
 and hands on each new image with what changed. Beside that it asks the same controller for a barrier every 250 ms, and
-so knows at any time how old its image can be at most (metadata/freshness.py).
+so knows at any time how old its image can be at most (metadata/freshness.py). A barrier of some hundred milliseconds
+ago will do for that; ``wait_current`` asks for one that begins now.
 
 A connection that breaks, falls silent, or leads to a controller that cannot reach the leader is left for the next
 controller, at once; only when all were tried in vain there is a pause. Where they are the stream itself tells.
@@ -63,6 +64,8 @@ OnChange = Callable[[MetadataImage, MetadataDelta], Awaitable[None]]
 #: How often the age of the image is asked for, and how long an answer may take.
 VOUCH_EVERY_S = 0.25
 _VOUCH_TIMEOUT_S = 2.5
+#: Who waits for the answer of a controller that knows no leader asks again so soon.
+_ASK_AGAIN_S = 0.05
 #: A controller sends something every half second: one that has not for so long stands still, or cannot be reached.
 _SILENCE_S = 2.0
 #: A controller that gets neither a barrier nor records for so long may be cut off: perhaps another one is not.
@@ -262,6 +265,7 @@ class MetadataFollower:
         parts = _SnapshotParts()
         call = stub.FollowMetadata(request)
         vouching = asyncio.create_task(self._keep_vouching(stub), name="metadata age")
+        asking = asyncio.create_task(self._vouch_when_asked(stub), name="metadata barriers")
         read: asyncio.Future[Any] | None = None
         try:
             while True:
@@ -282,7 +286,8 @@ class MetadataFollower:
         finally:
             call.cancel()
             vouching.cancel()
-            await asyncio.wait({vouching, *([read] if read is not None else [])})
+            asking.cancel()
+            await asyncio.wait({vouching, asking, *([read] if read is not None else [])})
             if read is not None and not read.cancelled():
                 read.exception()
 
@@ -294,27 +299,37 @@ class MetadataFollower:
             raise NetworkError(f"it has heard nothing new of the leading controller for {_UNVOUCHED_S:.0f} s")
 
     async def _keep_vouching(self, stub: Any) -> None:
-        request = cluster_pb2.VouchMetadataRequest(cluster_id=self._cluster_id)
         while True:
-            self._ask_now.clear()
             began_ms = self._clock.monotonic_ms()
-            try:
-                answer = await stub.VouchMetadata(request, timeout=_VOUCH_TIMEOUT_S)
-            except grpc.aio.AioRpcError as failure:
-                error = error_from_rpc(failure, "the controller")
-                if isinstance(error, NotControllerError):
-                    self.controllers.refused(error)
-            else:
-                self.controllers.led_by(answer.leader_id, answer.leader_epoch)
-                self._freshness.vouched(answer.committed_offset, began_ms)
-                self._wake_current()
-                if any(wanted_ms > began_ms for wanted_ms, _ in self._current_waiters):
-                    continue  # who came meanwhile wants a later one
-            try:
-                async with asyncio.timeout(VOUCH_EVERY_S):
-                    await self._ask_now.wait()
-            except TimeoutError:
-                continue
+            await self._vouch(stub, is_patient=True)
+            left_s = VOUCH_EVERY_S - (self._clock.monotonic_ms() - began_ms) / 1_000
+            await asyncio.sleep(max(left_s, VOUCH_EVERY_S / 10))
+
+    async def _vouch_when_asked(self, stub: Any) -> None:
+        if self._current_waiters:  # since the last connection
+            self._ask_now.set()
+        while True:
+            await self._ask_now.wait()
+            self._ask_now.clear()
+            if not await self._vouch(stub, is_patient=False) and self._current_waiters:
+                self._ask_now.set()
+                await asyncio.sleep(_ASK_AGAIN_S)
+
+    async def _vouch(self, stub: Any, *, is_patient: bool) -> bool:
+        """Ask how old the image is; False when there was no answer."""
+        request = cluster_pb2.VouchMetadataRequest(cluster_id=self._cluster_id, is_patient=is_patient)
+        began_ms = self._clock.monotonic_ms()
+        try:
+            answer = await stub.VouchMetadata(request, timeout=_VOUCH_TIMEOUT_S)
+        except grpc.aio.AioRpcError as failure:
+            error = error_from_rpc(failure, "the controller")
+            if isinstance(error, NotControllerError):
+                self.controllers.refused(error)
+            return False
+        self.controllers.led_by(answer.leader_id, answer.leader_epoch)
+        self._freshness.vouched(answer.committed_offset, began_ms - answer.age_ms)
+        self._wake_current()
+        return True
 
     # -- what arrives -------------------------------------------------------------------------------------------------
 

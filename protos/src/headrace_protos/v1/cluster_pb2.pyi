@@ -252,22 +252,26 @@ class MetadataSnapshotPart(_message.Message):
     def __init__(self, offset: _Optional[int] = ..., epoch: _Optional[int] = ..., position: _Optional[int] = ..., data: _Optional[bytes] = ..., is_last: _Optional[bool] = ...) -> None: ...
 
 class VouchMetadataRequest(_message.Message):
-    __slots__ = ("cluster_id", "is_relayed")
+    __slots__ = ("cluster_id", "is_relayed", "is_patient")
     CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
     IS_RELAYED_FIELD_NUMBER: _ClassVar[int]
+    IS_PATIENT_FIELD_NUMBER: _ClassVar[int]
     cluster_id: str
     is_relayed: bool
-    def __init__(self, cluster_id: _Optional[str] = ..., is_relayed: _Optional[bool] = ...) -> None: ...
+    is_patient: bool
+    def __init__(self, cluster_id: _Optional[str] = ..., is_relayed: _Optional[bool] = ..., is_patient: _Optional[bool] = ...) -> None: ...
 
 class VouchMetadataResponse(_message.Message):
-    __slots__ = ("committed_offset", "leader_id", "leader_epoch")
+    __slots__ = ("committed_offset", "leader_id", "leader_epoch", "age_ms")
     COMMITTED_OFFSET_FIELD_NUMBER: _ClassVar[int]
     LEADER_ID_FIELD_NUMBER: _ClassVar[int]
     LEADER_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    AGE_MS_FIELD_NUMBER: _ClassVar[int]
     committed_offset: int
     leader_id: int
     leader_epoch: int
-    def __init__(self, committed_offset: _Optional[int] = ..., leader_id: _Optional[int] = ..., leader_epoch: _Optional[int] = ...) -> None: ...
+    age_ms: int
+    def __init__(self, committed_offset: _Optional[int] = ..., leader_id: _Optional[int] = ..., leader_epoch: _Optional[int] = ..., age_ms: _Optional[int] = ...) -> None: ...
 
 class AllocateProducerIdsRequest(_message.Message):
     __slots__ = ("broker_id", "broker_epoch")

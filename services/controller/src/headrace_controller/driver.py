@@ -132,10 +132,11 @@ class ControllerDriver:
             self.controller.submit(request, None)
             self._wake.set()
 
-    async def read_barrier(self) -> int:
+    async def read_barrier(self, *, is_patient: bool = False) -> int:
         """A linearizable read: the metadata offset that the image here has reached once it holds all that was answered
-        before this call. NotControllerError unless this node leads."""
-        offset: int = await self._asked(self.controller.read)
+        before this call. ``is_patient``: it costs no message, and up to a tick more. NotControllerError unless this
+        node leads."""
+        offset: int = await self._asked(lambda done: self.controller.read(done, is_patient=is_patient))
         return offset
 
     async def add_voter(self, key: ReplicaKey, address: str) -> Answer:
@@ -167,7 +168,8 @@ class ControllerDriver:
                 future.set_result(result)
 
         ask(done)
-        self._wake.set()
+        if self.controller.until_due_ms() <= 0:  # (not for who is patient)
+            self._wake.set()
         return await future
 
     # -- the other replicas -------------------------------------------------------------------------------------------
@@ -271,11 +273,12 @@ class ControllerDriver:
         self._wake.set()
 
     async def _wait(self, timeout_s: float) -> None:
+        # (A timer of its own: asyncio.timeout cancels and catches each time, ten times a second.)
+        timer = asyncio.get_running_loop().call_later(timeout_s, self._wake.set)
         try:
-            async with asyncio.timeout(timeout_s):
-                await self._wake.wait()
-        except TimeoutError:
-            return
+            await self._wake.wait()
+        finally:
+            timer.cancel()
 
     # -- snapshots ----------------------------------------------------------------------------------------------------
 

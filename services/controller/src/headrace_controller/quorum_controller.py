@@ -259,12 +259,13 @@ class QuorumController(QuorumView):
         self._is_due = True
         self._inbox.append(_Asked(request, done))
 
-    def read(self, done: Done) -> None:
+    def read(self, done: Done, *, is_patient: bool = False) -> None:
         """A linearizable barrier: ``done(metadata_offset)`` once the image here holds everything that was answered
-        before this call, by anybody. NotControllerError unless this node leads."""
-        self._is_due = True
+        before this call, by anybody. ``is_patient``: with the next round of heartbeats, which is due within a tick.
+        NotControllerError unless this node leads."""
+        self._is_due = self._is_due or not is_patient
         try:
-            self._reads.ask(self._raft, done)
+            self._reads.ask(self._raft, done, is_patient=is_patient)
         except NotControllerError:
             self._tell(done, self.not_controller())
 

@@ -124,9 +124,17 @@ class Reads:
         self._reads: dict[int, _Read] = {}
         self._confirmed: deque[tuple[int, _Read]] = deque()
 
-    def ask(self, raft: RaftNode, done: Done, result: Answer | HeadraceError | None = None) -> None:
-        """``done(result)`` when raft confirms it, or the metadata offset then. NotControllerError unless it leads."""
-        raft.read(self._asked)
+    def ask(
+        self,
+        raft: RaftNode,
+        done: Done,
+        result: Answer | HeadraceError | None = None,
+        *,
+        is_patient: bool = False,
+    ) -> None:
+        """``done(result)`` when raft confirms it, or the metadata offset then. ``is_patient``: see RaftNode.read.
+        NotControllerError unless it leads."""
+        raft.read(self._asked, is_patient=is_patient)
         self._reads[self._asked] = _Read(result, done)
         self._asked += 1
 

@@ -15,6 +15,7 @@ Only what is committed is ever sent: a follower acts on it, and could not take i
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
@@ -115,9 +116,15 @@ class FollowService:
         self._check_cluster(request.cluster_id)
         if request.is_relayed and self._log.leader_id != self._log.node_id:
             raise self._voucher.not_leading()
-        vouched = await self._voucher.vouch()
+        if request.is_patient and not request.is_relayed:
+            vouched = await self._voucher.vouch_of_late()
+        else:
+            vouched = await self._voucher.vouch(is_patient=request.is_patient)
         return cluster_pb2.VouchMetadataResponse(
-            committed_offset=vouched.offset, leader_id=vouched.leader_id, leader_epoch=vouched.leader_epoch
+            committed_offset=vouched.offset,
+            leader_id=vouched.leader_id,
+            leader_epoch=vouched.leader_epoch,
+            age_ms=math.ceil(vouched.age_ms),
         )
 
     def _look(self) -> None:

@@ -245,11 +245,12 @@ class RaftNode:
         self._check_taking()
         return self._append(EntryKind.DATA, data, count)
 
-    def read(self, token: object) -> None:
+    def read(self, token: object, *, is_patient: bool = False) -> None:
         """Ask for a linearizable read: ``token`` comes back in ``Ready.reads``, with the offset that must be applied
-        first, or in ``reads_failed``. NotControllerError unless this node leads."""
+        first, or in ``reads_failed``. ``is_patient``: it goes with the next round of heartbeats, instead of having one
+        begin. NotControllerError unless this node leads."""
         self._check_leading()
-        self._reads.ask(token)
+        self._reads.ask(token, is_patient=is_patient)
 
     def peer_lost(self, key: ReplicaKey) -> None:
         """The connection to or from ``key`` has broken; it may be dead, or back in a moment.
@@ -614,17 +615,18 @@ class RaftNode:
 
     def _send_heartbeats(self) -> None:
         self._since_heartbeat = 0
+        if self.has_committed_in_term:
+            self._reads.await_next(self.committed)
         number = self._rounds.begin(self._ticks)
         for key, progress in self._progress.items():
             progress.note_end(self.log.end_offset, self._ticks)
             self._send(key, HeartbeatRequest(self.term, min(self.committed, progress.match), number))
+        self._serve_reads()  # a sole voter has confirmed it by itself
 
     def _ask_round(self) -> None:
         """Reads that were asked for wait for a round of heartbeats that begins now."""
         if self._reads.are_asked and self.has_committed_in_term:
-            self._reads.await_next(self.committed)
             self._send_heartbeats()
-            self._serve_reads()
 
     def _serve_reads(self) -> None:
         done = agreed(self.voters, lambda key: self._rounds.latest if key == self.key else self._progress[key].round)
