@@ -198,10 +198,10 @@ def test_a_group_without_members_is_reset_read_again_and_deleted(
     assert (first, len(seen)) == ({0: 3, 1: 3, 2: 10, 3: 10}, 74)
     # The offset of two partitions went back: whoever watches the group is to hear of it.
     until(
-        lambda: cli("groups", "describe", GROUP, "--fail-on", "err", code=None).code == 2,
+        lambda: cli("groups", "describe", GROUP, "--fail-on", "err", code=None).code == 3,
         "the group to be judged",
     )
-    assert f"{TOPIC}-0 REWIND" in cli("groups", "describe", GROUP, "--fail-on", "warn", code=2).err
+    assert f"{TOPIC}-0 REWIND" in cli("groups", "describe", GROUP, "--fail-on", "warn", code=3).err
     forgot = cli("groups", "delete-offsets", GROUP, "-t", f"{TOPIC}:3", "-o", "json").json()
     assert forgot["deleted"] == [{"topic": TOPIC, "partition": 3}]
     assert [row["partition"] for row in described(cli)["partitions"]] == [0, 1, 2]

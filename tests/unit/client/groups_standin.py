@@ -53,6 +53,8 @@ class World:
         self.lost: set[str] = set()
         self.loading: list[int] = []
         self.has_shards = True
+        #: Whether the cluster has any coordinator; ``owner`` says who has what.
+        self.have_coordinators = True
         #: Who has the shard of a group; None: nobody. May be changed by a test.
         self.owner: Callable[[str], int | None] = lambda group: 0 if group.startswith("a") else 1
 
@@ -82,7 +84,7 @@ class Coordinator(groups_pb2_grpc.GroupsServicer, metadata_pb2_grpc.MetadataServ
         answer = metadata_pb2.MetadataResponse(cluster_id="c", controller_id=1, metadata_offset=7)
         host, port = world.coordinators[0].address.split(":")
         answer.brokers.add(broker_id=1, host=host, port=int(port))
-        for index, each in enumerate(world.coordinators):
+        for index, each in enumerate(world.coordinators if world.have_coordinators else ()):
             host, port = each.address.split(":")
             answer.coordinators.add(coordinator_id=index + 1, host=host, port=int(port))
         for name in request.topics:

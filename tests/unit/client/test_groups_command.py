@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 from groups_standin import World, member, serving
 
-from headrace.cli import watching
+from headrace.cli import coordinated, watching
 from headrace.cli.app import run
 from headrace.errors import CoordinatorLoadInProgressError, UnknownServerError
 from headrace_protos.v1 import groups_pb2
@@ -114,15 +115,40 @@ def test_a_terminal_shows_what_it_has_room_for(
 
 def test_a_lag_that_is_judged_badly_is_an_exit_code(world: World, capsys: Captured) -> None:
     assert run(["groups", "describe", "berry", "--fail-on", "warn"]) == 0
-    assert run(["groups", "describe", "--all-groups", "--fail-on", "err"]) == 2
+    assert run(["groups", "describe", "--all-groups", "--fail-on", "err"]) == 3
     assert "group apple: ERR: orders-0 STOP (lag 60, >= 75.0 s)" in capsys.readouterr().err
     world.lags["berry"] = warn("berry")
     assert run(["groups", "describe", "berry", "--fail-on", "err"]) == 0
-    assert run(["groups", "describe", "berry", "--fail-on", "warn", "-o", "json"]) == 2
+    assert run(["groups", "describe", "berry", "--fail-on", "warn", "-o", "json"]) == 3
     captured = capsys.readouterr()
     assert json.loads(captured.out.splitlines()[-1])[0]["status"] == "WARN"
     assert "berry: WARN: orders-0 WARN" in captured.err
     assert run(["groups", "describe", "berry", "--fail-on", "ok"]) == 2
+
+
+@pytest.mark.parametrize("command", ["describe", "members", "explain", "delete", "list"])
+def test_without_any_coordinator_that_is_said_soon(
+    world: World, capsys: Captured, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    world.have_coordinators, world.owner = False, lambda group: None
+    monkeypatch.setattr(coordinated, "NOBODY_S", 0.4)
+    begun = time.monotonic()
+    assert run(["groups", command, *(["berry"] if command != "list" else [])]) == 1
+    assert time.monotonic() - begun < 12, "the whole 15 s were waited for a successor"
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert "no coordinator lives" in error or "those that live: none" in error
+
+
+def test_a_coordinator_is_waited_for_as_long_as_the_user_says(
+    world: World, capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also when none lives: somebody may know that one is on its way."""
+    monkeypatch.setattr(coordinated, "NOBODY_S", 0.4)
+    world.have_coordinators, world.owner = False, lambda group: None
+    begun = time.monotonic()
+    assert run(["groups", "members", "berry", "--timeout", "4"]) == 1
+    assert time.monotonic() - begun >= 2
 
 
 def test_a_group_that_is_not_there_is_one_line_and_hides_no_other(world: World, capsys: Captured) -> None:
@@ -164,7 +190,7 @@ def test_a_watch_goes_on_over_failures_and_ends_when_lag_is_bad(
 
     monkeypatch.setattr(watching.time, "sleep", between)
     watch = ["groups", "describe", "berry", "--watch", "--interval", "7", "--fail-on", "warn", "-o", "json"]
-    assert run(watch) == 2
+    assert run(watch) == 3
     captured = capsys.readouterr()
     documents = [json.loads(line) for line in captured.out.splitlines()]
     assert [document[0]["status"] for document in documents] == ["OK", None, "WARN"]

@@ -15,6 +15,7 @@ from headrace_core.errors import GroupIdNotFoundError, HeadraceError, UnknownTop
 
 from . import group_lag
 from .client import DEFAULT_BOOTSTRAP, Bootstrap, admin
+from .coordinated import TIMEOUT_S, patience_s
 from .groups_reset import chosen_partitions, reset_offsets, scope_of
 from .output import Output, OutputFormat, note, print_json, print_table
 from .watching import INTERVAL_S, Interval, Watch, watched
@@ -24,12 +25,10 @@ if TYPE_CHECKING:
 
     from ..group_models import GroupDescription, MemberDescription, Rebalance
 
-#: What a coordinator that dies has a successor within, generously.
-_TIMEOUT_S = 15.0
 #: Ends of logs are for show: who does not lead now keeps nobody waiting.
 _ENDS_S = 5.0
-#: Of --fail-on.
-_LAGS = 2
+#: Exit code of --fail-on: neither a failure of the command (1) nor a wrong command line (2).
+_LAGS = 3
 #: Columns of a terminal on which the table of ``describe`` has room for whole member ids, and for members at all.
 _WIDE, _NARROW = 140, 110
 
@@ -66,7 +65,7 @@ def list_groups(
         list[str] | None,
         typer.Option("--state", metavar="STATE,...", help="empty, assigning, reconciling, stable, dead; repeatable."),
     ] = None,
-    timeout: _Timeout = _TIMEOUT_S,
+    timeout: _Timeout = TIMEOUT_S,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TEXT,
 ) -> None:
@@ -85,6 +84,7 @@ def list_groups(
     if wrong:
         raise typer.BadParameter(f"{wrong[0]!r}: must be one of {', '.join(GROUP_STATES)}", param_hint="--state")
     with admin(bootstrap) as client:
+        timeout = patience_s(client, timeout)
         found = client.list_groups(states, timeout=timeout)
     rows = [{"group": each.group_id, "state": each.state, "members": each.members} for each in found]
     if output is OutputFormat.JSON:
@@ -97,11 +97,11 @@ def describe(
     groups: _Groups = None,
     all_groups: Annotated[bool, typer.Option("--all-groups", help="Every group of the cluster.")] = False,
     fail_on: Annotated[
-        FailOn | None, typer.Option("--fail-on", help="Exit code 2 if a group's lag is judged so, or worse.")
+        FailOn | None, typer.Option("--fail-on", help="Exit code 3 if a group's lag is judged so, or worse.")
     ] = None,
     watch: Watch = False,
     interval: Interval = INTERVAL_S,
-    timeout: _Timeout = _TIMEOUT_S,
+    timeout: _Timeout = TIMEOUT_S,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TEXT,
 ) -> None:
@@ -109,7 +109,7 @@ def describe(
 
     STATUS is a judgement of the last commits (Burrow's): OK; WARN: works, and falls behind; STOP: commits no more;
     STALL: commits, and does not get on; REWIND: went back. A group is WARN, or ERR if a partition has one of the last
-    three. With --fail-on the exit code is 2 if one is so; with --watch it ends then.
+    three. With --fail-on the exit code is 3 if one is so; with --watch it ends then.
 
     \b
     Examples:
@@ -134,6 +134,7 @@ def describe(
         return _LAGS if bad else int(bool(failed)) if not watch else 0
 
     with admin(bootstrap) as client:
+        timeout = patience_s(client, timeout)
         code = watched(
             lambda: _look(client, wanted, timeout, may_fail=watch or len(wanted) > 1),
             show,
@@ -239,7 +240,7 @@ def members(
     verbose: Annotated[
         bool, typer.Option("--verbose", help="Also what each reads, gives up, shall have, and subscribes to.")
     ] = False,
-    timeout: _Timeout = _TIMEOUT_S,
+    timeout: _Timeout = TIMEOUT_S,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TEXT,
 ) -> None:
@@ -251,6 +252,7 @@ def members(
       headrace groups members billing -o json
     """
     with admin(bootstrap) as client:
+        timeout = patience_s(client, timeout)
         (found,) = client.describe_groups([group], timeout=timeout)
     if output is OutputFormat.JSON:
         print_json({"group": group, "state": found.state, "members": [_member(each) for each in found.members]})
@@ -314,7 +316,7 @@ def explain(
     group: _Group,
     watch: Watch = False,
     interval: Interval = INTERVAL_S,
-    timeout: _Timeout = _TIMEOUT_S,
+    timeout: _Timeout = TIMEOUT_S,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TEXT,
 ) -> None:
@@ -336,6 +338,7 @@ def explain(
         return 0
 
     with admin(bootstrap) as client:
+        timeout = patience_s(client, timeout)
         watched(
             lambda: (
                 client.describe_groups([group], timeout=timeout)[0],
@@ -397,7 +400,7 @@ def _tell(group: GroupDescription, rebalances: list[Rebalance]) -> None:
 
 def delete(
     groups: Annotated[list[str], typer.Argument(metavar="GROUP...", help="Group ids.")],
-    timeout: _Timeout = _TIMEOUT_S,
+    timeout: _Timeout = TIMEOUT_S,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TEXT,
 ) -> None:
@@ -408,6 +411,7 @@ def delete(
       headrace groups delete billing reports
     """
     with admin(bootstrap) as client:
+        timeout = patience_s(client, timeout)
         client.delete_groups(groups, timeout=timeout)
     if output is OutputFormat.JSON:
         print_json({"deleted": groups})
@@ -420,7 +424,7 @@ def delete_offsets(
     topic: Annotated[
         list[str], typer.Option("--topic", "-t", metavar="TOPIC[:0,1]", help="Of which topic, or partitions of it.")
     ],
-    timeout: _Timeout = _TIMEOUT_S,
+    timeout: _Timeout = TIMEOUT_S,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TEXT,
 ) -> None:
@@ -433,6 +437,7 @@ def delete_offsets(
     """
     scope = scope_of(topic)
     with admin(bootstrap) as client:
+        timeout = patience_s(client, timeout)
         client.describe_groups([group], timeout=timeout)
         there = client.list_group_offsets(group, timeout=timeout)
         parts = chosen_partitions(scope, there)
@@ -452,7 +457,7 @@ def remove_members(
         list[str] | None, typer.Argument(metavar="MEMBER...", help="Member ids, as `groups members` shows them.")
     ] = None,
     all_members: Annotated[bool, typer.Option("--all", help="All of them.")] = False,
-    timeout: _Timeout = _TIMEOUT_S,
+    timeout: _Timeout = TIMEOUT_S,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TEXT,
 ) -> None:
@@ -466,6 +471,7 @@ def remove_members(
     if bool(member) == all_members:
         raise typer.BadParameter("name members, or give --all", param_hint="MEMBER...")
     with admin(bootstrap) as client:
+        timeout = patience_s(client, timeout)
         removed = client.remove_group_members(group, member or None, timeout=timeout)
     if output is OutputFormat.JSON:
         print_json({"group": group, "removed": removed})

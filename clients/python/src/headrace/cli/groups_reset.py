@@ -19,6 +19,7 @@ from headrace_core.errors import (
 from headrace_core.types import TopicPartition
 
 from .client import DEFAULT_BOOTSTRAP, Bootstrap, admin
+from .coordinated import TIMEOUT_S, patience_s
 from .group_resets import (
     Log,
     Reset,
@@ -33,7 +34,6 @@ from .group_resets import (
 )
 from .output import Output, OutputFormat, note, print_json, print_table
 
-_TIMEOUT_S = 15.0
 _STRATEGIES = (
     "--to-earliest, --to-latest, --to-current, --to-offset, --to-datetime, --by-duration, --shift-by or --from-file"
 )
@@ -68,7 +68,7 @@ def reset_offsets(
     execute: Annotated[bool, typer.Option("--execute", help="Do it; without, what it would do is shown.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show; the default.")] = False,
     export: Annotated[bool, typer.Option("--export", help="Print topic,partition,offset as CSV.")] = False,
-    timeout: Annotated[float, typer.Option(min=0.1, metavar="SECONDS", help="To wait for coordinators.")] = _TIMEOUT_S,
+    timeout: Annotated[float, typer.Option(min=0.1, metavar="SECONDS", help="To wait for coordinators.")] = TIMEOUT_S,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TEXT,
 ) -> None:
@@ -105,6 +105,7 @@ def reset_offsets(
         file=None if from_file is None else parse_file(from_file.read_text(), group, str(from_file)),
     )
     with admin(bootstrap) as client:
+        timeout = patience_s(client, timeout)
         count = _members(client, group, timeout)
         if count and execute:
             raise NonEmptyGroupError(

@@ -49,8 +49,8 @@ def build(arguments: Sequence[str]) -> typer.Typer:
         context_settings={"help_option_names": ["--help"], "max_content_width": 110},
     )
     app.callback(
-        epilog="Exit codes: 0 done, 1 failed, 2 wrong usage, 130 Ctrl-C, 141 the reader of a pipe has gone, "
-        "143 SIGTERM. Every command has --help with examples."
+        epilog="Exit codes: 0 done, 1 failed, 2 wrong usage, 3 what --fail-on asks for, 130 Ctrl-C, "
+        "141 the reader of a pipe has gone, 143 SIGTERM. Every command has --help with examples."
     )(_root)
     first = _first_command(arguments)
     for home in [_HOMES[first]] if first in _HOMES else dict.fromkeys(_HOMES.values()):
