@@ -11,9 +11,9 @@ from headrace_core.errors import HeadraceError, InvalidRequestError
 
 from .client import DEFAULT_BOOTSTRAP, Bootstrap, admin
 from .output import Output, OutputFormat, note, print_json, print_table
+from .progress import HowFar, progress
 
 _LOOK_S = 0.5
-_TELL_S = 2.0
 
 _Ids = Annotated[
     list[int], typer.Argument(metavar="ID...", min=0, help="The brokers' ids, as `headrace brokers list` shows them.")
@@ -109,22 +109,34 @@ def drain(
             if left and not cancel:  # the error is about another one, and they would go on unnoticed
                 note(f"being emptied already: {', '.join(map(str, left))}; --cancel lets them have replicas again")
             raise
-        told = time.monotonic()
-        while wait and any(left.values()):
-            time.sleep(_LOOK_S)
-            for broker in [each for each, count in left.items() if count]:
-                left[broker] = client.drain_broker(broker)
-            if any(left.values()) and time.monotonic() - told >= _TELL_S:
-                told = time.monotonic()
-                for broker, count in left.items():
-                    if count:
-                        note(f"broker {broker} has {count} replica{'' if count == 1 else 's'} still")
+        if wait and any(left.values()):
+            _wait(client, left)
     if output is OutputFormat.JSON:
         rows = [{"broker": broker, "draining": not cancel, "replicas_left": count} for broker, count in left.items()]
         print_json(rows[0] if len(rows) == 1 else rows)
         return
     for broker, count in left.items():
         print(_drained(broker, cancel, count))
+
+
+def _wait(client: Any, left: dict[int, int]) -> None:
+    """Until none of the brokers in ``left`` (how many replicas each has) has any."""
+
+    def how_far() -> HowFar:
+        words = (
+            f"{broker} has {count} replica{'' if count == 1 else 's'} still" for broker, count in left.items() if count
+        )
+        return HowFar(most - sum(left.values()), most, f"broker {', '.join(words)}")
+
+    most = sum(left.values())
+    with progress() as shown:
+        while any(left.values()):
+            time.sleep(_LOOK_S)
+            for broker in [each for each, count in left.items() if count]:
+                left[broker] = client.drain_broker(broker)
+            most = max(most, sum(left.values()))
+            if any(left.values()):
+                shown.at(how_far)
 
 
 def _drained(broker: int, cancel: bool, left: int) -> str:

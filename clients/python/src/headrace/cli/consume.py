@@ -20,6 +20,7 @@ from .consume_group import check_group_flags, run_in_group
 from .kcat_format import compile_format, default_format, document, json_line, unescape
 from .kcat_offsets import OffsetRange, parse_offsets
 from .output import note
+from .progress import HowFar, Progress, progress
 
 _POLL_S = 0.5
 _POLL_RECORDS = 10_000
@@ -116,19 +117,22 @@ def consume(
     if count == 0:
         writer.close()
         return
+    silent = quiet or as_document or not (exit_at_end or count is not None)
     try:
-        if topic is None or group is not None:
-            run_in_group(
-                config,
-                subscribed,
-                exit_at_end=exit_at_end,
-                count=count,
-                writer=writer,
-                quiet=quiet,
-                reader_is_gone=_reader_is_gone,
-            )
-        else:
-            _run(config, topic, partitions, choice, exit_at_end, count, writer, quiet)
+        with progress(lines_s=None, beside_records=True, quiet=silent) as shown:
+            if topic is None or group is not None:
+                run_in_group(
+                    config,
+                    subscribed,
+                    exit_at_end=exit_at_end,
+                    count=count,
+                    writer=writer,
+                    quiet=quiet,
+                    reader_is_gone=_reader_is_gone,
+                    shown=shown,
+                )
+            else:
+                _run(config, topic, partitions, choice, exit_at_end, count, writer, quiet, shown)
     except BrokenPipeError:
         raise typer.Exit(broken_pipe()) from None
     except KeyboardInterrupt:
@@ -217,7 +221,7 @@ class _Choice:
 
 
 @dataclass
-class _Progress:
+class _Reading:
     """How far each partition is to be read. ``stops``: the offset to stop before; ``stop_ms``: the first record this
     late stops its partition; ``left``: how many records may still be printed (None: any number)."""
 
@@ -257,6 +261,7 @@ def _run(
     count: int | None,
     writer: _Writer,
     quiet: bool,
+    shown: Progress,
 ) -> None:
     from .. import Consumer
 
@@ -264,16 +269,27 @@ def _run(
         partitions = _partitions(consumer, topic, only)
         consumer.assign(partitions)
         stops = _position(consumer, partitions, choice, exit_at_end)
-        progress = _Progress(stops, choice.wanted.stop_ms, count, set(partitions))
-        _close_finished(consumer, progress, quiet)
-        while not progress.over():
-            limit = _POLL_RECORDS if progress.left is None else min(_POLL_RECORDS, progress.left)
+        reading = _Reading(stops, choice.wanted.stop_ms, count, set(partitions))
+        starts = {partition: consumer.position(partition) for partition in stops}
+
+        def how_far() -> HowFar:
+            if count is not None:
+                printed = count - (reading.left or 0)
+                return HowFar(printed, count, f"{printed:,} of {count:,} records")
+            read = sum(consumer.position(partition) - start for partition, start in starts.items())
+            total = sum(stops[partition] - start for partition, start in starts.items())
+            return HowFar(read, total, f"{read:,} of {total:,} offsets")
+
+        _close_finished(consumer, reading, quiet)
+        while not reading.over():
+            limit = _POLL_RECORDS if reading.left is None else min(_POLL_RECORDS, reading.left)
             records = consumer.poll(timeout=_POLL_S, max_records=limit)
             if records:
-                writer.write(progress.take(records))
+                writer.write(reading.take(records))
             elif _reader_is_gone():
                 raise BrokenPipeError
-            _close_finished(consumer, progress, quiet)
+            shown.at(how_far)
+            _close_finished(consumer, reading, quiet)
         writer.close()
 
 
@@ -326,11 +342,11 @@ def _position(
     return stops
 
 
-def _close_finished(consumer: Any, progress: _Progress, quiet: bool) -> None:
+def _close_finished(consumer: Any, reading: _Reading, quiet: bool) -> None:
     """Partitions whose position has reached their stop are through, though no record said so (or none was there)."""
-    for partition in sorted(progress.open):
-        stop = progress.stops.get(partition)
+    for partition in sorted(reading.open):
+        stop = reading.stops.get(partition)
         if stop is not None and consumer.position(partition) >= stop:
-            progress.open.discard(partition)
+            reading.open.discard(partition)
             if not quiet:
                 note(f"% Reached end of topic {partition.topic} [{partition.partition}] at offset {stop}")

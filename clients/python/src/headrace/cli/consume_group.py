@@ -12,6 +12,7 @@ from headrace_core.errors import HeadraceError
 from headrace_core.types import TopicPartition
 
 from .output import note
+from .progress import HowFar, Progress
 
 _POLL_S = 0.5
 _POLL_RECORDS = 10_000
@@ -50,6 +51,7 @@ def run_in_group(
     writer: Writes,
     quiet: bool,
     reader_is_gone: Callable[[], bool],
+    shown: Progress,
 ) -> None:
     """Until Ctrl-C, ``count`` records, or with ``exit_at_end`` the ends that the partitions had when they came.
 
@@ -63,6 +65,12 @@ def run_in_group(
     left = count
     written: dict[TopicPartition, int] = {}
     commits = str(config.get("enable.auto.commit", True)).lower() != "false"
+
+    def how_far() -> HowFar:
+        if count is not None and left is not None:
+            return HowFar(count - left, count, f"{count - left:,} of {count:,} records")
+        unread = sum(max(0, stop - consumer.position(partition)) for partition, stop in stops.items())
+        return HowFar(0, 0, f"{unread:,} offsets to the end")
 
     def assigned(consumer: Any, partitions: list[TopicPartition]) -> None:
         tell(f"% Group {config['group.id']}: assigned {_named(partitions)}")
@@ -92,6 +100,7 @@ def run_in_group(
                     left = None if left is None else left - len(records)
                 elif reader_is_gone():
                     raise BrokenPipeError
+                shown.at(how_far)
                 if stops and all(consumer.position(partition) >= stop for partition, stop in stops.items()):
                     for partition, stop in sorted(stops.items()):
                         tell(f"% Reached end of topic {partition.topic} [{partition.partition}] at offset {stop}")

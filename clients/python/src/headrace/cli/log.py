@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import time
 from collections import Counter
 from collections.abc import Iterable
@@ -15,6 +16,7 @@ from headrace_core.errors import CorruptLogError, InvalidArgumentError
 
 from .kcat_format import document
 from .output import Output, OutputFormat, note, print_json
+from .progress import HowFar, progress
 
 
 def register(app: typer.Typer) -> None:
@@ -107,18 +109,18 @@ def verify(
     counts = Counts()
     problems: list[Problem] = []
     notes: list[Note] = []
-    started = told = time.monotonic()
+    started = time.monotonic()
     try:
-        for line in lines_of(str(path), counts=counts):
-            if isinstance(line, Note):
-                notes.append(line)
-                note(f"headrace: {line}; {line.cure}")
-            elif isinstance(line, Problem):
-                problems.append(line)
-                note(f"headrace: {line} [{CorruptLogError.code}]" + (f"; {line.cure}" if line.cure else ""))
-            elif time.monotonic() - told >= _PROGRESS_S:
-                told = time.monotonic()
-                note(f"headrace: {_looked_at(counts)} after {told - started:.0f} s; now {line.path}")
+        with progress(lines_s=_PROGRESS_S) as shown:
+            for line in lines_of(str(path), counts=counts):
+                if isinstance(line, Note):
+                    notes.append(line)
+                    note(f"headrace: {line}; {line.cure}")
+                elif isinstance(line, Problem):
+                    problems.append(line)
+                    note(f"headrace: {line} [{CorruptLogError.code}]" + (f"; {line.cure}" if line.cure else ""))
+                else:
+                    shown.at(functools.partial(_how_far, counts, started, line.path))
     except (OSError, ValueError) as error:
         raise InvalidArgumentError(str(error)) from error
     if output is OutputFormat.JSON:
@@ -127,7 +129,7 @@ def verify(
     else:
         verdict = _counted(len(problems), "problem") if problems else "all of it sound"
         left = f", {_counted(len(notes), 'note')} of what the next start puts right" if notes else ""
-        print(f"{_looked_at(counts)}: {verdict}{left}")
+        print(f"{_counts(counts)}: {verdict}{left}")
     if problems:
         raise typer.Exit(1)
 
@@ -140,7 +142,11 @@ def _counted(number: int, what: str) -> str:
     return f"{number} {what}{'' if number == 1 else 's'}"
 
 
-def _looked_at(counts: Any) -> str:
+def _how_far(counts: Any, started_s: float, path: str) -> HowFar:
+    return HowFar(0, 0, f"headrace: {_counts(counts)} after {time.monotonic() - started_s:.0f} s; now {path}")
+
+
+def _counts(counts: Any) -> str:
     return f"{counts.files} files, {counts.batches} batches, {counts.records} records, {counts.bytes} bytes"
 
 

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from typing import Annotated, Any
 
 import typer
 
 from .client import DEFAULT_BOOTSTRAP, Bootstrap, admin
-from .output import Output, OutputFormat, note, print_json, print_table
+from .output import Output, OutputFormat, print_json, print_table
+from .progress import HowFar, progress
 
 #: How often a move that is waited for is looked at, and how often people are told.
 _LOOK_S = 0.2
-_TELL_S = 2.0
 
 
 def register(app: typer.Typer) -> None:
@@ -136,25 +137,24 @@ def _wait(client: Any, wanted: Any, to: str) -> None:
     """Until the replica is in ``to``. ReplicaNotAvailableError when it is not, and nothing moves it there any more."""
     from headrace_core.errors import ReplicaNotAvailableError
 
-    told = time.monotonic()
-    while True:
-        directories = client.describe_log_dirs([wanted.broker_id], topics=[wanted[:2]])[wanted.broker_id]
-        now, future = _whereabouts(directories, is_future=False), _whereabouts(directories, is_future=True)
-        if future is None:
-            if now is not None and now[1].error is not None:
-                raise now[1].error
-            if now is not None and _same_path(now[0], to):
-                return
-            where = "nowhere" if now is None else f"in {now[0]}"
-            raise ReplicaNotAvailableError(
-                f"{wanted.topic}-{wanted.partition} is {where}, and not on its way to {to} any more; "
-                f"the log of broker {wanted.broker_id} says why"
-            )
-        if time.monotonic() - told >= _TELL_S:
-            told = time.monotonic()
-            size = 0 if now is None else now[1].size_bytes
-            note(f"{future[1].size_bytes:,} of {size:,} bytes, {future[1].offset_lag:,} offsets behind")
-        time.sleep(_LOOK_S)
+    with progress() as shown:
+        while True:
+            directories = client.describe_log_dirs([wanted.broker_id], topics=[wanted[:2]])[wanted.broker_id]
+            now, future = _whereabouts(directories, is_future=False), _whereabouts(directories, is_future=True)
+            if future is None:
+                if now is not None and now[1].error is not None:
+                    raise now[1].error
+                if now is not None and _same_path(now[0], to):
+                    return
+                where = "nowhere" if now is None else f"in {now[0]}"
+                raise ReplicaNotAvailableError(
+                    f"{wanted.topic}-{wanted.partition} is {where}, and not on its way to {to} any more; "
+                    f"the log of broker {wanted.broker_id} says why"
+                )
+            has, size = future[1].size_bytes, 0 if now is None else now[1].size_bytes
+            words = f"{has:,} of {size:,} bytes, {future[1].offset_lag:,} offsets behind"
+            shown.at(functools.partial(HowFar, has, size, words))
+            time.sleep(_LOOK_S)
 
 
 def _whereabouts(directories: Any, *, is_future: bool) -> tuple[str, Any] | None:

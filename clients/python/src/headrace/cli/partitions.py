@@ -3,6 +3,7 @@ kafka-leader-election change it."""
 
 from __future__ import annotations
 
+import functools
 import json
 import time
 from collections.abc import Iterable, Sequence
@@ -15,6 +16,7 @@ from headrace_core.errors import HeadraceError, InvalidArgumentError
 
 from .client import DEFAULT_BOOTSTRAP, Bootstrap, admin
 from .output import Output, OutputFormat, note, print_json, print_table
+from .progress import HowFar, progress
 
 if TYPE_CHECKING:
     from headrace_core.types import TopicPartition
@@ -23,7 +25,6 @@ if TYPE_CHECKING:
 
 #: How often moves that are waited for are looked at, and how often people are told.
 _LOOK_S = 0.5
-_TELL_S = 2.0
 _WATCH_S = 1.0
 _PARTITION_HELP = "TOPIC-PARTITION, such as orders-0."
 
@@ -340,21 +341,23 @@ def _copied(
 
 def _wait(client: Any, partitions: list[TopicPartition]) -> None:
     """Until none of them is on its way."""
-    told = time.monotonic()
-    while True:
-        under_way = client.list_partition_reassignments(partitions)
-        if not under_way:
-            return
-        if time.monotonic() - told >= _TELL_S:
-            told = time.monotonic()
-            copied = _copied(client, under_way).values()
-            waiting = sum(each.waits for each in under_way.values())
-            has, total = sum(each[0] for each in copied), sum(each[1] for each in copied)
-            note(
-                f"{len(partitions) - len(under_way)} of {len(partitions)} partitions done, "
-                f"{len(under_way) - waiting} under way ({has:,} of {total:,} bytes), {waiting} waiting"
-            )
-        time.sleep(_LOOK_S)
+    with progress(draw_s=1.0) as shown:
+        while under_way := client.list_partition_reassignments(partitions):
+            shown.at(functools.partial(_how_far, client, under_way, len(partitions)))
+            time.sleep(_LOOK_S)
+
+
+def _how_far(client: Any, under_way: dict[TopicPartition, PartitionReassignment], total: int) -> HowFar:
+    waiting = sum(each.waits for each in under_way.values())
+    copied = _copied(client, under_way).values()
+    has, whole = sum(each[0] for each in copied), sum(each[1] for each in copied)
+    done, moving = total - len(under_way), len(under_way) - waiting
+    # How large those are that wait nobody has asked yet: what can be counted is partitions.
+    return HowFar(
+        done + (has / whole * moving if whole else 0.0),
+        total,
+        f"{done} of {total} partitions done, {moving} under way ({has:,} of {whole:,} bytes), {waiting} waiting",
+    )
 
 
 # -- elections

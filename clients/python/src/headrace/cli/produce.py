@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import collections
+import functools
 import os
+import stat
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +18,7 @@ from headrace_core.errors import InvalidArgumentError
 from .client import DEFAULT_BOOTSTRAP, Bootstrap, Properties, client_config
 from .kcat_format import unescape
 from .output import Output, OutputFormat, note, print_json
+from .progress import HowFar, Progress, progress
 
 _READ_BYTES = 1 << 20
 _OUTSTANDING_MAX = 100_000
@@ -72,9 +75,10 @@ def produce(
     )
     messages = _messages(files or [], ends_with, lines)
     flags = {"compression.type": compression} if compression else {}
-    sender.run(
-        client_config(bootstrap, properties, kind="producer", flags=flags), messages, count, ends_with if tee else None
-    )
+    config = client_config(bootstrap, properties, kind="producer", flags=flags)
+    size = _size(files or [])
+    with progress(lines_s=None, beside_records=tee, quiet=not size) as shown:
+        sender.run(config, messages, count, ends_with, size, shown, tee=tee)
     if output is OutputFormat.JSON:
         print_json({"topic": topic, "records": sender.acknowledged, "partitions": sender.ranges()})
 
@@ -85,6 +89,18 @@ def _header(text: str) -> tuple[str, bytes | None]:
     if not name:
         raise typer.BadParameter(f"{text!r}: must be NAME=VALUE", param_hint="-H")
     return name, value.encode("utf-8", "surrogateescape") if equals else None
+
+
+def _size(files: list[Path]) -> int:
+    """How many bytes there are to send; 0 when nobody can know (a pipe, a terminal)."""
+    try:
+        if not files:
+            found = os.fstat(sys.stdin.fileno())
+            return found.st_size - os.lseek(sys.stdin.fileno(), 0, os.SEEK_CUR) if stat.S_ISREG(found.st_mode) else 0
+        found_all = [path.stat() for path in files]
+    except (OSError, ValueError):  # whoever reads them says what is wrong
+        return 0
+    return sum(each.st_size for each in found_all) if all(stat.S_ISREG(each.st_mode) for each in found_all) else 0
 
 
 def _messages(files: list[Path], delimiter: bytes, lines: bool) -> Iterator[list[bytes]]:
@@ -140,20 +156,32 @@ class _Sender:
         self.acknowledged = 0
 
     def run(
-        self, config: dict[str, Any], portions: Iterator[list[bytes]], count: int | None, tee: bytes | None
+        self,
+        config: dict[str, Any],
+        portions: Iterator[list[bytes]],
+        count: int | None,
+        delimiter: bytes,
+        size: int,
+        shown: Progress,
+        *,
+        tee: bool,
     ) -> None:
+        """Until the input is at its end, or ``count`` records are sent. ``size``: how many bytes there are, for
+        ``shown``; ``tee``: what is sent goes to stdout too, ``delimiter`` after each."""
         from .. import Producer
 
-        left = count
+        left, read = count, 0
         try:
             with Producer(config) as producer:
                 for portion in portions:
                     messages = portion if left is None else portion[:left]
                     for message in messages:
                         self._send(producer, message)
-                    if tee is not None:
-                        sys.stdout.buffer.write(b"".join(message + tee for message in messages))
+                    if tee:
+                        sys.stdout.buffer.write(b"".join(message + delimiter for message in messages))
                         sys.stdout.buffer.flush()
+                    read += sum(map(len, portion)) + len(portion) * len(delimiter)
+                    shown.at(functools.partial(self._how_far, count, read, size))
                     if left is not None:
                         left -= len(messages)
                         if not left:
@@ -164,6 +192,10 @@ class _Sender:
         finally:
             if sys.exc_info()[0] is not None and self.acknowledged:
                 note(f"headrace: {self.acknowledged} records were acknowledged before this")
+
+    def _how_far(self, count: int | None, read: int, size: int) -> HowFar:
+        words = f"{self.acknowledged:,} records are acknowledged"
+        return HowFar(min(read, size), size, words) if count is None else HowFar(self.acknowledged, count, words)
 
     def _send(self, producer: Any, message: bytes) -> None:
         key, value = self._key, message

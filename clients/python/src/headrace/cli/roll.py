@@ -15,6 +15,7 @@ import typer
 
 from .client import client_config
 from .output import Output, OutputFormat, note, print_json
+from .progress import HowFar, progress
 
 if TYPE_CHECKING:
     from ..local.directory import ClusterDirectory
@@ -63,8 +64,18 @@ def roll(
 
     cluster = ClusterDirectory(data, start_timeout_s=timeout, stop_timeout_s=_STOP_S)
     begun = time.monotonic()
-    with Admin(client_config(cluster.state().bootstrap_servers, ())) as client, _ends_between_nodes() as ended:
-        rolling = RollingRestart(cluster, Looking(client), timeout_s=timeout, tell=note, ends=lambda: bool(ended))
+    with (
+        Admin(client_config(cluster.state().bootstrap_servers, ())) as client,
+        _ends_between_nodes() as ended,
+        progress(lines_s=None) as shown,
+    ):
+
+        def at(done: int, total: int, what: str) -> None:
+            shown.at(lambda: HowFar(done, total, what))
+
+        rolling = RollingRestart(
+            cluster, Looking(client), timeout_s=timeout, tell=note, at=at, ends=lambda: bool(ended)
+        )
         rolled = rolling.run([each.value for each in role or Role])
     _show(cluster, rolled, time.monotonic() - begun, output)
     if rolled.left or (ended and rolled.restarted[-1].whole_s is None):

@@ -50,7 +50,8 @@ class Rolled:
 
 class RollingRestart:
     """A roll of ``cluster``, which a Looking looks at. ``timeout_s``: for how long the cluster may be not whole after a
-    restart. ``tell``: takes lines of progress. ``ends``: asked between two nodes, and while it waits: is it to end?"""
+    restart. ``tell``: takes lines of progress; ``at``: how many nodes are done, of how many, and what is going on,
+    again and again. ``ends``: asked between two nodes, and while it waits: is it to end?"""
 
     def __init__(
         self,
@@ -59,6 +60,7 @@ class RollingRestart:
         *,
         timeout_s: float,
         tell: Callable[[str], None],
+        at: Callable[[int, int, str], None] = lambda done, total, what: None,
         ends: Callable[[], bool] = lambda: False,
         settle_s: float = SETTLE_S,
     ) -> None:
@@ -67,6 +69,7 @@ class RollingRestart:
         self._timeout_s = timeout_s
         self._settle_s = min(settle_s, timeout_s)
         self._tell = tell
+        self._at, self._now = at, (0, 0, "looking at the cluster")
         self._ends = ends
 
     def run(self, roles: Collection[str] = TURNS) -> Rolled:
@@ -97,6 +100,8 @@ class RollingRestart:
         while waiting and not self._ends():  # from here on the last look is always of a whole cluster
             node = next_node(waiting, None if seen.quorum is None else seen.quorum.leader_id)
             self._tell(f"[{total - len(waiting) + 1}/{total}] {node}: restarting")
+            self._now = (total - len(waiting), total, f"{node} restarts")
+            self._at(*self._now)
             waiting.remove(node)
             try:
                 done.append(self._restart(node))
@@ -111,6 +116,7 @@ class RollingRestart:
         pid = self._cluster.restart(node.role, node.node_id).pid()
         away_s = time.monotonic() - begun
         self._tell(f"  {node} serves again after {away_s:.1f} s (pid {pid})")
+        self._now = (*self._now[:2], f"until all is whole after {node}")
         return Restarted(node=node, pid=pid, away_s=away_s, whole_s=None)
 
     def _settled(self, done: list[Restarted], waiting: list[NodeName]) -> tuple[Seen, Restarted]:
@@ -140,6 +146,7 @@ class RollingRestart:
         begun = told = time.monotonic()
         while True:
             asked = time.monotonic()
+            self._at(*self._now)
             seen = self._looking.look(self._cluster.state())
             reasons = check(seen, asked)
             now = time.monotonic()

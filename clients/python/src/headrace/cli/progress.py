@@ -1,0 +1,110 @@
+"""How far something is that takes long: a bar where stderr is a terminal, else a line every few seconds.
+
+Nothing of it is ever on stdout. There is no bar where the terminal could not draw one over and over (``TERM=dumb``),
+and none where stdout is the same terminal and records are printed there (``beside_records``): the two would
+overwrite each other. What is drawn is gone when the work is done; notes of the meantime stand above it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+from .output import note
+
+#: How often a bar is drawn anew at most; and how often a line is told where there is none.
+DRAW_S = 0.1
+LINE_S = 2.0
+
+
+class HowFar(NamedTuple):
+    """``done`` of ``total`` (0: nobody knows), and the same in words."""
+
+    done: float
+    total: float
+    words: str
+
+
+class Progress:
+    """Told how far the work is, as often as one likes."""
+
+    def at(self, look: Callable[[], HowFar]) -> None:
+        """``look`` is called only when it is to be shown."""
+
+
+class _Lines(Progress):
+    def __init__(self, every_s: float) -> None:
+        self._every_s, self._told = every_s, time.monotonic()
+
+    def at(self, look: Callable[[], HowFar]) -> None:
+        now = time.monotonic()
+        if now - self._told >= self._every_s:
+            self._told = now
+            note(look().words)
+
+
+class _Bar(Progress):
+    def __init__(self, drawn: Any, every_s: float) -> None:
+        self._drawn, self._every_s = drawn, every_s
+        self._task = drawn.add_task("", total=None)
+        self._shown = -every_s
+
+    def at(self, look: Callable[[], HowFar]) -> None:
+        now = time.monotonic()
+        if now - self._shown < self._every_s:
+            return
+        self._shown = now
+        done, total, words = look()
+        self._drawn.update(self._task, completed=done, total=total or None, description=words)
+        with contextlib.suppress(OSError):  # the terminal has gone, and the work goes on
+            self._drawn.refresh()
+
+
+@contextlib.contextmanager
+def progress(
+    *,
+    lines_s: float | None = LINE_S,
+    draw_s: float = DRAW_S,
+    beside_records: bool = False,
+    quiet: bool = False,
+) -> Iterator[Progress]:
+    """A Progress for as long as the work takes.
+
+    ``lines_s``: how often a line is told where no bar can be drawn (None: never, for work that has always been silent
+    in a pipe). ``draw_s``: how often a bar is drawn anew at most. ``quiet``: neither.
+    """
+    if quiet or (beside_records and sys.stdout.isatty()):
+        yield Progress()
+    elif sys.stderr.isatty() and os.environ.get("TERM", "dumb") != "dumb":
+        with _bar(draw_s) as bar:
+            yield bar
+    else:
+        yield Progress() if lines_s is None else _Lines(lines_s)
+
+
+@contextlib.contextmanager
+def _bar(every_s: float) -> Iterator[_Bar]:
+    from rich.console import Console
+    from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress as Drawn
+
+    columns = (
+        BarColumn(bar_width=24),
+        TaskProgressColumn(),
+        TextColumn("{task.description}", markup=False),
+        TimeRemainingColumn(elapsed_when_finished=True),
+    )
+    # Drawn by whoever works, not by a thread: nothing to clean up in a process that is stopped in between. Notes to
+    # stderr go above it.
+    drawn = Drawn(*columns, console=Console(stderr=True), auto_refresh=False, transient=True, redirect_stdout=False)
+    try:
+        with contextlib.suppress(OSError):
+            drawn.start()
+        yield _Bar(drawn, every_s)
+    finally:
+        with contextlib.suppress(OSError):
+            drawn.stop()
