@@ -26,6 +26,7 @@ from measure import emit, settle
 
 from headrace_core.records import encode_batch
 from headrace_core.rpc.channel import COMMON_OPTIONS
+from headrace_core.rpc.event_loop import new_event_loop
 from headrace_protos.v1 import metadata_pb2, metadata_pb2_grpc, produce_pb2, produce_pb2_grpc
 
 ACKS = {"1": produce_pb2.ACKS_LEADER, "all": produce_pb2.ACKS_ALL}
@@ -180,7 +181,8 @@ def main() -> None:
     if sys.argv[1:2] == ["drive"]:
         bootstrap, topic, first, share, seconds, acks, sdk = sys.argv[2:]
         numbers = range(int(first), int(first) + int(share))
-        requests, latencies = asyncio.run(drive(bootstrap, topic, numbers, float(seconds), acks, sdk == "1"))
+        with asyncio.Runner(loop_factory=new_event_loop) as runner:  # as the SDK's own thread
+            requests, latencies = runner.run(drive(bootstrap, topic, numbers, float(seconds), acks, sdk == "1"))
         print(json.dumps({"requests": requests, "latencies": [round(latency, 3) for latency in latencies]}))
         return
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)

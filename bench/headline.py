@@ -27,7 +27,7 @@ from typing import Any
 import numpy
 import pyarrow
 import pyarrow.compute
-from measure import PYTHON, emit
+from measure import PYTHON, emit, percentiles
 
 from headrace import Admin, Consumer, NewTopic, Producer, TopicPartition, tune_memory
 
@@ -35,12 +35,6 @@ PORTION_S = 0.005
 STALL_S = 30.0
 _STAMP = struct.Struct(">QQ")  # number of the portion, perf_counter_ns at its hand-over
 _MAGIC_BYTES = 8
-
-
-def percentiles(milliseconds: list[float]) -> dict[str, float]:
-    ordered = sorted(milliseconds)
-    shares = {"p50": 0.5, "p99": 0.99, "p999": 0.999, "max": 1.0}
-    return {name: round(ordered[max(0, int(len(ordered) * share + 0.999999) - 1)], 3) for name, share in shares.items()}
 
 
 class Portions:

@@ -173,6 +173,12 @@ def fdatasync_ms(directory: Path, *, count: int = 500, size: int = 200) -> float
     return statistics.median(taken)
 
 
+def percentiles(milliseconds: list[float]) -> dict[str, float]:
+    ordered = sorted(milliseconds)
+    shares = {"p50": 0.5, "p99": 0.99, "p999": 0.999, "max": 1.0}
+    return {name: round(ordered[max(0, int(len(ordered) * share + 0.999999) - 1)], 3) for name, share in shares.items()}
+
+
 def save(samples: Samples, *, what: str, extra: dict[str, Any]) -> Path:
     """Write bench/results/<date>-<machine>-<what>.json; returns its path."""
     facts = machine()

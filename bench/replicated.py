@@ -27,6 +27,7 @@ import echo
 import headline
 import ours
 import report
+from floors import forced_portions
 from kafka_node import KafkaNode
 from measure import (
     ROOT,
@@ -46,6 +47,8 @@ from replicated_bars import judge
 
 #: Requests a second of the latency cases; 0: one record in flight.
 RATES = (0, 1_000, 10_000, 50_000)
+#: A record of the headline.
+RECORD_BYTES = 100
 KAFKA_FLUSHES = {"default": {}, "flushed": {"flush.messages": "1"}}
 
 
@@ -172,12 +175,24 @@ class Ours:
             used = cpu_seconds(pids) - before
         if not found["verified"]:
             raise RuntimeError(f"the headline was not verified: {found}")
+        self.disk_alone()
         label = f"headrace.rf3.headline.{self.policy}"
         self.samples.add(label, found["records_per_s"], "rec/s")
         self.samples.add(f"{label}.cpu", used / (found["records"] / 1e6), "s/M")
         for what in ("acked", "received", "late"):
             for quantile, value in found[f"{what}_ms"].items():
                 self.samples.add(f"{label}.{what}.{quantile}", value, "ms")
+
+    def disk_alone(self) -> None:
+        """The same bytes, as often, forced to three files by nothing but three loops."""
+        found = forced_portions(
+            WORK,
+            size=int(self.sizes.headline_rate * headline.PORTION_S * RECORD_BYTES),
+            every_s=headline.PORTION_S,
+            seconds=self.sizes.headline_s / 3,
+        )
+        for quantile, value in found.items():
+            self.samples.add(f"floor.headline.{quantile}", value, "ms")
 
 
 class Kafkas:

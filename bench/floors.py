@@ -1,0 +1,80 @@
+"""What the machine alone takes for what the headline asks of it: three files, each forced on the headline's schedule.
+
+No network, and no program worth the name: three processes, each of which appends a portion's bytes to a file of its own
+and forces it, every few milliseconds. A portion counts as done when the last of the three has it, as with acks=all.
+Whoever promises "on the disk of every in-sync replica" is not quicker than this on that disk.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from measure import percentiles
+
+#: From the word to the first portion: by then all three processes wait for the same moment.
+START_S = 0.2
+
+
+def forced_portions(directory: Path, *, size: int, every_s: float, seconds: float, files: int = 3) -> dict[str, float]:
+    """From when a portion of ``size`` bytes was due until all ``files`` had it on the disk, ms: p50, p99, p999, max."""
+    started: list[subprocess.Popen[str]] = []
+    try:
+        for number in range(files):
+            command = [
+                sys.executable,
+                __file__,
+                str(directory / f"floor-{number}"),
+                str(size),
+                str(every_s),
+                str(seconds),
+            ]
+            started.append(subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True))
+        for one in started:
+            assert one.stdout is not None
+            if one.stdout.readline().strip() != "ready":
+                raise RuntimeError("a process of the disk's floor did not start; its error is above")
+        begin = time.perf_counter() + START_S
+        for one in started:
+            assert one.stdin is not None
+            one.stdin.write(f"{begin}\n")
+            one.stdin.flush()
+        found = [json.loads(one.communicate(timeout=3 * seconds + 60)[0]) for one in started]
+    finally:
+        for one in started:
+            if one.poll() is None:
+                one.kill()
+            one.wait()
+            for pipe in (one.stdin, one.stdout):
+                if pipe is not None:
+                    pipe.close()
+    return percentiles([max(of_all) for of_all in zip(*found, strict=True)])
+
+
+def force_on_schedule(path: Path, size: int, every_s: float, seconds: float) -> list[float]:
+    """From when each portion was due until it was forced, ms; begins at the moment that standard input says."""
+    data, late = os.urandom(size), []
+    try:
+        with path.open("wb", buffering=0) as file:
+            print("ready", flush=True)
+            begin = float(sys.stdin.readline())
+            for number in range(int(seconds / every_s)):
+                due = begin + number * every_s
+                if (left := due - time.perf_counter()) > 0:
+                    time.sleep(left)
+                file.write(data)
+                os.fdatasync(file.fileno())
+                late.append(round((time.perf_counter() - due) * 1e3, 3))
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            path.unlink()
+    return late
+
+
+if __name__ == "__main__":
+    print(json.dumps(force_on_schedule(Path(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3]), float(sys.argv[4]))))
