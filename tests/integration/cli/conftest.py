@@ -43,7 +43,7 @@ Cli = Callable[..., Outcome]
 
 
 def run_headrace(
-    *arguments: str | Path, stdin: bytes = b"", bootstrap: str = "", code: int | None = 0, timeout_s: float = 60
+    *arguments: str | Path, stdin: bytes = b"", bootstrap: str = "", code: int | None = 0, timeout_s: float = 180
 ) -> Outcome:
     """Run ``headrace``; asserts the exit code unless ``code`` is None."""
     environment = {key: value for key, value in os.environ.items() if not key.startswith("HEADRACE_")}

@@ -41,7 +41,7 @@ def run_headrace(*arguments: str | Path, stdin: str = "", bootstrap: str | None 
         input=stdin,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=180,
         env=environment,
         check=False,
     )

@@ -19,7 +19,7 @@ import pytest
 from headrace import Consumer, TopicPartition
 from headrace.fetch import OffsetRange, RangeReader
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.xdist_group("spark"), pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.xdist_group("spark"), pytest.mark.timeout(540)]
 
 RECORDS = 500  # in each of two partitions; 200 per batch make five batches of 100 + 100
 
@@ -53,7 +53,7 @@ def kill_driver(driver: subprocess.Popen[bytes]) -> None:
 
 def wait_until_held(driver: subprocess.Popen[bytes], directory: Path, written: Callable[[], bool]) -> None:
     """Until the batch's one task waits and the other has ``written`` its part, which nobody has committed yet."""
-    deadline = time.monotonic() + 90
+    deadline = time.monotonic() + 240
     while time.monotonic() < deadline:
         if driver.poll() is not None:
             told = "\n".join(log.read_text()[-2_000:] for log in directory.glob("driver-*.log"))
@@ -89,7 +89,7 @@ def test_a_driver_killed_in_mid_batch_skips_no_row_and_repeats_none(
         (tmp_path / "held").unlink()
     driver = start_driver(headrace.bootstrap_servers, topic, tmp_path, -1)
     try:
-        assert driver.wait(timeout=90) == 0, (tmp_path / "driver--1.log").read_text()[-3000:]
+        assert driver.wait(timeout=240) == 0, (tmp_path / "driver--1.log").read_text()[-3000:]
     finally:
         if driver.poll() is None:
             kill_driver(driver)
@@ -121,7 +121,7 @@ def test_a_driver_killed_in_mid_batch_loses_nothing_and_repeats_only_that_batch_
     (tmp_path / "held").unlink()
     driver = start_driver(headrace.bootstrap_servers, topic, tmp_path, -1, to_topic)
     try:
-        assert driver.wait(timeout=90) == 0, (tmp_path / "driver--1.log").read_text()[-3000:]
+        assert driver.wait(timeout=240) == 0, (tmp_path / "driver--1.log").read_text()[-3000:]
     finally:
         if driver.poll() is None:
             kill_driver(driver)

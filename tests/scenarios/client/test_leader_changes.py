@@ -88,7 +88,7 @@ def test_broker_that_stood_still_while_it_was_connected_to_is_used_when_it_is_ba
     cluster.append("t", 0, encode_batch([(0, None, b"first", None)]))
     with silence() as (port, taken, end):
         cluster.ports[1] = port
-        settings = {"request_timeout_ms": 200}
+        settings = {"request_timeout_ms": 1_000}
         with (
             producer(cluster, **settings, enable_idempotence=True) as out,
             consumer(cluster, **settings, auto_offset_reset="none") as inp,

@@ -40,7 +40,7 @@ class ControllerProcess:
     def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """The program to its end."""
         command = [sys.executable, "-P", "-m", "headrace_controller", *arguments]
-        return subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+        return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
 
     def format(self, *more: str) -> subprocess.CompletedProcess[str]:
         return self.run("format", "--cluster-id", self.cluster_id, "--config", str(self.properties), *more)
@@ -52,7 +52,7 @@ class ControllerProcess:
             for override in overrides:
                 command += ["-o", override]
             self.process = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         while time.monotonic() < deadline:
             state = read_state(self.config.get("runtime.state.file", self.config["log.dirs"] + "/node.json"))
             if state is not None and state.pid == self.process.pid:

@@ -95,7 +95,7 @@ class StandIn:
 
 
 def test_a_failed_directory_is_known_at_once_and_outlives_the_controller(make_controller: Make) -> None:
-    controller = make_controller()
+    controller = make_controller(broker_session_timeout_ms="90000")
     controller.start()
     one, two = random_id(), random_id()
 
@@ -115,6 +115,7 @@ def test_a_failed_directory_is_known_at_once_and_outlives_the_controller(make_co
             # The heartbeats begin anew and name the directory again: nothing new in that.
             async with StandIn(controller.internal, random_id()) as other:
                 await broker.until(lambda image: image.next_offset > offset and 2 in image.brokers)
+                await other.until(lambda image: image.next_offset >= broker.follower.image.next_offset)
                 assert other.follower.image.brokers[1].offline_directories == (two,)
                 assert [each.leader for each in other.partitions(topic_id)] == [1, 1, NO_LEADER, NO_LEADER]
         async with StandIn(controller.internal, one, two) as again:

@@ -12,6 +12,7 @@ from raft_links_world import free_port
 
 from headrace_controller.app import serve
 from headrace_controller.formatting import write_voters
+from headrace_core.errors import HeadraceError
 from headrace_core.log.files import RealFileSystem
 from headrace_core.node.config import NodeConfig
 from headrace_core.node.first_voters import InitialVoter
@@ -77,7 +78,7 @@ class Controller:
         async with open_channel(address, ChannelPurpose.CONTROL) as channel:
             stub = admin_pb2_grpc.AdminStub(channel)  # type: ignore[no-untyped-call]
             try:
-                return await getattr(stub, method)(request, timeout=10, wait_for_ready=True)
+                return await getattr(stub, method)(request, timeout=60, wait_for_ready=True)
             except grpc.aio.AioRpcError as failure:
                 raise error_from_rpc(failure, address) from None
 
@@ -85,11 +86,16 @@ class Controller:
         return await self.call("DescribeQuorum", admin_pb2.DescribeQuorumRequest())
 
     async def describe_once(self, holds: Callable[[admin_pb2.DescribeQuorumResponse], bool]) -> Any:
-        """The description, as soon as it is so."""
+        """The description, as soon as it is so. On a busy machine nobody may lead for a moment."""
         async with asyncio.timeout(60):
-            while not holds(found := await self.describe()):  # noqa: ASYNC110
+            while True:
+                try:
+                    if holds(found := await self.describe()):
+                        return found
+                except HeadraceError as error:
+                    if not error.retriable:
+                        raise
                 await asyncio.sleep(0.02)
-        return found
 
 
 def ids(replicas: Any) -> list[int]:
