@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import grpc
 import pytest
-from broker_world import WAIT_S, batch, until
+from broker_world import WAIT_S, Cluster, Node, batch, until
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
+from headrace import Producer
 from headrace_core import errors
 from headrace_protos.v1 import admin_pb2, cluster_pb2, cluster_pb2_grpc, metadata_pb2, metadata_pb2_grpc
 
@@ -58,6 +59,22 @@ def test_topics_are_not_created_by_asking_where_that_is_switched_off(make_cluste
     cluster = make_cluster(**{"auto.create.topics.enable": "false"})
     (missing,) = metadata(cluster, topics=["orders"], allow_auto_topic_creation=True).topics
     assert missing.error.code == errors.UnknownTopicOrPartitionError.number
+
+
+def test_a_topic_that_too_few_brokers_can_hold_is_said_to_be_that_and_not_unknown(tmp_path):
+    cluster = Cluster(tmp_path)
+    keys = {"node.id": "1", "default.replication.factor": "3"}
+    cluster.controller = Node("controller", tmp_path / "another", "tests", **keys)
+    with cluster:
+        (refused,) = metadata(cluster, topics=["orders"], allow_auto_topic_creation=True).topics
+        assert refused.error.code == errors.InvalidReplicationFactorError.number
+        assert "replication factor 3 is larger than the number of live brokers, 1" in refused.error.message
+        (missing,) = metadata(cluster, topics=["orders"]).topics
+        assert missing.error.code == errors.UnknownTopicOrPartitionError.number
+        with Producer({"bootstrap.servers": cluster.broker.address()}) as out:
+            says = "topic 'orders': it could not be made: replication factor 3"
+            with pytest.raises(errors.InvalidReplicationFactorError, match=says):
+                out.send("orders", b"value").result(WAIT_S)
 
 
 def test_who_watches_hears_of_each_change_that_concerns_it(cluster, topic):

@@ -20,6 +20,7 @@ from typing import Any
 from headrace_core.errors import (
     BootstrapError,
     HeadraceError,
+    InvalidReplicationFactorError,
     LeaderNotAvailableError,
     RequestTimedOutError,
     UnknownTopicOrPartitionError,
@@ -112,8 +113,8 @@ class MetadataCache:
     async def topic(self, name: str, *, create: bool, deadline: float) -> TopicInfo:
         """The topic, read from the cluster when not known yet; ``deadline`` is of time.monotonic().
 
-        UnknownTopicOrPartitionError when it does not exist and is not created, InvalidTopicError, BootstrapError,
-        RequestTimedOutError.
+        UnknownTopicOrPartitionError when it does not exist and is not created, InvalidReplicationFactorError when too
+        few brokers live to create it, InvalidTopicError, BootstrapError, RequestTimedOutError.
         """
         found = self.snapshot.topics.get(name)
         if found is not None:
@@ -134,15 +135,18 @@ class MetadataCache:
                 raise
             except HeadraceError as failure:
                 error = failure
-            unknown = isinstance(error, UnknownTopicOrPartitionError)
-            late = time.monotonic() - begun > UNKNOWN_TOPIC_GRACE_S if unknown else False
-            if late or not error.retriable:
-                if unknown:
+            # (Brokers that are still coming up may make the topic that fewer of them could not.)
+            may_come = isinstance(error, UnknownTopicOrPartitionError | InvalidReplicationFactorError)
+            late = may_come and time.monotonic() - begun > UNKNOWN_TOPIC_GRACE_S
+            if late or not (may_come or error.retriable):
+                if isinstance(error, UnknownTopicOrPartitionError):
                     raise UnknownTopicOrPartitionError(
                         f"topic {name!r} does not exist"
                         + (", and the brokers do not create topics by themselves" if create else "")
                         + f"; create it first (headrace topics create {name})"
                     )
+                if late:
+                    raise InvalidReplicationFactorError(f"topic {name!r}: {error.message}")
                 raise error
             pause = self._backoff.delay_s(attempt)
             if time.monotonic() + pause > deadline:

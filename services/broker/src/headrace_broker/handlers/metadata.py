@@ -11,6 +11,7 @@ from headrace_core.metadata import MetadataImage
 from headrace_core.node.listeners import CLIENT
 from headrace_core.rpc.metadata_view import MetadataView, shard_topic
 from headrace_core.rpc.metadata_watch import MetadataWatch
+from headrace_core.rpc.status import error_to_proto
 from headrace_core.telemetry import TopicAutoCreated
 from headrace_core.types import check_topic_name
 from headrace_protos.v1 import admin_pb2, common_pb2, metadata_pb2_grpc
@@ -45,21 +46,27 @@ class MetadataService(metadata_pb2_grpc.MetadataServicer):
     async def GetMetadata(self, request: Any, context: Any) -> Any:
         metadata, limits = self._broker.metadata, self._broker.limits
         await metadata.wait_for(max(request.min_metadata_offset, 1), limits.request_timeout_ms)
+        failed = {}
         if request.allow_auto_topic_creation and self._auto_create:
-            await self._create_missing(list(request.topics))
-        return self._response(metadata.image, request)
+            failed = await self._create_missing(list(request.topics))
+        answer = self._response(metadata.image, request)
+        for topic in answer.topics if failed else ():
+            if topic.error.code == common_pb2.ERROR_CODE_UNKNOWN_TOPIC_OR_PARTITION and topic.name in failed:
+                why = failed[topic.name]  # that it does not exist is known to whoever had it made
+                topic.error.code, topic.error.message = why.code, f"it could not be made: {why.message}"
+        return answer
 
     async def FindCoordinator(self, request: Any, context: Any) -> Any:
         metadata, limits = self._broker.metadata, self._broker.limits
         await metadata.wait_for(max(request.min_metadata_offset, 1), limits.request_timeout_ms)
-        topic, why = shard_topic(request), ""
+        topic, failed = shard_topic(request), {}
         if request.keys and metadata.image.topic(topic) is None:
-            why = await self._create([topic])  # whatever auto.create.topics.enable says, as in Kafka
+            failed = await self._create([topic])  # whatever auto.create.topics.enable says, as in Kafka
         answer = self._own_view().find_coordinators(metadata.image, request)
-        if why and metadata.image.topic(topic) is None:
+        if topic in failed and metadata.image.topic(topic) is None:
             for each in answer.coordinators:
                 if each.error.code == common_pb2.ERROR_CODE_COORDINATOR_NOT_AVAILABLE:
-                    each.error.message = f"{topic} could not be made: {why}; retry"
+                    each.error.message = f"{topic} could not be made: {failed[topic].message}; retry"
         return answer
 
     async def WatchMetadata(self, request: Any, context: Any) -> None:
@@ -85,13 +92,12 @@ class MetadataService(metadata_pb2_grpc.MetadataServicer):
             )
         return self._view
 
-    async def _create_missing(self, names: list[str]) -> None:
-        """Create the named topics that do not exist. What fails shows in the answer: the topic is missing."""
+    async def _create_missing(self, names: list[str]) -> dict[str, Any]:
+        """Create the named topics that do not exist; what it failed with (Error messages), by name."""
         missing = [name for name in dict.fromkeys(names) if self._may_create(name)]
-        if missing:
-            await self._create(missing)
+        return await self._create(missing) if missing else {}
 
-    async def _create(self, missing: list[str]) -> str:
+    async def _create(self, missing: list[str]) -> dict[str, Any]:
         """Why some of them could not be made; that they were there already is no reason."""
         wanted = admin_pb2.CreateTopicsRequest(
             topics=[admin_pb2.NewTopic(name=name, partitions=-1, replication_factor=-1) for name in missing]
@@ -103,14 +109,11 @@ class MetadataService(metadata_pb2_grpc.MetadataServicer):
                 if not result.error.code:
                     self._broker.events.emit(TopicAutoCreated(topic=result.name))
             await self._broker.metadata.wait_for(answer.metadata_offset, timeout_ms)
-            return "; ".join(
-                result.error.message
-                for result in answer.results
-                if result.error.code not in (common_pb2.ERROR_CODE_NONE, common_pb2.ERROR_CODE_TOPIC_ALREADY_EXISTS)
-            )
+            fine = (common_pb2.ERROR_CODE_NONE, common_pb2.ERROR_CODE_TOPIC_ALREADY_EXISTS)
+            return {result.name: result.error for result in answer.results if result.error.code not in fine}
         except HeadraceError as error:
             logger.warning("topics %s could not be created on request: %s", ", ".join(missing), error)
-            return error.message
+            return dict.fromkeys(missing, error_to_proto(error))
 
     def _may_create(self, name: str) -> bool:
         if self._broker.metadata.image.topic(name) is not None or name.startswith("__"):
