@@ -65,10 +65,10 @@ def test_when_nobody_can_be_reached_there_is_a_pause_between_the_rounds() -> Non
                 follower = MetadataFollower(addresses, CLUSTER)
                 async with running(follower.run()):
                     await until(lambda: len(tried) >= 8, "eight attempts")
-                    waited = [tried.count(address) for address in addresses]
+                    waited = [tried[:8].count(address) for address in addresses]
                     assert waited == [4, 4], tried  # round and round
                     await served[1].start()
-                    await follower.wait_applied(quorum.end, 10)
+                    await follower.wait_applied(quorum.end, 60)
                 assert len(tried) < 20
             finally:
                 metadata_follower.open_channel = real
