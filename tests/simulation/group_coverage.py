@@ -22,6 +22,7 @@ GROUPS_LISTED: tuple[tuple[str, str], ...] = (
     ("log", "uncommitted records lost"),
     ("member", "gave a connection up"),
     ("member", "lost its partitions"),
+    ("member", "reads on without a coordinator"),
     ("member", "suspended"),
     ("refusal", "FENCED_SHARD_EPOCH"),
     ("refusal", "NOT_COORDINATOR"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import random
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
 
 CONTROLLERS = "controllers"
 PARTITIONS_MAX, MEMBERS_MAX = 8, 6
-#: Of groups, in ms.
-GROUP_SESSION_MS = 2_400
 
 
 class GroupFaults:
@@ -149,7 +148,7 @@ class GroupFaults:
         host = member.connection.process.host
         if not host.is_up or host.process is not member.connection.process or host.is_paused:
             return ""
-        for_ms = SESSION_MS + GROUP_SESSION_MS + rng.uniform(600.0, 1_500.0)
+        for_ms = SESSION_MS + world.plan.session_ms + rng.uniform(600.0, 1_500.0)
         world.no_commits_until_ms = world.scheduler.now_ms + for_ms
         world.stream_left(member.connection.process)
         links = [(host.name, CONTROLLERS), (CONTROLLERS, host.name)]
@@ -181,6 +180,56 @@ class GroupFaults:
                 host.kill()
             self._later(rng.uniform(50.0, 400.0), self._restart(host))
         return "all coordinators are killed"
+
+    def _coordinators_gone(self, fault: Fault, rng: random.Random) -> str:
+        """One may come for a moment in between: who finds it then has its sessions, which begin anew."""
+        for_ms = rng.choice([300.0, 600.0, 1_800.0, 3_200.0]) * rng.uniform(0.7, 1.3)
+        away = self._alive(rng, with_connection=True)
+        if away is not None and rng.random() < 0.5:  # reads on, and does not reach whoever comes next
+            away_ms = for_ms + rng.choice([600.0, 1.7 * self.world.plan.session_ms])
+            self._cut([(away.name, host.name) for host in self.world.hosts], away_ms)
+            if rng.random() < 0.5:
+                self.world.late_metadata_until_ms = self.world.scheduler.now_ms + away_ms
+        for host in self.world.hosts:
+            host.kill()
+            self._later(for_ms * rng.uniform(1.0, 1.2), self._restart(host))
+        if rng.random() < 0.5:
+            brief = rng.choice(self.world.hosts)
+            at_ms = for_ms * rng.uniform(0.1, 0.6)
+            self._later(at_ms, self._restart(brief))
+            self._later(at_ms + rng.uniform(100.0, 700.0), brief.kill)
+        return f"there is no coordinator for {for_ms:.0f} ms"
+
+    def _owner_alone(self, fault: Fault, rng: random.Random) -> str:
+        """Some members stay with it, the others are cut off, which it sees, and find that it is deposed."""
+        world = self.world
+        connected = [each for each in world.members if each.is_alive and not each.is_paused and each.connection]
+        processes = {each.connection.process: None for each in connected if each.connection}
+        hosts = [each.host for each in processes if each.host.process is each and not each.host.is_paused]
+        if not hosts:
+            return ""
+        host = rng.choice(hosts)
+        process = host.process
+        assert process is not None
+        for_ms = rng.choice([700.0, 1_200.0, 2_500.0]) * rng.uniform(0.8, 1.2)
+        for other in world.hosts:
+            if other is not host:
+                other.kill()
+                self._later(for_ms, self._restart(other))
+        world.stream_left(process)
+        self._cut([(host.name, CONTROLLERS), (CONTROLLERS, host.name)], for_ms)
+        there = [each for each in connected if each.connection and each.connection.process is process]
+        away = rng.sample(there, rng.randrange(1, max(len(there), 2)))
+        at_ms = rng.choice([0.0, GRACE_MS * 0.5, GRACE_MS + 60.0])
+
+        def leave(member: SimMember) -> None:
+            if member.connection is not None:
+                member.connection.breaks(coordinator_sees_ms=1.0)
+                self._later(2.0, lambda: self._cut([(member.name, host.name)], for_ms))
+
+        for each in away:
+            self._later(at_ms * rng.uniform(0.8, 1.2), functools.partial(leave, each))
+        return f"{host} is taken for gone, the others are; {', '.join(map(str, away))} leave it"
 
     def _shards_move(self, fault: Fault, rng: random.Random) -> str:
         """A coordinator is taken for gone, and is not: it comes back under a new epoch."""

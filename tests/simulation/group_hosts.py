@@ -42,7 +42,13 @@ CLUSTER = "simulated-cluster-0001"
 #: Of a coordinator at the controllers, in ms.
 SESSION_MS, HEARTBEAT_MS, GRACE_MS = 900.0, 150.0, 200.0
 APPEND_TIMEOUT_S = 0.8
+#: How often a coordinator asks how old its metadata are.
+VOUCH_MS = 120.0
 REPLAYS_MAX = 2
+
+
+class HowFar:
+    """A question to the controllers: how far is the metadata log committed at this moment?"""
 
 
 class Ordered(dict[Any, None]):
@@ -134,7 +140,7 @@ class Coordinator:
         self.loop = loop
         self.incarnation = host.world.rng.randbytes(16)
         self.brokers = SimBrokers(host)
-        self.members = Members(lambda group_id: self.current_shards().of_group(group_id))
+        self.members = Members(lambda group_id: self.current_shards().of_group(group_id), self._metadata_age_ms)
         self.members._streams = Ordered()  # type: ignore[assignment]
         self.service = GroupsService(self.current_shards, self.members)
         self.shards: Shards | None = None
@@ -146,12 +152,42 @@ class Coordinator:
         self._applied = 0
         self._in_force = False
         self._is_current = asyncio.Event()
+        #: The metadata that are applied show all that was committed then (time of the loop).
+        self._as_of_s: float | None = None
         self._heard_s = float("-inf")
         self._replays = asyncio.Semaphore(REPLAYS_MAX)
         self._new_mind = host.world.new_mind
 
     def __str__(self) -> str:
         return self.host.name
+
+    def _metadata_age_ms(self) -> float | None:
+        return None if self._as_of_s is None else (self.loop.time() - self._as_of_s) * 1_000
+
+    async def _wait_current(self) -> None:
+        """As the follower's: the metadata that are applied show all that was committed when this was called."""
+        while True:
+            asked_s = self.loop.time()
+            try:
+                async with asyncio.timeout(SESSION_MS / 2_000):
+                    steps = await self._call(HowFar())
+            except (HeadraceError, TimeoutError):
+                await asyncio.sleep(0.03)
+                continue
+            while self._applied < steps:
+                self._is_current.clear()
+                await self._is_current.wait()
+            self._as_of_s = asked_s
+            return
+
+    async def _vouch(self) -> None:
+        while True:
+            await self._wait_current()
+            await asyncio.sleep(VOUCH_MS / 1_000)
+
+    async def _is_ours(self, runner: ShardRunner) -> bool:
+        await self._wait_current()
+        return self.shards is not None and self.shards.has(runner)
 
     def spawn(self, work: Any) -> None:
         self.loop.create_task(work)
@@ -172,6 +208,7 @@ class Coordinator:
             await self._is_current.wait()
             self._is_current.clear()
         self._in_force = True
+        self.spawn(self._vouch())
         assert self.shards is not None
         self.shards.begin(self.image)
         while True:
@@ -240,6 +277,7 @@ class Coordinator:
             replays=self._replays,
             tell=self.members.tell,
             became=self._became,
+            is_ours=self._is_ours,
         )
         runner._tasks = Ordered()  # type: ignore[assignment]
         runner._timers = Ordered()  # type: ignore[assignment]

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headrace.group.member import Assign, Failed, Lost, Part, Parts, Resumed, Revoke, Subscription, Suspended
-from headrace.group.membership import Membership
+from headrace.group.membership import NEWS_IN_GRACE, Membership
 from headrace_core.errors import (
     CoordinatorNotAvailableError,
     HeadraceError,
@@ -158,6 +158,7 @@ class SimMember(Caller):
         self._failures = 0
         self._wake: Any = None
         self._asked_ms = 0.0
+        self._is_looking = False
         self.member.join(self._now())
         world.tell(self, f"starts as {self.member_id}")
         self._dial_later(0.0)
@@ -322,6 +323,32 @@ class SimMember(Caller):
         self._failures += 1
         self._dial_later(20.0 if self._failures <= 1 else min(20.0 * 2 ** min(self._failures, 4), 200.0))
 
+    def _look_who_has_the_shard(self) -> None:
+        """``Membership._watch_shard``."""
+        if self._is_looking or not self.member.needs_news:
+            return
+        self._is_looking = True
+        world = self.world
+        pause_ms = 200.0 if self.member.is_orphaned else self.member.grace_s * 1_000 / NEWS_IN_GRACE
+        asked_s = 0.0
+
+        def ask() -> None:
+            nonlocal asked_s
+            asked_s = self._now()
+            found = world.who_has(self.group_id)
+            world.scheduler.after(world.rng.uniform(0.5, 30.0), self._in_this_life(lambda: answered(*found)))
+
+        def answered(shard_epoch: int, is_vacant: bool, age_ms: float | None) -> None:
+            self._is_looking = False
+            was_orphaned = self.member.is_orphaned
+            as_of_s = None if age_ms is None else asked_s - age_ms / 1_000
+            self.member.looked_up(shard_epoch, as_of_s, self._now(), is_vacant=is_vacant)
+            if self.member.is_orphaned and not was_orphaned:
+                world.count("member", "reads on without a coordinator")
+            self._pump()
+
+        world.scheduler.after(pause_ms * self.rng.uniform(0.7, 1.0), self._in_this_life(ask))
+
     def _pump(self) -> None:
         """Says what there is to say, and looks again when it is time."""
         now, member = self._now(), self.member
@@ -329,6 +356,7 @@ class SimMember(Caller):
         self._settle()
         if not self.is_alive:
             return
+        self._look_who_has_the_shard()
         request = member.request(now)
         if request is not None and self.connection is not None:
             self._asked_ms = self.world.scheduler.now_ms

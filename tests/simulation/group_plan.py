@@ -24,6 +24,8 @@ KINDS: dict[str, float] = {
     "silent_owner": 0.7,  # it goes on answering members, who commit nothing, long after its shards have gone
     "coordinator_drains": 0.8,
     "restart_all": 0.4,
+    "coordinators_gone": 1.0,  # nobody coordinates anything, for as long as a session, and longer
+    "owner_alone": 1.0,  # the only one that lives is deposed, does not know it, and goes on with some of the members
     "shards_move": 0.8,
     "controllers_change": 0.5,
     "metadata_late": 1.0,
@@ -78,6 +80,11 @@ class GroupPlan:
     loop_ms: tuple[float, float]
     replication_ms: tuple[float, float]
     metadata_ms: tuple[float, float]
+    #: A member's connection may be broken for so long: shorter than it takes the controllers to take leave of a
+    #: coordinator (then nobody reads without one), or longer.
+    grace_ms: int
+    #: A member's session.
+    session_ms: int
 
     @property
     def length_ms(self) -> float:
@@ -104,7 +111,7 @@ def make_group_plan(seed: int) -> GroupPlan:
     groups = rng.choice([1, 2, 2])
     return GroupPlan(
         seed=seed,
-        coordinators=rng.choice([2, 2, 3]),
+        coordinators=rng.choice([1, 2, 2, 3]),
         shards=rng.choice([1, 2, 3]),
         members=tuple(rng.choice([2, 3, 3, 4]) for _ in range(groups)),
         static=tuple(rng.random() < 0.4 for _ in range(groups)),
@@ -122,6 +129,8 @@ def make_group_plan(seed: int) -> GroupPlan:
         loop_ms=rng.choice([(0.02, 0.1), (0.05, 0.5), (0.2, 2.0)]),
         replication_ms=rng.choice([(0.3, 1.5), (1.0, 6.0), (3.0, 40.0)]),
         metadata_ms=rng.choice([(0.5, 3.0), (1.0, 20.0), (5.0, 60.0)]),
+        grace_ms=rng.choice([160, 450, 600]),
+        session_ms=rng.choice([1_300, 1_300, 2_400]),
     )
 
 

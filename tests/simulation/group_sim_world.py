@@ -18,8 +18,8 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from group_checks import GroupChecks
-from group_faults import GROUP_SESSION_MS, GroupFaults
-from group_hosts import CLUSTER, GRACE_MS, SESSION_MS, Coordinator, CoordinatorHost
+from group_faults import GroupFaults
+from group_hosts import CLUSTER, GRACE_MS, SESSION_MS, Coordinator, CoordinatorHost, HowFar
 from group_log import LOGS, LogPartition
 from group_members import Caller, Committer, SimMember, host_of
 from group_plan import GroupPlan
@@ -43,7 +43,7 @@ from headrace_coordinator.shard_state import ShardState as Mind
 from headrace_coordinator.transport import shard_log
 from headrace_core.errors import CoordinatorNotAvailableError, HeadraceError, NetworkError
 from headrace_core.metadata import BrokerEndpoint, MetadataDelta, MetadataImage
-from headrace_core.metadata.shards import OFFSETS_TOPIC, owner_of
+from headrace_core.metadata.shards import OFFSETS_TOPIC, owner_of, shard_of, vacancy_of
 from headrace_core.rpc.backoff import Backoff
 from headrace_core.testing.network import GOOD, Quality
 from headrace_core.testing.scheduler import Scheduler
@@ -58,7 +58,7 @@ EVENTS_MAX = 200_000
 #: Within so much virtual time after everything was mended, all has to be well.
 HEAL_MS = 12_000.0
 #: Of groups, in ms.
-GROUP_HEARTBEAT_MS, GROUP_GRACE_MS = 300, 160
+GROUP_HEARTBEAT_MS = 300
 
 
 class Pipe:
@@ -304,12 +304,13 @@ class GroupWorld:
         )
         self._log_end = 0
         self.steps: list[tuple[MetadataImage, MetadataDelta]] = []
+        self.steps_ms: list[float] = []
         self.topic_names = ("t1", "t2")
         self.group_ids = [f"g{number}" for number in range(len(plan.members))]
         self._settings = GroupSettings(
-            session_timeout_ms=GROUP_SESSION_MS,
+            session_timeout_ms=plan.session_ms,
             heartbeat_interval_ms=GROUP_HEARTBEAT_MS,
-            connection_grace_ms=GROUP_GRACE_MS,
+            connection_grace_ms=plan.grace_ms,
             assignment_interval_ms=plan.assignment_interval_ms,
         )
         self._offset_settings = OffsetSettings(
@@ -326,7 +327,7 @@ class GroupWorld:
         self.committers = [Committer(self, number) for number in range(plan.committers)]
 
     def new_mind(self) -> Mind:
-        return Mind(Groups(self._settings), self._offset_settings)
+        return Mind(Groups(self._settings, awaits_proof=True), self._offset_settings)
 
     # -- telling -----------------------------------------------------------------------------------------------------
 
@@ -453,8 +454,28 @@ class GroupWorld:
 
     def find_coordinator(self, group_id: str) -> tuple[int, int] | None:
         """As a broker knows it, which may be late: host and life."""
+        return self._found_in(self._some_image()[0], group_id)
+
+    def who_has(self, group_id: str) -> tuple[int, bool, float | None]:
+        """The epoch of the group's shard, whether nobody has it, and how old the metadata may be that say so: as a
+        broker knows it, which may be late, and does not lie about that."""
+        image, late_ms = self._some_image()
+        topic = image.topic(OFFSETS_TOPIC)
+        if topic is None:
+            return 0, True, None
+        shard = image.ledger.shards.get((topic.topic_id, shard_of(group_id, self.plan.shards)))
+        age_ms = None if self.rng.random() < 0.05 else late_ms + self.rng.uniform(0.0, 400.0)
+        vacancy = vacancy_of(image, OFFSETS_TOPIC, group_id)
+        return 0 if shard is None else shard.shard_epoch, vacancy is not None, age_ms
+
+    def _some_image(self) -> tuple[MetadataImage, float]:
+        """As some broker has it, and how long ago it was the newest."""
         late = self.rng.random() < (0.5 if self.scheduler.now_ms < self.late_metadata_until_ms else 0.15)
-        image = self.steps[max(len(self.steps) - 1 - (self.rng.randrange(4) if late else 0), 0)][0]
+        at = max(len(self.steps) - 1 - (self.rng.choice([1, 2, 3, 5, 8]) if late else 0), 0)
+        is_newest = at == len(self.steps) - 1
+        return self.steps[at][0], 0.0 if is_newest else self.scheduler.now_ms - self.steps_ms[at + 1]
+
+    def _found_in(self, image: MetadataImage, group_id: str) -> tuple[int, int] | None:
         try:
             owner = owner_of(image, OFFSETS_TOPIC, group_id)
         except CoordinatorNotAvailableError:
@@ -479,7 +500,7 @@ class GroupWorld:
             return
 
         def arrive() -> None:
-            reply = self.decide(request)
+            reply = len(self.steps) if isinstance(request, HowFar) else self.decide(request)
             back_ms = self.message_delay_ms((CONTROLLERS, host.name))
             if back_ms is not None:
                 self.in_order(("answer", host.number, host.life), back_ms, lambda: loop.run(told, reply))
@@ -496,6 +517,7 @@ class GroupWorld:
         self.core.accept(decision, self._log_end, epoch=1)
         for step in self.core.commit(self._log_end):
             self.steps.append(step)
+            self.steps_ms.append(self.scheduler.now_ms)
             for host in self.hosts:
                 delay_ms = self.rng.uniform(*self.plan.metadata_ms)
                 if self.scheduler.now_ms < self.late_metadata_until_ms and self.rng.random() < 0.5:

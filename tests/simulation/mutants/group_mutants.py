@@ -223,6 +223,51 @@ def _own_what_is_let_go(self: Member, now: float) -> Any:
     return request
 
 
+_looked_up = Member.looked_up
+
+
+def _any_vacancy_counts(self: Member, shard_epoch: int, as_of: float | None, now: float, *, is_vacant: bool) -> None:
+    """That nobody has the shard is believed of metadata that are older than the member's own coordinator."""
+    _looked_up(self, self._shard_epoch + 1 if is_vacant else shard_epoch, as_of, now, is_vacant=is_vacant)
+
+
+def _all_metadata_are_new(self: Member, shard_epoch: int, as_of: float | None, now: float, *, is_vacant: bool) -> None:
+    _looked_up(self, shard_epoch, now, now, is_vacant=is_vacant)
+
+
+def _late_news_counts(self: Member, shard_epoch: int, as_of: float | None, now: float, *, is_vacant: bool) -> None:
+    """That its coordinator was deposed after the grace was over makes it read again."""
+    if self._shard_epoch and not self._is_connected and shard_epoch > self._shard_epoch:
+        self._is_orphaned, self._broken_at, self._vacant_at = True, None, now
+    _looked_up(self, shard_epoch, as_of, now, is_vacant=is_vacant)
+
+
+def _who_follows_is_who_is_vacant(
+    self: Member, shard_epoch: int, as_of: float | None, now: float, *, is_vacant: bool
+) -> None:
+    """A coordinator that the member has not spoken to renews its lease."""
+    _looked_up(self, shard_epoch, as_of, now, is_vacant=True)
+
+
+_group_turn = groups.Groups._turn
+
+
+def _asks_for_ever(self: Member) -> bool:
+    return bool(self.owned) and not self._is_connected
+
+
+async def _tick_without_proof(self: ShardRunner, is_ours: Any) -> None:
+    self._is_proving = False
+    self.shard.tick(self._now_ms())
+    self._turn()
+
+
+def _no_proof(self: groups.Groups, now_ms: int) -> Any:
+    turn = _group_turn(self, now_ms)
+    turn.owned_ms = turn.steady_ms
+    return turn
+
+
 def _mutant(name: str, breaks: str, *patches: Patch) -> Mutant:
     return Mutant(name, breaks, 7, patches, GROUPS)
 
@@ -314,6 +359,33 @@ MUTANTS = (
         "ReadsWithoutALease",
         "a member that is cut off reads on (SDK)",
         Patch(Member, "_why_to_stop", _read_without_a_lease),
+    ),
+    _mutant(
+        "GivesAwayWithoutProof",
+        "a coordinator that was deposed, and does not know it, takes a member for gone that reads on",
+        Patch(groups.Groups, "_turn", _no_proof),
+        Patch(ShardRunner, "_tick_as_owner", _tick_without_proof),
+    ),
+    _mutant(
+        "AnyVacancyCounts",
+        "a member reads on by metadata that are older than its coordinator (SDK)",
+        Patch(Member, "looked_up", _any_vacancy_counts),
+    ),
+    _mutant(
+        "AllMetadataAreNew",
+        "old metadata renew a lease: meanwhile somebody has taken the shard over (SDK)",
+        Patch(Member, "looked_up", _all_metadata_are_new),
+    ),
+    _mutant(
+        "LateNewsCounts",
+        "a member reads again because its coordinator was deposed, which had taken it for gone (SDK)",
+        Patch(Member, "looked_up", _late_news_counts),
+        Patch(Member, "needs_news", property(_asks_for_ever)),
+    ),
+    _mutant(
+        "AnyOwnerRenews",
+        "the next coordinator renews the lease of a member that it never heard (SDK)",
+        Patch(Member, "looked_up", _who_follows_is_who_is_vacant),
     ),
     _mutant(
         "BeginsWhatIsNotItsOwn",

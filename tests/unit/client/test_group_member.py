@@ -43,6 +43,8 @@ class Told:
         self.now = 100.0
         self.epoch = 0
         self.revision = 0
+        self.shard_epoch = 0
+        self.age_s: float | None = None
 
     def joins(self, *numbers: int) -> None:
         """It connects, joins, and reads these."""
@@ -65,7 +67,18 @@ class Told:
         if assignment is not None:
             self.revision += 1
         self.member.heard(
-            Answer(number, self.epoch, self.revision, assignment, INTERVAL_S, SESSION_S, GRACE_S), self.now
+            Answer(
+                number,
+                self.epoch,
+                self.revision,
+                assignment,
+                INTERVAL_S,
+                SESSION_S,
+                GRACE_S,
+                self.shard_epoch,
+                self.age_s,
+            ),
+            self.now,
         )
 
     def answers(self, epoch: int | None = None, assignment: Parts | None = None) -> Request:
@@ -78,6 +91,11 @@ class Told:
 
     def refuses(self, error: HeadraceError) -> None:
         self.member.refused(self.asks().number, error, self.now)
+
+    def finds(self, shard_epoch: int, *, is_vacant: bool, age_s: float | None) -> None:
+        """It has looked up who has the shard."""
+        as_of = None if age_s is None else self.now - age_s
+        self.member.looked_up(shard_epoch, as_of, self.now, is_vacant=is_vacant)
 
     def passes(self, seconds: float) -> None:
         """Time, with its looks at the clock."""
@@ -374,3 +392,127 @@ def test_what_goes_does_not_wait_for_what_comes(told: Told) -> None:
     assert again.parts == parts(2)
     assert told.member.begin(again.ticket) == parts(2)
     assert told.member.owned == parts(1, 2)
+
+
+# -- without a coordinator: the metadata say that nobody can have taken it for gone ------------------------------------
+
+EPOCH = 7
+
+
+@pytest.fixture
+def alone() -> Told:
+    """It was answered by an owner of epoch 7, a second after that one last knew for certain that it was the owner, and
+    the connection has just broken."""
+    alone = Told()
+    alone.shard_epoch, alone.age_s = EPOCH, 1.0
+    alone.joins(0)
+    alone.member.disconnected(alone.now)
+    return alone
+
+
+def test_without_a_coordinator_reading_goes_on_for_as_long_as_the_metadata_say_that_there_is_none(alone: Told) -> None:
+    answered_at = alone.now
+    alone.passes(GRACE_S * 0.9)
+    alone.finds(EPOCH + 1, is_vacant=True, age_s=None)
+    assert alone.member.lease_ends_at() == answered_at - 1.0 + SESSION_S, "from when the last one still was the owner"
+    for _ in range(20):
+        alone.passes(SESSION_S * 0.9)
+        alone.finds(EPOCH + 1, is_vacant=True, age_s=0.2)
+        assert alone.member.lease_ends_at() == pytest.approx(alone.now - 0.2 + SESSION_S)
+    assert alone.events() == []
+    alone.member.connected(alone.now)
+    alone.shard_epoch = EPOCH + 2
+    alone.answers()
+    assert not alone.member.is_orphaned
+    alone.member.disconnected(alone.now)
+    alone.passes(GRACE_S)
+    assert [type(event) for event in alone.events()] == [Suspended]
+
+
+def test_metadata_that_are_never_new_enough_renew_nothing(alone: Told) -> None:
+    alone.finds(EPOCH + 1, is_vacant=True, age_s=0.0)
+    end = alone.member.lease_ends_at()
+    for _ in range(10):
+        alone.passes(4.0)
+        alone.finds(EPOCH + 1, is_vacant=True, age_s=60.0)
+        alone.finds(EPOCH + 1, is_vacant=True, age_s=None)
+        assert alone.member.lease_ends_at() == end
+    alone.passes(end - alone.now)
+    assert [type(event) for event in alone.events()] == [Suspended]
+
+
+def test_news_that_come_after_the_grace_come_too_late(alone: Told) -> None:
+    """Its coordinator may have taken it for gone before it was deposed."""
+    alone.passes(GRACE_S)
+    alone.events()
+    alone.finds(EPOCH + 1, is_vacant=True, age_s=0.0)
+    alone.passes(1.0)
+    assert alone.events() == []
+    assert alone.member.is_suspended
+
+
+@pytest.mark.parametrize("epoch", [EPOCH - 1, EPOCH, 0])
+def test_a_vacancy_that_was_filled_by_its_own_coordinator_means_nothing(alone: Told, epoch: int) -> None:
+    alone.finds(epoch, is_vacant=epoch != EPOCH, age_s=0.0)
+    alone.passes(GRACE_S)
+    assert [type(event) for event in alone.events()] == [Suspended]
+
+
+def test_the_next_owner_ends_the_grace_and_renews_nothing(alone: Told) -> None:
+    """It may have begun to count at any moment since the one before it was deposed."""
+    end = alone.now - 1.0 + SESSION_S
+    alone.finds(EPOCH + 2, is_vacant=False, age_s=0.0)
+    assert alone.member.lease_ends_at() == end
+    alone.passes(20.0)
+    alone.finds(EPOCH + 2, is_vacant=False, age_s=0.0)
+    assert alone.member.lease_ends_at() == end
+    alone.finds(EPOCH + 3, is_vacant=True, age_s=0.0)  # and it is gone, too, before it can have taken this one for gone
+    assert alone.member.lease_ends_at() == alone.now + SESSION_S
+
+
+def test_a_request_that_was_lost_makes_all_later_news_doubtful(alone: Told) -> None:
+    """Whoever got it, under whichever epoch, counts the grace of a connection that it has seen break."""
+    alone.member.connected(alone.now)
+    alone.asks()
+    alone.member.disconnected(alone.now)
+    alone.finds(EPOCH + 1, is_vacant=True, age_s=0.0)
+    assert not alone.member.is_orphaned
+    alone.passes(GRACE_S)
+    assert [type(event) for event in alone.events()] == [Suspended]
+
+
+def test_a_request_that_nobody_took_notice_of_does_not(alone: Told) -> None:
+    alone.member.connected(alone.now)
+    alone.member.refused_unheard(alone.asks().number)
+    alone.member.disconnected(alone.now)
+    alone.finds(EPOCH + 1, is_vacant=True, age_s=0.0)
+    alone.passes(GRACE_S)
+    assert alone.events() == []
+
+
+def test_a_connection_to_somebody_who_never_answers_has_its_grace(alone: Told) -> None:
+    alone.finds(EPOCH + 1, is_vacant=True, age_s=0.0)
+    alone.passes(10.0)
+    alone.member.connected(alone.now)
+    alone.asks()
+    alone.member.disconnected(alone.now)
+    alone.finds(EPOCH + 3, is_vacant=True, age_s=0.0)
+    alone.passes(GRACE_S)
+    assert [type(event) for event in alone.events()] == [Suspended]
+
+
+def test_a_coordinator_that_does_not_say_its_epoch_leaves_the_grace_as_it_was(told: Told) -> None:
+    told.joins(0)
+    told.member.disconnected(told.now)
+    told.finds(EPOCH, is_vacant=True, age_s=0.0)
+    told.passes(GRACE_S)
+    assert [type(event) for event in told.events()] == [Suspended]
+
+
+def test_news_are_needed_by_who_reads_and_is_not_answered(alone: Told) -> None:
+    assert alone.member.needs_news
+    alone.member.connected(alone.now)
+    assert not alone.member.needs_news
+    alone.member.disconnected(alone.now)
+    alone.passes(GRACE_S)
+    assert not alone.member.needs_news, "they come too late"

@@ -29,7 +29,7 @@ from headrace_coordinator.group.messages import (
     TopicsChanged,
 )
 from headrace_coordinator.group.settings import GroupSettings
-from headrace_coordinator.shard_logic import Decision, ShardRecord
+from headrace_coordinator.shard_logic import Decision, OwnershipAsked, OwnershipProven, ShardRecord
 from headrace_core.errors import HeadraceError
 
 GROUP = "payments"
@@ -50,7 +50,18 @@ def parts(name: str, *numbers: int) -> frozenset[Part]:
 class Shard:
     """A coordinator of one shard, its log, and the time."""
 
-    def __init__(self, settings: GroupSettings | None = None, *, now_ms: int = 1_000_000, **partitions: int) -> None:
+    def __init__(
+        self,
+        settings: GroupSettings | None = None,
+        *,
+        now_ms: int = 1_000_000,
+        awaits_proof: bool = False,
+        **partitions: int,
+    ) -> None:
+        self.awaits_proof = awaits_proof
+        #: Can it be proven that the shard is this process's?
+        self.is_proven = True
+        self.proofs = 0
         self.settings = settings or GroupSettings(assignment_interval_ms=0, connection_grace_ms=500)
         self.now_ms = now_ms
         self.log: list[ShardRecord] = []
@@ -65,7 +76,7 @@ class Shard:
         """Another process serves the shard from now on; ``keep``: of the log (the rest was never committed)."""
         if keep is not None:
             del self.log[keep:]
-        self.groups = Groups(self.settings)
+        self.groups = Groups(self.settings, awaits_proof=self.awaits_proof)
         for key, value in self.log:
             self.groups.replay(key, value, self.now_ms)
         self._done(self.groups.loaded(self.now_ms))
@@ -91,15 +102,25 @@ class Shard:
         self.tick()
 
     def tick(self) -> None:
-        while (due_ms := self.groups.next_due_ms()) is not None and due_ms <= self.now_ms:
-            self._done(self.groups.tick(self.now_ms))
+        while (due_ms := self._next_due_ms()) is not None and due_ms <= self.now_ms:
+            self._tick_once()
+
+    def _next_due_ms(self) -> int | None:
+        return self.groups.next_due_ms() if self.is_proven else None
+
+    def _tick_once(self) -> None:
+        if self.awaits_proof:
+            self.proofs += 1
+            self.ask(OwnershipAsked(self.proofs))
+            self.ask(OwnershipProven(self.proofs))
+        self._done(self.groups.tick(self.now_ms))
 
     def sleep(self, duration_ms: int) -> None:
         """Time passes, and what is due meanwhile is done when it is."""
         end_ms = self.now_ms + duration_ms
-        while (due_ms := self.groups.next_due_ms()) is not None and due_ms <= end_ms:
+        while (due_ms := self._next_due_ms()) is not None and due_ms <= end_ms:
             self.now_ms = max(self.now_ms, due_ms)
-            self._done(self.groups.tick(self.now_ms))
+            self._tick_once()
         self.now_ms = end_ms
 
     # -- looking -------------------------------------------------------------------------------------------------------

@@ -55,3 +55,13 @@ def owner_of(image: MetadataImage, topic: str, key: str) -> ShardOwner:
         none = "" if image.ledger.coordinators else ": no coordinator is registered (headrace up --coordinators 1)"
         raise CoordinatorNotAvailableError(f"nobody coordinates {topic}-{shard}, to which {key!r} belongs{none}; retry")
     return ShardOwner(shard, found.shard_epoch, coordinator)
+
+
+def vacancy_of(image: MetadataImage, topic: str, key: str) -> tuple[int, int] | None:
+    """The shard of ``key``, and the epoch since which it has no owner; None: it has one, or never had."""
+    shards = image.topic(topic)
+    if shards is None or not key:
+        return None
+    shard = shard_of(key, len(shards.partitions))
+    found = image.ledger.shards.get((shards.topic_id, shard))
+    return None if found is None or found.coordinator_id >= 0 else (shard, found.shard_epoch)

@@ -25,7 +25,7 @@ from ..metadata import MetadataDelta, MetadataImage, PartitionImage, TopicImage
 from ..metadata.configs import topic_value
 from ..metadata.ledger import CoordinatorImage, ShardImage
 from ..metadata.records import BrokerEndpoint, ConfigResourceType
-from ..metadata.shards import OFFSETS_TOPIC, SHARD_TOPICS, TRANSACTIONS_TOPIC, owner_of
+from ..metadata.shards import OFFSETS_TOPIC, SHARD_TOPICS, TRANSACTIONS_TOPIC, owner_of, vacancy_of
 from ..types import NO_LEADER, check_topic_name, split_address
 from .status import error_to_proto
 
@@ -188,13 +188,15 @@ class MetadataView:
     # -- coordinators -------------------------------------------------------------------------------------------------
 
     def find_coordinators(
-        self, image: MetadataImage, request: metadata_pb2.FindCoordinatorRequest
+        self, image: MetadataImage, request: metadata_pb2.FindCoordinatorRequest, lag_ms: float | None = None
     ) -> metadata_pb2.FindCoordinatorResponse:
-        """The answer to ``request`` at ``image``; what is wrong with one key is said of that key alone."""
+        """The answer to ``request`` at ``image``; what is wrong with one key is said of that key alone. ``lag_ms``: how
+        old the image may be; None: that is not known."""
         topic = shard_topic(request)
         return metadata_pb2.FindCoordinatorResponse(
             coordinators=[self._coordinator_of(image, topic, key) for key in request.keys],
             metadata_offset=image.next_offset,
+            metadata_age_ms=None if lag_ms is None else int(lag_ms) + 1,
         )
 
     def _coordinator_of(self, image: MetadataImage, topic: str, key: str) -> metadata_pb2.CoordinatorOfKey:
@@ -208,8 +210,9 @@ class MetadataView:
                     f"coordinator {owner.coordinator.coordinator_id} has no listener {self._listener!r}"
                 )
         except HeadraceError as error:
+            shard, shard_epoch = vacancy_of(image, topic, key) or (-1, -1)
             return metadata_pb2.CoordinatorOfKey(
-                key=key, error=error_to_proto(error), shard=-1, coordinator_id=-1, shard_epoch=-1
+                key=key, error=error_to_proto(error), shard=shard, coordinator_id=-1, shard_epoch=shard_epoch
             )
         return metadata_pb2.CoordinatorOfKey(
             key=key,

@@ -80,7 +80,7 @@ class MemberLeave(_message.Message):
     def __init__(self, group_id: _Optional[str] = ..., member_id: _Optional[str] = ..., temporarily: _Optional[bool] = ..., instance_id: _Optional[str] = ...) -> None: ...
 
 class MembershipResponse(_message.Message):
-    __slots__ = ("correlation_id", "error", "member_id", "member_epoch", "heartbeat_interval_ms", "session_timeout_ms", "assignment", "revision", "connection_grace_ms")
+    __slots__ = ("correlation_id", "error", "member_id", "member_epoch", "heartbeat_interval_ms", "session_timeout_ms", "assignment", "revision", "connection_grace_ms", "shard_epoch", "ownership_age_ms")
     CORRELATION_ID_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
     MEMBER_ID_FIELD_NUMBER: _ClassVar[int]
@@ -90,6 +90,8 @@ class MembershipResponse(_message.Message):
     ASSIGNMENT_FIELD_NUMBER: _ClassVar[int]
     REVISION_FIELD_NUMBER: _ClassVar[int]
     CONNECTION_GRACE_MS_FIELD_NUMBER: _ClassVar[int]
+    SHARD_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    OWNERSHIP_AGE_MS_FIELD_NUMBER: _ClassVar[int]
     correlation_id: int
     error: _common_pb2.Error
     member_id: str
@@ -99,7 +101,9 @@ class MembershipResponse(_message.Message):
     assignment: GroupPartitions
     revision: int
     connection_grace_ms: int
-    def __init__(self, correlation_id: _Optional[int] = ..., error: _Optional[_Union[_common_pb2.Error, _Mapping]] = ..., member_id: _Optional[str] = ..., member_epoch: _Optional[int] = ..., heartbeat_interval_ms: _Optional[int] = ..., session_timeout_ms: _Optional[int] = ..., assignment: _Optional[_Union[GroupPartitions, _Mapping]] = ..., revision: _Optional[int] = ..., connection_grace_ms: _Optional[int] = ...) -> None: ...
+    shard_epoch: int
+    ownership_age_ms: int
+    def __init__(self, correlation_id: _Optional[int] = ..., error: _Optional[_Union[_common_pb2.Error, _Mapping]] = ..., member_id: _Optional[str] = ..., member_epoch: _Optional[int] = ..., heartbeat_interval_ms: _Optional[int] = ..., session_timeout_ms: _Optional[int] = ..., assignment: _Optional[_Union[GroupPartitions, _Mapping]] = ..., revision: _Optional[int] = ..., connection_grace_ms: _Optional[int] = ..., shard_epoch: _Optional[int] = ..., ownership_age_ms: _Optional[int] = ...) -> None: ...
 
 class CommitOffsetsRequest(_message.Message):
     __slots__ = ("group_id", "member_id", "member_epoch", "instance_id", "offsets")

@@ -26,12 +26,14 @@ class FindCoordinatorRequest(_message.Message):
     def __init__(self, type: _Optional[_Union[CoordinatorType, str]] = ..., keys: _Optional[_Iterable[str]] = ..., min_metadata_offset: _Optional[int] = ...) -> None: ...
 
 class FindCoordinatorResponse(_message.Message):
-    __slots__ = ("coordinators", "metadata_offset")
+    __slots__ = ("coordinators", "metadata_offset", "metadata_age_ms")
     COORDINATORS_FIELD_NUMBER: _ClassVar[int]
     METADATA_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    METADATA_AGE_MS_FIELD_NUMBER: _ClassVar[int]
     coordinators: _containers.RepeatedCompositeFieldContainer[CoordinatorOfKey]
     metadata_offset: int
-    def __init__(self, coordinators: _Optional[_Iterable[_Union[CoordinatorOfKey, _Mapping]]] = ..., metadata_offset: _Optional[int] = ...) -> None: ...
+    metadata_age_ms: int
+    def __init__(self, coordinators: _Optional[_Iterable[_Union[CoordinatorOfKey, _Mapping]]] = ..., metadata_offset: _Optional[int] = ..., metadata_age_ms: _Optional[int] = ...) -> None: ...
 
 class CoordinatorOfKey(_message.Message):
     __slots__ = ("key", "error", "shard", "coordinator_id", "shard_epoch", "host", "port")

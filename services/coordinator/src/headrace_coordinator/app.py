@@ -94,7 +94,7 @@ class Coordinator:
         self._controllers = Controllers(config.controller_addresses)
         self.metadata = MetadataState(self._controllers)
         self.brokers = Brokers(self.metadata)
-        self.members = Members(lambda group_id: self.current_shards().of_group(group_id))
+        self.members = Members(lambda group_id: self.current_shards().of_group(group_id), lambda: self.metadata.lag.ms)
         self._watermarks = Watermarks(self.brokers, self._watchers, interval_s=WATERMARKS_INTERVAL_S)
         self._replays = asyncio.Semaphore(REPLAYS_MAX)
         self._listeners: dict[str, Listener] = {}
@@ -235,7 +235,14 @@ class Coordinator:
             replays=self._replays,
             tell=self.members.tell,
             became=self._shard_became,
+            is_ours=self._is_ours,
         )
+
+    async def _is_ours(self, runner: ShardRunner) -> bool:
+        """By metadata that show all that was committed when this was asked."""
+        assert self._follower is not None
+        await self._follower.wait_current()
+        return self._shards is not None and self._shards.has(runner)
 
     async def _unless_failed(self, waiting: Any) -> Any:
         """The result of ``waiting``, unless a task that it depends on fails first: then that failure."""

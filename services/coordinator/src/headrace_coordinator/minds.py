@@ -13,4 +13,4 @@ def minds(settings: CoordinatorSettings) -> Callable[[], ShardLogic]:
     """Makes empty ones."""
     from .group.groups import Groups
 
-    return lambda: ShardState(Groups(settings.groups), settings.offsets)
+    return lambda: ShardState(Groups(settings.groups, awaits_proof=True), settings.offsets)

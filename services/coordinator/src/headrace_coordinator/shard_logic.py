@@ -55,6 +55,18 @@ class ClockSet(NamedTuple):
     by_ms: int
 
 
+class OwnershipAsked(NamedTuple):
+    """A request of the runtime's: from now on the metadata are asked whether the shard is this owner's still."""
+
+    number: int
+
+
+class OwnershipProven(NamedTuple):
+    """The answer: it was, under this owner's epoch, when the question of this number was asked."""
+
+    number: int
+
+
 class Push(NamedTuple):
     """A message that a member did not ask for, for the stream that it is connected by, if there is one."""
 

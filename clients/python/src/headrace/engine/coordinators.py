@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 from headrace_core.errors import (
     BootstrapError,
@@ -30,6 +30,15 @@ _EQUAL_ATTEMPTS = 4
 GROUPS_PER_REQUEST = 1_000
 #: After these the group's coordinator is looked up again.
 _ELSEWHERE = (NetworkError, RequestTimedOutError, NotCoordinatorError, CoordinatorNotAvailableError)
+
+
+class Shard(NamedTuple):
+    """What the metadata say of the shard that a group belongs to: its epoch (0: not known), whether nobody has it, and
+    how old they may be (None: not known)."""
+
+    shard_epoch: int
+    is_vacant: bool
+    age_s: float | None
 
 
 class Coordinators:
@@ -75,6 +84,17 @@ class Coordinators:
                     address = self._addresses[told.key] = f"{told.host}:{told.port}"
                     self._ids[address] = told.coordinator_id
         return {group_id: self._addresses.get(group_id, told) for group_id, told in found.items()}
+
+    async def who_has(self, group_id: str, timeout_s: float) -> Shard:
+        """Looked up now. What a call to any broker fails with."""
+        engine = self._engine
+        request = metadata_pb2.FindCoordinatorRequest(type=metadata_pb2.COORDINATOR_TYPE_GROUP, keys=[group_id])
+        answer = await engine.anywhere(
+            lambda address: engine.connections.metadata(address).FindCoordinator, request, timeout_s
+        )
+        (told,) = answer.coordinators
+        age_s = answer.metadata_age_ms / 1000 if answer.HasField("metadata_age_ms") else None
+        return Shard(max(told.shard_epoch, 0), told.coordinator_id < 0, age_s)
 
     def node_of(self, group_id: str) -> tuple[int, str]:
         """Id and address of the coordinator that was asked last about the group; (-1, "") of nobody."""

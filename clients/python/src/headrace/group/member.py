@@ -1,8 +1,8 @@
 """One member of a group, pure (KIP-848): no stream, no clock, no threads. Times are seconds of a clock that never goes
 back, and are given.
 
-    subscribe, connected, disconnected, heard, refused, tick ----> request()      what to send now
-                                                             `---> take_events()  what the consumer has to do
+    subscribe, connected, disconnected, heard, refused, looked_up, tick ----> request()      what to send now
+                                                                        `---> take_events()  what the consumer has to do
     Assign(parts)  ---> begin(): those of them that it shall have still; it reads them from then on
     Revoke(parts)  ---> released(): it has let go of them
     Lost(parts)        others may read them already: no commit of them is taken any more
@@ -17,6 +17,14 @@ makes way: to find out where it begins may take long, and others wait for what g
 grace, may have lost its partitions to others (the coordinator counts the same times from later moments: from when it
 *got* what was answered, from when it *saw* the connection break). So it stops reading until it is answered. So does one
 whose process stood still for as long as the grace: its connection may have broken meanwhile.
+
+**Without a coordinator** it reads on, by the metadata. Whoever is found there to have been deposed *before* the grace
+was over has not taken this member for gone, and cannot any more (a coordinator takes nobody for gone at a moment of
+which it has no proof that the shard was its own). Whoever comes next counts the session of every member from the moment
+when he takes the shard over. So the lease is the session's time-out again, from a moment at which the shard certainly
+had no later owner: when the deposed one last said that it was his, or when the metadata, complete as of that moment,
+said that nobody has it. Such news counts only while the lease lasts, and only after an answer: to a request that was
+lost somebody may have listened whose epoch nobody here knows.
 
 **Revisions.** Each assignment has one; a heartbeat repeats that of the latest that was heard, or what it says about
 owned partitions would be taken for more than it knows.
@@ -76,6 +84,10 @@ class Answer(NamedTuple):
     heartbeat_interval_s: float
     session_timeout_s: float
     connection_grace_s: float
+    #: Of the shard; 0: not said (pushed).
+    shard_epoch: int = 0
+    #: How long before the answer the shard certainly was the coordinator's under that epoch; None: not known.
+    ownership_age_s: float | None = None
 
 
 class Assign(NamedTuple):
@@ -135,6 +147,11 @@ class Member:
         self._looked_at: float | None = None  # at the clock; None: nobody had to
         self._stood_still_until: float | None = None  # what is older than this says nothing of whose the partitions are
         self._answered_at = 0.0  # when the last request that was answered was sent
+        self._shard_epoch = 0  # whoever could take it for gone now has a larger one; 0: not known
+        self._vacant_at = float("-inf")  # nobody with a larger epoch had the shard before
+        self._is_orphaned = False  # its coordinator was deposed in time, and no other one has answered
+        self._is_heard_here = False  # on this stream
+        self._is_doubtful = False  # a request was lost on a stream that never answered
         self._number = 0
         self._sent: tuple[int, float] | None = None
         self._is_first = True
@@ -156,13 +173,15 @@ class Member:
         self._is_due = self._names_all = True
 
     def connected(self, now: float) -> None:
-        self._is_connected, self._sent = True, None
+        self._is_connected, self._is_heard_here, self._sent = True, False, None
         self._is_first = self._is_due = True
         self._not_before = now
 
     def disconnected(self, now: float) -> None:
         if self._is_connected and self._broken_at is None:
             self._broken_at = now
+        if self._is_connected and self._sent is not None and not self._is_heard_here:
+            self._is_doubtful = True
         self._is_connected, self._sent = False, None
 
     def heard(self, answer: Answer, now: float) -> None:
@@ -173,6 +192,9 @@ class Member:
         if sent is not None:
             self._answered_at = sent
             self._broken_at = None
+            self._shard_epoch = answer.shard_epoch
+            self._vacant_at = float("-inf") if answer.ownership_age_s is None else sent - answer.ownership_age_s
+            self._is_orphaned, self._is_doubtful, self._is_heard_here = False, False, True
             if self._stood_still_until is not None and sent >= self._stood_still_until:
                 self._stood_still_until = None
             self._next_at = now + answer.heartbeat_interval_s
@@ -207,6 +229,36 @@ class Member:
             self.is_wanted = False
             self._events.append(Failed(error))
 
+    def refused_unheard(self, number: int) -> None:
+        """Whoever it asked is not the coordinator, and has taken no notice."""
+        self._take_sent(number)
+
+    def looked_up(self, shard_epoch: int, as_of: float | None, now: float, *, is_vacant: bool) -> None:
+        """The shard's epoch, and whether nobody has it, as the metadata say; they are complete as of ``as_of`` (None:
+        not known), and may be older than that, which makes their epoch no less true."""
+        if self._is_connected or not self.owned or not self._shard_epoch or self._is_doubtful:
+            return
+        self.tick(now)
+        if self.is_suspended or shard_epoch < self._shard_epoch:
+            return
+        if shard_epoch > self._shard_epoch:
+            self._is_orphaned, self._broken_at = True, None
+            if is_vacant:
+                self._shard_epoch = shard_epoch  # (else its owner may be counting since long ago)
+        if self._is_orphaned and is_vacant and as_of is not None:
+            self._vacant_at = max(self._vacant_at, as_of)
+        self.tick(now)
+
+    @property
+    def needs_news(self) -> bool:
+        """Is it worth while to look up who has the shard? It reads, and nobody answers it."""
+        return bool(self.owned) and not self._is_connected and not self.is_suspended
+
+    @property
+    def is_orphaned(self) -> bool:
+        """It reads on though it has no coordinator."""
+        return self._is_orphaned
+
     def tick(self, now: float) -> None:
         """Time goes by. To be called by ``look_at`` at the latest."""
         if self._looked_at is not None and now - self._looked_at >= self._still_s:
@@ -228,11 +280,16 @@ class Member:
             return ""
         if self._broken_at is not None and now - self._broken_at >= self.grace_s:
             return f"no connection to the coordinator for {self.grace_s:g} s"
-        if now - self._answered_at >= self.session_s:
+        if now - self._lease_from() >= self.session_s:
+            if self._is_orphaned:
+                return f"for {self.session_s:g} s it is not certain that nobody else coordinates the group"
             return f"no answer of the coordinator for {self.session_s:g} s"
         if self._stood_still_until is not None:
             return f"this process stood still for more than {self._still_s:g} s"
         return ""
+
+    def _lease_from(self) -> float:
+        return self._vacant_at if self._is_orphaned else self._answered_at
 
     @property
     def _still_s(self) -> float:
@@ -267,6 +324,7 @@ class Member:
         self._change = self._target = None
         self.epoch, self.revision = JOIN_EPOCH, 0
         self._broken_at = self._stood_still_until = None
+        self._shard_epoch, self._is_orphaned, self._is_doubtful = 0, False, False
         self._past = self._number
         if parts:
             self._events.append(Lost(parts, why))
@@ -330,7 +388,7 @@ class Member:
         """When it has to stop reading, if it hears nothing before; infinite when it reads nothing."""
         if not self.owned or self.is_suspended:
             return float("inf")
-        end = self._answered_at + self.session_s
+        end = self._lease_from() + self.session_s
         return end if self._broken_at is None else min(end, self._broken_at + self.grace_s)
 
     def look_at(self) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
 import time
 from collections.abc import Callable
 from typing import Any
@@ -22,6 +23,11 @@ from .member import Answer, Member, Part, Request, Subscription
 
 logger = logging.getLogger("headrace")
 
+#: How long a question who has the shard may take while the lease hangs by it, and how often it is asked once it is
+#: clear that its coordinator was deposed.
+NEWS_TIMEOUT_S, NEWS_EVERY_S = 1.0, 1.0
+#: Before that, so often within the grace.
+NEWS_IN_GRACE = 6
 #: How long a leave may take: the coordinator notices the end of the connection anyway.
 LEAVE_S = 3.0
 FIRST_RETRY_S = 0.02
@@ -51,6 +57,7 @@ class Membership:
         self._subscription = Subscription()
         self._event = asyncio.Event()
         self._lease_changed = asyncio.Event()
+        self._disconnected = asyncio.Event()
         self._address = ""
         self._stream: Any = None
         self._tasks: list[asyncio.Task[None]] = []
@@ -72,7 +79,11 @@ class Membership:
         if not self._tasks:
             self._engine.start()
             spawn = self._engine.io.spawn
-            self._tasks = [spawn(self._run(), "headrace-member"), spawn(self._watch_lease(), "headrace-member-lease")]
+            self._tasks = [
+                spawn(self._run(), "headrace-member"),
+                spawn(self._watch_lease(), "headrace-member-lease"),
+                spawn(self._watch_shard(), "headrace-member-shard"),
+            ]
         self.nudge()
 
     def nudge(self) -> None:
@@ -184,6 +195,7 @@ class Membership:
         finally:
             self._stream = None
             member.disconnected(time.monotonic())
+            self._disconnected.set()
             self.nudge()
             stream.cancel()
             reader.cancel()
@@ -217,6 +229,7 @@ class Membership:
         if response.error.code:
             error = from_number(response.error.code, response.error.message)
             if isinstance(error, NotCoordinatorError):
+                member.refused_unheard(response.correlation_id)
                 raise error
             member.refused(response.correlation_id, error, now)
         else:
@@ -231,6 +244,33 @@ class Membership:
             member.tick(time.monotonic())
             self._has_events()
             await _wait(self._lease_changed, member.look_at())
+
+    async def _watch_shard(self) -> None:
+        """While it reads and nobody answers: who has the shard? Beside the dialing, which may hang."""
+        member, is_told = self.member, False
+        while True:
+            if not member.needs_news:
+                is_told = False
+                self._disconnected.clear()
+                await self._disconnected.wait()
+            pause_s = NEWS_EVERY_S if member.is_orphaned else member.grace_s / NEWS_IN_GRACE
+            await asyncio.sleep(pause_s * random.uniform(0.7, 1.0))
+            if not member.needs_news:
+                continue
+            asked_at = time.monotonic()
+            try:
+                found = await self._coordinators.who_has(self.group_id, NEWS_TIMEOUT_S)
+            except HeadraceError as error:
+                logger.debug("group %r: who has its shard is not known: %s", self.group_id, error)
+                continue
+            as_of = None if found.age_s is None else asked_at - found.age_s
+            member.looked_up(found.shard_epoch, as_of, time.monotonic(), is_vacant=found.is_vacant)
+            if member.is_orphaned and not is_told:
+                is_told = True
+                logger.warning(
+                    "group %r: no coordinator; reading goes on, commits wait for the next one", self.group_id
+                )
+            self.nudge()
 
     def _encode(self, request: Request) -> Any:
         message = groups_pb2.MembershipRequest(correlation_id=request.number)
@@ -292,4 +332,6 @@ def _answer(response: Any) -> Answer:
         response.heartbeat_interval_ms / 1000,
         response.session_timeout_ms / 1000,
         response.connection_grace_ms / 1000,
+        response.shard_epoch,
+        response.ownership_age_ms / 1000 if response.HasField("ownership_age_ms") else None,
     )

@@ -62,7 +62,7 @@ class MetadataService(metadata_pb2_grpc.MetadataServicer):
         topic, failed = shard_topic(request), {}
         if request.keys and metadata.image.topic(topic) is None:
             failed = await self._create([topic])  # whatever auto.create.topics.enable says, as in Kafka
-        answer = self._own_view().find_coordinators(metadata.image, request)
+        answer = self._own_view().find_coordinators(metadata.image, request, metadata.lag.ms)
         if topic in failed and metadata.image.topic(topic) is None:
             for each in answer.coordinators:
                 if each.error.code == common_pb2.ERROR_CODE_COORDINATOR_NOT_AVAILABLE:

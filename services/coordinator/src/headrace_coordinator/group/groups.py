@@ -14,7 +14,8 @@ Not obvious:
   that it comes back (epoch -2), or its connection has been broken for the grace; before, the id is not released.
 * **A dynamic member whose connection is broken for the grace is gone**, for a process that ends closes its connections.
   Kafka waits out its session of 45 s. Until its grace is over nobody else gets what it has.
-* **A coordinator that stood still blames nobody** (timing.SteadyClock), nor does one that has just got the shard.
+* **A coordinator that stood still blames nobody** (timing.SteadyClock), nor does one that has just got the shard, nor
+  one that does not know whether it has been deposed (timing.Ownership).
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from headrace_core.errors import (
     UnreleasedInstanceIdError,
 )
 
-from ..shard_logic import ClockSet, Decision, RecordKind
+from ..shard_logic import ClockSet, Decision, OwnershipAsked, OwnershipProven, RecordKind
 from . import checks, stories
 from .messages import (
     AWAY_EPOCH,
@@ -58,7 +59,7 @@ from .records import GroupValue, Key, MemberValue, decode_key, decode_value
 from .settings import GroupSettings
 from .state import Group, GroupsState, Member
 from .subscriptions import Topics, describes
-from .timing import Agenda, Session, SteadyClock
+from .timing import Agenda, Ownership, Session, SteadyClock
 from .turn import Turn
 
 #: Records after which a tick stops between two groups; the rest is due at once.
@@ -68,14 +69,16 @@ _FIELDS = ("rack", "client_id", "client_host", "rebalance_timeout_ms", "topics",
 
 
 class Groups:
-    """All groups of one shard."""
+    """All groups of one shard. ``awaits_proof``: its runtime proves that the shard was this owner's (OwnershipAsked,
+    OwnershipProven), and until then nobody is taken for gone."""
 
-    def __init__(self, settings: GroupSettings | None = None) -> None:
+    def __init__(self, settings: GroupSettings | None = None, *, awaits_proof: bool = False) -> None:
         self._settings = settings or GroupSettings()
         self._state = GroupsState()
         self._topics = Topics()
         self._agenda = Agenda()
         self._clock = SteadyClock()
+        self._ownership = Ownership() if awaits_proof else None
         self._rebalancing = Rebalancing(self._settings, self._topics, self._agenda)
         #: Groups whose targets are to be looked over: this process has not made them.
         self._unseen: set[str] = set()
@@ -90,6 +93,8 @@ class Groups:
     def loaded(self, now_ms: int) -> Decision:
         """All is replayed: everybody counts as just heard of. What a decision that was cut off left over is cleared."""
         turn = self._turn(now_ms)
+        if self._ownership is not None:  # nobody could be late before
+            self._ownership.proven_ms = turn.owned_ms = turn.steady_ms
         for group in list(self._state.groups.values()):
             for member in list(group.members.values()):
                 if member.value is None:
@@ -112,6 +117,8 @@ class Groups:
         if isinstance(request, ClockSet):
             self._clock.was_set(request.by_ms)
             return Decision()
+        if isinstance(request, OwnershipAsked | OwnershipProven):
+            return self._about_ownership(request, self._turn(now_ms).steady_ms)
         rule = _RULES.get(type(request))
         if rule is None:
             raise InvalidRequestError(f"a coordinator of groups does not know what {type(request).__name__} is")
@@ -182,7 +189,7 @@ class Groups:
         holder_id = group.statics.get(instance_id) if group is not None and instance_id is not None else None
         if group is not None and holder_id is not None:
             holder = group.members[holder_id]
-            if not (holder.current.is_away or holder.session.is_lost(turn.steady_ms)):
+            if not (holder.current.is_away or holder.session.is_lost(turn.owned_ms)):
                 raise UnreleasedInstanceIdError(
                     f"group {group.group_id!r}: instance id {instance_id!r} belongs to member {holder_id!r}, which has "
                     "not left; if its process is gone, try again: it is released with its connection or its session"
@@ -294,9 +301,10 @@ class Groups:
         return None if due_ms is None else self._clock.wall(due_ms)
 
     def tick(self, now_ms: int) -> Decision:
-        """Some of what is due, group by group; there may be more at once (next_due_ms)."""
+        """Some of what is due, group by group; there may be more at once (next_due_ms). What is due later than the
+        shard is proven to be ours waits for the proof."""
         turn = self._turn(now_ms)
-        while len(turn.records) < TICK_RECORDS_MAX and (matter := self._agenda.take(turn.steady_ms)) is not None:
+        while len(turn.records) < TICK_RECORDS_MAX and (matter := self._agenda.take(turn.owned_ms)) is not None:
             group_id, member_id = matter
             group = self._state.groups.get(group_id)
             if group is None:
@@ -318,13 +326,13 @@ class Groups:
                 gone.append((member, reason))
         if gone:
             self._remove(turn, group, gone)
-        elif any(member.session.is_lost(turn.steady_ms) for member in group.unsettled()):
+        elif any(member.session.is_lost(turn.owned_ms) for member in group.unsettled()):
             self._rebalancing.settle(turn, group)  # a static one reads nothing any more
         for member in group.members.values():
             self._watch_on(turn, group, member)
 
     def _overdue(self, turn: Turn, group: Group, member: Member) -> RemovalReason | None:
-        session, now_ms = member.session, turn.steady_ms
+        session, now_ms = member.session, turn.owned_ms
         if now_ms - session.last_contact_ms >= self._rebalancing.session_timeout_ms(group.group_id):
             return RemovalReason.SESSION
         if member.said.instance_id is None and session.is_lost(now_ms):
@@ -334,7 +342,7 @@ class Groups:
         return None
 
     def _watch_on(self, turn: Turn, group: Group, member: Member) -> None:
-        if member.session.is_lost(turn.steady_ms):  # a static one: its session is what is left
+        if member.session.is_lost(turn.owned_ms):  # a static one: its session is what is left
             due_ms = member.session.last_contact_ms + self._rebalancing.session_timeout_ms(group.group_id)
             self._agenda.put((group.group_id, member.member_id), due_ms)
         else:
@@ -477,8 +485,16 @@ class Groups:
             reply=stories.told(checks.known_group(self._state.groups.get(request.group_id), request.group_id))
         )
 
+    def _about_ownership(self, request: OwnershipAsked | OwnershipProven, steady_ms: int) -> Decision:
+        if self._ownership is not None and isinstance(request, OwnershipAsked):
+            self._ownership.asked(request.number, steady_ms)
+        elif self._ownership is not None:
+            self._ownership.proven(request.number)
+        return Decision()
+
     def _turn(self, now_ms: int) -> Turn:
-        return Turn(self._state, now_ms, self._clock.read(now_ms, self._agenda.next_due_ms()))
+        steady_ms = self._clock.read(now_ms, self._agenda.next_due_ms())
+        return Turn(self._state, now_ms, steady_ms, None if self._ownership is None else self._ownership.proven_ms)
 
 
 _RULES: dict[type, Callable[[Groups, Any, Turn], Decision]] = {

@@ -122,7 +122,7 @@ class Rebalancing:
     ) -> None:
         # Who reads nothing lets go first, then who was heard now, then all others take what is free.
         waiting = group.unsettled()
-        waiting.sort(key=lambda member: (not reads_nothing(member, turn.steady_ms), member is not asking))
+        waiting.sort(key=lambda member: (not reads_nothing(member, turn.owned_ms), member is not asking))
         for member in waiting:
             self._advance(
                 turn,
@@ -142,7 +142,7 @@ class Rebalancing:
             return group.owners.get(part, member.member_id) == member.member_id
 
         current, target_epoch = before, group.said.target_epoch
-        idle = reads_nothing(member, turn.steady_ms)
+        idle = reads_nothing(member, turn.owned_ms)
         if idle or begins_anew:
             current = advance(current, member.target, target_epoch, is_free=is_free, reads_nothing=True)
         if not idle:

@@ -48,6 +48,27 @@ class Session:
         return self.broken_ms is not None and now_ms - self.broken_ms >= self.grace_ms
 
 
+class Ownership:
+    """Until when the shard is proven to have been this owner's. Guard: nobody is taken for gone at a later moment.
+
+    Two coordinators cannot both write, but one that was deposed and does not know it can, until the next one has
+    claimed the shard; where there is no other one, for long. A member that finds in the metadata that its coordinator
+    was deposed before its grace was over reads on (headrace.group.member), so a deposed one must not give away what it
+    has. What is proven is a moment that has passed, so it does not matter how late the append comes.
+    """
+
+    def __init__(self) -> None:
+        self.proven_ms: int | None = None
+        self._asked: tuple[int, int] | None = None
+
+    def asked(self, number: int, steady_ms: int) -> None:
+        self._asked = number, steady_ms
+
+    def proven(self, number: int) -> None:
+        if self._asked is not None and self._asked[0] == number:
+            self.proven_ms = self._asked[1]
+
+
 class SteadyClock:
     """Turns a wall clock, which may jump, into one that does not. Where it jumps, and after a pause of the process, no
     time has passed: nobody could be heard meanwhile, so nobody is to blame."""

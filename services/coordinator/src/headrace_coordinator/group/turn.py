@@ -16,12 +16,14 @@ DEPARTED_MAX = 64
 
 
 class Turn:
-    """``now_ms``: of the wall clock, for records; ``steady_ms``: for time-outs (timing.SteadyClock)."""
+    """``now_ms``: of the wall clock, for records; ``steady_ms``: for time-outs (timing.SteadyClock); ``owned_ms``: the
+    same, as far as the shard is proven to have been ours (timing.Ownership): who is gone is judged by this one."""
 
-    def __init__(self, state: GroupsState, now_ms: int, steady_ms: int) -> None:
+    def __init__(self, state: GroupsState, now_ms: int, steady_ms: int, owned_ms: int | None = None) -> None:
         self.state = state
         self.now_ms = now_ms
         self.steady_ms = steady_ms
+        self.owned_ms = steady_ms if owned_ms is None else owned_ms
         self.records: list[ShardRecord] = []
         self.pushes: list[Push] = []
         self._bytes = 0
@@ -93,6 +95,6 @@ class Turn:
                 self.write(Key(kind, group.group_id, member.member_id), None)
 
 
-def reads_nothing(member: Member, steady_ms: int) -> bool:
+def reads_nothing(member: Member, owned_ms: int) -> bool:
     """Does the member certainly read nothing now? It has left to come back, or has been cut off for the grace."""
-    return member.current.epoch == AWAY_EPOCH or member.session.is_lost(steady_ms)
+    return member.current.epoch == AWAY_EPOCH or member.session.is_lost(owned_ms)

@@ -39,8 +39,11 @@ FindShard = Callable[[str], ShardRunner]
 class Members:
     """Every open stream; those of members that have said who they are by (group, member)."""
 
-    def __init__(self, find_shard: FindShard) -> None:
+    def __init__(self, find_shard: FindShard, metadata_age_ms: Callable[[], float | None] = lambda: None) -> None:
+        """``metadata_age_ms``: how long ago the metadata by which shards are this coordinator's were complete; None:
+        that is not known."""
         self._find_shard = find_shard
+        self.metadata_age_ms = metadata_age_ms
         self._connections = itertools.count(1)
         self._streams: set[MembershipStream] = set()
         self._by_member: dict[tuple[str, str], MembershipStream] = {}
@@ -127,11 +130,14 @@ class MembershipStream(StreamHandler[Any]):
         except HeadraceError as error:
             self._answer(number, error)
             return
+        if self.runner is not None and self.runner is not runner:  # (a member takes a stream for one owner's)
+            self.end(NotCoordinatorError(f"{runner.shard.name} is coordinated under another epoch; look it up again"))
+            return
         self.runner = runner
         self._unanswered += 1
         if self._unanswered >= UNANSWERED_MAX:
             self._stream.pause()
-        runner.put(asked, lambda outcome: self._answered(number, outcome))
+        runner.put(asked, lambda outcome: self._answered(number, outcome, runner))
 
     def is_idle(self) -> bool:
         return self._unanswered == 0
@@ -175,18 +181,23 @@ class MembershipStream(StreamHandler[Any]):
                 f"group {group_id!r}: each member has a stream of its own"
             )
 
-    def _answered(self, number: int, outcome: object) -> None:
+    def _answered(self, number: int, outcome: object, runner: ShardRunner) -> None:
         self._unanswered -= 1
-        self._answer(number, outcome)
+        self._answer(number, outcome, runner)
         self._resume()
 
-    def _answer(self, number: int, outcome: object) -> None:
+    def _answer(self, number: int, outcome: object, runner: ShardRunner | None = None) -> None:
         if isinstance(outcome, HeadraceError):
             response = groups_pb2.MembershipResponse(correlation_id=number, error=error_to_proto(outcome))
             if self.who is not None:
                 response.member_id = self.who[1]
         else:
             response = messages.membership_response(outcome, number)
+            age_ms = self._members.metadata_age_ms()
+            if runner is not None:
+                response.shard_epoch = runner.shard.claim.shard_epoch
+                if age_ms is not None:
+                    response.ownership_age_ms = int(age_ms) + 1
         self._send(response)
         if isinstance(outcome, LeaveReply):
             self._has_left = True

@@ -31,7 +31,7 @@ class MetadataService(metadata_pb2_grpc.MetadataServicer):
 
     async def FindCoordinator(self, request: Any, context: Any) -> Any:
         await self._wait_applied(request)
-        return self._view.find_coordinators(self._metadata.image, request)
+        return self._view.find_coordinators(self._metadata.image, request, self._metadata.lag.ms)
 
     async def _wait_applied(self, request: Any) -> None:
         await self._metadata.wait_for(max(request.min_metadata_offset, 1), self._timeout_ms)

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Protocol
 
 from headrace_core.clock import Clock
 from headrace_core.errors import HeadraceError, UnknownServerError
 
-from ..shard_logic import Push, ShardLogic, ShardRecord
+from ..shard_logic import OwnershipAsked, OwnershipProven, Push, ShardLogic, ShardRecord
 from .shard import Answer, Append, Became, Pause, Replay, Shard, ShardState, Tell
 
 logger = logging.getLogger("headrace.coordinator.shard")
@@ -51,15 +51,20 @@ class ShardRunner:
         replays: asyncio.Semaphore,
         tell: Callable[[Sequence[Push]], None],
         became: Callable[[ShardRunner, ShardState, Exception | None], None],
+        is_ours: Callable[[ShardRunner], Awaitable[bool]] | None = None,
     ) -> None:
         """``replays``: how many shards may replay at the same time; ``tell`` gets what is pushed; ``became`` each
-        change of state, before anybody else is served in it."""
+        change of state, before anybody else is served in it. ``is_ours``: was the shard this coordinator's, under its
+        epoch, when this was asked? It takes as long as it takes to be sure; None: the mind does not want to know."""
         self.shard = shard
         self._log = log
         self._clock = clock
         self._replays = replays
         self._tell = tell
         self._became = became
+        self._is_ours = is_ours
+        self._proofs = 0
+        self._is_proving = False
         self._loop = asyncio.get_running_loop()
         self._tasks: set[asyncio.Task[None]] = set()
         self._timers: set[asyncio.TimerHandle] = set()
@@ -199,7 +204,7 @@ class ShardRunner:
             self._tick.cancel()
             self._tick = None
         due_ms = self.shard.next_due_ms()
-        if due_ms is not None:
+        if due_ms is not None and not self._is_proving:
             wait_ms = min(max(due_ms - self._clock.now_ms(), 0), TICK_MS_MAX)
             self._tick = self._loop.call_later(wait_ms / 1_000, self._ticked)
 
@@ -207,8 +212,27 @@ class ShardRunner:
         self._tick = None
         due_ms, now_ms = self.shard.next_due_ms(), self._now_ms()
         if due_ms is not None and due_ms <= now_ms:
-            self.shard.tick(now_ms)
+            if self._is_ours is None:
+                self.shard.tick(now_ms)
+            else:
+                self._is_proving = True
+                self._spawn(self._tick_as_owner(self._is_ours), "proof of ownership")
         self._schedule()
+
+    async def _tick_as_owner(self, is_ours: Callable[[ShardRunner], Awaitable[bool]]) -> None:
+        """What time alone demands is done as of a moment at which the shard was ours: members are taken for gone only
+        while nobody else can be their coordinator."""
+        self._proofs += 1
+        self.shard.ask(None, OwnershipAsked(self._proofs), self._now_ms())
+        try:
+            proven = await is_ours(self)
+        finally:
+            self._is_proving = False
+        now_ms = self._now_ms()
+        if proven:
+            self.shard.ask(None, OwnershipProven(self._proofs), now_ms)
+            self.shard.tick(now_ms)
+        self._turn()
 
 
 def _looked_at_once(clock: Clock) -> tuple[int, float]:

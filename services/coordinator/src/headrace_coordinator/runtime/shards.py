@@ -80,6 +80,10 @@ class Shards:
     def __iter__(self) -> Iterator[ShardRunner]:
         return iter([runner for _, _, runner in self._running.values()])
 
+    def has(self, runner: ShardRunner) -> bool:
+        """Is it one of those that run, by the metadata that were applied last?"""
+        return any(each is runner for each in self)
+
     def began(self, runner: ShardRunner, state: ShardState) -> None:
         """A shard has another state: one that serves from here on learns what topics there are."""
         if state is ShardState.SERVING:

@@ -1,0 +1,201 @@
+"""A coordinator that may have been deposed takes nobody for gone: somebody may read on by the metadata."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from group_world import Shard as World
+
+from headrace_coordinator.handlers.membership import Members, MembershipStream
+from headrace_coordinator.runtime.claims import Claim
+from headrace_coordinator.runtime.runner import ShardRunner
+from headrace_coordinator.runtime.shard import Shard
+from headrace_coordinator.shard_logic import Decision, OwnershipAsked, OwnershipProven
+from headrace_core.errors import NotCoordinatorError, UnreleasedInstanceIdError
+from headrace_core.testing.clock import ManualClock
+from headrace_protos.v1 import groups_pb2
+
+
+@pytest.fixture
+def world() -> World:
+    return World(awaits_proof=True)
+
+
+def members(world: World) -> set[str]:
+    return {each.member_id for each in world.described().members}
+
+
+def test_who_was_cut_off_is_gone_once_the_shard_is_proven_to_be_ours_and_not_before(world: World) -> None:
+    one, other = world.join("a", "b")
+    world.is_proven = False
+    one.disconnect()
+    world.sleep(world.settings.connection_grace_ms + 1)
+    world._done(world.groups.tick(world.now_ms))
+    assert members(world) == {"a", "b"}
+    world.is_proven = True
+    world.tick()
+    assert members(world) == {"b"}
+    world.converge()
+    assert len(other.reading) == 4
+
+
+def test_a_proof_of_a_moment_within_the_grace_is_none_of_what_comes_after(world: World) -> None:
+    one, _ = world.join("a", "b")
+    one.disconnect()
+    world.sleep(world.settings.connection_grace_ms - 1)
+    world.ask(OwnershipAsked(1_000))
+    world.is_proven = False
+    world.sleep(5_000)
+    world.ask(OwnershipProven(1_000))  # it took so long to come
+    world._done(world.groups.tick(world.now_ms))
+    assert members(world) == {"a", "b"}
+
+
+def test_the_answer_to_a_question_of_an_earlier_mind_proves_nothing(world: World) -> None:
+    one, _ = world.join("a", "b")
+    one.disconnect()
+    world.is_proven = False
+    world.sleep(world.settings.connection_grace_ms + 1)
+    world.ask(OwnershipAsked(7))
+    world.ask(OwnershipProven(6))
+    world._done(world.groups.tick(world.now_ms))
+    assert members(world) == {"a", "b"}
+
+
+def test_a_static_member_is_replaced_only_by_who_certainly_has_the_shard(world: World) -> None:
+    one = _static(world, "a")
+    world.converge()
+    world.is_proven = False
+    one.disconnect()
+    world.sleep(world.settings.connection_grace_ms + 1)
+    assert isinstance(_static(world, "a2").error, UnreleasedInstanceIdError)
+    world.is_proven = True
+    world.tick()
+    assert _static(world, "a2").error is None
+    assert members(world) == {"a2"}
+
+
+def _static(world: World, name: str) -> Any:
+    (found,) = world.join(name, instance_id="host-1")
+    return found
+
+
+# -- who asks for the proof --------------------------------------------------------------------------------------------
+
+
+class Mind:
+    """Something is due at once, until a tick."""
+
+    def __init__(self) -> None:
+        self.told: list[Any] = []
+        self.is_due = True
+
+    def replay(self, key: bytes, value: bytes | None, timestamp_ms: int) -> None: ...
+
+    def loaded(self, now_ms: int) -> Decision:
+        return Decision()
+
+    def handle(self, request: Any, now_ms: int) -> Decision:
+        self.told.append(request)
+        return Decision()
+
+    def tick(self, now_ms: int) -> Decision:
+        self.told.append("tick")
+        self.is_due = False
+        return Decision()
+
+    def next_due_ms(self) -> int | None:
+        return 0 if self.is_due else None
+
+
+class Log:
+    async def append(self, batches: Any, expected_end: int) -> int:
+        return 0
+
+    async def read(self, end: int, take: Any) -> None: ...
+
+
+@pytest.mark.parametrize("is_ours", [True, False])
+def test_a_tick_comes_after_the_proof_and_without_it_there_is_none(is_ours: bool) -> None:
+    async def scenario() -> None:
+        mind, asked, answer = Mind(), asyncio.Event(), asyncio.Event()
+
+        async def prove(runner: ShardRunner) -> bool:
+            asked.set()
+            await answer.wait()
+            if not is_ours:
+                mind.is_due = False  # (the runner is about to be closed)
+            answered.set()
+            return is_ours
+
+        answered = asyncio.Event()
+        runner = ShardRunner(
+            Shard("shard-0", Claim(1, 1, 1), lambda: mind),
+            Log(),
+            clock=ManualClock(),
+            replays=asyncio.Semaphore(1),
+            tell=lambda pushes: None,
+            became=lambda runner, state, error: None,
+            is_ours=prove,
+        )
+        runner.start()
+        await asked.wait()
+        runner.put("meanwhile")
+        assert mind.told == [OwnershipAsked(1), "meanwhile"], "it waits, and others do not"
+        answer.set()
+        await answered.wait()
+        for _ in range(5):
+            await asyncio.sleep(0)
+        after = [OwnershipProven(1), "tick"] if is_ours else []
+        assert mind.told == [OwnershipAsked(1), "meanwhile", *after]
+        await runner.close()
+
+    asyncio.run(scenario())
+
+
+# -- what members are told of it ---------------------------------------------------------------------------------------
+
+
+class Stream:
+    queued_bytes, paused = 0, False
+
+    def __init__(self) -> None:
+        self.sent: list[Any] = []
+        self.ended: list[Any] = []
+
+    def send(self, response: Any, size: int) -> None:
+        self.sent.append(response)
+
+    def finish(self, error: Any = None) -> None:
+        self.ended.append(error)
+
+
+def runner_of(epoch: int) -> Any:
+    found: Any = SimpleNamespace(shard=SimpleNamespace(name="shard-0", claim=Claim(epoch, 1, 1)), is_serving=True)
+    found.put = lambda asked, done=None: done and done(RuntimeError)
+    return found
+
+
+def heartbeat(number: int) -> Any:
+    request = groups_pb2.MembershipRequest(correlation_id=number)
+    request.heartbeat.group_id, request.heartbeat.member_id = "g", "m"
+    return request
+
+
+def test_a_stream_is_of_one_owner_and_ends_when_another_one_would_answer() -> None:
+    runners: Iterator[Any] = iter([first := runner_of(3), first, runner_of(5)])
+    answered: list[Any] = []
+    stream = Stream()
+    members = Members(lambda _: next(runners), lambda: 12.3)
+    member = MembershipStream(members, stream, 1, "host")  # type: ignore[arg-type]
+    member._answer = lambda number, outcome, runner=None: answered.append((number, runner))  # type: ignore[method-assign]
+    for number in (1, 2, 3):
+        member.on_request(heartbeat(number))
+    assert answered == [(1, first), (2, first)]
+    (error,) = stream.ended
+    assert isinstance(error, NotCoordinatorError)
+    assert "another epoch" in error.message
