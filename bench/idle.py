@@ -38,6 +38,9 @@ from measure import ROOT, WORK, Samples, emit, machine, save, settle, table
 
 from headrace import Admin, Consumer, NewTopic, Producer
 
+# Who installs Headrace has its bytecode, pip writes it; some machines of ours forbid Python to write any.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
 BROKERS, CONTROLLERS, COORDINATORS = 3, 3, 2
 COMMAND = [sys.executable, "-m", "headrace.cli"]
 RECORDS, TOPICS, PARTITIONS = 600_000, 20, 6

@@ -403,3 +403,48 @@ def test_a_leader_that_dies_in_a_turn_forks_nothing(world: QuorumWorld, step: st
     world.pass_ms(1_000)
     assert len({tuple(world.topics(number)) for number in world.nodes}) == 1
     assert len(set(world.logs().values())) == 1
+
+
+# -- nothing to do -----------------------------------------------------------------------------------------------------
+
+
+def _tick_and_hear(world: QuorumWorld) -> None:
+    """The leader's next tick; its heartbeats arrive, and their answers are delivered to it."""
+    world.clock.advance(100)
+    world.turn(world.leader.node_id)
+    world.deliver()
+    for number in other_voters(world):
+        world.turn(number)
+    world.deliver()
+
+
+def test_answers_to_heartbeats_cost_an_idle_leader_no_turn(world: QuorumWorld) -> None:
+    _tick_and_hear(world)
+    assert world.leader.until_due_ms() > 0
+    # They are heard all the same: it goes on leading, however long nothing else comes.
+    term = world.leader.term
+    for _ in range(50):
+        _tick_and_hear(world)
+    assert world.leader.is_active
+    assert world.leader.term == term
+
+
+def test_an_answer_to_a_heartbeat_for_which_somebody_waits_is_worth_one(world: QuorumWorld) -> None:
+    patient = world.call(lambda done: world.leader.read(done, is_patient=True))
+    assert world.leader.until_due_ms() > 0, "nothing is due for it before the next heartbeats"
+    _tick_and_hear(world)
+    assert world.leader.until_due_ms() <= 0
+    world.turn(world.leader.node_id)
+    assert patient.result == world.leader.image.next_offset
+
+
+def test_an_answer_to_a_heartbeat_wakes_a_leader_whose_follower_lacks_something(world: QuorumWorld) -> None:
+    lost = other_voters(world)[0]
+    world.is_cut = lambda message: isinstance(message.body, AppendRequest) and message.to.node_id == lost
+    world.do(create("t"))
+    _tick_and_hear(world)
+    assert world.leader.until_due_ms() <= 0, "what was lost is sent again"
+    world.is_cut = lambda message: False
+    world.settle()
+    world.pass_ms(500)
+    assert world.topics(lost) == ["t"]

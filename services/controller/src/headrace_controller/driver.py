@@ -183,7 +183,8 @@ class ControllerDriver:
         except (HeadraceError, OSError, AssertionError) as error:
             # such as rot in what a follower is to be sent; no matter of the stream's
             self._failure = self._failure or error
-        self._wake.set()
+        if self._failure is not None or self.controller.until_due_ms() <= 0:
+            self._wake.set()
 
     def peer_lost(self, key: ReplicaKey) -> None:
         """The connection to another replica broke."""

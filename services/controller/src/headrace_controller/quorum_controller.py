@@ -61,6 +61,7 @@ from .raft import (
     AppendRequest,
     Entry,
     EntryKind,
+    HeartbeatResponse,
     Message,
     RaftNode,
     Ready,
@@ -229,9 +230,10 @@ class QuorumController(QuorumView):
 
     def receive(self, message: Message) -> None:
         """From another replica."""
-        self._is_due = True
         self._gone.discard(message.sender)
         self._raft.step(message)
+        # An idle leader gets such an answer from everybody with each tick: none of them is worth a turn.
+        self._is_due = self._is_due or not (isinstance(message.body, HeartbeatResponse) and self._raft.is_at_rest)
         if self._catch_up_to is None and isinstance(message.body, AppendRequest) and message.to == self.key:
             self._catch_up_to = message.body.committed
 

@@ -31,7 +31,7 @@ from headrace_core.rpc import ChannelPurpose, error_from_rpc, open_channel
 from headrace_protos.v1 import cluster_pb2, cluster_pb2_grpc
 
 #: A controller looks how old its own state is when nobody has asked for so long.
-VOUCH_EVERY_S = 0.2
+VOUCH_EVERY_S = 0.3
 #: A vouch that is older is no answer any more: something is wrong, and whoever asks is to be told what.
 OF_LATE_MS = 1_000
 #: A barrier that takes longer is given up: a leader without a majority resigns after one to two seconds.

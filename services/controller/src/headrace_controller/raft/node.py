@@ -188,6 +188,18 @@ class RaftNode:
         return self._progress.keys()
 
     @property
+    def is_at_rest(self) -> bool:
+        """It leads, everybody has all there is and knows that it is committed, and nobody waits for anything: ``ready``
+        would be empty."""
+        if self.role is not Role.LEADER or self._messages or self._replies or self._served or self._reads.are_asked:
+            return False
+        end = self.log.end_offset
+        return self.committed == end and all(
+            progress.mode is Mode.REPLICATE and progress.match == end and progress.told == end
+            for progress in self._progress.values()
+        )
+
+    @property
     def ticks(self) -> int:
         """Since the start of this process."""
         return self._ticks
