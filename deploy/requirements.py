@@ -1,4 +1,4 @@
-"""Prints what an image needs beside our own distributions: ``requirements.py service``, for pip's -r.
+"""Prints what an image needs beside our own distributions: ``requirements.py service`` or ``spark``, for pip's -r.
 
 Read from the pyproject files, so that it is said in one place only; the versions are those of constraints.txt.
 """
@@ -20,16 +20,25 @@ IMAGES = {
         "services/coordinator": (),
         "clients/python": ("cli", "zstd", "snappy"),
     },
+    "spark": {
+        "protos": (),
+        "core": ("arrow", "zstd", "snappy"),
+        "clients/python": ("arrow", "cli", "zstd", "snappy"),
+        "pipelines": ("demo",),
+    },
 }
+#: What an extra brings and the image has no use for: the demo in containers draws nothing.
+LEFT_OUT = {"service": (), "spark": ("matplotlib",)}
 
 
 def requirements(image: str, root: Path) -> list[str]:
     """The requirements of ``image``, ours left out, sorted."""
     found: set[str] = set()
+    left_out = ("headrace", *LEFT_OUT[image])
     for directory, extras in IMAGES[image].items():
         project = tomllib.loads((root / directory / "pyproject.toml").read_text())["project"]
         for wanted in (project["dependencies"], *(project["optional-dependencies"][extra] for extra in extras)):
-            found.update(each for each in wanted if not re.match(r"headrace\b", each))
+            found.update(each for each in wanted if not re.match(rf"({'|'.join(left_out)})\b", each))
     return sorted(found)
 
 

@@ -10,7 +10,7 @@ export DOCKER_BUILDKIT=1 COMPOSE_PROGRESS=plain HEADRACE_AUTO_REBALANCE_DELAY_MS
 unset HEADRACE_BOOTSTRAP_SERVERS HEADRACE_FULL
 mkdir -p build/compose
 started=$SECONDS
-docker compose build >build/compose/build.log 2>&1 || { tail -n 40 build/compose/build.log >&2; exit 1; }
+docker compose --profile "*" build >build/compose/build.log 2>&1 || { tail -n 40 build/compose/build.log >&2; exit 1; }
 printf 'compose-test: images built in %s s\n' $((SECONDS - started))
 code=0
 .venv/bin/python -m pytest -q -n 0 --durations=10 --durations-min=1 "$@" tests/compose || code=$?
