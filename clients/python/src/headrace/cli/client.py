@@ -35,7 +35,10 @@ def _or_running(context: typer.Context, parameter: typer.CallbackParam, value: s
 
 
 def is_given(context: typer.Context, name: str) -> bool:
-    """Did the user say it, by flag or environment?"""
+    """Did the user say it, by flag, environment or profile?"""
+    profile = _chosen.get()
+    if name == "bootstrap" and profile is not None and "bootstrap.servers" in profile.values:
+        return True
     return _source(context, name) in ("COMMANDLINE", "ENVIRONMENT")
 
 

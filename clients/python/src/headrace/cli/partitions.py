@@ -113,7 +113,7 @@ def reassign(
         print(f"cancelled the reassignment of {count}")
     elif wanted:
         print(f"moved {count}" if wait else f"moving {count}; `headrace partitions list-reassignments` shows how far")
-    if throttle is not None:
+    if throttle is not None and not (wait and throttle):  # it has ended with the last of them
         print("no throttle any more" if throttle == 0 else f"copying may cost each broker {throttle:,} bytes a second")
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from headrace.local import ports
 
-README = Path(__file__).parents[3] / "README.md"
+README = Path(__file__).parents[2] / "README.md"
 
 
 def test_the_first_five_minutes_run_as_they_are_written(tmp_path: Path) -> None:

@@ -1,0 +1,113 @@
+"""The blocks of our pages: what is in them, where they stand, and why some are not run.
+
+A block is fenced and says its language. ``<!-- not run: why -->`` on the line before it says that no test runs it.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from headrace.cli.root import build
+
+ROOT = Path(__file__).resolve().parents[2]
+_FENCE = re.compile(r"^( *)```(\S*)\s*$")
+_NOT_RUN = re.compile(r"^<!-- not run: (.+) -->$")
+_REMARK = re.compile(r"(\s+#\s|\s{2,}).*$")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Block:
+    """``line``: of its first line of text. ``not_run``: the reason, or None."""
+
+    page: str
+    line: int
+    language: str
+    text: str
+    heading: str
+    not_run: str | None
+
+    def __str__(self) -> str:
+        return f"{self.page}:{self.line}"
+
+
+def blocks(page: str) -> list[Block]:
+    """Those of a page, in order."""
+    found: list[Block] = []
+    heading, not_run = "", None
+    opened: tuple[int, str, str, list[str]] | None = None  # line, indent, language, text
+    for number, line in enumerate((ROOT / page).read_text().splitlines(), 1):
+        fence = _FENCE.match(line)
+        if opened is None and fence is None:
+            heading = line.lstrip("#").strip() if line.startswith("#") else heading
+            marker = _NOT_RUN.match(line.strip())
+            not_run = marker[1] if marker else None
+        elif opened is None and fence is not None:
+            opened = (number + 1, fence[1], fence[2], [])
+        elif fence is not None and opened is not None:
+            text = "\n".join(opened[3]) + "\n"
+            found.append(
+                Block(page=page, line=opened[0], language=opened[2], text=text, heading=heading, not_run=not_run)
+            )
+            opened, not_run = None, None
+        elif opened is not None:
+            opened[3].append(line.removeprefix(opened[1]))
+    assert opened is None, f"{page}: a block is not closed"
+    return found
+
+
+def indented(page: str) -> list[int]:
+    """Lines where an indented block begins: it could not say its language."""
+    lines = (ROOT / page).read_text().splitlines()
+    inside, found = False, []
+    for number, line in enumerate(lines, 1):
+        inside ^= _FENCE.match(line) is not None
+        if not inside and line.startswith("    ") and number > 1 and not lines[number - 2].strip():
+            found.append(number)
+    return found
+
+
+TREE: Any = typer.main.get_command(build(()))
+
+
+def commands_of(block: Block) -> list[tuple[int, str]]:
+    """Where ``headrace ...`` is called in a block of shell, or shown in one of text, continued lines joined."""
+    text = block.text.replace("\\\n", " ") if block.language in ("sh", "text") else ""
+    return [
+        (block.line + offset, found)
+        for offset, line in enumerate(text.splitlines())
+        for found in re.findall(r"(?:^|[|;(]\s*|\s)(headrace [a-z-].*)$", line.split(" # ")[0])
+    ]
+
+
+def wrong_words(command: str) -> list[str]:
+    """Of a call, or of its grammar (``headrace up [--data DIR] | down``): words and flags that there are not."""
+    text = re.split(r"\s*[|;>&]+\s|\s\(|\)$", _REMARK.sub("", command))[0]
+    words = re.findall(r"'[^']*'|\"[^\"]*\"|[^\s\[\]|]+", text)[1:]
+    at: Any = TREE
+    wrong = []
+    while hasattr(at, "commands"):
+        while words and words[0].startswith("--"):
+            words = words[2:]
+        if not words:
+            return wrong
+        name = words.pop(0)
+        if name not in at.commands:
+            return [*wrong, f"there is no command {name!r}"]
+        at = at.commands[name]
+    known = {flag for each in at.params for flag in (*each.opts, *each.secondary_opts)} | {"--help"}
+    for word in words:
+        flag = word.rstrip(".,").partition("=")[0]
+        if re.fullmatch(r"--[a-z][a-z-]*|-[A-Za-z]", flag) and flag not in known:
+            wrong.append(f"{at.name!r} has no {flag}")
+    return wrong
+
+
+def shell(text: str, place: str) -> str:
+    """``text`` for bash, which says where it is before each command of ours."""
+    return f"echo {shlex.quote(f'@@ {place}')} >&2\n{text}"
