@@ -40,7 +40,7 @@ SHARDS = (
     Shard("check", ("tools/check.sh",), 600),
     Shard("architecture", ("tools/test.sh", "tests/architecture"), 300),
     Shard("unit", ("tools/test.sh", "tests/unit"), 1200),
-    Shard("property", ("tools/test.sh", "tests/property"), 1800),
+    Shard("property", ("env", "HEADRACE_FULL=1", "tools/test.sh", "tests/property"), 1800),
     Shard("scenarios", ("env", "HEADRACE_STORM=50", "tools/test.sh", "tests/scenarios"), 1800),
     Shard("integration", ("tools/test.sh", "tests/integration"), 2400),
     Shard("leaks", ("env", "HEADRACE_FULL_LEAKS=1", "tools/test.sh", "tests/integration", "-k", "leaks"), 1200),
@@ -62,7 +62,7 @@ SHARDS = (
     Shard("simulation", ("make", "--no-print-directory", "sim", "SCHEDULES=10000"), 3600),
     Shard("simulation-tests", ("tools/test.sh", "tests/simulation"), 600),
     Shard("fuzz", (sys.executable, "tests/fuzz/run_fuzz.py", "--seconds", "600"), 1200),
-    Shard("system", ("env", "HEADRACE_FULL=1", "tools/test.sh", "tests/system/test_controllers_fail.py"), 1200),
+    Shard("system", ("env", "HEADRACE_FULL_KILLS=1", "tools/test.sh", "tests/system/test_controllers_fail.py"), 1200),
     # The fault programme in parts, so that a run that was stopped goes on in the midst of it.
     *(
         Shard(f"faults-{part}", ("env", "HEADRACE_FAULTS=full", f"HEADRACE_FAULTS_PART={part}/4", *_FAULTS), 3600)
