@@ -35,6 +35,8 @@ def pytest_configure(config: pytest.Config) -> None:
     if getattr(config.option, "hypothesis_seed", None) is None:
         config.option.hypothesis_seed = seed
     os.environ.setdefault("HEADRACE_BENCH_SETTLE", "0")  # benchmarks that are tested need no settled disk
+    # A dozen of Spark's drivers live for seconds: half of what they use is the second compiler's, for later.
+    os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
 
 def pytest_report_header() -> str:
