@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -10,8 +12,8 @@ from headrace.admin import Admin
 from headrace.doctor.diagnosis import diagnose, is_healthy
 from headrace.doctor.facts import Facts, NotAsked
 from headrace.doctor.gathering import Gathering
-from headrace.errors import RequestTimedOutError
-from headrace.models import ClusterDescription, QuorumInfo
+from headrace.errors import RequestTimedOutError, UnknownTopicOrPartitionError
+from headrace.models import ClusterDescription, ConfigResource, QuorumInfo
 
 
 class Cluster:
@@ -51,6 +53,42 @@ def test_a_cluster_that_does_not_say_what_it_has_is_not_called_healthy(mute: str
     assert diagnose(facts) == []
     assert not is_healthy(facts)
     assert [each.why for each in facts.not_asked] == [f"{mute}: not done in time [REQUEST_TIMED_OUT]"]
+
+
+class Busy(Cluster):
+    """Of its topics "gone" has been deleted since they were listed, and its brokers answer when all have been asked."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.all_asked = threading.Barrier(3)
+        self.asked: list[int] = []
+
+    def describe_configs(self, resources: list[ConfigResource], *, timeout: float) -> dict[ConfigResource, Any]:
+        self.asked.append(len(resources))
+        if any(each.name == "gone" for each in resources):
+            raise UnknownTopicOrPartitionError("topic 'gone' does not exist")
+        return {each: {"min.insync.replicas": SimpleNamespace(value="2")} for each in resources}
+
+    def describe_log_dirs(self, brokers: list[int], *, timeout: float) -> dict[int, list[Any]]:
+        self.all_asked.wait(60)  # one after the other would wait for ever
+        if brokers == [2]:
+            raise RequestTimedOutError("silent")
+        return {brokers[0]: []}
+
+
+def test_a_topic_that_is_deleted_meanwhile_is_no_loss_and_hides_no_other() -> None:
+    cluster = Busy()
+    gathering = Gathering(cast(Admin, cluster), timeout_s=0.1)
+    names = [*(f"t{number}" for number in range(9)), "gone"]
+    assert gathering._min_insync(names) == {f"t{number}": 2 for number in range(9)}
+    assert gathering._not_asked == []
+    assert len(cluster.asked) <= 9, "halves, and not each topic by itself"
+
+
+def test_silent_brokers_cost_their_time_once_and_not_one_after_the_other() -> None:
+    gathering = Gathering(cast(Admin, Busy()), timeout_s=0.1)
+    assert gathering._log_dirs([1, 2, 3]) == {1: (), 3: ()}
+    assert [each.what for each in gathering._not_asked] == ["log directories of broker 2"]
 
 
 def test_controllers_out_of_a_clients_reach_are_no_fault() -> None:

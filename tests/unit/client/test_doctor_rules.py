@@ -261,6 +261,10 @@ def test_a_broker_that_checks_its_logs_is_not_called_dead() -> None:
     finding = only(cluster=cluster(brokers=fenced), brokers=left)
     assert (finding.rule, finding.severity, finding.where) == ("broker-starting", "warning", "broker 2")
     assert "unregister" not in finding.cure
+    short = (topic("orders", partition(0, isr=(1, 3)), partition(1, leader=-1, isr=(), elr=(2,))),)
+    cures = {each.rule: each.cure for each in found(cluster=cluster(brokers=fenced), brokers=left, topics=short)}
+    for rule in ("under-replicated", "partition-offline"):
+        assert cures[rule].startswith("wait for broker 2, which starts just now"), cures[rule]
 
 
 def test_a_coordinators_process_is_dead() -> None:
@@ -471,6 +475,13 @@ def test_a_group_does_not_keep_up(status: str) -> None:
 @pytest.mark.parametrize(("status", "is_told"), [("STOP", True), ("STALL", False), ("REWIND", True), ("WARN", False)])
 def test_a_few_commits_do_not_show_whether_a_group_keeps_up(status: str, is_told: bool) -> None:
     assert bool(found(groups=(group(status=status, lag=40, complete=0.3),))) == is_told
+
+
+@pytest.mark.parametrize("status", ["STOP", "REWIND"])
+def test_a_group_that_has_ended_is_no_trouble(status: str) -> None:
+    """A batch job, or `consume -G` of yesterday: else a warning for a week, until its offsets expire."""
+    ended = group(status=status, lag=40)
+    assert found(groups=(dataclasses.replace(ended, described=GroupDescription("billing", "empty")),)) == []
 
 
 def test_records_were_deleted_unread() -> None:

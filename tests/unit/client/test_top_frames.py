@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import threading
 from typing import Any
 
 import pytest
 
+from headrace.asking import ask_each
+from headrace.cli.top import _frames, _in_a_pipe
+from headrace.errors import RequestTimedOutError
 from headrace.group_models import GroupLag, GroupListing, PartitionLag
 from headrace.models import BrokerInfo, PartitionDescription, TopicDescription
 from headrace.top.frames import Sample, frame_of
@@ -69,6 +73,62 @@ def test_rates_are_what_was_appended_by_topic_by_leader_and_in_all() -> None:
         (2, 1, 3, 50.0, 5_000.0),
     ]
     assert (frame.partitions, frame.under_replicated, frame.offline) == (3, 0, 0)
+
+
+def test_a_node_that_stood_still_does_not_make_rates_higher_than_they_were() -> None:
+    """Broker 1 answered 4 s late in the second sample, with what came meanwhile: 100 records a second, still."""
+    late = later(
+        ends={ORDERS[0]: 700, ORDERS[1]: 150},
+        ends_at_s={1: 16.0, 2: 12.0},
+        sizes={(ORDERS[0], 1): 70_000, (ORDERS[1], 2): 15_000},
+        sizes_at_s={1: 16.0, 2: 12.0},
+        lags=(lag(220),),
+        lags_at_s=16.0,
+    )
+    frame = frame_of(BEFORE, late)
+    assert [(row.records_per_s, row.bytes_per_s) for row in frame.brokers] == [(100.0, 10_000.0), (50.0, 5_000.0)]
+    assert frame.groups[0].records_per_s == 30.0
+    after = dataclasses.replace(
+        late, steady_s=14.0, ends={ORDERS[0]: 700, ORDERS[1]: 250}, ends_at_s={1: 16.1, 2: 14.0}
+    )
+    assert [row.records_per_s for row in frame_of(late, after).brokers] == [0.0, 50.0]
+
+
+def test_each_is_asked_at_once_and_has_an_answer_or_an_error_of_its_own() -> None:
+    all_asked = threading.Barrier(3)
+
+    def question(number: int) -> int:
+        all_asked.wait(60)  # one after the other would wait for ever
+        if number == 2:
+            raise RequestTimedOutError("silent")
+        return number * 10
+
+    answers = ask_each([1, 2, 3, 1], question)
+    assert list(answers) == [1, 2, 3]
+    assert [answer.value for answer in answers.values()] == [10, None, 30]
+    assert [answer.error is None for answer in answers.values()] == [True, False, True]
+
+
+class Leaving:
+    """A cluster that goes away after the first look."""
+
+    def __init__(self) -> None:
+        self.looks = 0
+
+    def sample(self) -> Sample:
+        self.looks += 1
+        if self.looks > 1:
+            raise RequestTimedOutError("nobody answers")
+        return BEFORE
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_so_many_looks_end_also_when_the_cluster_has_gone(count: int, capsys: pytest.CaptureFixture[str]) -> None:
+    sampling: Any = Leaving()
+    shown: list[Any] = []
+    assert _in_a_pipe(_frames(sampling, 0.001, count), shown.append) == 1
+    assert (sampling.looks, shown) == (count + 1, [])
+    assert capsys.readouterr().err.count("nobody answers [REQUEST_TIMED_OUT]") == count
 
 
 def test_a_groups_lag_and_how_fast_it_commits() -> None:

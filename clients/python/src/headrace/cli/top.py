@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import sys
 import time
@@ -41,7 +42,8 @@ def top(
     """Watch a cluster: records and bytes a second, who leads, what lags, which partitions are in trouble.
 
     On a terminal the picture stays in its place; Ctrl-C ends it. Into a pipe one picture follows the other; with -o
-    json each is one JSON document on a line of its own. Changes nothing.
+    json each is one JSON document on a line of its own. A look that nobody answers counts as one of --count, and the
+    exit code is then 1. Changes nothing.
 
     \b
     Examples:
@@ -55,46 +57,70 @@ def top(
     with admin(bootstrap, properties) as client:
         frames = _frames(Sampling(client), interval, 1 if once else count)
         if output is OutputFormat.JSON:
-            for frame in frames:
-                print(json.dumps(dataclasses.asdict(frame)), flush=True)
+            code = _in_a_pipe(frames, lambda frame: print(json.dumps(dataclasses.asdict(frame)), flush=True))
         elif sys.stdout.isatty() and not once:
             _live(frames, rows)
+            code = 0
         else:
-            for number, frame in enumerate(frames):
-                _print(frame, rows, is_first=number == 0)
+            numbers = itertools.count()
+            code = _in_a_pipe(frames, lambda frame: _print(frame, rows, is_first=next(numbers) == 0))
+    if code:
+        raise typer.Exit(code)
 
 
-def _frames(sampling: Sampling, interval_s: float, count: int | None) -> Iterator[Frame]:
-    """As they are made. A cluster that cannot be asked at the start is an error; later it is waited for."""
+def _frames(sampling: Sampling, interval_s: float, count: int | None) -> Iterator[Frame | HeadraceError]:
+    """As they are made, or what a look at the cluster failed with. A cluster that cannot be asked at the start is an
+    error; later it is waited for, but no longer than for ``count`` looks: whoever wants so many must not wait for
+    ever."""
     from ..top.frames import frame_of
 
-    before, made = sampling.sample(), 0
+    before, looks = sampling.sample(), 0
     due_s = time.monotonic() + interval_s
-    while count is None or made < count:
+    while count is None or looks < count:
         time.sleep(max(0.0, due_s - time.monotonic()))
         due_s = max(due_s + interval_s, time.monotonic())
+        looks += 1
         try:
             now = sampling.sample()
         except HeadraceError as error:
-            note(f"headrace: {error.message} [{error.code}]")
+            yield error
             continue
         yield frame_of(before, now)
-        before, made = now, made + 1
+        before = now
 
 
-def _live(frames: Iterator[Frame], rows: int) -> None:
-    """In the terminal's other screen, which is left whatever ends the view."""
+def _in_a_pipe(frames: Iterator[Frame | HeadraceError], show: Callable[[Frame], None]) -> int:
+    """The exit code: 1 when a picture is missing because nobody answered."""
+    code = 0
+    for frame in frames:
+        if isinstance(frame, HeadraceError):
+            note(f"headrace: {frame.message} [{frame.code}]")
+            code = 1
+        else:
+            show(frame)
+    return code
+
+
+def _live(frames: Iterator[Frame | HeadraceError], rows: int) -> None:
+    """In the terminal's other screen, which is left whatever ends the view. While nobody answers the last picture
+    stays, with its time, and why there is no newer one."""
     from rich.console import Console, Group
     from rich.live import Live
     from rich.text import Text
 
     console = Console(highlight=False)
+    shown: list[Any] = []
     with Live(Text("looking ..."), console=console, screen=True, auto_refresh=False) as live:
         for frame in frames:
-            parts: list[Any] = [Text(_head(frame))]
-            parts += [rich_table(columns, cells) for columns, cells in _tables(frame, rows)]
-            parts += [Text(f"not known: {error}") for error in frame.errors]
-            live.update(Group(*parts), refresh=True)
+            if isinstance(frame, HeadraceError):
+                since = time.strftime("%H:%M:%S")
+                old = Text(f"no answer at {since}, what follows is older: {frame.message} [{frame.code}]", style="bold")
+                live.update(Group(old, *shown), refresh=True)
+                continue
+            shown = [Text(_head(frame))]
+            shown += [rich_table(columns, cells) for columns, cells in _tables(frame, rows)]
+            shown += [Text(f"not known: {error}") for error in frame.errors]
+            live.update(Group(*shown), refresh=True)
 
 
 def _print(frame: Frame, rows: int, *, is_first: bool) -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from ..models import PartitionDescription
 from .facts import Facts, GroupFacts
 from .findings import Finding, Severity, brokers_named, count, plural, rule, some
+from .node_rules import starting
 
 #: So many rebalances within so long, the last of them recent, are a storm: nobody gets to read much.
 STORM_REBALANCES, STORM_MS = 6, 60_000
@@ -24,7 +25,7 @@ def partition_offline(facts: Facts) -> Iterator[Finding]:
             by_awaited[part.elr or part.isr or part.last_known_elr].append(f"{topic}-{part.partition}")
     for awaited, names in by_awaited.items():
         if awaited:
-            cure = f"start {brokers_named(awaited)}: only there is every acknowledged record"
+            cure = f"{_brought_back(facts, awaited)}: only there is every acknowledged record"
         else:
             cure = "no replica has all records: start every broker that had it, or accept the loss "
             cure += "(`headrace partitions elect --unclean`)"
@@ -82,7 +83,7 @@ def under_replicated(facts: Facts) -> Iterator[Finding]:
     fenced = facts.fenced()
     for missing, names in by_missing.items():
         if set(missing) <= fenced:
-            cure = f"start {brokers_named(missing)}; the copies catch up by themselves"
+            cure = f"{_brought_back(facts, missing)}; the copies catch up by themselves"
         else:
             cure = (
                 f"see what holds {brokers_named(missing)}: a disk (`headrace log-dirs describe`), a throttle, the "
@@ -107,7 +108,7 @@ def reassignment_stuck(facts: Facts) -> Iterator[Finding]:
         name = f"{move.topic}-{move.partition}"
         if dead:
             what = f"the reassignment of {name} waits for {brokers_named(dead)}, and nobody lives there"
-            cure = f"start {brokers_named(dead)}, or `headrace partitions reassign --cancel {name}`"
+            cure = f"{_brought_back(facts, dead)}, or `headrace partitions reassign --cancel {name}`"
         elif not move.waits and move.copied_bytes == 0 and move.adding:
             what = (
                 f"the reassignment of {name} to {brokers_named(move.adding)} copied nothing within {move.apart_s:.0f} s"
@@ -196,8 +197,11 @@ _TAKE_A_WINDOW = ("STALL", "WARN")
 
 @rule("group-lag")
 def group_lag(facts: Facts) -> Iterator[Finding]:
-    """Burrow's judgement of the last commits, where it is not OK."""
+    """Burrow's judgement of the last commits, where it is not OK. Not of an empty group: that is a batch job that has
+    ended, or a reader of yesterday, whose offsets wait until they expire."""
     for group in facts.groups:
+        if group.described.state == "empty":
+            continue
         by_status: dict[str, list[str]] = defaultdict(list)
         lag = 0
         for part in () if group.lag is None else group.lag.partitions:
@@ -252,6 +256,16 @@ def _adding(facts: Facts) -> dict[tuple[str, int], set[int]]:
 def _missing(topic: str, part: PartitionDescription, adding: dict[tuple[str, int], set[int]]) -> tuple[int, ...]:
     """Replicas that should be in sync, and are not."""
     return tuple(sorted(set(part.replicas) - set(part.isr) - adding.get((topic, part.partition), set())))
+
+
+def _brought_back(facts: Facts, brokers: Sequence[int]) -> str:
+    """What to do about brokers that are away: those that heartbeat already are not to be started a second time."""
+    coming = starting(facts)
+    down, awaited = ([each for each in brokers if (each in coming) is wanted] for wanted in (False, True))
+    if not awaited:
+        return f"start {brokers_named(down)}"
+    wait = f"wait for {brokers_named(awaited)}, which start{'s' if len(awaited) == 1 else ''} just now"
+    return f"start {brokers_named(down)}, and {wait}" if down else wait
 
 
 def _members_told(group: GroupFacts) -> str:

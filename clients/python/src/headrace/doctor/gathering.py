@@ -12,9 +12,10 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from headrace_core.errors import HeadraceError
+from headrace_core.errors import HeadraceError, UnknownTopicOrPartitionError
 from headrace_core.types import TopicPartition
 
+from ..asking import ask_each
 from ..local.directory import ClusterDirectory
 from ..models import ClusterDescription, ConfigResource, LogDirDescription, PartitionReassignment, QuorumInfo
 from .facts import THE_QUORUM, Facts, GroupFacts, LocalNode, Move, NotAsked, Tried, Trouble
@@ -23,6 +24,7 @@ from .probing import try_addresses
 if TYPE_CHECKING:
     from ..admin import Admin
 
+K = TypeVar("K")
 T = TypeVar("T")
 
 #: Topics in one question for their configuration.
@@ -86,8 +88,21 @@ class Gathering:
         try:
             return question()
         except HeadraceError as error:
-            self._not_asked.append(NotAsked(what=what, why=f"{error.message} [{error.code}]"))
+            self._missed(what, error)
             return None
+
+    def _ask_each(self, items: Iterable[K], what: Callable[[K], str], question: Callable[[K], T]) -> dict[K, T]:
+        """All at once, for each silent node would cost its time-out: those that answered."""
+        found = {}
+        for item, answer in ask_each(items, question).items():
+            if answer.error is not None:
+                self._missed(what(item), answer.error)
+            elif answer.value is not None:
+                found[item] = answer.value
+        return found
+
+    def _missed(self, what: str, error: HeadraceError) -> None:
+        self._not_asked.append(NotAsked(what=what, why=f"{error.message} [{error.code}]"))
 
     # -- nodes -------------------------------------------------------------------------------------------------------
 
@@ -96,14 +111,17 @@ class Gathering:
 
     def _nodes(self, role: str, addresses: Mapping[int, str]) -> dict[int, Tried]:
         found = dict(zip(addresses, self._tried(addresses.values()), strict=True))
+        answering = [node_id for node_id, tried in found.items() if tried.trouble in (None, Trouble.NOT_SERVING)]
+        told = self._ask_each(
+            answering,
+            lambda node_id: f"{role} {node_id} about itself",
+            lambda node_id: self._client.describe_node(found[node_id].address, timeout=self._timeout_s),
+        )
         for node_id, tried in found.items():
-            if tried.trouble in (None, Trouble.NOT_SERVING):
-                told = self._ask(
-                    f"{role} {node_id} about itself",
-                    lambda address=tried.address: self._client.describe_node(address, timeout=self._timeout_s),  # type: ignore[misc]
-                )
-                found[node_id] = dataclasses.replace(tried, node=told)
-            elif role == "controller":  # its listener is not for clients: no fault, but nothing is known of it either
+            if node_id in told:
+                found[node_id] = dataclasses.replace(tried, node=told[node_id])
+            elif node_id not in answering and role == "controller":
+                # Its listener is not for clients: no fault, but nothing is known of it either.
                 what = f"{role} {node_id} about itself"
                 self._not_asked.append(NotAsked(what=what, why=tried.detail, is_no_fault=True))
         return found
@@ -119,28 +137,36 @@ class Gathering:
     # -- partitions --------------------------------------------------------------------------------------------------
 
     def _min_insync(self, names: list[str]) -> dict[str, int]:
-        found = {}
+        found: dict[str, int] = {}
         for start in range(0, len(names), _TOPICS_AT_ONCE):
-            some = [ConfigResource("topic", name) for name in names[start : start + _TOPICS_AT_ONCE]]
-            entries = self._ask(
-                "configurations of topics",
-                lambda some=some: self._client.describe_configs(some, timeout=self._timeout_s),  # type: ignore[misc]
-            )
-            for resource, values in (entries or {}).items():
-                found[resource.name] = int(values["min.insync.replicas"].value)
+            found |= self._min_insync_of(names[start : start + _TOPICS_AT_ONCE])
         return found
+
+    def _min_insync_of(self, names: list[str]) -> dict[str, int]:
+        """A topic that was deleted since it was listed fails the whole question: halves are asked then, and the topic
+        by itself is no loss."""
+        try:
+            entries = self._client.describe_configs(
+                [ConfigResource("topic", name) for name in names], timeout=self._timeout_s
+            )
+        except UnknownTopicOrPartitionError:
+            if len(names) == 1:
+                return {}
+            half = len(names) // 2
+            return self._min_insync_of(names[:half]) | self._min_insync_of(names[half:])
+        except HeadraceError as error:
+            self._missed("configurations of topics", error)
+            return {}
+        return {resource.name: int(values["min.insync.replicas"].value) for resource, values in entries.items()}
 
     def _log_dirs(self, brokers: Iterable[int]) -> dict[int, tuple[LogDirDescription, ...]]:
         """Of those that answer: each by itself, so that a silent one costs only its own."""
-        found = {}
-        for broker_id in brokers:
-            told = self._ask(
-                f"log directories of broker {broker_id}",
-                lambda broker_id=broker_id: self._client.describe_log_dirs([broker_id], timeout=self._timeout_s),  # type: ignore[misc]
-            )
-            if told is not None:
-                found[broker_id] = tuple(told[broker_id])
-        return found
+        found = self._ask_each(
+            brokers,
+            lambda broker_id: f"log directories of broker {broker_id}",
+            lambda broker_id: self._client.describe_log_dirs([broker_id], timeout=self._timeout_s)[broker_id],
+        )
+        return {broker_id: tuple(told) for broker_id, told in found.items()}
 
     def _moves(self, brokers: Iterable[int], before: Mapping[int, tuple[LogDirDescription, ...]]) -> tuple[Move, ...]:
         def moving() -> dict[TopicPartition, PartitionReassignment] | None:
@@ -189,21 +215,21 @@ class Gathering:
         if len(names) > _GROUPS_EXPLAINED_MAX:
             why = f"there are {len(names)} groups; the first {_GROUPS_EXPLAINED_MAX} were asked"
             self._not_asked.append(NotAsked(what="rebalances of all groups", why=why, is_no_fault=True))
+        explained = [each.group_id for each in (described or ())[:_GROUPS_EXPLAINED_MAX] if each.error is None]
+        told = self._ask_each(
+            explained,
+            lambda group_id: f"rebalances of group {group_id!r}",
+            lambda group_id: client.explain_group(group_id, timeout=timeout_s),
+        )
         found = []
-        for number, each in enumerate(described or ()):
-            told = None
-            if each.error is None and number < _GROUPS_EXPLAINED_MAX:
-                told = self._ask(
-                    f"rebalances of group {each.group_id!r}",
-                    lambda group_id=each.group_id: client.explain_group(group_id, timeout=timeout_s),  # type: ignore[misc]
-                )
+        for each in described or ():
             tried = coordinators.get(each.coordinator_id)
             ahead_ms = 0.0 if tried is None or tried.node is None else tried.node.clock_ahead_ms
             found.append(
                 GroupFacts(
                     described=each,
                     lag=lag_of.get(each.group_id),
-                    rebalances=tuple(told or ()),
+                    rebalances=tuple(told.get(each.group_id, ())),
                     clock_ahead_ms=ahead_ms,
                 )
             )

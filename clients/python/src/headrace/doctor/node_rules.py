@@ -157,9 +157,9 @@ def broker_down(facts: Facts) -> Iterator[Finding]:
     """Registered brokers that do not live, as the controllers see it."""
     if facts.cluster is None:
         return
-    starting = _starting(facts)
+    coming = starting(facts)
     for broker in facts.cluster.brokers:
-        if not broker.fenced or broker.broker_id in starting:
+        if not broker.fenced or broker.broker_id in coming:
             continue
         local = next((n for n in facts.local if (n.role, n.node_id) == ("broker", broker.broker_id)), None)
         if local is not None and local.pid is None:
@@ -179,9 +179,9 @@ def broker_down(facts: Facts) -> Iterator[Finding]:
 
 
 @rule("broker-starting")
-def broker_starting(facts: Facts) -> Iterator[Finding]:
+def brokerstarting(facts: Facts) -> Iterator[Finding]:
     """Fenced, and alive: not to be started a second time, and its replicas are not lost."""
-    for broker_id in sorted(_starting(facts)):
+    for broker_id in sorted(starting(facts)):
         yield Finding(
             "broker-starting",
             Severity.WARNING,
@@ -472,7 +472,7 @@ def _leaders_now_ms(quorum: QuorumInfo) -> int | None:
     return next((v.last_fetch_timestamp_ms for v in quorum.voters if v.replica_id == quorum.leader_id), None)
 
 
-def _starting(facts: Facts) -> set[int]:
+def starting(facts: Facts) -> set[int]:
     """Brokers that are fenced, though the leading controller hears their heartbeats."""
     now_ms = None if facts.quorum is None else _leaders_now_ms(facts.quorum)
     if facts.quorum is None or now_ms is None:

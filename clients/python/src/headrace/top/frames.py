@@ -13,8 +13,10 @@ from ..models import BrokerInfo, TopicDescription
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """What was seen at one moment. ``ends``: of partitions whose leader told; ``sizes``: bytes of each partition's log
-    at its leader. ``errors``: what could not be asked, and why."""
+    """What was seen at one moment, nearly. ``ends``: of partitions whose leader told; ``sizes``: bytes of each
+    partition's log by broker. ``..._at_s``: when that leader, that broker, or all coordinators had answered (a node
+    that stood still answers later than the others); what is not there was seen at ``steady_s``. ``errors``: what could
+    not be asked, and why."""
 
     at_ms: int
     steady_s: float
@@ -24,9 +26,12 @@ class Sample:
     topics: tuple[TopicDescription, ...] = ()
     adding: Mapping[TopicPartition, frozenset[int]] = field(default_factory=dict)
     ends: Mapping[TopicPartition, int] = field(default_factory=dict)
+    ends_at_s: Mapping[int, float] = field(default_factory=dict)
     sizes: Mapping[tuple[TopicPartition, int], int] = field(default_factory=dict)
+    sizes_at_s: Mapping[int, float] = field(default_factory=dict)
     groups: tuple[GroupListing, ...] = ()
     lags: tuple[GroupLag, ...] = ()
+    lags_at_s: float | None = None
     errors: tuple[str, ...] = ()
 
 
@@ -96,13 +101,12 @@ class Frame:
 
 def frame_of(before: Sample, now: Sample) -> Frame:
     """What ``now`` shows, with rates since ``before``."""
-    seconds = max(now.steady_s - before.steady_s, 1e-9)
-    records, grown = _rates(before, now, seconds)
+    records, grown = _rates(before, now)
     topics = tuple(sorted((_topic(topic, now, records, grown) for topic in now.topics), key=_busiest))
-    groups = tuple(sorted(_groups(before, now, seconds), key=lambda row: (-(row.lag or 0), row.group)))
+    groups = tuple(sorted(_groups(before, now), key=lambda row: (-(row.lag or 0), row.group)))
     return Frame(
         timestamp_ms=now.at_ms,
-        interval_s=seconds,
+        interval_s=_apart(before.steady_s, now.steady_s),
         cluster_id=now.cluster_id,
         controller_id=now.controller_id,
         partitions=sum(len(topic.partitions) for topic in now.topics),
@@ -118,11 +122,17 @@ def frame_of(before: Sample, now: Sample) -> Frame:
     )
 
 
-def _rates(
-    before: Sample, now: Sample, seconds: float
-) -> tuple[dict[TopicPartition, float], dict[TopicPartition, float]]:
-    """Records and bytes a second, of partitions that were seen twice: with the same topic, and at the same leader. An
-    end that went back (an unclean election) and a log that shrank (retention) tell nothing."""
+def _apart(before_s: float, now_s: float) -> float:
+    return max(now_s - before_s, 1e-9)
+
+
+def _rates(before: Sample, now: Sample) -> tuple[dict[TopicPartition, float], dict[TopicPartition, float]]:
+    """Records and bytes a second, of partitions that were seen twice: with the same topic, and at the same leader. Each
+    by the time between its own two looks. An end that went back (an unclean election) and a log that shrank (retention)
+    tell nothing."""
+    led_by = {
+        TopicPartition(topic.name, part.partition): part.leader for topic in before.topics for part in topic.partitions
+    }
     ids = {topic.name: topic.topic_id for topic in before.topics}
     records, grown = {}, {}
     for topic in now.topics:
@@ -131,9 +141,13 @@ def _rates(
         for part in topic.partitions:
             key = TopicPartition(topic.name, part.partition)
             if key in before.ends and key in now.ends and now.ends[key] >= before.ends[key]:
+                seen_s = before.ends_at_s.get(led_by.get(key, -1), before.steady_s)
+                seconds = _apart(seen_s, now.ends_at_s.get(part.leader, now.steady_s))
                 records[key] = (now.ends[key] - before.ends[key]) / seconds
             there = (key, part.leader)
             if there in before.sizes and there in now.sizes and now.sizes[there] >= before.sizes[there]:
+                seen_s = before.sizes_at_s.get(part.leader, before.steady_s)
+                seconds = _apart(seen_s, now.sizes_at_s.get(part.leader, now.steady_s))
                 grown[key] = (now.sizes[there] - before.sizes[there]) / seconds
     return records, grown
 
@@ -180,7 +194,11 @@ def _broker(
     )
 
 
-def _groups(before: Sample, now: Sample, seconds: float) -> Iterable[GroupRow]:
+def _groups(before: Sample, now: Sample) -> Iterable[GroupRow]:
+    seconds = _apart(
+        before.steady_s if before.lags_at_s is None else before.lags_at_s,
+        now.steady_s if now.lags_at_s is None else now.lags_at_s,
+    )
     lag_before = {lag.group_id: lag for lag in before.lags}
     lag_now = {lag.group_id: lag for lag in now.lags}
     for group in now.groups:
