@@ -15,6 +15,7 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from xml.etree import ElementTree
 
 import documented_pages as pages
 import pytest
@@ -169,6 +170,25 @@ def test_the_page_of_a_cluster_in_your_tests(tmp_path: Path) -> None:
     site = Site(tmp_path, "")
     told = site.bash("python -m pytest -q -p no:cacheprovider test_pasted.py\npython pasted.py")
     assert "2 passed" in told
+
+
+def test_the_pictures_are_what_our_commands_show_of_a_cluster(site: Site, tmp_path: Path) -> None:
+    tool = pages.ROOT / "tools" / "pictures.py"
+    site.bash(f"python {tool} --bootstrap {site.address} --to {tmp_path}")
+    shown = {"top": "UNDER\xa0REPLICATED", "topics": "LEADER\xa0EPOCH", "groups": "LOG\xa0END\xa0OFFSET"}
+    for name, heading in shown.items():
+        words = "".join(ElementTree.parse(tmp_path / f"{name}.svg").getroot().itertext())
+        assert heading in words
+        assert "orders" in words
+        assert f"headrace\xa0{name}" in words
+    committed = pages.ROOT / "docs" / "pictures"
+    assert {path.stem for path in committed.iterdir()} == set(shown)
+    pages_text = "".join(path.read_text() for path in [pages.ROOT / "README.md", *(pages.ROOT / "docs").glob("*.md")])
+    for path in committed.iterdir():
+        text = path.read_text()
+        assert re.findall(r"https?://[^\"]+", text) == ["http://www.w3.org/2000/svg"], "a picture calls nobody"
+        assert len(text) < 40_000
+        assert f"pictures/{path.name})" in pages_text, "a picture that no page shows"
 
 
 @pytest.mark.spark
