@@ -11,6 +11,7 @@ within two seconds: the client's connection is reset, as if nobody listened.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import random
 import re
@@ -24,6 +25,14 @@ logger = logging.getLogger("headrace.edge")
 CONNECT_S = 2.0
 #: Of what one side has sent and the other has not read; above, the first is not read any more.
 BUFFER_BYTES = 256 * 1024
+#: A machine that vanished without a word is noticed after two minutes, and its connections are closed.
+SOCKET_OPTIONS = (
+    (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
+    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 60),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 20),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3),
+)
 _ROUTE = re.compile(r"(?P<first>\d{1,5})(-(?P<last>\d{1,5}))?=(?P<host>[^:=]+):(?P<port>\d{1,5})\Z")
 
 
@@ -70,7 +79,8 @@ class Pipe(asyncio.Protocol):
         assert isinstance(transport, asyncio.Transport)
         self.transport = transport
         transport.set_write_buffer_limits(BUFFER_BYTES)
-        transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for level, option, value in SOCKET_OPTIONS:
+            transport.get_extra_info("socket").setsockopt(level, option, value)
 
     def data_received(self, data: bytes) -> None:
         if self.other is not None and self.other.transport is not None:
@@ -164,7 +174,8 @@ async def connect(route: Route) -> Pipe:
 def reset(transport: asyncio.Transport) -> None:
     """Close so that the other side sees a reset, not an orderly end."""
     connection = transport.get_extra_info("socket")
-    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+    with contextlib.suppress(OSError):  # the other side was quicker, and it is closed
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
     transport.abort()
 
 

@@ -43,6 +43,11 @@ def test_what_is_no_count_of_a_role_is_refused_by_name(nodes: str) -> None:
         shape(nodes)
 
 
+def test_a_role_that_is_named_twice_is_a_mistake() -> None:
+    with pytest.raises(pytest.UsageError, match="how many brokers there are is said twice"):
+        shape("3 brokers, 2 broker")
+
+
 def test_a_line_without_a_value_is_refused_by_name() -> None:
     with pytest.raises(pytest.UsageError, match=r"headrace_config: 'num.partitions' is not key=value"):
         shape(lines=["num.partitions"])

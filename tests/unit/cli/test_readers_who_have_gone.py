@@ -1,4 +1,4 @@
-"""`headrace top` and `quorum status --watch` into a pipe: they end when their reader has gone."""
+"""What only looks ends when the reader of its output has gone: `top`, `quorum status --watch`, `doctor`, `metadata`."""
 
 from __future__ import annotations
 
@@ -6,12 +6,16 @@ import contextlib
 import os
 import sys
 from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from headrace.cli import quorum, top
+from headrace.cli import doctor, metadata, quorum, top
 from headrace.cli.output import OutputFormat
+from headrace.doctor.diagnosis import diagnose
+from headrace.doctor.facts import Facts
 from headrace.models import QuorumInfo
 from headrace.top.frames import Frame, Sample, frame_of
 
@@ -57,3 +61,19 @@ def test_nor_does_quorum_status(monkeypatch: pytest.MonkeyPatch, output: OutputF
     monkeypatch.setattr(quorum, "admin", lambda *_: contextlib.nullcontext())
     with nobody_reads(monkeypatch), pytest.raises(BrokenPipeError):
         quorum.status(watch=True, timeout=1, output=output)
+
+
+def test_nor_does_the_doctor(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`headrace doctor | head -1` ends with 141, as every command does whose reader has gone."""
+    facts = Facts(now_ms=0, bootstrap=())
+    with nobody_reads(monkeypatch), pytest.raises(BrokenPipeError):
+        doctor._show(facts, diagnose(facts), healthy=False)
+
+
+def test_nor_is_a_metadata_log_dumped_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    records = iter(range(1_000))
+    monkeypatch.setattr(metadata, "_room", lambda: SimpleNamespace(read=lambda *_: records))
+    monkeypatch.setattr("headrace_core.shell.state.document", lambda found: {"record": found})
+    with nobody_reads(monkeypatch), pytest.raises(BrokenPipeError):
+        metadata.dump(Path("anywhere"), output=OutputFormat.TEXT)
+    assert next(records) < 10

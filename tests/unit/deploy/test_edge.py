@@ -157,6 +157,33 @@ async def test_a_node_that_is_not_there_is_a_reset_connection() -> None:
             await reader.read()
 
 
+@in_a_loop
+async def test_a_client_that_went_away_while_the_node_was_looked_for_is_no_trouble() -> None:
+    """Its socket is closed when it is to be reset; else: "Task exception was never retrieved"."""
+    async with through(1) as (_, _, client):
+        transport = client.transport
+        transport.abort()
+        while transport.get_extra_info("socket").fileno() >= 0:  # noqa: ASYNC110 -- the loop closes it next
+            await asyncio.sleep(0)
+        edge.reset(transport)
+
+
+@in_a_loop
+async def test_a_machine_that_vanishes_does_not_hold_its_connection_for_ever() -> None:
+    node = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0)
+    async with node, through(node.sockets[0].getsockname()[1]) as (_, _, client):
+        while client.other is None:  # noqa: ASYNC110 -- the edge tells nobody
+            await asyncio.sleep(0)
+        for end in (client, client.other):
+            connection = end.transport.get_extra_info("socket")
+            assert connection.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+            idle, interval, count = (
+                connection.getsockopt(socket.IPPROTO_TCP, option)
+                for option in (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT)
+            )
+            assert idle + interval * count <= 120
+
+
 def test_images_need_what_the_pyproject_files_say_and_none_of_ours() -> None:
     service = requirements.requirements("service", ROOT)
     assert any(each.startswith("grpcio") for each in service)

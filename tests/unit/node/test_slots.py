@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import socket
 from pathlib import Path
 
 import pytest
 
 from headrace_core.errors import InconsistentClusterIdError, InvalidConfigError
+from headrace_core.node import slots
 from headrace_core.node.arguments import StartCommand, parse_command
 from headrace_core.node.environment import environment_properties
 from headrace_core.node.meta_properties import format_directories, read_all_meta, read_meta
@@ -146,6 +148,29 @@ def test_a_machine_knows_its_own_name() -> None:
     assert own_number("127.0.0.{slot}", most=1) == 1
     with pytest.raises(InvalidConfigError, match="none of the names"):
         own_number("192.0.2.{slot}", most=1, wait_s=0.2)  # TEST-NET-1: nobody's
+
+
+@pytest.mark.parametrize("strangers", ["0.0.0.{slot}", "224.0.0.{slot}", "203.0.113.{slot}"])
+def test_an_address_that_can_be_bound_to_is_not_its_own_for_that(
+    strangers: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where net.ipv4.ip_nonlocal_bind is set: any address can be bound to there."""
+    monkeypatch.setattr(socket.socket, "bind", lambda *_: None)
+    with pytest.raises(InvalidConfigError, match="none of the names"):
+        own_number(strangers, most=2, addresses_of=lambda name: {name.replace("0.0.0.1", "0.0.0.0")}, wait_s=0.2)
+
+
+@pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_name_that_is_none_is_looked_up_in_vain() -> None:
+    with pytest.raises(InvalidConfigError, match="none of the names"):
+        own_number("a..b-{slot}." + "x" * 64, most=2, wait_s=0.2)
+
+
+@pytest.mark.parametrize("text", ["", " \n", "two words"])
+def test_a_volume_whose_cluster_has_no_name_is_refused_by_that(volume: Path, text: str) -> None:
+    (volume / slots.CLUSTER_ID).write_text(text)
+    with pytest.raises(InvalidConfigError, match=r"cluster.id has no cluster's id in it"):
+        slots.read_cluster_id(volume)
 
 
 @pytest.mark.parametrize("key", ["node.id", "log.dirs"])

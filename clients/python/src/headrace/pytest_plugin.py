@@ -107,11 +107,15 @@ def _own_shape(config: pytest.Config, mark: pytest.Mark | None) -> dict[str, Any
 def _shape(config: pytest.Config) -> dict[str, Any]:
     """LocalCluster's arguments, as pytest's configuration has them."""
     shape: dict[str, Any] = dict.fromkeys(_ROLES, 1)
+    said: set[str] = set()
     for part in filter(None, (part.strip() for part in config.getini("headrace_nodes").split(","))):
         count, _, role = part.partition(" ")
         role = role.strip() if role.strip().endswith("s") else role.strip() + "s"
         if not count.isdecimal() or role not in _ROLES:
             raise pytest.UsageError(f"headrace_nodes: {part!r} is not like '3 brokers'; there are {', '.join(_ROLES)}")
+        if role in said:
+            raise pytest.UsageError(f"headrace_nodes: how many {role} there are is said twice")
+        said.add(role)
         shape[role] = int(count)
     lines = [line.partition("=") for line in config.getini("headrace_config")]
     wrong = [line for line, equals, _ in lines if not equals]

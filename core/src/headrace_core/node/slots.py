@@ -16,6 +16,7 @@ by name. ``cluster.id`` also tells an empty volume from one that is not mounted:
 from __future__ import annotations
 
 import fcntl
+import ipaddress
 import os
 import socket
 import threading
@@ -27,7 +28,7 @@ from pathlib import Path
 from ..errors import InvalidConfigError
 from .first_voters import NONE, FirstVoters, WriteVoters
 from .keys import SERVER
-from .meta_properties import FILE_NAME, format_directories
+from .meta_properties import FILE_NAME, check_cluster_id, format_directories
 from .properties import Properties
 
 CLUSTER_ID = "cluster.id"
@@ -36,6 +37,7 @@ PLACEHOLDER = "{slot}"
 WAIT_S = 60.0
 LOOKUP_S = 60.0
 _POLL_S = 0.1
+_ANY_PORT = 9
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,11 +86,18 @@ def filled_in(properties: Properties, slot: Slot) -> Properties:
 def read_cluster_id(root: Path) -> str:
     """Whose slots these are; InvalidConfigError: nobody has said it yet, or the volume is not there."""
     try:
-        return (root / CLUSTER_ID).read_text(encoding="ascii").strip()
+        text = (root / CLUSTER_ID).read_text(encoding="ascii")
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidConfigError(
             f"slots.dir={root}: cannot read {CLUSTER_ID} ({error}): is the volume mounted, and has the cluster been "
             "formatted? Who formats it writes its id there"
+        ) from None
+    try:
+        return check_cluster_id(text.strip())
+    except InvalidConfigError as error:
+        raise InvalidConfigError(
+            f"slots.dir={root}: {CLUSTER_ID} has no cluster's id in it ({error.message}): was its writer interrupted? "
+            "Write the id there that the other slots' meta.properties have"
         ) from None
 
 
@@ -190,15 +199,21 @@ def own_number(
 def _addresses_of(name: str) -> set[str]:
     try:
         return {str(each[4][0]) for each in socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)}
-    except OSError:
+    except (OSError, ValueError):  # ValueError: no name at all (a part of more than 63 letters)
         return set()
 
 
 def _is_mine(address: str) -> bool:
-    """Whether this machine has ``address``: only then can a socket be bound to it."""
-    with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            probe.bind((address, 0))
-        except OSError:
-            return False
-    return True
+    """Whether this machine has ``address``: then what it sends there comes from there. (It can be bound to strangers'
+    addresses, too, where net.ipv4.ip_nonlocal_bind is set.) No machine has that of all, nor a group's."""
+    there = ipaddress.ip_address(address.partition("%")[0])
+    if there.is_unspecified or there.is_multicast:
+        return False
+    try:
+        (family, _, _, _, target), *_ = socket.getaddrinfo(address, _ANY_PORT, type=socket.SOCK_DGRAM)
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect(target)  # sends nothing
+            here = ipaddress.ip_address(str(probe.getsockname()[0]).partition("%")[0])
+    except OSError:
+        return False
+    return here == there or (here.is_loopback and there.is_loopback)

@@ -10,7 +10,7 @@ import typer
 
 from ..local.finding import DEFAULT_DATA, running_cluster
 from .client import DEFAULT_BOOTSTRAP, Bootstrap, Properties, admin, is_given
-from .output import Output, OutputFormat, note, print_json, say
+from .output import Output, OutputFormat, note, print_json
 
 if TYPE_CHECKING:
     from ..doctor.diagnosis import Finding
@@ -82,19 +82,19 @@ def _document(facts: Facts, findings: list[Finding], *, healthy: bool) -> dict[s
 
 def _show(facts: Facts, findings: list[Finding], *, healthy: bool) -> None:
     for finding in findings:
-        say(f"{finding.severity}: {finding.what} [{finding.rule}]")
-        say(f"    where: {finding.where}")
-        say(f"    cure:  {finding.cure}\n")
+        print(f"{finding.severity}: {finding.what} [{finding.rule}]", flush=True)
+        print(f"    where: {finding.where}", flush=True)
+        print(f"    cure:  {finding.cure}\n", flush=True)
     for each in facts.not_asked:
         note(f"not looked at: {each.what}: {each.why}")
     if findings:
         errors = sum(finding.severity == "error" for finding in findings)
         counts = _counted((errors, "error"), (len(findings) - errors, "warning"))
-        say(f"{counts}; {_seen(facts)}")
+        print(f"{counts}; {_seen(facts)}", flush=True)
     elif healthy:
-        say(f"healthy: {_seen(facts)}")
+        print(f"healthy: {_seen(facts)}", flush=True)
     else:
-        say(f"nothing was found, and not all could be looked at (try --timeout): {_seen(facts)}")
+        print(f"nothing was found, and not all could be looked at (try --timeout): {_seen(facts)}", flush=True)
 
 
 def _seen(facts: Facts) -> str:

@@ -11,7 +11,7 @@ import typer
 
 from headrace_core.errors import CorruptLogError, HeadraceError, InvalidArgumentError, MissingDependencyError
 
-from .output import Output, OutputFormat, note, print_json, say
+from .output import Output, OutputFormat, note, print_json
 
 if TYPE_CHECKING:
     from headrace_core.log.dump import Problem
@@ -77,7 +77,7 @@ def dump(
             if output is OutputFormat.JSON:
                 rows.append(row)
             else:
-                say(json.dumps(row))
+                print(json.dumps(row), flush=True)
     if output is OutputFormat.JSON:
         print_json(
             {
@@ -109,7 +109,7 @@ def ls(
         print_json(names)
     else:
         for name in names:
-            say(name)
+            print(name, flush=True)
     _tell(problems, notes)
 
 
@@ -132,9 +132,9 @@ def cat(
     if output is OutputFormat.JSON:
         print_json(value)
     elif isinstance(value, dict | list):
-        say(json.dumps(value, indent=2))
+        print(json.dumps(value, indent=2), flush=True)
     else:
-        say(str(value))
+        print(str(value), flush=True)
     _tell(problems, notes)
 
 

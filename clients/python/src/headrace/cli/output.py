@@ -39,9 +39,10 @@ def _tell(message: str, to: TextIO) -> None:
     try:
         print(message, file=to, flush=True)
     except OSError:
-        for stream in (sys.stdout, sys.stderr):  # what is still buffered goes nowhere, and not into the exit code
-            with contextlib.suppress(OSError, ValueError):
-                os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+        with open(os.devnull, "wb") as nowhere:
+            for stream in (sys.stdout, sys.stderr):  # what is still buffered goes there, and not into the exit code
+                with contextlib.suppress(OSError, ValueError):
+                    os.dup2(nowhere.fileno(), stream.fileno())
 
 
 def print_json(document: Any, *, one_line: bool = False) -> None:

@@ -1,0 +1,38 @@
+"""What a node tells of itself, to any client that asks, as often as it asks."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from headrace_core.rpc import node_description
+from headrace_core.rpc.node_description import DESCRIPTORS_KEPT_MS, NodeService
+from headrace_protos.v1 import node_pb2
+
+
+class Clock:
+    """As a test sets it."""
+
+    at_ms = 1_000.0
+
+    def now_ms(self) -> int:
+        return 5
+
+    def monotonic_ms(self) -> float:
+        return self.at_ms
+
+
+def test_descriptors_are_counted_once_a_second_however_many_ask(monkeypatch: pytest.MonkeyPatch) -> None:
+    counts = iter((10, 20, 30))
+    monkeypatch.setattr(node_description, "open_descriptors", lambda: next(counts))
+    clock: Any = Clock()
+    service = NodeService("broker", lambda: 1, lambda: "c", clock)
+
+    def told() -> int:
+        return int(asyncio.run(service.DescribeNode(node_pb2.DescribeNodeRequest(), None)).open_descriptors)
+
+    assert [told() for _ in range(5)] == [10] * 5
+    clock.at_ms += DESCRIPTORS_KEPT_MS
+    assert [told(), told()] == [20, 20]
