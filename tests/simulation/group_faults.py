@@ -184,11 +184,12 @@ class GroupFaults:
     def _coordinators_gone(self, fault: Fault, rng: random.Random) -> str:
         """One may come for a moment in between: who finds it then has its sessions, which begin anew."""
         for_ms = rng.choice([300.0, 600.0, 1_800.0, 3_200.0]) * rng.uniform(0.7, 1.3)
-        away = self._alive(rng, with_connection=True)
-        if away is not None and rng.random() < 0.5:  # reads on, and does not reach whoever comes next
+        away, also = self._alive(rng, with_connection=True), ""
+        if away is not None and rng.random() < 0.7:  # reads on, and does not reach whoever comes next
             away_ms = for_ms + rng.choice([600.0, 1.7 * self.world.plan.session_ms])
             self._cut([(away.name, host.name) for host in self.world.hosts], away_ms)
-            if rng.random() < 0.5:
+            also = f", and {away} reaches none for {away_ms:.0f} ms"
+            if rng.random() < 0.7:
                 self.world.late_metadata_until_ms = self.world.scheduler.now_ms + away_ms
         for host in self.world.hosts:
             host.kill()
@@ -198,7 +199,19 @@ class GroupFaults:
             at_ms = for_ms * rng.uniform(0.1, 0.6)
             self._later(at_ms, self._restart(brief))
             self._later(at_ms + rng.uniform(100.0, 700.0), brief.kill)
-        return f"there is no coordinator for {for_ms:.0f} ms"
+        if rng.random() < 0.4:  # while some still hear that there is nobody
+            self._later(for_ms * 1.2 + rng.uniform(300.0, 900.0), lambda: self._leaves_by_old_news(rng))
+        return f"there is no coordinator for {for_ms:.0f} ms{also}"
+
+    def _leaves_by_old_news(self, rng: random.Random) -> None:
+        """A member is cut off from a coordinator that lives, and sees it, and metadata are late."""
+        world, member = self.world, self._alive(rng, with_connection=True)
+        if member is None or member.connection is None:
+            return
+        for_ms = 3.0 * world.plan.grace_ms
+        world.late_metadata_until_ms = world.scheduler.now_ms + for_ms
+        member.connection.breaks(coordinator_sees_ms=1.0)
+        self._later(2.0, lambda: self._cut([(member.name, host.name) for host in world.hosts], for_ms))
 
     def _owner_alone(self, fault: Fault, rng: random.Random) -> str:
         """Some members stay with it, the others are cut off, which it sees, and find that it is deposed."""

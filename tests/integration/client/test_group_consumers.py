@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import itertools
 import os
 import re
@@ -31,7 +32,9 @@ from headrace.errors import (
     IllegalStateError,
     InvalidArgumentError,
     InvalidRegularExpressionError,
+    RequestTimedOutError,
     UnknownMemberIdError,
+    UnknownTopicOrPartitionError,
 )
 from headrace.local.cluster import LocalCluster
 
@@ -395,6 +398,40 @@ def test_coordinators_come_and_go_and_nobody_stops_reading(
     assert [what for _, what, _ in world.told] == ["assigned"]
 
 
+def test_without_any_coordinator_reading_goes_on_and_commits_say_why_they_do_not(
+    make_world: Callable[..., World], cluster: LocalCluster
+) -> None:
+    world = make_world(2)
+    one = world.member("one", request_timeout_ms=2_000, default_api_timeout_ms=4_000)
+    other = world.member("other")
+    poll_until(lambda: len(one.assignment()) == len(other.assignment()) == 1, one, other)
+    world.told.clear()
+
+    def reads_all() -> bool:
+        return all(each.position(tp) == sent for each in (one, other) for tp in each.assignment())
+
+    world.fill(sent := 1)
+    poll_until(reads_all, one, other)
+    one.commit()
+    other.commit()
+    cluster.kill("coordinator", 1)
+    killed_at = time.monotonic()
+    while time.monotonic() < killed_at + 10.0:  # the grace is 1.5 s
+        world.fill(1)
+        sent += 1
+        poll_until(reads_all, one, other)
+    with pytest.raises(RequestTimedOutError, match="no coordinator"):
+        one.commit()
+    cluster.restart("coordinator", 1)
+    one.commit()
+    other.commit()
+    assert world.committed() == [sent, sent]
+    world.fill(1)
+    sent += 1
+    poll_until(reads_all, one, other)
+    assert world.told == [], "nobody has lost anything, or read anything again"
+
+
 def test_commits_that_do_not_wait_keep_their_order(make_world: Callable[..., World]) -> None:
     world = make_world(1)
     (tp,) = world.partitions
@@ -466,6 +503,70 @@ def test_a_consumer_that_is_forgotten_leaves(make_world: Callable[..., World]) -
     forgotten.poll(0.1)
     del forgotten
     poll_until(lambda: other.assignment(), other)
+
+
+class Application:
+    """As people write them: it has its consumer, whose callbacks are its methods."""
+
+    def __init__(self, world: World) -> None:
+        self.partitions: list[TopicPartition] = []
+        self.consumer = Consumer(bootstrap_servers=world.bootstrap, group_id=world.group)
+        self.consumer.subscribe([world.topic], on_assigned=self.has, on_revoked=self.has, on_lost=self.has)
+
+    def has(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        self.partitions = partitions
+
+
+def test_a_consumer_that_is_forgotten_by_the_owner_of_its_callbacks_leaves(make_world: Callable[..., World]) -> None:
+    world = make_world(1)
+
+    def begin() -> None:
+        application = Application(world)
+        poll_until(lambda: application.partitions, application.consumer)
+
+    begin()
+    other = world.member("other")
+    gc.collect()  # the two hold each other, and nobody else holds them
+    poll_until(lambda: other.assignment(), other)
+
+
+def test_to_subscribe_to_nothing_is_to_unsubscribe(make_world: Callable[..., World]) -> None:
+    world = make_world(1)
+    member, other = world.member("a"), world.consumer()
+    poll_until(lambda: member.assignment(), member)
+    member.subscribe([])
+    assert world.told == [("a", "assigned", [0]), ("a", "revoked", [0])]
+    assert member.subscription() == frozenset()
+    member.assign(world.partitions)  # which who is subscribed may not
+    other.subscribe([world.topic])
+    poll_until(lambda: other.assignment(), other)
+
+    async def from_asyncio() -> None:
+        async with AsyncConsumer(bootstrap_servers=world.bootstrap, group_id=world.group) as consumer:
+            await consumer.subscribe([world.topic])
+            await consumer.subscribe([])
+            assert consumer.subscription() == frozenset()
+            consumer.assign(world.partitions)
+
+    asyncio.run(from_asyncio())
+
+
+def test_a_commit_of_a_topic_that_is_gone_fails_at_once(make_world: Callable[..., World]) -> None:
+    world = make_world(1)
+    member = world.member(default_api_timeout_ms=300_000)
+    poll_until(lambda: member.assignment(), member)
+    gone = TopicPartition(f"{world.topic}-gone", 0)
+    with Admin(bootstrap_servers=world.bootstrap) as admin:
+        admin.create_topics([NewTopic(gone.topic, 1)])
+        with world.consumer(group_id=f"{world.group}-by-hand") as by_hand:
+            by_hand.assign([gone])
+            by_hand.commit({gone: 0})  # however new it is
+        admin.delete_topics([gone.topic])
+    with (
+        world.consumer(group_id=f"{world.group}-by-hand", default_api_timeout_ms=300_000) as by_hand,
+        pytest.raises(UnknownTopicOrPartitionError, match=gone.topic),
+    ):
+        by_hand.commit({gone: 1})
 
 
 CHILD = """

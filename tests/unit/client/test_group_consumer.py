@@ -102,6 +102,9 @@ class Coordinator:
         self.breaks_writes = 0
 
     # connections
+    def is_ready(self, address: str, purpose: Any) -> bool:
+        return True
+
     def membership_stream(self, address: str) -> Stream:
         self.streams.append(Stream(self))
         return self.streams[-1]
@@ -186,7 +189,8 @@ class Party:
             return lambda partitions: self.told.append((what, partitions))
 
         named = {f"on_{what}": note(what) for what in ("assigned", "revoked", "lost")}
-        self.group.subscribe(Subscription(("t",)), Callbacks(**{**named, **callbacks}))
+        self.callbacks = Callbacks(**{**named, **callbacks})  # (the group does not keep them)
+        self.group.subscribe(Subscription(("t",)), self.callbacks)
 
     async def comes_back(self) -> None:
         """The caller polls; nothing is there."""

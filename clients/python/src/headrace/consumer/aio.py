@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 import weakref
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Self, overload
 
 from headrace_core.records import Record
@@ -59,10 +59,15 @@ class AsyncConsumer:
         on_assigned: AsyncRebalanced | None = None,
         on_revoked: AsyncRebalanced | None = None,
         on_lost: AsyncRebalanced | None = None,
-    ) -> Done:
-        """Be a member of the group ``group.id`` (see Consumer.subscribe). Callbacks may be coroutine functions."""
+    ) -> Awaitable[None]:
+        """Be a member of the group ``group.id`` (see Consumer.subscribe). Callbacks may be coroutine functions. Without
+        topics (``[]``) it is ``unsubscribe``, and has to be awaited."""
+        topics = topics if topics is None or isinstance(topics, str) else list(topics)
+        if topics == [] and pattern is None:
+            return self.unsubscribe()
         callbacks = Callbacks(*(self._bound(each) for each in (on_assigned, on_revoked, on_lost)))
         self._core.subscribe(topics, pattern, callbacks)
+        self._callbacks = callbacks
         return DONE
 
     def _bound(self, callback: AsyncRebalanced | None) -> Callback | None:

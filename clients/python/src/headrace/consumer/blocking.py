@@ -64,11 +64,16 @@ class Consumer:
         ``on_lost`` are called with (consumer, partitions), in this thread, within poll, iteration, unsubscribe and
         close. Positions begin where the group committed, else by ``auto.offset.reset``. In ``on_revoked`` partitions
         are still the consumer's, and can be committed; in ``on_lost`` (without one, ``on_revoked``) they may be
-        somebody else's already. InvalidGroupIdError, InvalidTopicError, InvalidArgumentError; IllegalStateError:
-        partitions were assigned by hand.
+        somebody else's already. No topics (``[]``): the same as ``unsubscribe``. InvalidGroupIdError,
+        InvalidTopicError, InvalidArgumentError; IllegalStateError: partitions were assigned by hand.
         """
+        topics = topics if topics is None or isinstance(topics, str) else list(topics)
+        if topics == [] and pattern is None:
+            self.unsubscribe()
+            return
         callbacks = Callbacks(*(self._bound(each) for each in (on_assigned, on_revoked, on_lost)))
         self._core.subscribe(topics, pattern, callbacks)
+        self._callbacks = callbacks
 
     def _bound(self, callback: Rebalanced | None) -> Callback | None:
         if callback is None:

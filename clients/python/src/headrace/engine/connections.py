@@ -70,6 +70,10 @@ class Connections:
     def membership_stream(self, address: str) -> Any:
         return groups_pb2_grpc.GroupsStub(self.channel(address, ChannelPurpose.HEARTBEAT)).Membership()  # type: ignore[no-untyped-call]
 
+    def is_ready(self, address: str, purpose: ChannelPurpose) -> bool:
+        """Is there a connection now?"""
+        return self.channel(address, purpose).get_state() is grpc.ChannelConnectivity.READY
+
     async def renew(self, address: str, purpose: ChannelPurpose) -> None:
         """The next call dials anew. A channel whose last attempts failed answers from memory for up to a second, though
         the node may be back; only for channels of one stream: everything else on it would end."""

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
-from headrace_core.errors import HeadraceError, RequestTimedOutError, from_number
+from headrace_core.errors import HeadraceError, RequestTimedOutError, UnknownTopicOrPartitionError, from_number
 from headrace_core.types import TopicPartition
 from headrace_protos.v1 import groups_pb2
 
 from ..engine.client import Engine, FinalError
 from ..engine.coordinators import Coordinators, raise_first
 from ..models import OffsetAndMetadata
+
+logger = logging.getLogger("headrace")
 
 
 class Who(NamedTuple):
@@ -57,7 +60,8 @@ class Commits:
         final: tuple[type[HeadraceError], ...] = (),
     ) -> None:
         """Returns when all of them are on all in-sync replicas of the group's shard; retried until the time-out.
-        ``final``: retriable errors after which it is not tried again.
+        ``final``: retriable errors after which it is not tried again. A topic that the brokers do not know either is
+        gone: UnknownTopicOrPartitionError at once.
 
         UnknownMemberIdError, FencedMemberEpochError, FencedInstanceIdError, StaleMemberEpochError: the caller is no
         member (any more), or has not the partition (any more); InvalidCommitOffsetSizeError,
@@ -79,10 +83,12 @@ class Commits:
                 topic_id=self._topic_id_of(tp),
             )
 
+        looked_into: tuple[type[HeadraceError], ...] = (*final, UnknownTopicOrPartitionError)
+
         def check(answer: Any) -> None:
             try:
                 raise_first(answer.results, f"group {self._group_id!r}")
-            except final as error:
+            except looked_into as error:
                 raise FinalError(error) from None
 
         what = f"committing to {self._group_id!r}"
@@ -92,9 +98,31 @@ class Commits:
         except TimeoutError:
             raise RequestTimedOutError(f"{what}: not done in time: an earlier commit is not either") from None
         try:
-            await self._coordinators.call(self._group_id, "CommitOffsets", request, deadline, what, check)
+            while True:
+                try:
+                    await self._coordinators.call(self._group_id, "CommitOffsets", request, deadline, what, check)
+                    return
+                except UnknownTopicOrPartitionError as error:
+                    if isinstance(error, final) or await self._is_any_gone(offsets, deadline):
+                        raise
+                # The coordinator's metadata are older than the brokers': the topic is new.
+                await asyncio.sleep(self._engine.backoff.longest_s)
         finally:
             self._turn.release()
+
+    async def _is_any_gone(self, partitions: Iterable[TopicPartition], deadline: float) -> bool:
+        """By the brokers' metadata, asked for now; True if there is no time to try again."""
+        if time.monotonic() + self._engine.backoff.longest_s >= deadline:
+            return True
+        wanted = list(partitions)
+        metadata = self._engine.metadata
+        try:
+            await metadata.refresh(sorted({tp.topic for tp in wanted}), deadline=deadline)
+        except HeadraceError as error:
+            logger.info("group %r: whether its topics are still there is not known: %s", self._group_id, error)
+            return False
+        known = metadata.snapshot.topics
+        return any(tp.topic not in known or tp.partition >= len(known[tp.topic].partitions) for tp in wanted)
 
     async def fetch(
         self, partitions: Iterable[TopicPartition], timeout_s: float | None = None

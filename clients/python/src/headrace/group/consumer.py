@@ -21,6 +21,7 @@ import asyncio
 import logging
 import time
 import uuid
+import weakref
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -51,10 +52,22 @@ logger = logging.getLogger("headrace")
 Callback = Callable[[list[TopicPartition]], Any]
 
 
-class Callbacks(NamedTuple):
-    on_assigned: Callback | None = None
-    on_revoked: Callback | None = None
-    on_lost: Callback | None = None
+class Callbacks:
+    """The face keeps them, not what is here: they may hold their consumer (bound methods of an object that has it), and
+    what the I/O thread's tasks hold is never forgotten."""
+
+    __slots__ = ("__weakref__", "on_assigned", "on_lost", "on_revoked")
+
+    def __init__(
+        self,
+        on_assigned: Callback | None = None,
+        on_revoked: Callback | None = None,
+        on_lost: Callback | None = None,
+    ) -> None:
+        self.on_assigned, self.on_revoked, self.on_lost = on_assigned, on_revoked, on_lost
+
+
+NO_CALLBACKS = Callbacks()
 
 
 class Assigned(NamedTuple):
@@ -124,7 +137,7 @@ class GroupConsumer:
         self._interval_s: float = config["auto.commit.interval.ms"] / 1000
         self._next_commit_at = 0.0
         self._committed: dict[TopicPartition, OffsetAndMetadata] = {}  # by the last auto-commit of all
-        self._callbacks = Callbacks()
+        self._callbacks_of_face: weakref.ref[Callbacks] = weakref.ref(NO_CALLBACKS)
         self._events: deque[Event] = deque()
         self._member_id = str(uuid.uuid4())
         self._losses = self._told_losses = 0  # those that the I/O thread, and the caller, know of
@@ -163,12 +176,16 @@ class GroupConsumer:
     # -- the caller's side -------------------------------------------------------------------------------------------
 
     def subscribe(self, subscription: Subscription, callbacks: Callbacks) -> None:
-        self._callbacks = callbacks
+        self._callbacks_of_face = weakref.ref(callbacks)
         self.error = None
         self.is_evicted = False
         self.subscription = subscription
         self._next_commit_at = time.monotonic() + self._interval_s
         self._join(subscription)
+
+    @property
+    def _callbacks(self) -> Callbacks:
+        return self._callbacks_of_face() or NO_CALLBACKS
 
     def _join(self, subscription: Subscription) -> None:
         self.seen_at = time.monotonic()

@@ -164,6 +164,10 @@ class Membership:
         try:
             async with asyncio.timeout(self._engine.request_timeout_s):
                 await connected(stream, reader)
+            # (gRPC says so of an attempt that failed, too. Guard: only what may be heard is sent, for of a request that
+            # was lost nobody knows who has heard it, and the member would have to stop for that.)
+            if not (reader.done() or self._engine.connections.is_ready(address, ChannelPurpose.HEARTBEAT)):
+                raise NetworkError(f"{address}: the connection cannot be made, or has broken")
             if not reader.done():
                 member.connected(time.monotonic())
             while not reader.done():
