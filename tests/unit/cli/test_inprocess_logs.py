@@ -52,3 +52,18 @@ def test_a_thread_that_outlives_its_node_may_say_so(tmp_path: Path) -> None:
     as_a_node(log, lambda: logger.warning("too late"))
     other.close()
     assert (tmp_path / "broker-1.log").read_text() == ""
+
+
+def test_a_module_that_is_imported_when_a_node_needs_it_is_heard_by_the_node_alone(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    before = logging.Logger.manager.loggerClass
+    log = NodeLog(tmp_path / "broker-1.log", "INFO")
+    later = logging.getLogger("headrace_broker.test_inprocess_logs.imported_later")
+    strangers = logging.getLogger("test_inprocess_logs.of_the_program")
+    as_a_node(log, lambda: later.warning("first words"))
+    as_a_node(log, lambda: strangers.warning("not a node's module"))
+    log.close()
+    assert (tmp_path / "broker-1.log").read_text().endswith("first words\n")
+    assert [record.getMessage() for record in caplog.records] == ["not a node's module"]
+    assert (later.filters, logging.Logger.manager.loggerClass) == ([], before)

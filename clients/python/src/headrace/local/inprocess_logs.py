@@ -33,6 +33,7 @@ _file: contextvars.ContextVar[NodeLog | None] = contextvars.ContextVar("headrace
 _lock = threading.Lock()
 _open = 0  # how many there are
 _before: dict[str, int] = {}  # the rooms' levels, as the program around us has them
+_class_before: type[logging.Logger] | None = None  # of new loggers
 
 
 class NodeLog:
@@ -86,10 +87,26 @@ _formatter = logging.Formatter(FORMAT)
 _sorter = _Sorter()
 
 
+def _sorting(base: type[logging.Logger]) -> type[logging.Logger]:
+    """Of loggers that are made while there are nodes: by modules that are imported when they are first needed."""
+
+    class SortingLogger(base):  # type: ignore[misc,valid-type]
+        def __init__(self, name: str, level: int = logging.NOTSET) -> None:
+            super().__init__(name, level)
+            if _room(name) is not None:
+                self.addFilter(_sorter)
+
+    return SortingLogger
+
+
 def _begin(level: int) -> None:
-    global _open
+    global _open, _class_before
     with _lock:
         _open += 1
+        if _open == 1:
+            manager = logging.Logger.manager
+            _class_before = manager.loggerClass
+            manager.loggerClass = _sorting(_class_before or logging.getLoggerClass())
         for room in _ROOMS:
             logger = logging.getLogger(room)
             if _open == 1:
@@ -107,6 +124,7 @@ def _end() -> None:
         _open -= 1
         if _open:
             return
+        logging.Logger.manager.loggerClass = _class_before
         for room, level in _before.items():
             logging.getLogger(room).setLevel(level)
         _before.clear()
