@@ -119,6 +119,15 @@ class GroupsLoad:
             eventually(lambda group=group: does(group), f"{group.group} does not go on {what}: {self._errors(group)}")
         return time.monotonic() - now
 
+    def reads_on(self, *, for_s: float) -> None:
+        """Every member reads what is sent, though nothing can be committed, and does so still after ``for_s``."""
+        now = time.monotonic()
+        members = [reader for group in self.groups for reader in group.living]
+        eventually(
+            lambda: all(any(each.at > now + for_s for each in reader.read[-20:]) for reader in members),
+            f"reading does not go on for {for_s:g} s",
+        )
+
     def _errors(self, group: Readers) -> list[Any]:
         return [reader.failed_commits[-1:] for reader in group.living if isinstance(reader, Reader)]
 

@@ -37,7 +37,11 @@ CONFIG = {
 
 Scenario = Callable[[FaultyCluster, random.Random], None]
 SCENARIOS: dict[str, Scenario] = {}
-EVERYDAY = ("coordinators_are_killed_again_and_again", "a_member_is_cut_off_until_others_have_its_partitions")
+EVERYDAY = (
+    "coordinators_are_killed_again_and_again",
+    "all_coordinators_are_dead_and_reading_goes_on",
+    "a_member_is_cut_off_until_others_have_its_partitions",
+)
 
 
 def scenario(tell: Scenario) -> Scenario:
@@ -77,6 +81,22 @@ def coordinators_are_killed_again_and_again(cluster: FaultyCluster, rng: random.
             cluster.start(victim)
         load.judge()
         assert load.changes() == [], "nobody need move when a coordinator dies"
+
+
+@scenario
+def all_coordinators_are_dead_and_reading_goes_on(cluster: FaultyCluster, rng: random.Random) -> None:
+    """Beyond the grace (4 s here), with the assignment that there is; nothing is committed meanwhile."""
+    with GroupsLoad(cluster, groups=2, members=3) as load:
+        for _ in rounds():
+            load.until_all_coordinate()
+            load.goes_on("before")
+            victims = [f"coordinator-{each}" for each in cluster.coordinator_ids]
+            cluster.kill(*victims)
+            load.reads_on(for_s=10.0)
+            cluster.start(*victims)
+            load.goes_on("after all coordinators were dead")
+        load.judge()
+        assert load.changes() == [], "nobody need move when all coordinators die"
 
 
 @scenario
@@ -175,7 +195,6 @@ def clusters(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[FaultyCl
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
-@pytest.mark.xdist_group("group-faults")
 @pytest.mark.parametrize("name", chosen())
 def test_groups_skip_nothing_and_repeat_only_what_was_not_committed(
     name: str, clusters: list[FaultyCluster], tmp_path: Path, rng: random.Random
