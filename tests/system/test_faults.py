@@ -120,7 +120,6 @@ def clusters(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Clusters]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.xdist_group("faults")
 @pytest.mark.parametrize("scenario", chosen(), ids=lambda scenario: scenario.name)
 def test_nothing_acknowledged_is_lost_repeated_reordered_or_made_up(
     scenario: Scenario, clusters: Clusters, rng: random.Random, request: pytest.FixtureRequest
@@ -147,7 +146,6 @@ def test_nothing_acknowledged_is_lost_repeated_reordered_or_made_up(
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-@pytest.mark.xdist_group("faults")
 def test_the_programme_sees_it_when_acknowledged_records_are_lost(tmp_path: Path, rng: random.Random) -> None:
     """Its own proof: a topic that does not wait for the disk, on a single broker, loses what it acknowledged when the
     power fails, and the judge says so."""

@@ -25,8 +25,6 @@ import pytest
 from headrace import Admin, Consumer, NewTopic, Producer, TopicPartition
 from headrace.errors import HeadraceError
 
-pytestmark = [pytest.mark.xdist_group("doctor's patient")]
-
 PATIENCE_S = 120.0
 TOPIC, GROUP = "orders", "billing"
 #: A coordinator of another version, on a machine whose clock is a minute and a half ahead.

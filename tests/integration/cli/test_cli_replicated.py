@@ -14,8 +14,6 @@ from typing import Any
 
 import pytest
 
-pytestmark = [pytest.mark.xdist_group("replicated cluster")]
-
 PATIENCE_S = 90.0
 
 

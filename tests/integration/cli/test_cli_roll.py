@@ -16,8 +16,6 @@ import pytest
 
 from headrace import Admin, Consumer, LocalCluster, NewTopic, Producer, TopicPartition
 
-pytestmark = [pytest.mark.xdist_group("rolled cluster")]
-
 WAIT_S = 240
 
 

@@ -17,8 +17,6 @@ from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoRe
 
 from headrace import LocalCluster
 
-pytestmark = pytest.mark.xdist_group("interop_bare")
-
 STRANGER = Path(__file__).parent / "stranger.py"
 
 

@@ -22,7 +22,7 @@ from headrace_core.log.dump import ProducerLine, dump
 from headrace_core.records import encode_batch
 from headrace_core.types import TopicPartition
 
-pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.xdist_group("kafka_jars")]
+pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(600)]
 
 ROOT = Path(__file__).resolve().parents[3]
 TOOL = "org.apache.kafka.tools.DumpLogSegments"

@@ -20,7 +20,7 @@ from headrace_core.config import ConfigDef, Kind, Status
 from headrace_core.log.config import TOPIC
 from headrace_core.node.keys import SERVER
 
-pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.xdist_group("kafka_jars")]
+pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(600)]
 
 #: Class that prints the keys -> our definition, and how many keys it has at least (else we read its page wrongly).
 PAGES = {

@@ -26,7 +26,7 @@ from headrace_core.log.dump import Problem, dump
 from headrace_core.records import Record, iterate_headers
 from headrace_protos.v1 import fetch_pb2_grpc
 
-pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.xdist_group("kafka_jars")]
+pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(600)]
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 LEDGER = {"segment.bytes": "1048576", "index.interval.bytes": "1024"}

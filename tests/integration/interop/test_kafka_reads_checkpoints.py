@@ -16,7 +16,7 @@ from headrace_core.log.checkpoints import encode_id
 from headrace_core.records import encode_batch
 from headrace_core.types import TopicPartition
 
-pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.xdist_group("kafka_jars")]
+pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(600)]
 
 ORDERS = TopicPartition("orders", 0)
 READER = Path(__file__).with_name("ReadCheckpoints.java")

@@ -24,7 +24,7 @@ from headrace_core.node.ids import id_to_text
 from headrace_core.node.meta_properties import format_directories
 from headrace_core.testing.clock import ManualClock
 
-pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.xdist_group("kafka_jars")]
+pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(600)]
 
 TOOL = "org.apache.kafka.tools.DumpLogSegments"
 KEYS = [ReplicaKey(number, bytes([number]) * 16) for number in (1, 2)]

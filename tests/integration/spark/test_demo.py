@@ -14,7 +14,7 @@ from typing import Any
 import psutil
 import pytest
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.xdist_group("spark"), pytest.mark.timeout(540)]
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(540)]
 
 DEMO = [sys.executable, "-m", "headrace_spark.demo"]
 

@@ -19,7 +19,7 @@ import pytest
 from headrace import Consumer, TopicPartition
 from headrace.fetch import OffsetRange, RangeReader
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.xdist_group("spark"), pytest.mark.timeout(540)]
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(540)]
 
 RECORDS = 500  # in each of two partitions; 200 per batch make five batches of 100 + 100
 

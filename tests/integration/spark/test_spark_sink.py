@@ -14,7 +14,7 @@ import pytest
 from headrace import Admin
 from headrace.partitioners import key_partition
 
-pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
+pytestmark = [pytest.mark.spark]
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 

@@ -13,7 +13,7 @@ import pytest
 
 from headrace import Admin, Consumer, TopicPartition
 
-pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
+pytestmark = [pytest.mark.spark]
 
 KAFKA_COLUMNS = (
     "struct<key:binary,value:binary,topic:string,partition:int,offset:bigint,timestamp:timestamp,timestampType:int>"

@@ -16,7 +16,7 @@ from compaction_world import DIRECTORY, Batch, Counts, World, batches_of
 
 from headrace_core.records import Compression
 
-pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.xdist_group("kafka_jars")]
+pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(600)]
 
 ROOT = Path(__file__).resolve().parents[3]
 TOOL = "org.apache.kafka.tools.DumpLogSegments"

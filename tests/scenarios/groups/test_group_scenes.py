@@ -25,7 +25,7 @@ STORM_MEMBERS = int(os.environ.get("HEADRACE_STORM", "6"))
 #: a slow machine with other tests on it may take, and much less than a session's time-out, which is 45 s.)
 STANDSTILL_MAX_S = 15.0
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.xdist_group("group-scenes")]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 
 @pytest.fixture(scope="module")
