@@ -22,7 +22,7 @@ import pytest
 
 from headrace.local import ports
 
-pytestmark = [pytest.mark.timeout(480), pytest.mark.xdist_group("pages")]
+pytestmark = [pytest.mark.timeout(480)]
 
 #: What is typed -> what is run: views that never end look once. The doctor may find a fault of this machine's, and a
 #: move of twenty records is done before it can be cancelled.
