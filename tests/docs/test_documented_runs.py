@@ -6,85 +6,18 @@ A block that says ``not run`` says why, and who runs it instead.
 
 from __future__ import annotations
 
-import contextlib
-import os
 import re
-import signal
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
 from xml.etree import ElementTree
 
 import documented_pages as pages
 import pytest
+from documented_site import Site, about_disks
 
 from headrace.local import ports
 
 pytestmark = [pytest.mark.timeout(480)]
-
-#: What is typed -> what is run: views that never end look once. The doctor may find a fault of this machine's, and a
-#: move of twenty records is done before it can be cancelled.
-ONCE = (
-    (r" --watch\b", ""),
-    (r"^headrace top\b", "headrace top --once -i 0.2"),
-    (r"^(headrace doctor[^#\n]*)", r"\1 || [ $? -eq 1 ] "),
-    (r"^(headrace partitions reassign --cancel[^#\n]*)", r"\1 || [ $? -eq 1 ] "),
-)
-
-
-@dataclass(frozen=True)
-class Site:
-    """A directory where pages are followed, and the address of the cluster in it."""
-
-    directory: Path
-    address: str
-
-    def environment(self) -> dict[str, str]:
-        kept = {key: value for key, value in os.environ.items() if not key.startswith("HEADRACE_")}
-        path = f"{Path(sys.executable).parent}{os.pathsep}{kept['PATH']}"
-        return kept | {
-            "PATH": path,
-            "HEADRACE_BOOTSTRAP_SERVERS": self.address,
-            "HEADRACE_PROFILES": str(self.directory / "profiles"),
-        }
-
-    def bash(self, script: str, *, timeout_s: float = 400) -> str:
-        """Run it; what it printed. A failure shows all, with the last `@@ page:line` for the block that failed."""
-        process = subprocess.Popen(
-            ["bash", "-e", "-o", "pipefail", "-c", script],
-            cwd=self.directory,
-            env=self.environment(),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
-        try:
-            out, err = process.communicate(timeout=timeout_s)
-        finally:
-            with contextlib.suppress(ProcessLookupError):  # whatever it has left in the background
-                os.killpg(process.pid, signal.SIGKILL)
-        assert process.returncode == 0, f"exit code {process.returncode}\n{err}\n{out}"
-        assert "Traceback" not in err, err
-        return out
-
-    def follow(self, page: str, *, but: Callable[[pages.Block], bool] = lambda block: False) -> str:
-        """Run the blocks of a page, one shell for all of them; what they printed."""
-        script = []
-        for block in pages.blocks(page):
-            if block.language not in ("sh", "python") or block.not_run or but(block):
-                continue
-            text = block.text.replace("127.0.0.1:9095", self.address)
-            if block.language == "python":
-                text = f"python - <<'END'\n{text}END\n"
-            else:
-                for typed, run in ONCE:
-                    text = re.sub(typed, run, text, flags=re.MULTILINE)
-            script.append(pages.shell(text, str(block)))
-        return self.bash("".join(script))
 
 
 @pytest.fixture(scope="module")
@@ -118,58 +51,9 @@ def test_the_page_of_operations(site: Site) -> None:
     assert "all of it sound" in told
 
 
-def about_disks(block: pages.Block) -> bool:
-    """These are followed on a broker that has several."""
-    return block.heading in ("Disks", "A broker with several disks")
-
-
-def test_a_broker_with_several_disks_as_the_page_says(tmp_path: Path) -> None:
-    disks = [block for block in pages.blocks("docs/operations.md") if about_disks(block)]
-    kinds = [(block.heading, block.language) for block in disks]
-    several = "A broker with several disks"
-    assert kinds == [("Disks", "sh"), *((several, kind) for kind in ("properties", "properties", "sh", "sh", "sh"))]
-    moves, controller, broker, format_both, start_both, format_new = [block.text for block in disks]
-    free = dict(zip(("9094", "19094", "9095", "19095"), map(str, ports.pick(4)), strict=True))
-
-    def here(text: str) -> str:
-        text = re.sub(r"\b(9094|19094|9095|19095)\b", lambda found: free[found[1]], text)
-        return re.sub(r"/disk(\d)", lambda found: str(tmp_path / f"disk{found[1]}"), text)
-
-    for name, text in (("controller", controller), ("broker", broker)):
-        (tmp_path / f"{name}.properties").write_text(here(text))
-    start_controller, start_broker = here(start_both).splitlines()
-    site = Site(tmp_path, f"127.0.0.1:{free['9095']}")
-    told = site.bash(
-        "trap 'kill $(jobs -p) 2>/dev/null; wait' EXIT\n"
-        "served() { for _ in $(seq 100); do headrace log-dirs describe && return; done 2>/dev/null; false; }\n"
-        f"{here(format_both)}"
-        f"{start_controller} >controller.log 2>&1 &\n{start_broker} >broker.log 2>&1 & BROKER=$!\n"
-        f"served\nheadrace topics create orders -p 2 -r 1\n{here(moves)}"
-        "echo 'one more disk'\nkill $BROKER; wait $BROKER || true\n"
-        f"sed -i 's|^log.dirs=.*|&,{tmp_path}/disk3/headrace/broker|' broker.properties\n"
-        f"{here(format_new)}{start_broker} >broker.log 2>&1 &\nserved\n"
-    )
-    before, after = told.split("one more disk")
-    assert f"moved orders-0 on broker 1 to {tmp_path}/disk2" in before
-    assert f"{tmp_path}/disk3/headrace/broker" not in before
-    assert f"{tmp_path}/disk3/headrace/broker" in after
-
-
 def test_the_page_for_those_who_come_from_kafka(site: Site) -> None:
     told = site.follow("docs/migrating.md")
     assert "b'one crate'" in told
-
-
-def test_the_page_of_a_cluster_in_your_tests(tmp_path: Path) -> None:
-    found = [block for block in pages.blocks("docs/embedding.md") if not block.not_run]
-    assert [block.language for block in found] == ["python", "ini", "python", "python"]
-    first, configuration, own_cluster, without_pytest = [block.text for block in found]
-    (tmp_path / "test_pasted.py").write_text(f"import pytest\n\n{first}\n\n{own_cluster}")
-    (tmp_path / "pytest.ini").write_text(configuration)
-    (tmp_path / "pasted.py").write_text(without_pytest)
-    site = Site(tmp_path, "")
-    told = site.bash("python -m pytest -q -p no:cacheprovider test_pasted.py\npython pasted.py")
-    assert "2 passed" in told
 
 
 def test_the_pictures_are_what_our_commands_show_of_a_cluster(site: Site, tmp_path: Path) -> None:

@@ -1,0 +1,82 @@
+"""A place where pages are followed: a directory, a shell, and the address of a cluster."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import documented_pages as pages
+
+#: What is typed -> what is run: views that never end look once. The doctor may find a fault of this machine's, and a
+#: move of twenty records is done before it can be cancelled.
+ONCE = (
+    (r" --watch\b", ""),
+    (r"^headrace top\b", "headrace top --once -i 0.2"),
+    (r"^(headrace doctor[^#\n]*)", r"\1 || [ $? -eq 1 ] "),
+    (r"^(headrace partitions reassign --cancel[^#\n]*)", r"\1 || [ $? -eq 1 ] "),
+)
+
+
+@dataclass(frozen=True)
+class Site:
+    """A directory where pages are followed, and the address of the cluster in it."""
+
+    directory: Path
+    address: str
+
+    def environment(self) -> dict[str, str]:
+        kept = {key: value for key, value in os.environ.items() if not key.startswith("HEADRACE_")}
+        path = f"{Path(sys.executable).parent}{os.pathsep}{kept['PATH']}"
+        return kept | {
+            "PATH": path,
+            "HEADRACE_BOOTSTRAP_SERVERS": self.address,
+            "HEADRACE_PROFILES": str(self.directory / "profiles"),
+        }
+
+    def bash(self, script: str, *, timeout_s: float = 400) -> str:
+        """Run it; what it printed. A failure shows all, with the last `@@ page:line` for the block that failed."""
+        process = subprocess.Popen(
+            ["bash", "-e", "-o", "pipefail", "-c", script],
+            cwd=self.directory,
+            env=self.environment(),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        try:
+            out, err = process.communicate(timeout=timeout_s)
+        finally:
+            with contextlib.suppress(ProcessLookupError):  # whatever it has left in the background
+                os.killpg(process.pid, signal.SIGKILL)
+        assert process.returncode == 0, f"exit code {process.returncode}\n{err}\n{out}"
+        assert "Traceback" not in err, err
+        return out
+
+    def follow(self, page: str, *, but: Callable[[pages.Block], bool] = lambda block: False) -> str:
+        """Run the blocks of a page, one shell for all of them; what they printed."""
+        script = []
+        for block in pages.blocks(page):
+            if block.language not in ("sh", "python") or block.not_run or but(block):
+                continue
+            text = block.text.replace("127.0.0.1:9095", self.address)
+            if block.language == "python":
+                text = f"python - <<'END'\n{text}END\n"
+            else:
+                for typed, run in ONCE:
+                    text = re.sub(typed, run, text, flags=re.MULTILINE)
+            script.append(pages.shell(text, str(block)))
+        return self.bash("".join(script))
+
+
+def about_disks(block: pages.Block) -> bool:
+    """These are followed on a broker that has several."""
+    return block.heading in ("Disks", "A broker with several disks")
