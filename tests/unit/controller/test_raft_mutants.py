@@ -68,6 +68,14 @@ BY_SCHEDULES: tuple[type[RaftNode], ...] = (
     InstallsWhatItHas,
 )
 
+#: The schedule that killed a stubborn one last time is tried first; when the schedules change, one is looked for anew.
+KILLED_BY: dict[type[RaftNode], int] = {
+    ForgetsItsTerm: 90,
+    InstallsWhatItHas: 257,
+    ReadsWithoutAsking: 370,
+    StandsOnlyWhileItVotes: 273,
+}
+
 #: Killed by a story that was written for it. (The simulator has to find them too; these schedules are too blunt.)
 BY_STORIES: tuple[tuple[type[RaftNode], Callable[[], None]], ...] = (
     (ForgetsItsVote, stories.test_a_voter_says_yes_once_in_a_term_also_after_a_restart),
@@ -96,7 +104,7 @@ BY_STORIES: tuple[tuple[type[RaftNode], Callable[[], None]], ...] = (
 
 @pytest.mark.parametrize("mutant", BY_SCHEDULES, ids=lambda mutant: mutant.__name__)
 def test_a_guard_that_is_removed_is_missed(mutant: type[RaftNode]) -> None:
-    for seed in range(SCHEDULES_MAX):
+    for seed in (KILLED_BY.get(mutant, 0), *range(SCHEDULES_MAX)):
         try:
             Schedule(seed, mutant).run()
         except (AssertionError, CorruptLogError) as error:  # a check here, or one of the product's own
