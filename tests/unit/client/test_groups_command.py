@@ -140,6 +140,23 @@ def test_without_any_coordinator_that_is_said_soon(
     assert "no coordinator lives" in error or "those that live: none" in error
 
 
+def test_a_port_that_nobody_listens_at_is_told_from_one_that_somebody_does(world: World) -> None:
+    host, _, port = world.coordinators[0].address.partition(":")
+    assert coordinated._listens(host, int(port))
+    assert not coordinated._listens("127.0.0.1", 1)
+
+
+def test_nor_is_one_waited_for_that_has_just_died_and_is_listed_still(
+    world: World, capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.owner = lambda group: None
+    monkeypatch.setattr(coordinated, "_listens", lambda host, port: False)
+    monkeypatch.setattr(coordinated, "NOBODY_S", 0.4)
+    begun = time.monotonic()
+    assert run(["groups", "members", "berry"]) == 1
+    assert time.monotonic() - begun < 12
+
+
 def test_a_coordinator_is_waited_for_as_long_as_the_user_says(
     world: World, capsys: Captured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
