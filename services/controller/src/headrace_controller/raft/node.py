@@ -194,10 +194,7 @@ class RaftNode:
         if self.role is not Role.LEADER or self._messages or self._replies or self._served or self._reads.are_asked:
             return False
         end = self.log.end_offset
-        return self.committed == end and all(
-            progress.mode is Mode.REPLICATE and progress.match == end and progress.told == end
-            for progress in self._progress.values()
-        )
+        return self.committed == end and all(progress.is_done(end) for progress in self._progress.values())
 
     @property
     def ticks(self) -> int:
@@ -613,17 +610,9 @@ class RaftNode:
                 return
 
     def _send_chunk(self, key: ReplicaKey, progress: Progress) -> None:
-        if progress.mode is not Mode.SNAPSHOT or progress.snapshot is None:
-            progress.install(self.log.snapshot)
-        assert progress.snapshot is not None
-        chunk = self.log.snapshot_chunk(progress.snapshot, progress.position, self.settings.snapshot_chunk_bytes)
-        if chunk is None:  # removed meanwhile: a later one stands in its place
-            progress.install(self.log.snapshot)
-            chunk = self.log.snapshot_chunk(self.log.snapshot, 0, self.settings.snapshot_chunk_bytes)
-            assert chunk is not None, f"{self.log.snapshot} is not there"
-        data, is_last = chunk
+        snapshot, position, data, is_last = progress.next_chunk(self.log)
         progress.chunk_sent()
-        self._send(key, SnapshotRequest(self.term, progress.snapshot, progress.position, data, is_last))
+        self._send(key, SnapshotRequest(self.term, snapshot, position, data, is_last))
 
     def _send_heartbeats(self) -> None:
         self._since_heartbeat = 0
@@ -677,13 +666,8 @@ class RaftNode:
         self._send_entries(sender, progress)
 
     def _on_snapshot_response(self, sender: ReplicaKey, progress: Progress, body: SnapshotResponse) -> None:
-        if progress.mode is not Mode.SNAPSHOT or progress.snapshot is None or progress.snapshot.place != body.place:
-            return
-        if body.is_installed:
-            progress.installed(body.place.offset)
-        else:
-            progress.position, progress.is_waiting = body.position, False
-        self._send_entries(sender, progress)
+        if progress.chunk_answered(body):
+            self._send_entries(sender, progress)
 
     def _hand_over(self) -> None:
         key = self._transfer_to

@@ -9,9 +9,13 @@ from __future__ import annotations
 
 import enum
 from collections import deque
+from typing import TYPE_CHECKING
 
 from .rounds import NEVER
-from .types import RaftSettings, SnapshotId
+from .types import RaftSettings, SnapshotId, SnapshotResponse
+
+if TYPE_CHECKING:
+    from .log import RaftLog
 
 #: A chunk of a snapshot is sent again when so many heartbeats were answered and it was not.
 CHUNK_PATIENCE = 5
@@ -81,6 +85,10 @@ class Progress:
         limits = self._settings
         return len(self._in_flight) < limits.in_flight_messages_max and self._bytes < limits.in_flight_bytes_max
 
+    def is_done(self, end: int) -> bool:
+        """It has all of a log that ends at ``end``, and knows that it is committed."""
+        return self.mode is Mode.REPLICATE and self.match == end and self.told == end
+
     def heard(self, round_: int, sent_at: int) -> None:
         """It has answered that round of heartbeats, which was sent at that tick: then it was there."""
         self.round = max(self.round, round_)
@@ -121,6 +129,29 @@ class Progress:
         """Of the snapshot; the next one goes when it is answered."""
         self.is_waiting = True
         self._unanswered = 0
+
+    def next_chunk(self, log: RaftLog) -> tuple[SnapshotId, int, bytes, bool]:
+        """(snapshot, where the chunk begins, its bytes, is it the last) of what the follower gets now."""
+        if self.mode is not Mode.SNAPSHOT or self.snapshot is None:
+            self.install(log.snapshot)
+        assert self.snapshot is not None
+        chunk = log.snapshot_chunk(self.snapshot, self.position, self._settings.snapshot_chunk_bytes)
+        if chunk is None:  # removed meanwhile: a later one stands in its place
+            self.install(log.snapshot)
+            chunk = log.snapshot_chunk(log.snapshot, 0, self._settings.snapshot_chunk_bytes)
+            assert chunk is not None, f"{log.snapshot} is not there"
+        return self.snapshot, self.position, *chunk
+
+    def chunk_answered(self, body: SnapshotResponse) -> bool:
+        """The follower asks for the chunk at ``body.position``, or has them all. False for an answer about another
+        snapshot, which says nothing now."""
+        if self.mode is not Mode.SNAPSHOT or self.snapshot is None or self.snapshot.place != body.place:
+            return False
+        if body.is_installed:
+            self.installed(body.place.offset)
+        else:
+            self.position, self.is_waiting = body.position, False
+        return True
 
     def give_way(self) -> None:
         """A heartbeat was answered: what seems to be under way may have been lost; one more may go. A chunk of a
