@@ -12,6 +12,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 PROJECT = "headrace-test"
+FIGURES = ROOT / "build" / "compose" / "figures.json"
 #: The edge's published ports: any broker, broker N, coordinator N.
 BOOTSTRAP = "127.0.0.1:9095"
 LIMIT_S = 120.0
@@ -20,12 +21,12 @@ LIMIT_S = 120.0
 class Stack:
     """``docker compose -p headrace-test ...`` at the repository's root."""
 
-    def compose(self, *arguments: str, limit_s: float = 300.0, check: bool = True) -> str:
-        """What it prints; a failure carries all that it said."""
+    def run(self, command: list[str], limit_s: float = 300.0, check: bool = True) -> str:
+        """What ``command`` prints, run where the compose file is, for this project; a failure carries all it said."""
         done = subprocess.run(
-            ["docker", "compose", "-p", PROJECT, *arguments],
+            command,
             cwd=ROOT,
-            env={**os.environ, "COMPOSE_PROGRESS": "plain"},
+            env={**os.environ, "COMPOSE_PROGRESS": "plain", "COMPOSE_PROJECT_NAME": PROJECT},
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
@@ -33,14 +34,22 @@ class Stack:
         )
         if check and done.returncode:
             logs = self.compose("logs", "--no-color", "--tail=40", check=False)
-            raise AssertionError(f"docker compose {' '.join(arguments)}: {done.returncode}\n{done.stderr}\n{logs}")
+            raise AssertionError(f"{' '.join(command)}: {done.returncode}\n{done.stdout}\n{done.stderr}\n{logs}")
         return done.stdout
 
-    def up(self, *arguments: str) -> float:
+    def compose(self, *arguments: str, limit_s: float = 300.0, check: bool = True) -> str:
+        return self.run(["docker", "compose", *arguments], limit_s, check)
+
+    def up(self, *arguments: str, profile: str = "") -> float:
         """``up --wait``; seconds."""
         began = time.monotonic()
-        self.compose("up", "--wait", "--wait-timeout", "240", *arguments)
+        profiles = ["--profile", profile] if profile else []
+        self.compose(*profiles, "up", "--wait", "--wait-timeout", "240", "--no-recreate", *arguments)
         return time.monotonic() - began
+
+    def scale(self, **services: int) -> float:
+        """``up --wait`` with so many containers of each service; seconds."""
+        return self.up(*(f"--scale={service}={count}" for service, count in services.items()))
 
     def down(self) -> None:
         self.compose("--profile", "*", "down", "-v", "--remove-orphans", "--timeout", "40")
@@ -62,8 +71,18 @@ class Stack:
 
 
 def docker(*arguments: str) -> str:
+    """What it prints on standard output."""
     done = subprocess.run(["docker", *arguments], capture_output=True, text=True, timeout=120, stdin=subprocess.DEVNULL)
     assert done.returncode == 0, f"docker {' '.join(arguments)}: {done.stderr}"
+    return done.stdout
+
+
+def logs_of(container: str) -> str:
+    """Both of its streams."""
+    command = ["docker", "logs", container]
+    done = subprocess.run(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=120, check=False
+    )
     return done.stdout
 
 
@@ -74,3 +93,10 @@ def until(holds: Callable[[], bool], what: str, limit_s: float = LIMIT_S) -> flo
         assert time.monotonic() - began < limit_s, f"not within {limit_s:.0f} s: {what}"
         time.sleep(0.2)
     return time.monotonic() - began
+
+
+def note(**figures: float) -> None:
+    """Keep what was measured; shown at the end of the run."""
+    FIGURES.parent.mkdir(parents=True, exist_ok=True)
+    known = json.loads(FIGURES.read_text()) if FIGURES.exists() else {}
+    FIGURES.write_text(json.dumps(known | figures, indent=1, sort_keys=True) + "\n")
