@@ -179,6 +179,7 @@ class GroupChecks:
             self._resets[where] += 1
         if attempt.admin:
             self._resets[where] += 1
+            self._acknowledged.pop(where, None)  # (of what is acknowledged before, nothing holds after it)
         elif known is not None and committed.offset < known[0]:
             raise Violation("offsets", f"{where}: goes back from {known[0]} to {committed.offset}: {attempt}")
         self._last[where] = committed.offset, committed.topic_id

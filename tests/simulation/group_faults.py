@@ -87,6 +87,11 @@ class GroupFaults:
         self.world.cuts |= cut
         self.world.scheduler.after(for_ms, self.world.cuts.difference_update, cut)
 
+    def _cut_unless_mended(self, links: list[tuple[str, str]], for_ms: float) -> None:
+        """When the other side has seen that the connection broke."""
+        times = self._times_mended
+        self._later(2.0, lambda: None if times != self._times_mended else self._cut(links, for_ms))
+
     def _later(self, after_ms: float, act: Callable[[], None]) -> None:
         self.world.scheduler.after(after_ms, act)
 
@@ -198,20 +203,22 @@ class GroupFaults:
             brief = rng.choice(self.world.hosts)
             at_ms = for_ms * rng.uniform(0.1, 0.6)
             self._later(at_ms, self._restart(brief))
-            self._later(at_ms + rng.uniform(100.0, 700.0), brief.kill)
+            times = self._times_mended
+            self._later(at_ms + rng.uniform(100.0, 700.0), lambda: times == self._times_mended and brief.kill())
         if rng.random() < 0.4:  # while some still hear that there is nobody
-            self._later(for_ms * 1.2 + rng.uniform(300.0, 900.0), lambda: self._leaves_by_old_news(rng))
+            since = self._times_mended
+            self._later(for_ms * 1.2 + rng.uniform(300.0, 900.0), lambda: self._leaves_by_old_news(rng, since))
         return f"there is no coordinator for {for_ms:.0f} ms{also}"
 
-    def _leaves_by_old_news(self, rng: random.Random) -> None:
+    def _leaves_by_old_news(self, rng: random.Random, since: int) -> None:
         """A member is cut off from a coordinator that lives, and sees it, and metadata are late."""
         world, member = self.world, self._alive(rng, with_connection=True)
-        if member is None or member.connection is None:
+        if since != self._times_mended or member is None or member.connection is None:
             return
         for_ms = 3.0 * world.plan.grace_ms
         world.late_metadata_until_ms = world.scheduler.now_ms + for_ms
         member.connection.breaks(coordinator_sees_ms=1.0)
-        self._later(2.0, lambda: self._cut([(member.name, host.name) for host in world.hosts], for_ms))
+        self._cut_unless_mended([(member.name, host.name) for host in world.hosts], for_ms)
 
     def _owner_alone(self, fault: Fault, rng: random.Random) -> str:
         """Some members stay with it, the others are cut off, which it sees, and find that it is deposed."""
@@ -235,10 +242,12 @@ class GroupFaults:
         away = rng.sample(there, rng.randrange(1, max(len(there), 2)))
         at_ms = rng.choice([0.0, GRACE_MS * 0.5, GRACE_MS + 60.0])
 
+        times = self._times_mended
+
         def leave(member: SimMember) -> None:
-            if member.connection is not None:
+            if member.connection is not None and times == self._times_mended:
                 member.connection.breaks(coordinator_sees_ms=1.0)
-                self._later(2.0, lambda: self._cut([(member.name, host.name)], for_ms))
+                self._cut_unless_mended([(member.name, host.name)], for_ms)
 
         for each in away:
             self._later(at_ms * rng.uniform(0.8, 1.2), functools.partial(leave, each))
