@@ -1,7 +1,7 @@
 # Thin on purpose: what a target does is in tools/, and each line can be run by hand.
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test fuzz check proto bench bench-peers bench-replicated bench-peers-replicated bench-failover \
-	bench-partitions bench-metadata bench-quorum bench-groups sim verify compose-test clean
+	bench-partitions bench-metadata bench-quorum bench-groups bench-idle sim verify compose-test clean
 
 PYTHON := .venv/bin/python
 
@@ -46,6 +46,9 @@ bench-quorum: setup ## three controllers: failovers, hand-overs, metadata writes
 
 bench-groups: setup ## consumer groups: joins, restarts, deaths, coordinators killed, heartbeats, commits, lag (minutes)
 	@$(PYTHON) bench/groups.py $(BENCH)
+
+bench-idle: setup ## what an idle cluster costs; how long until its first record; 20 tests on the fixture (minutes)
+	@$(PYTHON) bench/idle.py $(BENCH)
 
 bench-partitions: setup ## 5,000 partitions on one broker, and its start with long logs (minutes)
 	@$(PYTHON) bench/partitions.py $(BENCH)

@@ -38,6 +38,7 @@ class Part:
 MEASURED = Part("measured", judge)
 REPLICATED = Part("replicated", judge_replicated)
 GROUPS = Part("groups", judge)
+IDLE = Part("idle", judge)
 
 
 def number(value: float | None, unit: str) -> str:
@@ -127,6 +128,40 @@ def rewrite_groups(path: Path) -> None:
     _put(GROUPS, f"{facts}\n\n{groups_table(result)}\n{failures}")
 
 
+def idle_table(result: dict[str, Any]) -> str:
+    """Markdown: bench/idle.py's bars, as they were judged; then each process of the idle cluster; then the times."""
+    lines = ["| what | bar | measured | met |", "|---|---|---|---|"]
+    for bar in result["bars"]:
+        measured = "not measured" if bar["measured"] is None else f"{bar['measured']:,.3g}"
+        lines.append(f"| {bar['what']} | <= {bar['bar']:g} | {measured} | {'yes' if bar['met'] else '**no**'} |")
+    lines += ["", "| process, idle | PSS, new / worked with | % of a core | sleeps/s |", "|---|---|---|---|"]
+    medians = result["medians"]
+    names = [name.removeprefix("new.pss.") for name in result["samples"] if name.startswith("new.pss.")]
+    for name in sorted(names, key=lambda name: name == "all"):  # stable: the sum comes last
+        pss, cpu, sleeps = (
+            [medians.get(f"{state}.{kind}.{name}", float("nan")) for state in ("new", "used")]
+            for kind in ("pss", "cpu", "sleeps")
+        )
+        shown = (
+            f"{pss[0]:.0f} / {pss[1]:.0f} MiB",
+            f"{cpu[0]:.2f} / {cpu[1]:.2f}",
+            f"{sleeps[0]:.0f} / {sleeps[1]:.0f}",
+        )
+        lines.append(f"| {name} | {' | '.join(shown)} |")
+    lines += ["", "| seconds | median | lowest .. highest |", "|---|---|---|"]
+    for name, values in result["samples"].items():
+        if result["units"][name] == "s":
+            lines.append(f"| `{name}` | {medians[name]:.2f} | {min(values):.2f} .. {max(values):.2f} |")
+    return "\n".join(lines)
+
+
+def rewrite_idle(path: Path) -> None:
+    """The same for a result of bench/idle.py."""
+    _, result = load(path)
+    failures = "".join(f"\n* failed: {failure}" for failure in result["failures"])
+    _put(IDLE, f"{_facts(path, result)}\n\n{idle_table(result)}\n{failures}")
+
+
 def _put(part: Part, middle: str) -> None:
     text = PAGE.read_text()
     before, begin, rest = text.partition(part.begin)
@@ -142,5 +177,7 @@ if __name__ == "__main__":
     found = Path(sys.argv[1])
     if found.stem.endswith("-groups"):
         rewrite_groups(found)
+    elif found.stem.endswith("-idle"):
+        rewrite_idle(found)
     else:
         rewrite(found, REPLICATED if found.stem.endswith("-replicated") else MEASURED)
