@@ -12,11 +12,12 @@ from collections.abc import Mapping
 from .properties import Properties
 
 PREFIX = "HEADRACE_"
-#: Variables of other parts, which a container may well have: clients' servers and profiles, the pure-Python codec, stack
-#: traces.
+#: Variables of other parts, which a container may well have: clients' servers and profiles, where `headrace up` keeps a
+#: cluster, the pure-Python codec, stack traces.
 NOT_KEYS = frozenset(
     {
         "HEADRACE_BOOTSTRAP_SERVERS",
+        "HEADRACE_DATA",
         "HEADRACE_PROFILE",
         "HEADRACE_PROFILES",
         "HEADRACE_PURE_PYTHON",
