@@ -430,7 +430,7 @@ class SimMember(Caller):
                 self.world.scheduler.after(200.0, self._in_this_life(lambda: self._arrive(ticket, parts)))
                 return
             found = {(each.topic, each.partition): each.offset for each in outcome.groups[0].offsets}
-            begun = self.member.begin(ticket)
+            begun = self.member.begin(ticket, self._now())
             for part in wanted:
                 if part not in begun:
                     continue

@@ -203,9 +203,9 @@ def _read_without_a_lease(self: Member, now: float) -> str:
 _begin = Member.begin
 
 
-def _begin_whatever_was_assigned(self: Member, ticket: int) -> Any:
+def _begin_whatever_was_assigned(self: Member, ticket: int, now: float) -> Any:
     change = self._change
-    begun = _begin(self, ticket)
+    begun = _begin(self, ticket, now)
     if change is not None and change.ticket == ticket:
         self.owned |= change.parts
         return change.parts

@@ -53,7 +53,7 @@ class Told:
         self.answers(1, parts(*numbers))
         (assign,) = self.events()
         assert isinstance(assign, Assign)
-        self.member.begin(assign.ticket)
+        self.member.begin(assign.ticket, self.now)
         self.answers()
 
     def asks(self) -> Request:
@@ -130,7 +130,7 @@ def test_the_first_words_name_everything_and_the_next_only_what_changed(told: To
     (assign,) = told.events()
     assert isinstance(assign, Assign)
     assert assign.parts == parts(0, 1)
-    assert told.member.begin(assign.ticket) == parts(0, 1)
+    assert told.member.begin(assign.ticket, told.now) == parts(0, 1)
     assert told.answers() == Request(3, 1, 1, parts(0, 1), False)
     assert told.member.request(told.now) is None
     assert told.member.next_at() == told.now + INTERVAL_S
@@ -161,7 +161,7 @@ def test_what_goes_goes_before_anything_comes(told: Told) -> None:
     assert isinstance(assign, Assign)
     assert assign.parts == parts(2)
     assert told.answers().owned == parts(1)
-    told.member.begin(assign.ticket)
+    told.member.begin(assign.ticket, told.now)
     assert told.answers().owned == parts(1, 2)
 
 
@@ -171,7 +171,7 @@ def test_what_is_taken_back_before_it_was_begun_is_never_owned(told: Told) -> No
     (assign,) = told.events()
     told.pushes(parts(0, 2))
     assert told.events() == []  # one change at a time
-    assert told.member.begin(assign.ticket) == parts(2)  # type: ignore[union-attr]
+    assert told.member.begin(assign.ticket, told.now) == parts(2)  # type: ignore[union-attr]
     assert told.member.owned == parts(0, 2)
     assert told.events() == []
 
@@ -322,7 +322,7 @@ def test_a_commit_of_the_change_before_it_was_lost_means_nothing(told: Told) -> 
     told.pushes(parts(0, 1))
     (assign,) = told.events()
     told.member.lost("evicted")
-    assert told.member.begin(assign.ticket) == NOTHING  # type: ignore[union-attr]
+    assert told.member.begin(assign.ticket, told.now) == NOTHING  # type: ignore[union-attr]
     assert told.member.owned == NOTHING
 
 
@@ -385,13 +385,34 @@ def test_what_goes_does_not_wait_for_what_comes(told: Told) -> None:
     (revoke,) = told.events()
     assert isinstance(revoke, Revoke)
     assert revoke.parts == parts(0)
-    assert told.member.begin(assign.ticket) == NOTHING
+    assert told.member.begin(assign.ticket, told.now) == NOTHING
     told.member.released(revoke.ticket)
     (again,) = told.events()
     assert isinstance(again, Assign)
     assert again.parts == parts(2)
-    assert told.member.begin(again.ticket) == parts(2)
+    assert told.member.begin(again.ticket, told.now) == parts(2)
     assert told.member.owned == parts(1, 2)
+
+
+@pytest.mark.parametrize("silent_s", [GRACE_S, SESSION_S])
+def test_what_was_assigned_before_the_lease_was_over_is_not_begun_before_an_answer(told: Told, silent_s: float) -> None:
+    """Where it begins was long in coming; meanwhile it may have been taken for gone."""
+    told.member.join(told.now)
+    told.member.connected(told.now)
+    told.answers(1, parts(0))
+    (assign,) = told.events()
+    assert isinstance(assign, Assign)
+    if silent_s < SESSION_S:
+        told.member.disconnected(told.now)
+    told.now += silent_s
+    assert told.member.begin(assign.ticket, told.now) == NOTHING
+    assert told.member.owned == NOTHING
+    told.member.disconnected(told.now)
+    told.member.connected(told.now)
+    told.answers()
+    (again,) = told.events()
+    assert isinstance(again, Assign)
+    assert told.member.begin(again.ticket, told.now) == parts(0)
 
 
 # -- without a coordinator: the metadata say that nobody can have taken it for gone ------------------------------------

@@ -476,7 +476,7 @@ class GroupConsumer:
             except HeadraceError as error:
                 logger.warning("group %r: committed offsets cannot be read: %s", self.group_id, error)
                 await asyncio.sleep(self._engine.backoff.longest_s)
-        begun = self._membership.member.begin(event.ticket)
+        begun = self._membership.member.begin(event.ticket, time.monotonic())
         taken = {TopicPartition(part.topic, part.partition) for part in begun}
         if taken:
             self._tell(Assigned({tp: offset for tp, offset in offsets.items() if tp in taken}))

@@ -276,8 +276,10 @@ class Member:
             self._events.append(Resumed())
 
     def _why_to_stop(self, now: float) -> str:
-        if not self.owned:
-            return ""
+        return self._why_over(now) if self.owned else ""
+
+    def _why_over(self, now: float) -> str:
+        """Why others may have what is its own; "": they have not."""
         if self._broken_at is not None and now - self._broken_at >= self.grace_s:
             return f"no connection to the coordinator for {self.grace_s:g} s"
         if now - self._lease_from() >= self.session_s:
@@ -298,9 +300,14 @@ class Member:
 
     # -- what the consumer says of the events ------------------------------------------------------------------------
 
-    def begin(self, ticket: int) -> Parts:
-        """The consumer can read what is assigned; what of it is still to be read, and is owned from here on."""
+    def begin(self, ticket: int, now: float) -> Parts:
+        """The consumer can read what is assigned; what of it is still to be read, and is owned from here on. Guard:
+        nothing when the lease is over, for others may have it; the next answer says whether it is still assigned."""
         if self._change is None or self._change.ticket != ticket:
+            return NOTHING
+        if self._why_over(now):
+            self._change = None
+            self._is_due = True
             return NOTHING
         begun = self._change.parts & (self._target or NOTHING)
         self._change = None
