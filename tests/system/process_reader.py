@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -86,22 +87,35 @@ class ProcessReader:
 
 
 def main(asked: dict[str, Any]) -> None:
-    reader = Reader(asked.pop("bootstrap"), asked.pop("group"), asked.pop("topic"), **asked).start()
+    told_by = threading.Lock()
+
+    def write(lines: list[list[Any]]) -> None:
+        if lines:
+            with told_by:
+                sys.stdout.write("".join(json.dumps(line) + "\n" for line in lines))
+                sys.stdout.flush()
+
+    def handle(record: Any) -> None:
+        # Told before it can be committed: else a kill in between would leave a record that is committed, and read by
+        # nobody as far as anybody knows.
+        write([["read", record.partition, record.offset, time.monotonic()]])
+
+    reader = Reader(asked.pop("bootstrap"), asked.pop("group"), asked.pop("topic"), handle=handle, **asked).start()
     ended = threading.Event()
-    threading.Thread(target=lambda: (sys.stdin.read(), ended.set()), daemon=True).start()
-    told = [0, 0, 0]
+
+    def until_told_to_end() -> None:
+        sys.stdin.read()
+        ended.set()
+
+    threading.Thread(target=until_told_to_end, daemon=True).start()
+    told = [0, 0]
 
     def tell() -> None:
-        lines: list[list[Any]] = []
-        # (Reads before commits: a commit that is told is of what was told to be read.)
-        reads, commits, changes = list(reader.read), list(reader.commits), list(reader.changes)
-        lines += [[each.what, sorted(each.partitions), each.at] for each in changes[told[0] :]]
-        lines += [["read", *each] for each in reads[told[1] :]]
-        lines += [["commit", *each] for each in commits[told[2] :]]
-        told[:] = len(changes), len(reads), len(commits)
-        if lines:
-            sys.stdout.write("".join(json.dumps(line) + "\n" for line in lines))
-            sys.stdout.flush()
+        commits, changes = list(reader.commits), list(reader.changes)
+        lines: list[list[Any]] = [[each.what, sorted(each.partitions), each.at] for each in changes[told[0] :]]
+        lines += [["commit", *each] for each in commits[told[1] :]]
+        told[:] = len(changes), len(commits)
+        write(lines)
 
     while not ended.wait(PACE_S):
         tell()

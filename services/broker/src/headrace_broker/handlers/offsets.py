@@ -46,7 +46,7 @@ class OffsetsService(offsets_pb2_grpc.OffsetsServicer):
                 leader_epoch=NO_EPOCH,
             )
 
-        return offsets_pb2.ListOffsetsResponse(results=await _each(request.partitions, one, refused))
+        return offsets_pb2.ListOffsetsResponse(results=await self._each(request.partitions, one, refused))
 
     async def OffsetForLeaderEpoch(self, request: Any, context: Any) -> Any:
         async def one(item: Any) -> Any:
@@ -65,7 +65,7 @@ class OffsetsService(offsets_pb2_grpc.OffsetsServicer):
                 end_offset=-1,
             )
 
-        return offsets_pb2.OffsetForLeaderEpochResponse(results=await _each(request.partitions, one, refused))
+        return offsets_pb2.OffsetForLeaderEpochResponse(results=await self._each(request.partitions, one, refused))
 
     async def DeleteRecords(self, request: Any, context: Any) -> Any:
         if request.timeout_ms < 0:
@@ -97,7 +97,7 @@ class OffsetsService(offsets_pb2_grpc.OffsetsServicer):
             )
 
         # All at once: each waits for the other replicas, and they delete together.
-        results = await asyncio.gather(*(_each([item], one, refused) for item in request.partitions))
+        results = await asyncio.gather(*(self._each([item], one, refused) for item in request.partitions))
         return offsets_pb2.DeleteRecordsResponse(results=[result for (result,) in results])
 
     def _leader(self, item: Any, current_leader_epoch: int) -> Replica:
@@ -105,18 +105,18 @@ class OffsetsService(offsets_pb2_grpc.OffsetsServicer):
         replica.leader.check_epoch(current_leader_epoch)
         return replica
 
-
-async def _each(
-    items: Any, one: Callable[[Any], Awaitable[Any]], refused: Callable[[Any, HeadraceError], Any]
-) -> list[Any]:
-    """One result for each item, in order; a failed item's result says so, and the others go on."""
-    results = []
-    for item in items:
-        try:
-            results.append(await one(item))
-        except HeadraceError as error:
-            results.append(refused(item, error))
-    return results
+    async def _each(
+        self, items: Any, one: Callable[[Any], Awaitable[Any]], refused: Callable[[Any, HeadraceError], Any]
+    ) -> list[Any]:
+        """One result for each item, in order; a failed item's result says so, and the others go on."""
+        results = []
+        for item in items:
+            try:
+                results.append(await one(item))
+            except HeadraceError as error:
+                partition = TopicPartition(item.topic, item.partition)
+                results.append(refused(item, self._broker.replicas.for_clients(partition, error)))
+        return results
 
 
 async def _find(replica: Replica, timestamp_ms: int, read_committed: bool) -> tuple[int, int, int]:
