@@ -275,7 +275,7 @@ def test_a_failed_first_start_quotes_the_log_ends_everything_and_leaves_no_data(
     assert says in str(failure.value)
     assert f"stand-in broker 1 ({behaviour})" in str(failure.value)
     assert not cluster.exists()
-    assert sorted(path.name for path in cluster.directory.iterdir()) == [".lock", "config", "logs"]
+    assert sorted(path.name for path in cluster.directory.iterdir()) == ["config", "logs"]
     assert not _running_under(cluster.directory)
     behaviours.clear()
     cluster.up(Topology())  # and the next start is a first one again

@@ -5,14 +5,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import grpc.aio
 import pytest
 from follow_world import CLUSTER, Member, Quorum, Served, note, serving, until
 
 from headrace_controller.handlers import follow, vouch
+from headrace_core.clock import SystemClock
 from headrace_core.errors import NotControllerError
+from headrace_core.metadata import EMPTY_IMAGE
 from headrace_core.metadata.codec import decode_batches
 from headrace_core.metadata.snapshot import decode_snapshot
 from headrace_core.rpc.status import error_from_rpc
@@ -345,3 +348,51 @@ def test_who_is_not_in_a_hurry_is_told_what_is_known_and_how_old_that_is() -> No
 
 async def _vouch(stub: Any, **fields: Any) -> Any:
     return await stub.VouchMetadata(vouch_request(**fields))
+
+
+class _Leader(cluster_pb2_grpc.ClusterServicer):  # type: ignore[misc]
+    """Answers what is asked for somebody else, or (``hangs``) keeps everybody waiting."""
+
+    def __init__(self, *, hangs: bool) -> None:
+        self.asked = asyncio.Event()
+        self._hangs = hangs
+
+    async def VouchMetadata(self, request: Any, context: Any) -> Any:
+        self.asked.set()
+        if self._hangs:
+            await asyncio.Event().wait()
+        return cluster_pb2.VouchMetadataResponse(committed_offset=7, leader_id=3, leader_epoch=2)
+
+
+def test_a_leader_that_hangs_and_is_replaced_does_not_end_a_controllers_own_vouching() -> None:
+    """Patient and other questions are under way at once: who goes on to the next leader must not cancel the other."""
+
+    async def work() -> None:
+        deaf, heir = _Leader(hangs=True), _Leader(hangs=False)
+        async with contextlib.AsyncExitStack() as stack:
+            ports = []
+            for leader in (deaf, heir):
+                server = grpc.aio.server()
+                cluster_pb2_grpc.add_ClusterServicer_to_server(leader, server)  # type: ignore[no-untyped-call]
+                ports.append(server.add_insecure_port("127.0.0.1:0"))
+                await server.start()
+                stack.push_async_callback(server.stop, 0)
+            quorum = SimpleNamespace(
+                node_id=1,
+                cluster_id=CLUSTER,
+                image=EMPTY_IMAGE,
+                leader_id=2,
+                term=1,
+                controller_addresses=lambda: {2: f"127.0.0.1:{ports[0]}", 3: f"127.0.0.1:{ports[1]}"},
+                subscribe=lambda subscriber: lambda: None,
+            )
+            voucher = vouch.Voucher(cast(Any, quorum), SystemClock())
+            voucher.start()
+            stack.push_async_callback(voucher.close)
+            await asyncio.wait_for(deaf.asked.wait(), 60)  # its own patient question waits there
+            quorum.leader_id, quorum.term = 3, 2
+            assert (await voucher.vouch()).offset == 7
+            began_ms = voucher.now_ms
+            await until(lambda: voucher.vouched_since(began_ms) is not None, "a vouch of its own after that")
+
+    asyncio.run(work())

@@ -184,6 +184,7 @@ class StateFile:
                 if self._is_at_its_place(lock):
                     yield
                     return
+            self.directory.mkdir(parents=True, exist_ok=True)  # a first up that failed took away what it had made
 
     def remove_lock(self) -> None:
         """With the cluster, or where none came to be; the caller holds the lock. Who waits for it takes a new one."""

@@ -24,7 +24,7 @@ from typing import NamedTuple, Protocol
 import grpc.aio
 
 from headrace_core.clock import Clock
-from headrace_core.errors import HeadraceError, NotControllerError, RequestTimedOutError
+from headrace_core.errors import HeadraceError, NetworkError, NotControllerError, RequestTimedOutError
 from headrace_core.metadata import MetadataDelta, MetadataImage
 from headrace_core.metadata.freshness import Freshness, MetadataLag
 from headrace_core.rpc import ChannelPurpose, error_from_rpc, open_channel
@@ -78,12 +78,27 @@ class Vouched(NamedTuple):
 
 
 class _Queue:
-    """Those who wait for a barrier, the patient ones or the others; ``rounds`` serves them."""
+    """Those who wait for a barrier, the patient ones or the others; ``rounds`` serves them, over a link of its own:
+    closing a channel cancels whatever is under way on it, and the other queue's question may wait for a leader that
+    hangs."""
 
     def __init__(self, *, is_patient: bool) -> None:
         self.is_patient = is_patient
         self.next: asyncio.Future[Vouched] | None = None
         self.rounds: asyncio.Task[None] | None = None
+        self._link: tuple[str, grpc.aio.Channel] | None = None
+
+    async def channel_to(self, address: str) -> grpc.aio.Channel:
+        """To whoever leads. For ``rounds`` alone."""
+        if self._link is None or self._link[0] != address:
+            await self.close_link()
+            self._link = (address, open_channel(address, ChannelPurpose.CONTROL))
+        return self._link[1]
+
+    async def close_link(self) -> None:
+        link, self._link = self._link, None
+        if link is not None:
+            await link[1].close()
 
 
 class Voucher:
@@ -96,7 +111,6 @@ class Voucher:
         self._queues = _Queue(is_patient=False), _Queue(is_patient=True)
         self._own: asyncio.Task[None] | None = None
         self._unsubscribe: Callable[[], None] | None = None
-        self._link: tuple[str, grpc.aio.Channel] | None = None
         self._newest: tuple[float, Vouched] | None = None  # the vouch that began last, and when
 
     def start(self) -> None:
@@ -111,7 +125,8 @@ class Voucher:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        await self._close_link()
+        for queue in self._queues:
+            await queue.close_link()
 
     @property
     def lag(self) -> MetadataLag:
@@ -182,11 +197,18 @@ class Voucher:
             began_ms = self._clock.monotonic_ms()
             try:
                 async with asyncio.timeout(BARRIER_TIMEOUT_S):
-                    vouched = await self._barrier(is_patient=queue.is_patient)
+                    vouched = await self._barrier(queue)
             except TimeoutError:
                 waiting.set_exception(RequestTimedOutError("no majority of the controllers has answered in time"))
             except HeadraceError as error:
                 waiting.set_exception(error)
+            except asyncio.CancelledError:
+                task = asyncio.current_task()
+                if task is None or task.cancelling():
+                    waiting.cancel()
+                    raise
+                # gRPC's way to say that a call ended with its channel: nobody has cancelled us.
+                waiting.set_exception(NetworkError("the connection to the controllers' leader was closed"))
             except BaseException:
                 waiting.cancel()
                 raise
@@ -196,30 +218,21 @@ class Voucher:
                 self._freshness.vouched(vouched.offset, began_ms)
                 waiting.set_result(vouched)
 
-    async def _barrier(self, *, is_patient: bool) -> Vouched:
+    async def _barrier(self, queue: _Queue) -> Vouched:
         quorum = self._quorum
         if quorum.leader_id == quorum.node_id:
             term = quorum.term
-            return Vouched(await quorum.barrier(is_patient=is_patient), quorum.node_id, term)
+            return Vouched(await quorum.barrier(is_patient=queue.is_patient), quorum.node_id, term)
         refusal = self.not_leading()
         if refusal.leader is None:
             raise refusal
         address = refusal.leader[2]
-        stub = cluster_pb2_grpc.ClusterStub(await self._channel_to(address))  # type: ignore[no-untyped-call]
-        request = cluster_pb2.VouchMetadataRequest(cluster_id=quorum.cluster_id, is_relayed=True, is_patient=is_patient)
+        stub = cluster_pb2_grpc.ClusterStub(await queue.channel_to(address))  # type: ignore[no-untyped-call]
+        request = cluster_pb2.VouchMetadataRequest(
+            cluster_id=quorum.cluster_id, is_relayed=True, is_patient=queue.is_patient
+        )
         try:
             answer = await stub.VouchMetadata(request, timeout=BARRIER_TIMEOUT_S)
         except grpc.aio.AioRpcError as failure:
             raise error_from_rpc(failure, address) from None
         return Vouched(answer.committed_offset, answer.leader_id, answer.leader_epoch)
-
-    async def _channel_to(self, address: str) -> grpc.aio.Channel:
-        if self._link is None or self._link[0] != address:
-            await self._close_link()
-            self._link = (address, open_channel(address, ChannelPurpose.CONTROL))
-        return self._link[1]
-
-    async def _close_link(self) -> None:
-        link, self._link = self._link, None
-        if link is not None:
-            await link[1].close()
