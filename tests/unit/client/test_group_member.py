@@ -491,6 +491,15 @@ def test_the_next_owner_ends_the_grace_and_renews_nothing(alone: Told) -> None:
     assert alone.member.lease_ends_at() == alone.now + SESSION_S
 
 
+def test_a_vacancy_before_an_owner_who_was_seen_renews_nothing_however_young_it_looks(alone: Told) -> None:
+    """Its age is by the clock of another machine, which may have stood still."""
+    alone.finds(EPOCH + 2, is_vacant=False, age_s=0.0)
+    end = alone.member.lease_ends_at()
+    alone.passes(20.0)
+    alone.finds(EPOCH + 1, is_vacant=True, age_s=0.2)
+    assert alone.member.lease_ends_at() == end
+
+
 def test_a_request_that_was_lost_makes_all_later_news_doubtful(alone: Told) -> None:
     """Whoever got it, under whichever epoch, counts the grace of a connection that it has seen break."""
     alone.member.connected(alone.now)

@@ -148,6 +148,7 @@ class Member:
         self._stood_still_until: float | None = None  # what is older than this says nothing of whose the partitions are
         self._answered_at = 0.0  # when the last request that was answered was sent
         self._shard_epoch = 0  # whoever could take it for gone now has a larger one; 0: not known
+        self._newest_epoch = 0  # of those that were ever heard of since the last answer
         self._vacant_at = float("-inf")  # nobody with a larger epoch had the shard before
         self._is_orphaned = False  # its coordinator was deposed in time, and no other one has answered
         self._is_heard_here = False  # on this stream
@@ -192,7 +193,7 @@ class Member:
         if sent is not None:
             self._answered_at = sent
             self._broken_at = None
-            self._shard_epoch = answer.shard_epoch
+            self._shard_epoch = self._newest_epoch = answer.shard_epoch
             self._vacant_at = float("-inf") if answer.ownership_age_s is None else sent - answer.ownership_age_s
             self._is_orphaned, self._is_doubtful, self._is_heard_here = False, False, True
             if self._stood_still_until is not None and sent >= self._stood_still_until:
@@ -239,8 +240,9 @@ class Member:
         if self._is_connected or not self.owned or not self._shard_epoch or self._is_doubtful:
             return
         self.tick(now)
-        if self.is_suspended or shard_epoch < self._shard_epoch:
-            return
+        if self.is_suspended or shard_epoch < max(self._shard_epoch, self._newest_epoch):
+            return  # (whatever its age: somebody has owned the shard since)
+        self._newest_epoch = shard_epoch
         if shard_epoch > self._shard_epoch:
             self._is_orphaned, self._broken_at = True, None
             if is_vacant:
