@@ -1,10 +1,15 @@
-"""How old a copy of the metadata may be: an upper bound, by its owner's own clock and nobody else's.
+"""How old a copy of the metadata may be: an upper bound.
 
 A *vouch* says: all that was committed at the moment ``began_ms`` lies below ``offset``. It comes from a barrier (the
 leader commits up to ``offset``, and a majority confirmed after the question arrived that it still led), and
-``began_ms`` is when the owner of the copy asked, so neither the way of the answer, nor a process that stood still, nor
-another machine's clock can make the copy look younger than it is. A copy that has applied everything below ``offset``
-is therefore as of ``began_ms`` at least; from then on it ages, until a later vouch is reached.
+``began_ms`` is when the owner of the copy asked, so neither the way of the answer nor a process that stood still makes
+the copy look younger than it is. A copy that has applied everything below ``offset`` is therefore as of ``began_ms`` at
+least; from then on it ages, until a later vouch is reached.
+
+Who only wants to know how old it is gets the newest vouch of a controller, and takes that one's age off ``began_ms``:
+the age is by the controller's monotonic clock, which stands still while its *machine* is suspended. For some hundred
+milliseconds after it goes on, such a controller's followers look younger than they are. Who needs to be sure asks for a
+barrier of its own (``wait_current``).
 """
 
 from __future__ import annotations
