@@ -1,0 +1,113 @@
+"""CI's steps: none hides another's failure, none outlives its limit, and what failed is told at the end."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+import telling_lines
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    (tmp_path / "tools").mkdir()
+    for name in ("ci_steps.sh", "telling_lines.py"):
+        shutil.copy(ROOT / "tools" / name, tmp_path / "tools")
+    return tmp_path
+
+
+def ci(checkout: Path, steps: str) -> subprocess.CompletedProcess[str]:
+    script = f"set -uo pipefail\nsource tools/ci_steps.sh\n{textwrap.dedent(steps)}\nsummary"
+    return subprocess.run(
+        ["bash", "-c", script],
+        cwd=checkout,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+
+
+def test_all_steps_pass_and_the_end_says_so(checkout: Path) -> None:
+    done = ci(checkout, "step one 100 echo hello\nstep two 100 bash -c 'echo 7 passed in 1s; echo warning >&2'")
+    assert done.returncode == 0
+    assert done.stdout.splitlines()[-2:] == ["7 passed in 1s", "warning"]
+    assert done.stderr.splitlines()[-1] == "ci: ok"
+    assert (checkout / "build/ci/one.log").read_text() == "hello\n"
+    assert "one" in (checkout / "build/ci/timings.txt").read_text()
+
+
+def test_a_failed_step_keeps_none_from_running_and_is_told_after_all_of_them(checkout: Path) -> None:
+    done = ci(
+        checkout,
+        """
+        step build 100 true
+        step sim 100 bash -c 'echo "SURVIVED: AMutant"; exit 2'
+        so_far
+        step test 100 bash -c 'seq 1 500; echo "== 3 passed in 1.00s =="'
+        """,
+    )
+    assert done.returncode == 1
+    assert "ci: failed so far: sim" in done.stdout
+    assert done.stdout.splitlines()[-1] == "== 3 passed in 1.00s =="
+    told = done.stderr.splitlines()
+    assert "ci: sim | SURVIVED: AMutant" in told
+    assert told[-1] == "ci: FAILED: sim"
+    assert [line.split()[1:] for line in told if "FAILED (" in line][0][0] == "sim"
+    assert not any("500" in line for line in told), "a step that did not fail"
+    assert (checkout / "build/ci/timings.txt").read_text() == done.stderr
+
+
+def test_a_step_beyond_its_limit_is_ended_and_called_so(checkout: Path) -> None:
+    done = ci(checkout, "step slow 1 bash -c 'echo begun; exec tail -f /dev/null'\nstep next 100 echo on")
+    assert done.returncode == 1
+    assert "TIMED OUT" in done.stderr
+    assert "ci: slow | begun" in done.stderr
+    assert done.stdout.splitlines()[-1] == "on"
+
+
+def test_what_a_step_leaves_running_does_not_hold_up_the_next(checkout: Path) -> None:
+    began = time.monotonic()
+    done = ci(checkout, "step leaves 100 bash -c '(exec tail -f /dev/null) & echo $!'\nstep next 100 echo on")
+    subprocess.run(["kill", (checkout / "build/ci/leaves.log").read_text().strip()], check=True)
+    assert time.monotonic() - began < 90
+    assert done.returncode == 0
+    assert "ci: leaves left something running" in done.stdout
+    assert done.stdout.splitlines()[-1] == "on"
+
+
+def test_a_log_s_end_is_told_without_what_says_nothing() -> None:
+    log = [
+        "collected 3 items",
+        "",
+        "...... [ 50%]",
+        "........ [100%]",
+        "=" * 79,
+        "0.53s call     test_a.py::test_b",
+        "the reason",
+    ]
+    assert telling_lines.telling("\n".join(log)) == ["collected 3 items", "the reason"]
+
+
+def test_an_early_error_is_told_before_the_end_of_a_long_log() -> None:
+    log = ["a.c:3:1: error: expected ';'", *(f"line {number}" for number in range(1000))]
+    told = telling_lines.telling("\n".join(log))
+    assert told[:2] == ["a.c:3:1: error: expected ';'", "..."]
+    assert told[-1] == "line 999"
+    assert len(told) == telling_lines.LINES_OF_ONE
+
+
+def test_many_failed_steps_share_the_lines_and_a_long_line_is_cut(tmp_path: Path) -> None:
+    logs = [tmp_path / f"step{number}.log" for number in range(4)]
+    for log in logs:
+        log.write_text("\n".join(f"{number} {'x' * 1000}" for number in range(500)))
+    said = telling_lines.report(logs)
+    assert len(said) == telling_lines.LINES_OF_ALL + len(logs)
+    assert max(map(len, said)) < telling_lines.COLUMNS + 30

@@ -1,0 +1,73 @@
+"""What the steps of CI that failed said: of each one's log the lines that tell why.
+
+    tools/telling_lines.py build/ci/sim build/ci/kafka       of build/ci/sim.log and build/ci/kafka.log
+
+A log's end tells most, without what says nothing there: progress, empty lines, how long what took. When something was
+called an error before that (a compiler's complaint above what its neighbours still print), a third of the lines are for
+that. All steps share some 80 lines, so that they are in the end of CI's output together.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+LINES_OF_ALL = 80
+LINES_OF_ONE = 40
+COLUMNS = 240
+
+_NOISE = re.compile(
+    r"""
+    \s*$                                                 # nothing
+    | [.sxXEFR]+\ *(\[\ *\d+%\])?$                       # pytest's dots
+    | \S+\.py\ [.sxXEFR]+\ +\[\ *\d+%\]$                 # and with a file's name
+    | \d+\.\d+s\ (call|setup|teardown)\                  # how long what took
+    | [=\ ]*slowest\ \d+\ durations | \(\d+\ durations
+    | -+\ (generated|coverage) | plugins:\ | (rootdir|configfile|testpaths|platform)\b
+    | [=_-]+$                                            # rules
+    | sim:\ \d+\ of\ \d+\ schedules,\ 0\ violations        # the simulator's progress
+    | \ +[\w-]+\ +\d+\ \ .*\ issue\ \d+\ \                  # and the mutants that it killed, as they should be
+    | (real|user|sys)\t
+    """,
+    re.VERBOSE,
+)
+_TELLS = re.compile(
+    r"\bFAILED\b|^FAILED|^ERROR\b|^E  |\b\w*(Error|Exception|Violation)\b|\berror:|^Traceback|\bSURVIVED\b|\bTIMED OUT\b"
+    r"|\bFLAKY\b|\bfatal\b|\bviolat|\bnot found\b|Segmentation fault|\bKilled\b",
+)
+
+
+def telling(text: str, most: int = LINES_OF_ONE) -> list[str]:
+    """At most ``most`` lines of a log, in their order; ``...`` where some between them are left out."""
+    # What a progress bar wrote over is gone, as on a terminal; an escape sequence is no letter.
+    lines = [re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", line.rstrip("\n").split("\r")[-1]) for line in text.split("\n")]
+    kept = [(at, line) for at, line in enumerate(lines) if not _NOISE.match(line)]
+    early = [(at, line) for at, line in kept[:-most] if _TELLS.search(line)]
+    if early:
+        early = early[-(most // 3) :]
+        kept = early + kept[-(most - len(early) - 1) :]  # one line is for the dots
+    else:
+        kept = kept[-most:]
+    told: list[str] = []
+    for number, (_, line) in enumerate(kept):
+        if number == len(early) and early:
+            told.append("...")
+        told.append(line if len(line) <= COLUMNS else f"{line[: COLUMNS - 4]} ...")
+    return told
+
+
+def report(logs: Sequence[Path]) -> list[str]:
+    """What these logs tell, each line with the step's name: none may be taken for the end of another's output."""
+    most = min(LINES_OF_ONE, max(10, LINES_OF_ALL // max(1, len(logs))))
+    said: list[str] = []
+    for log in logs:
+        said.append(f"ci: === what {log.stem} said, which failed ({log}):")
+        lines = telling(log.read_text(errors="replace"), most) if log.exists() else ["nothing: there is no such log"]
+        said += [f"ci: {log.stem} | {line}" for line in lines or ["nothing"]]
+    return said
+
+
+if __name__ == "__main__":
+    print(*report([Path(f"{name}.log") for name in sys.argv[1:]]), sep="\n")
