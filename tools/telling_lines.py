@@ -34,8 +34,8 @@ _NOISE = re.compile(
     re.VERBOSE,
 )
 _TELLS = re.compile(
-    r"\bFAILED\b|^FAILED|^ERROR\b|^E  |\b\w*(Error|Exception|Violation)\b|\berror:|^Traceback|\bSURVIVED\b|\bTIMED OUT\b"
-    r"|\bFLAKY\b|\bfatal\b|\bviolat|\bnot found\b|Segmentation fault|\bKilled\b",
+    r"\bFAILED\b|^FAILED|^ERROR\b|^E  |\b\w*(Error|Exception|Violation)\b|\berror:|^Traceback|\bSURVIVED\b"
+    r"|\bTIMED OUT\b|\bFLAKY\b|\bfatal\b|\bviolat|\bnot found\b|Segmentation fault|\bKilled\b",
 )
 
 
