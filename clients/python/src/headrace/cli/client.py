@@ -2,8 +2,8 @@
 from them.
 
 What is typed counts before what the environment says, and that before what a file says: ``--bootstrap``, ``--profile``,
-``HEADRACE_BOOTSTRAP_SERVERS``, ``HEADRACE_PROFILE``, the profile that ``headrace profile use`` chose, the brokers of
-the cluster that runs on this machine (local/finding.py), the default.
+``HEADRACE_BOOTSTRAP_SERVERS``, ``HEADRACE_PROFILE``, the profile that ``headrace profile use`` chose, the default: if
+that is a broker of a cluster on this machine, all of its brokers (local/finding.py).
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..local.finding import bootstrap_servers, running_cluster
-from .output import key_values
+from ..local.finding import bootstrap_servers, clusters_here
+from .output import key_values, note
 
 if TYPE_CHECKING:
     from .profile_files import Profile
@@ -26,12 +26,16 @@ DEFAULT_BOOTSTRAP = "127.0.0.1:9095"
 BOOTSTRAP_VARIABLE = "HEADRACE_BOOTSTRAP_SERVERS"
 
 
-def _or_running(context: typer.Context, parameter: typer.CallbackParam, value: str) -> str:
-    """Flag, else environment, else the brokers of the cluster that runs here, else the default."""
-    if context.resilient_parsing or is_given(context, str(parameter.name)):
-        return value
-    found = running_cluster(value)
-    return value if found is None else bootstrap_servers(found[1])
+def _servers_here(default: str) -> str:
+    """All brokers of the cluster of this machine that is meant by ``default``, or that. Says so when the cluster that
+    runs in the data directory is not the one that is asked."""
+    here = clusters_here(default)
+    if here.other is not None:
+        note(
+            f"headrace: this asks {default}; the cluster that runs in {here.other.directory} is another one: "
+            f"-b {bootstrap_servers(here.other.state)}, or {BOOTSTRAP_VARIABLE}"
+        )
+    return default if here.meant is None else bootstrap_servers(here.meant.state)
 
 
 def is_given(context: typer.Context, name: str) -> bool:
@@ -49,8 +53,7 @@ Bootstrap = Annotated[
         "-b",
         envvar=BOOTSTRAP_VARIABLE,
         metavar="HOST:PORT,...",
-        callback=_or_running,
-        help="Some nodes to find the cluster by; without it, the brokers of a cluster that `headrace up` runs here.",
+        help="Some nodes to find the cluster by; without it 127.0.0.1:9095 (all brokers, if it runs here).",
     ),
 ]
 Properties = Annotated[
@@ -76,8 +79,13 @@ def finds_cluster(command: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(command)
     def with_profile(*, typer_context: typer.Context, profile_name: str | None, **given: Any) -> None:
         profile = _choose(typer_context, profile_name)
+        told = None
         if profile is not None and not _outranks(typer_context, "bootstrap", "profile_name"):
-            given["bootstrap"] = profile.keys_of("admin").get("bootstrap.servers", given["bootstrap"])
+            told = profile.keys_of("admin").get("bootstrap.servers")
+        if told is not None:
+            given["bootstrap"] = told
+        elif not is_given(typer_context, "bootstrap") and given.get("data") is None:
+            given["bootstrap"] = _servers_here(given["bootstrap"])
         if own_context is not None:
             given[own_context] = typer_context
         before = _chosen.set(profile)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..local.finding import DEFAULT_DATA, running_cluster
+from ..local.finding import DEFAULT_DATA, clusters_here
 from .client import DEFAULT_BOOTSTRAP, Bootstrap, Properties, admin, is_given
 from .output import Output, OutputFormat, note, print_json
 
@@ -56,8 +56,8 @@ def doctor(
     is_told = is_given(context, "bootstrap")
     if data is not None and not is_told and ClusterDirectory(data).exists():
         bootstrap = ClusterDirectory(data).state().bootstrap_servers
-    elif data is None and not is_told and (found := running_cluster(DEFAULT_BOOTSTRAP)) is not None:
-        data = found[0]
+    elif data is None and not is_told and (found := clusters_here(DEFAULT_BOOTSTRAP).meant) is not None:
+        data = found.directory
     addresses = [each.strip() for each in bootstrap.split(",") if each.strip()]
     local = local_cluster(DEFAULT_DATA if data is None else data, addresses)
     with admin(bootstrap, properties) as client:
