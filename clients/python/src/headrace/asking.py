@@ -1,11 +1,16 @@
 """One question to each of many nodes, at the same time, through a client that blocks: silent ones cost their time-out
-once, and not one after the other. For those who look at whole clusters: `headrace top` and `headrace doctor`."""
+once, and not one after the other. For those who look at whole clusters: `headrace top` and `headrace doctor`.
+
+The threads are daemons, not a pool's: the interpreter waits for a pool's threads at its end, so Ctrl-C would wait for
+nodes that are silent.
+"""
 
 from __future__ import annotations
 
+import queue
+import threading
 import time
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -28,7 +33,8 @@ class Answer(Generic[T]):
 
 
 def ask_each(items: Iterable[K], question: Callable[[K], T]) -> dict[K, Answer[T]]:
-    """In the order of ``items``. What is not a HeadraceError is raised."""
+    """In the order of ``items``. What is not a HeadraceError is raised, at once; so is Ctrl-C: who has not been asked
+    yet is not asked any more, and nobody's answer is waited for."""
 
     def ask(item: K) -> Answer[T]:
         try:
@@ -40,8 +46,31 @@ def ask_each(items: Iterable[K], question: Callable[[K], T]) -> dict[K, Answer[T
     wanted = list(dict.fromkeys(items))
     if len(wanted) <= 1:
         return {item: ask(item) for item in wanted}
-    threads = ThreadPoolExecutor(min(len(wanted), AT_ONCE_MAX), thread_name_prefix="headrace-asks")
+    waiting, ended = iter(wanted), threading.Event()
+    turns = threading.Lock()
+    told: queue.SimpleQueue[tuple[K, Answer[T] | BaseException]] = queue.SimpleQueue()
+
+    def ask_on() -> None:
+        while not ended.is_set():
+            with turns:
+                try:
+                    item = next(waiting)
+                except StopIteration:
+                    return
+            try:
+                told.put((item, ask(item)))
+            except BaseException as error:  # noqa: BLE001 -- the caller raises it
+                told.put((item, error))
+
+    for number in range(min(len(wanted), AT_ONCE_MAX)):
+        threading.Thread(target=ask_on, name=f"headrace-asks-{number}", daemon=True).start()
+    found: dict[K, Answer[T]] = {}
     try:
-        return dict(zip(wanted, threads.map(ask, wanted), strict=True))
-    finally:  # (Ctrl-C: who has not been asked yet is not asked any more)
-        threads.shutdown(wait=False, cancel_futures=True)
+        for _ in wanted:
+            item, answer = told.get()
+            if isinstance(answer, BaseException):
+                raise answer
+            found[item] = answer
+    finally:
+        ended.set()
+    return {item: found[item] for item in wanted}
