@@ -6,32 +6,57 @@ A port of a range leads to the node whose number is its place in the range (9103
 port at its external listener. A single port leads to any address of its name: for the first question to the cluster.
 Names are looked up for each connection, so a node may come back with another address. A node that cannot be reached
 within two seconds: the client's connection is reset, as if nobody listened.
+
+What it holds is bounded, by Kafka's keys, which come from the environment (HEADRACE_ before the name in capitals):
+
+    max.connections           1000        at once; one more is reset, and that is logged (KIP-402)
+    max.connections.per.ip    no limit    the same, from one address (KIP-308). Behind a port that an engine publishes
+                                          on the loopback address, all clients have one: the engine's
+    connections.max.idle.ms   600000      a connection without a byte in either direction for so long is closed
+
+A connection costs 256 KiB at most, when neither side reads. One whose other machine has vanished, or has not read for
+two minutes what is waiting for it, is ended.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
+import functools
 import logging
+import os
 import random
 import re
+import resource
 import signal
 import socket
 import sys
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 logger = logging.getLogger("headrace.edge")
 
 CONNECT_S = 2.0
 #: Of what one side has sent and the other has not read; above, the first is not read any more.
-BUFFER_BYTES = 256 * 1024
-#: A machine that vanished without a word is noticed after two minutes, and its connections are closed.
+BUFFER_BYTES = 64 * 1024
+#: What is read at once, so that a buffer grows by no more than that above its limit.
+READ_BYTES = 64 * 1024
+NO_LIMIT = 2**31 - 1
+#: How often refusals are told, if there are any.
+TELL_S = 10.0
+#: Of each connection that is passed on: the client's and the node's end. Beside them: ports, the loop's own, look-ups.
+DESCRIPTORS_EACH, DESCRIPTORS_ELSE = 2, 100
+#: A machine that vanished without a word is noticed after two minutes, and its connections are closed. Keep-alive tells
+#: when nothing is under way; the user time-out (RFC 5482) when something is, and when it is not read.
 SOCKET_OPTIONS = (
     (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
     (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
     (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 60),
     (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 20),
     (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3),
+    (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 120_000),
 )
 _ROUTE = re.compile(r"(?P<first>\d{1,5})(-(?P<last>\d{1,5}))?=(?P<host>[^:=]+):(?P<port>\d{1,5})\Z")
 
@@ -67,24 +92,86 @@ def parse_routes(texts: list[str]) -> list[Route]:
     return routes
 
 
-class Pipe(asyncio.Protocol):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What the edge takes; Kafka's keys of these names."""
+
+    max_connections: int = 1000
+    max_connections_per_ip: int = NO_LIMIT
+    connections_max_idle_ms: int = 600_000
+
+
+def parse_limits(environment: Mapping[str, str]) -> Limits:
+    """Empty variables count as not given. ValueError: which one is wrong."""
+    given = {}
+    for name in Limits.__dataclass_fields__:
+        variable = f"HEADRACE_{name.upper()}"
+        text = environment.get(variable, "").strip()
+        if not text:
+            continue
+        if not text.isdecimal() or not 0 < int(text) <= NO_LIMIT:
+            raise ValueError(f"{variable}={text}: write a number from 1 to {NO_LIMIT}")
+        given[name] = int(text)
+    return Limits(**given)
+
+
+class Admission:
+    """Who is let in: counts connections, those that are open and those that were refused."""
+
+    def __init__(self, limits: Limits) -> None:
+        self.limits = limits
+        self.connections = 0
+        self.refused: Counter[str] = Counter()  # by the key that was in the way
+        self._of_ip: Counter[str] = Counter()
+
+    def enter(self, ip: str) -> str | None:
+        """None: one more from ``ip`` is in, until ``leave``. Else the key that is in the way."""
+        if self.connections >= self.limits.max_connections:
+            key = f"max.connections={self.limits.max_connections}"
+        elif self._of_ip[ip] >= self.limits.max_connections_per_ip:
+            key = f"max.connections.per.ip={self.limits.max_connections_per_ip}"
+        else:
+            self.connections += 1
+            self._of_ip[ip] += 1
+            return None
+        self.refused[key] += 1
+        return key
+
+    def leave(self, ip: str) -> None:
+        self.connections -= 1
+        self._of_ip[ip] -= 1
+        if not self._of_ip[ip]:
+            del self._of_ip[ip]
+
+
+#: What was read last, by whichever connection: it is passed on before another is read.
+_read = memoryview(bytearray(READ_BYTES))
+
+
+class Pipe(asyncio.BufferedProtocol):
     """One of the two connections of a pass-through. What it receives goes to ``other``, which tells it to wait."""
 
     def __init__(self) -> None:
         self.other: Pipe | None = None
         self.transport: asyncio.Transport | None = None
+        self.received_at = 0.0  # by the loop's clock
         self._has_ended = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self.transport = transport
         transport.set_write_buffer_limits(BUFFER_BYTES)
+        self.received_at = asyncio.get_running_loop().time()
         for level, option, value in SOCKET_OPTIONS:
             transport.get_extra_info("socket").setsockopt(level, option, value)
 
-    def data_received(self, data: bytes) -> None:
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return _read
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self.received_at = asyncio.get_running_loop().time()
         if self.other is not None and self.other.transport is not None:
-            self.other.transport.write(data)
+            self.other.transport.write(bytes(_read[:nbytes]))
 
     def eof_received(self) -> bool:
         """True: the other direction may go on. When both have ended nothing would ever wake the two connections again,
@@ -117,18 +204,43 @@ class Pipe(asyncio.Protocol):
 class Client(Pipe):
     """The side of whoever connected; nothing is read from it before the node's side is there."""
 
-    def __init__(self, route: Route, dialing: set[asyncio.Task[None]]) -> None:
+    def __init__(self, route: Route, edge: Edge) -> None:
         super().__init__()
         self._route = route
-        self._dialing = dialing
+        self._edge = edge
+        self._ip = ""
+        self._is_in = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
         assert self.transport is not None
         self.transport.pause_reading()
+        peer = transport.get_extra_info("peername")
+        self._ip = str(peer[0]) if peer else ""
+        self._is_in = self._edge.let_in(self, self._ip)
+        if not self._is_in:
+            reset(self.transport)
+            return
         task = asyncio.get_running_loop().create_task(self._dial())
-        self._dialing.add(task)
-        task.add_done_callback(self._dialing.discard)
+        self._edge.dialing.add(task)
+        task.add_done_callback(self._edge.dialing.discard)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        super().connection_lost(error)
+        if self._is_in:
+            self._is_in = False
+            self._edge.has_left(self, self._ip)
+
+    def idle_s(self, now: float) -> float:
+        """For how long nothing has come from either side."""
+        other = self.other
+        return now - max(self.received_at, 0.0 if other is None else other.received_at)
+
+    def close(self) -> None:
+        """Both connections, at once: what waits to be read has been waiting for as long as nothing has come."""
+        for end in (self, self.other):
+            if end is not None and end.transport is not None:
+                end.transport.abort()
 
     async def _dial(self) -> None:
         transport = self.transport
@@ -179,19 +291,105 @@ def reset(transport: asyncio.Transport) -> None:
     transport.abort()
 
 
-async def serve(routes: list[Route]) -> None:
+class Edge:
+    """The connections that are passed on: who is let in, who has been idle for too long."""
+
+    def __init__(self, limits: Limits) -> None:
+        self.admission = Admission(limits)
+        self.clients: set[Client] = set()
+        self.dialing: set[asyncio.Task[None]] = set()
+        self._told_at = -TELL_S
+        self._told: Counter[str] = Counter()
+        self._refused_last = ""
+
+    def let_in(self, client: Client, ip: str) -> bool:
+        if self.admission.enter(ip) is not None:
+            self._refused_last = ip
+            self.tell_refusals()
+            return False
+        self.clients.add(client)
+        return True
+
+    def has_left(self, client: Client, ip: str) -> None:
+        self.clients.discard(client)
+        self.admission.leave(ip)
+
+    def tell_refusals(self) -> None:
+        """The first at once, those that follow together."""
+        now = asyncio.get_running_loop().time()
+        if now - self._told_at < TELL_S:
+            return
+        admission = self.admission
+        for key, count in (admission.refused - self._told).items():
+            self._told_at = now
+            logger.warning(
+                "%d connections refused by %s, the last one from %s; %d are open, and %d were refused since the start",
+                count,
+                key,
+                self._refused_last,
+                admission.connections,
+                admission.refused.total(),
+            )
+        self._told = admission.refused.copy()
+
+    def end_idle(self) -> int:
+        """How many were."""
+        now, limit_s = asyncio.get_running_loop().time(), self.admission.limits.connections_max_idle_ms / 1_000
+        idle = [client for client in self.clients if client.idle_s(now) >= limit_s]
+        for client in idle:
+            client.close()
+        if idle:
+            logger.info(
+                "%d connections were idle for %g s (connections.max.idle.ms), and are closed", len(idle), limit_s
+            )
+        return len(idle)
+
+    async def keep_house(self) -> None:
+        """Until it is cancelled."""
+        every_s = min(TELL_S, self.admission.limits.connections_max_idle_ms / 4_000)
+        while True:
+            await asyncio.sleep(every_s)
+            self.end_idle()
+            self.tell_refusals()
+
+
+def allow_descriptors(limits: Limits, ports: int) -> Limits:
+    """Take as many descriptors as ``limits`` may need. Where there are not so many: the limits that fit, for a process
+    that has none left accepts nobody, and tells nobody why."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    fixed = DESCRIPTORS_ELSE + ports
+    wanted = fixed + DESCRIPTORS_EACH * limits.max_connections
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return limits
+    possible = max(1, (soft - fixed) // DESCRIPTORS_EACH)
+    logger.warning(
+        "max.connections=%d needs %d descriptors, and there are %d (ulimit -n): it is %d now",
+        limits.max_connections,
+        wanted,
+        soft,
+        possible,
+    )
+    return dataclasses.replace(limits, max_connections=possible)
+
+
+async def serve(routes: list[Route], limits: Limits) -> None:
     """Until SIGTERM or SIGINT."""
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    dialing: set[asyncio.Task[None]] = set()
+    edge = Edge(allow_descriptors(limits, len(routes)))
     servers = [
-        await loop.create_server(lambda route=route: Client(route, dialing), "0.0.0.0", route.listen, backlog=128)
+        await loop.create_server(functools.partial(Client, route, edge), "0.0.0.0", route.listen, backlog=128)
         for route in routes
     ]
-    logger.info("the edge serves %d ports", len(servers))
+    house = loop.create_task(edge.keep_house())
+    logger.info("the edge serves %d ports: %s", len(servers), edge.admission.limits)
     await stop.wait()
+    house.cancel()
     for server in servers:
         server.close()
 
@@ -199,11 +397,11 @@ async def serve(routes: list[Route]) -> None:
 def main(arguments: list[str]) -> int:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     try:
-        routes = parse_routes(arguments)
+        routes, limits = parse_routes(arguments), parse_limits(os.environ)
     except ValueError as error:
         print(f"edge: {error}", file=sys.stderr)
         return 2
-    asyncio.run(serve(routes))
+    asyncio.run(serve(routes, limits))
     return 0
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import importlib.util
 import re
@@ -56,12 +57,12 @@ def test_a_port_leads_to_one_place() -> None:
         edge.parse_routes(["9095=a:1", "9095=b:1"])
 
 
-def in_a_loop(test: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], None]:
+def in_a_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
     @functools.wraps(test)
-    def run() -> None:
+    def run(**fixtures: Any) -> None:
         async def limited() -> None:
             async with asyncio.timeout(100):
-                await test()
+                await test(**fixtures)
 
         asyncio.run(limited())
 
@@ -71,12 +72,12 @@ def in_a_loop(test: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], Non
 @asynccontextmanager
 async def through(port: int) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter, Any]]:
     """A connection by way of an edge to 127.0.0.1:``port``, and the edge's end of it."""
-    dialing: set[Any] = set()
+    door = edge.Edge(edge.Limits())
     route = edge.Route(0, "127.0.0.1", port)
     accepted: list[Any] = []
 
     def accept() -> Any:
-        accepted.append(edge.Client(route, dialing))
+        accepted.append(edge.Client(route, door))
         return accepted[0]
 
     server = await asyncio.get_running_loop().create_server(accept, "127.0.0.1", 0)
@@ -182,6 +183,194 @@ async def test_a_machine_that_vanishes_does_not_hold_its_connection_for_ever() -
                 for option in (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT)
             )
             assert idle + interval * count <= 120
+
+
+@in_a_loop
+async def test_the_edge_holds_no_more_than_it_says_while_neither_side_reads() -> None:
+    """Both send without end, nobody reads: what is in the edge's memory stays within the bound of a connection."""
+
+    async def deaf(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        reader._transport.pause_reading()  # type: ignore[attr-defined]
+        writer.write(bytes(64 * 1024 * 1024))
+
+    server = await asyncio.start_server(deaf, "127.0.0.1", 0)
+    async with through(server.sockets[0].getsockname()[1]) as (reader, writer, inside):
+        reader._transport.pause_reading()  # type: ignore[attr-defined]
+        writer.write(bytes(64 * 1024 * 1024))
+        while inside.other is None or inside.transport.is_reading() or inside.other.transport.is_reading():  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        held = [end.transport.get_write_buffer_size() for end in (inside, inside.other)]
+        assert min(held) > 0, "both directions are full"
+        assert sum(held) <= 256 * 1024
+    server.close()
+
+
+@in_a_loop
+async def test_who_does_not_read_for_too_long_loses_the_connection_and_the_edge_its_bytes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    limit = [option for option in edge.SOCKET_OPTIONS if option[1] == socket.TCP_USER_TIMEOUT]
+    assert limit == [(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 120_000)]
+    others = [option for option in edge.SOCKET_OPTIONS if option not in limit]
+    monkeypatch.setattr(edge, "SOCKET_OPTIONS", [*others, (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 1_000)])
+
+    async def talker(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(bytes(64 * 1024 * 1024))
+
+    server = await asyncio.start_server(talker, "127.0.0.1", 0)
+    async with through(server.sockets[0].getsockname()[1]) as (reader, _, inside):
+        reader._transport.pause_reading()  # type: ignore[attr-defined]
+        while inside.other is None or inside.other.transport.is_reading():  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        node = inside.other
+        while not (inside.transport.is_closing() and node.transport.is_closing()):  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+    server.close()
+
+
+class Door:
+    """An edge with ``limits`` on a port of its own, before a node that answers with what it gets."""
+
+    def __init__(self, limits: Any) -> None:
+        self.edge = edge.Edge(limits)
+        self._kept: list[Any] = []
+
+    async def __aenter__(self) -> Door:
+        async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            while data := await reader.read(1 << 16):
+                writer.write(data)
+            writer.close()
+
+        self._node = await asyncio.start_server(echo, "127.0.0.1", 0)
+        route = edge.Route(0, "127.0.0.1", self._node.sockets[0].getsockname()[1])
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(lambda: edge.Client(route, self.edge), "127.0.0.1", 0)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for writer in self._kept:
+            writer.transport.abort()
+        self._server.close()
+        self._node.close()
+
+    async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        return await asyncio.open_connection(*self._server.sockets[0].getsockname())
+
+    async def is_answered(self) -> bool:
+        """Does one more connection go through? It stays open then."""
+        reader, writer = await self.connect()
+        self._kept.append(writer)
+        try:
+            writer.write(b"hello")
+            return await reader.readexactly(5) == b"hello"
+        except (ConnectionError, asyncio.IncompleteReadError):
+            return False
+
+
+@in_a_loop
+async def test_one_connection_too_many_is_reset_counted_and_told_and_the_others_go_on(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with Door(edge.Limits(max_connections=2)) as door:
+        reader, writer = await door.connect()
+        writer.write(b"first")
+        assert await reader.readexactly(5) == b"first"
+        assert await door.is_answered()
+        for _ in range(3):
+            assert not await door.is_answered()
+        assert door.edge.admission.connections == 2
+        assert door.edge.admission.refused == {"max.connections=2": 3}
+        (told,) = [each.getMessage() for each in caplog.records if each.levelname == "WARNING"]
+        assert told.startswith("1 connections refused by max.connections=2, the last one from 127.0.0.1; 2 are open")
+        door.edge._told_at -= edge.TELL_S
+        door.edge.tell_refusals()
+        assert "2 connections refused by max.connections=2" in caplog.records[-1].getMessage(), "those since"
+        writer.write(b"again")
+        assert await reader.readexactly(5) == b"again"
+        writer.close()
+        while door.edge.admission.connections == 2:  # noqa: ASYNC110 -- the edge tells nobody
+            await asyncio.sleep(0.01)
+        assert await door.is_answered(), "there is room again"
+
+
+@in_a_loop
+async def test_connections_that_end_in_any_way_are_counted_out() -> None:
+    async with Door(edge.Limits()) as door:
+        streams = [await door.connect() for _ in range(6)]
+        for number, (reader, writer) in enumerate(streams):
+            writer.write(b"hello")
+            assert await reader.readexactly(5) == b"hello"
+            if number % 2:
+                writer.transport.abort()
+            else:
+                writer.close()
+        while door.edge.admission.connections or door.edge.clients:  # noqa: ASYNC110 -- the edge tells nobody
+            await asyncio.sleep(0.01)
+        assert not door.edge.admission._of_ip, "nothing is kept of who has left"
+
+
+@in_a_loop
+async def test_a_connection_on_which_nothing_came_for_ten_minutes_is_closed_and_others_stay() -> None:
+    async with Door(edge.Limits()) as door:
+        silent_reader, _ = await door.connect()
+        reader, writer = await door.connect()
+        writer.write(b"hello")
+        assert await reader.readexactly(5) == b"hello"
+        while len(door.edge.clients) < 2 or not all(client.other for client in door.edge.clients):  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        for client in door.edge.clients:  # eleven minutes pass
+            for end in (client, client.other):
+                end.received_at -= 660
+        writer.write(b"again")
+        assert await reader.readexactly(5) == b"again"
+        assert door.edge.end_idle() == 1
+        with contextlib.suppress(ConnectionError):
+            assert await silent_reader.read() == b""
+        writer.write(b"still")
+        assert await reader.readexactly(5) == b"still"
+        assert door.edge.admission.connections == 1
+
+
+@in_a_loop
+async def test_idle_connections_are_looked_for_again_and_again() -> None:
+    async with Door(edge.Limits(connections_max_idle_ms=50)) as door:
+        house = asyncio.get_running_loop().create_task(door.edge.keep_house())
+        for _ in range(2):
+            reader, _ = await door.connect()
+            with contextlib.suppress(ConnectionError):
+                assert await reader.read() == b""
+        house.cancel()
+
+
+def test_an_address_takes_no_more_than_its_share() -> None:
+    admission = edge.Admission(edge.Limits(max_connections=4, max_connections_per_ip=2))
+    assert [admission.enter("a"), admission.enter("a")] == [None, None]
+    assert admission.enter("a") == "max.connections.per.ip=2"
+    assert [admission.enter("b"), admission.enter("c")] == [None, None]
+    assert admission.enter("d") == "max.connections=4"
+    admission.leave("a")
+    assert admission.enter("a") is None
+    assert admission.connections == 4
+
+
+def test_limits_come_from_the_environment_by_kafkas_names() -> None:
+    told = {"HEADRACE_MAX_CONNECTIONS": "50", "HEADRACE_MAX_CONNECTIONS_PER_IP": "", "HEADRACE_LOG_LEVEL": "DEBUG"}
+    assert edge.parse_limits(told) == edge.Limits(max_connections=50)
+    for wrong in ("0", "-1", "many", "1e3", str(2**31)):
+        with pytest.raises(ValueError, match=re.escape(f"HEADRACE_CONNECTIONS_MAX_IDLE_MS={wrong}")):
+            edge.parse_limits({"HEADRACE_CONNECTIONS_MAX_IDLE_MS": wrong})
+
+
+def test_without_descriptors_for_them_fewer_connections_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = [(1_024, 1_200)]
+    monkeypatch.setattr(edge.resource, "getrlimit", lambda which: given[0])
+    monkeypatch.setattr(edge.resource, "setrlimit", lambda which, limits: given.__setitem__(0, limits))
+    assert edge.allow_descriptors(edge.Limits(max_connections=300), 20) == edge.Limits(max_connections=300)
+    assert given == [(1_024, 1_200)], "there were enough"
+    assert edge.allow_descriptors(edge.Limits(max_connections=500), 20).max_connections == 500
+    assert given == [(1_120, 1_200)]
+    assert edge.allow_descriptors(edge.Limits(max_connections=1_000), 20).max_connections == 540
+    assert given == [(1_200, 1_200)]
 
 
 def test_images_need_what_the_pyproject_files_say_and_none_of_ours() -> None:
