@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from warm_headrace import PROGRAM, WarmHeadrace
+
 from headrace import LocalCluster
 
-HEADRACE = str(Path(sys.executable).with_name("headrace"))
+_warm = WarmHeadrace()
 
 
 @dataclass(frozen=True)
@@ -45,22 +48,21 @@ Cli = Callable[..., Outcome]
 def run_headrace(
     *arguments: str | Path, stdin: bytes = b"", bootstrap: str = "", code: int | None = 0, timeout_s: float = 180
 ) -> Outcome:
-    """Run ``headrace``; asserts the exit code unless ``code`` is None."""
+    """Run ``headrace``, in a process that is warm; asserts the exit code unless ``code`` is None."""
     environment = {key: value for key, value in os.environ.items() if not key.startswith("HEADRACE_")}
     if bootstrap:
         environment["HEADRACE_BOOTSTRAP_SERVERS"] = bootstrap
-    done = subprocess.run(
-        [HEADRACE, *map(str, arguments)],
-        input=stdin,
-        capture_output=True,
-        timeout=timeout_s,
-        env=environment,
-        check=False,
-    )
+    done = _warm.run([*map(str, arguments)], stdin=stdin, env=environment, timeout_s=timeout_s)
     found = Outcome(done.returncode, done.stdout, done.stderr.decode())
     assert code is None or found.code == code, f"headrace {arguments}: {found}"
     assert "Traceback" not in found.err, found.err
     return found
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _warm_headrace_ends() -> Iterator[None]:
+    yield
+    _warm.close()
 
 
 @pytest.fixture
@@ -82,4 +84,4 @@ def bare_cli() -> Cli:
 @pytest.fixture
 def program() -> str:
     """The path of the ``headrace`` script."""
-    return HEADRACE
+    return PROGRAM

@@ -1,0 +1,189 @@
+"""``headrace`` without its start: each command is a forked child of a process that has imported everything.
+
+Hundreds of commands are run by the tests of the command line. A fresh interpreter costs each of them a quarter of a
+second of processor time before it does anything, which proves nothing any more after the first. What is forked here is
+a process of its own all the same: its arguments, environment, directory, three streams (pipes) and exit code are the
+caller's, its end is an interpreter's end. The console script itself is what tests/integration/contract runs, and
+whoever takes the fixture ``program``.
+
+    warm_headrace.py SOCKET       the server; it ends when its standard input does
+"""
+
+from __future__ import annotations
+
+import array
+import contextlib
+import gc
+import io
+import json
+import os
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+PROGRAM = str(Path(sys.executable).with_name("headrace"))
+_REQUEST_MAX = 1 << 20
+
+
+class WarmHeadrace:
+    """Runs commands; the server is started with the first one."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._directory: tempfile.TemporaryDirectory[str] | None = None
+        self._server: subprocess.Popen[bytes] | None = None
+
+    def run(
+        self, arguments: Sequence[str], *, stdin: bytes, env: Mapping[str, str], timeout_s: float
+    ) -> subprocess.CompletedProcess[bytes]:
+        """As ``subprocess.run`` with ``capture_output``; subprocess.TimeoutExpired after it was killed."""
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as link:
+            link.connect(self._address())
+            (in_end, feed), (out, out_end), (err, err_end) = os.pipe(), os.pipe(), os.pipe()
+            request = json.dumps({"arguments": list(arguments), "env": dict(env), "cwd": os.getcwd()}).encode()
+            try:
+                socket.send_fds(link, [request], [in_end, out_end, err_end])
+            finally:
+                for each in (in_end, out_end, err_end):
+                    os.close(each)
+            streams = _Streams(feed, stdin, out, err)
+            pid = int(link.recv(100))
+            link.settimeout(timeout_s)
+            try:
+                code = int(link.recv(100))
+                streams.join(timeout_s)
+            except TimeoutError:
+                os.kill(pid, signal.SIGKILL)
+                raise subprocess.TimeoutExpired(["headrace", *arguments], timeout_s, *streams.read) from None
+        return subprocess.CompletedProcess(["headrace", *arguments], code, *streams.read)
+
+    def close(self) -> None:
+        if self._server is not None and self._directory is not None:
+            self._server.communicate()
+            self._directory.cleanup()
+
+    def _address(self) -> str:
+        with self._lock:
+            if self._directory is None:
+                self._directory = tempfile.TemporaryDirectory(prefix="warm-headrace-")
+                address = str(Path(self._directory.name, "socket"))
+                self._server = subprocess.Popen(
+                    [sys.executable, __file__, address], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+                )
+                assert self._server.stdout is not None
+                assert self._server.stdout.readline() == b"warm\n", "the server of commands did not start"
+            return str(Path(self._directory.name, "socket"))
+
+
+class _Streams:
+    """Feeds a command's standard input, and reads its two outputs to their ends."""
+
+    def __init__(self, feed: int, stdin: bytes, out: int, err: int) -> None:
+        self.read = [b"", b""]
+        work: list[tuple[Callable[..., None], Any]] = [(self._feed, (feed, stdin)), (self._read, (out, 0))]
+        self._threads = [threading.Thread(target=do, args=given, daemon=True) for do, given in work]
+        self._threads.append(threading.Thread(target=self._read, args=(err, 1), daemon=True))
+        for thread in self._threads:
+            thread.start()
+
+    def join(self, timeout_s: float) -> None:
+        for thread in self._threads:
+            thread.join(timeout_s)
+            if thread.is_alive():
+                raise TimeoutError
+
+    def _feed(self, to: int, data: bytes) -> None:
+        with contextlib.suppress(BrokenPipeError), open(to, "wb") as pipe:  # it may end without having read all
+            pipe.write(data)
+
+    def _read(self, source: int, at: int) -> None:
+        with open(source, "rb") as pipe:
+            self.read[at] = pipe.read()
+
+
+def serve(address: str) -> Callable[[], int]:
+    """Forks children until standard input ends. Returns in each child, with what it is to do."""
+    listening = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    listening.bind(address)
+    listening.listen(100)
+    selector = selectors.DefaultSelector()
+    selector.register(listening, selectors.EVENT_READ)
+    selector.register(0, selectors.EVENT_READ)
+    running: dict[int, tuple[int, socket.socket]] = {}  # by pidfd
+    os.write(1, b"warm\n")
+    while True:
+        for key, _ in selector.select():
+            if key.fd == 0:
+                os._exit(0)
+            if key.fd != listening.fileno():
+                pid, link = running.pop(key.fd)
+                selector.unregister(key.fd)
+                os.close(key.fd)
+                _, status = os.waitpid(pid, 0)
+                _send(link, os.waitstatus_to_exitcode(status))
+                link.close()
+                continue
+            link, _ = listening.accept()
+            request, fds, _, _ = socket.recv_fds(link, _REQUEST_MAX, 3)
+            assert len(os.listdir("/proc/self/task")) == 1, "a process with threads must not be forked"
+            pid = os.fork()
+            if pid == 0:
+                # Closed by those who own them: what they would close later may be somebody else's by then.
+                selector.close()
+                listening.close()
+                link.close()
+                for pidfd, (_, other) in running.items():
+                    os.close(pidfd)
+                    other.close()
+                return _become(json.loads(request), fds)
+            for each in fds:
+                os.close(each)
+            pidfd = os.pidfd_open(pid)
+            running[pidfd] = pid, link
+            selector.register(pidfd, selectors.EVENT_READ)
+            _send(link, pid)
+
+
+def _send(link: socket.socket, number: int) -> None:
+    with contextlib.suppress(OSError):  # whoever asked may have gone
+        link.send(b"%d" % number)
+
+
+def _become(request: dict[str, Any], fds: array.array[int] | list[int]) -> Callable[[], int]:
+    """What the console script would be in such a process."""
+    for at, each in enumerate(fds):
+        os.dup2(each, at)
+        os.close(each)
+    os.chdir(request["cwd"])
+    ours = {name: value for name, value in os.environ.items() if name.startswith("GRPC_")}  # set by what was imported
+    os.environ.clear()
+    os.environ.update(ours | request["env"])
+    sys.argv = [PROGRAM, *request["arguments"]]
+    from headrace.cli import main
+
+    return main
+
+
+def _warm_up() -> None:
+    import headrace
+    from headrace.cli import app, root
+
+    root.build(())
+    for name in headrace.__all__:
+        getattr(headrace, name)
+    with contextlib.redirect_stdout(io.StringIO()):
+        app.run(["random-uuid"])  # what is imported only when a command is parsed
+    gc.collect()
+    gc.freeze()  # what is here already needs no looking through, and stays shared
+
+
+if __name__ == "__main__":
+    _warm_up()
+    sys.exit(serve(sys.argv[1])())
