@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import string
 from typing import Any
 
@@ -58,7 +59,10 @@ def values_of(key: ConfigKey) -> st.SearchStrategy[Any]:
         widest = INT_MAX if key.kind is Kind.INT else LONG_MAX
         return st.integers(int(-widest if key.low is None else key.low), int(widest if key.high is None else key.high))
     if key.kind is Kind.DOUBLE:
-        return st.floats(min_value=key.low, max_value=key.high, allow_nan=False)
+        high = None if key.high is None else float(key.high)
+        if high is not None and key.high is not None and high > key.high:  # a Long.MAX_VALUE is no float
+            high = math.nextafter(high, 0)
+        return st.floats(min_value=key.low, max_value=high, allow_nan=False)
     if key.kind is Kind.LIST:
         return st.lists(st.sampled_from(key.choices) if key.choices else plain_text, max_size=4)
     return st.sampled_from(key.choices) if key.choices else plain_text
