@@ -15,13 +15,27 @@ from pathlib import Path
 import documented_pages as pages
 
 #: What is typed -> what is run: views that never end look once. The doctor may find a fault of this machine's, and a
-#: move of twenty records is done before it can be cancelled.
+#: move of twenty records is done before it can be cancelled; anything else that they complain of is a failure.
 ONCE = (
     (r" --watch\b", ""),
     (r"^headrace top\b", "headrace top --once -i 0.2"),
-    (r"^(headrace doctor[^#\n]*)", r"\1 || [ $? -eq 1 ] "),
-    (r"^(headrace partitions reassign --cancel[^#\n]*)", r"\1 || [ $? -eq 1 ] "),
+    (r"^(headrace doctor\b)", r"may_name 'disk-full|disk-slow|clock-skew' \1"),
+    (r"^(headrace partitions reassign --cancel\b)", r"may_name NO_REASSIGNMENT_IN_PROGRESS \1"),
 )
+
+#: ``may_name CODES COMMAND...``: it may end with 1 when it names what is wrong, and that is all among CODES.
+MAY_NAME = r"""
+may_name() {
+  local codes=$1 code=0 said named
+  shift
+  said=$("$@" 2>&1) || code=$?
+  printf '%s\n' "$said"
+  [ "$code" -ne 0 ] || return 0
+  [ "$code" -eq 1 ] || return "$code"
+  named=$(grep -oE '\[[A-Za-z_-]+\]$|"rule": *"[a-z-]+"' <<<"$said") || return 1
+  ! grep -vE "\[($codes)\]|\"($codes)\"" <<<"$named" >&2
+}
+"""
 
 
 @dataclass(frozen=True)
@@ -63,7 +77,7 @@ class Site:
 
     def follow(self, page: str, *, but: Callable[[pages.Block], bool] = lambda block: False) -> str:
         """Run the blocks of a page, one shell for all of them; what they printed."""
-        script = []
+        script = [MAY_NAME]
         for block in pages.blocks(page):
             if block.language not in ("sh", "python") or block.not_run or but(block):
                 continue

@@ -162,7 +162,7 @@ class ReplicatedTopic:
             if not self.fleet.is_up(broker_id):
                 continue
             try:
-                answer = metadata_pb2_grpc.MetadataStub(self.fleet.channel(broker_id)).GetMetadata(request, timeout=10)
+                answer = metadata_pb2_grpc.MetadataStub(self.fleet.channel(broker_id)).GetMetadata(request, timeout=60)
             except grpc.RpcError:  # it is starting, or stopping
                 continue
             (topic,) = answer.topics

@@ -180,7 +180,7 @@ def test_logs_of_topics_deleted_while_the_broker_was_away_are_removed(make_clust
     from headrace_protos.v1 import admin_pb2, admin_pb2_grpc
 
     with grpc.insecure_channel(cluster.controller.address()) as channel:
-        admin_pb2_grpc.AdminStub(channel).DeleteTopics(admin_pb2.DeleteTopicsRequest(topics=["orders"]), timeout=10)
+        admin_pb2_grpc.AdminStub(channel).DeleteTopics(admin_pb2.DeleteTopicsRequest(topics=["orders"]), timeout=60)
     cluster.restart()
     assert not (away / "orders-0").exists()
     assert (away / "kept-0").exists()

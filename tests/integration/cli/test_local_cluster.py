@@ -35,7 +35,7 @@ def _read(cluster: LocalCluster, count: int) -> list[bytes | None]:
         consumer.assign([TopicPartition("events", 0)])
         consumer.seek(TopicPartition("events", 0), 0)
         values: list[bytes | None] = []
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 60
         while len(values) < count and time.monotonic() < deadline:
             values += [record.value for record in consumer.poll(timeout=1.0)]
         return values

@@ -71,7 +71,7 @@ def test_an_internal_call_does_not_exist_on_the_client_listener(cluster: LocalCl
     with grpc.insecure_channel(cluster.bootstrap_servers) as channel:
         call = channel.unary_unary("/headrace.v1.Cluster/RegisterBroker")
         with pytest.raises(grpc.RpcError) as failure:
-            call(b"", timeout=10)
+            call(b"", timeout=60)
     assert failure.value.code() is grpc.StatusCode.UNIMPLEMENTED  # type: ignore[attr-defined]
 
 
@@ -79,8 +79,8 @@ def test_health_checks_answer_for_the_server_and_for_each_service(cluster: Local
     with grpc.insecure_channel(cluster.bootstrap_servers) as channel:
         check = health_pb2_grpc.HealthStub(channel).Check
         for service in ("", "headrace.v1.Produce", "headrace.v1.Fetch"):
-            answer = check(health_pb2.HealthCheckRequest(service=service), timeout=10)
+            answer = check(health_pb2.HealthCheckRequest(service=service), timeout=60)
             assert answer.status == health_pb2.HealthCheckResponse.SERVING, service
         with pytest.raises(grpc.RpcError) as failure:
-            check(health_pb2.HealthCheckRequest(service="headrace.v1.Nothing"), timeout=10)
+            check(health_pb2.HealthCheckRequest(service="headrace.v1.Nothing"), timeout=60)
     assert failure.value.code() is grpc.StatusCode.NOT_FOUND  # type: ignore[attr-defined]

@@ -33,7 +33,7 @@ def servers() -> Iterator[str]:
         with Producer(small, bootstrap_servers=cluster.bootstrap_servers) as producer:
             for number in range(RECORDS):
                 producer.send(TOPIC, b"%d" % number, key=b"key-%d" % (number % KEYS), partition=0)
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 60
         while len(left := offsets(HeadraceBatchReader(options(cluster.bootstrap_servers), RECORD))) > RECORDS // 4:
             assert time.monotonic() < deadline, f"{len(left)} of {RECORDS} records are left, nothing cleans"
             time.sleep(0.05)

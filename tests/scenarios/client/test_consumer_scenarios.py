@@ -42,7 +42,7 @@ def fill(
 
 def read(inp: Consumer, count: int, **how: Any) -> list[Any]:
     out: list[Any] = []
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while len(out) < count:
         assert time.monotonic() < deadline, f"only {len(out)} of {count} records came"
         out += inp.poll(0.5, **how)

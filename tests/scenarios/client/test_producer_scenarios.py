@@ -81,7 +81,7 @@ def test_linger_holds_a_record_back_and_flush_overrules_it(fake: Any) -> None:
     with producer(fake, linger_ms=60_000, delivery_timeout_ms=120_000) as out:
         future = out.send("t", b"v")
         assert not future.done()
-        out.flush(10)
+        out.flush(60)
         assert future.done()
 
 
@@ -110,7 +110,7 @@ def test_requests_in_flight_never_pass_the_limit(fake: Any) -> None:
 
         fake.on_produce = watch
         futures = [out.send("t", b"x" * 100) for _ in range(200)]
-        out.flush(10)
+        out.flush(60)
         assert [future.result().offset for future in futures] == list(range(1, 201))
     assert 1 < max(seen) <= 3
 
@@ -127,7 +127,7 @@ def test_partition_that_refuses_for_a_while_gets_its_batches_in_order(fake: Any,
     with producer(fake, batch_size=200) as out:
         fake.on_produce = refuse_until_the_first_comes_again
         futures = [out.send("t", value) for value in numbered(300)]
-        out.flush(10)
+        out.flush(60)
         assert [future.result().offset for future in futures] == list(range(300))
         assert out.metrics()["record-retry-total"] > 0
     assert values(fake.records("t")) == numbered(300)
@@ -237,7 +237,7 @@ def test_full_buffer_blocks_until_there_is_room(fake: Any, until: Any) -> None:
         assert thread.is_alive()
         fake.hold_answers(False)
         thread.join(60)
-        out.flush(10)
+        out.flush(60)
         assert [future.result().offset for future in sent] == list(range(500))
         assert out.metrics()["bufferpool-wait-time-total"] > 0
 
@@ -278,7 +278,7 @@ def test_record_above_the_topics_limit_is_refused_here(fake: Any) -> None:
         with pytest.raises(RecordTooLargeError, match="500 bytes"):
             out.send("t", b"x" * 500)
         futures = [out.send("t", b"x" * 100) for _ in range(20)]
-        out.flush(10)
+        out.flush(60)
         assert all(future.exception() is None for future in futures)
     assert all(len(item.records) <= 500 for _, request in fake.produced for item in request.partitions)
 
@@ -464,7 +464,7 @@ def test_first_use_by_many_threads_asks_for_a_topic_once_each_at_most(fake: Any)
             thread.start()
         for thread in threads:
             thread.join()
-        out.flush(10)
+        out.flush(60)
     assert len(fake.metadata_asked) <= 9
     assert len(fake.records("t")) == 8
 
@@ -488,7 +488,7 @@ def test_async_futures_work_with_gather_wait_for_and_cancellation(fake: Any) -> 
             assert other.cancelled()
             fake.hold_answers(False)
             assert (await slow).offset == 100
-            await out.flush(10)
+            await out.flush(60)
         assert values(fake.records("t"))[-1] == b"other"  # given up waiting for, not given up
 
     asyncio.run(main())
@@ -509,7 +509,7 @@ def test_async_send_waits_while_the_buffer_is_full_and_lets_the_loop_turn(fake: 
         ) as out:
             task = asyncio.create_task(tick())
             futures = [await out.send("t", b"x" * 100) for _ in range(1_000)]
-            await out.flush(10)
+            await out.flush(60)
             task.cancel()
             assert [(await future).offset for future in futures] == list(range(1_000))
         return ticks
@@ -534,7 +534,7 @@ def test_async_errors_are_those_of_the_blocking_producer(fake: Any) -> None:
                 await many
             task = asyncio.create_task(out.send("t", b"v"))  # what send returns is a coroutine
             await task
-            await out.flush(10)
+            await out.flush(60)
         with pytest.raises(ClosedError):
             await out.send("t", b"v")
 

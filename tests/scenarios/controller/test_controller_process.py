@@ -49,10 +49,10 @@ class Calls:
 
     def create(self, name: str, partitions: int = 1) -> admin_pb2.CreateTopicsResponse:
         topic = admin_pb2.NewTopic(name=name, partitions=partitions)
-        return self.admin.CreateTopics(admin_pb2.CreateTopicsRequest(topics=[topic]), timeout=10)
+        return self.admin.CreateTopics(admin_pb2.CreateTopicsRequest(topics=[topic]), timeout=60)
 
     def all_topics(self, **more: Any) -> metadata_pb2.MetadataResponse:
-        return self.metadata.GetMetadata(metadata_pb2.MetadataRequest(all_topics=True, **more), timeout=10)
+        return self.metadata.GetMetadata(metadata_pb2.MetadataRequest(all_topics=True, **more), timeout=60)
 
 
 class BrokerStandIn:
@@ -154,10 +154,10 @@ def test_health_and_reflection_answer_on_both_listeners_and_internal_calls_on_on
     controller.start()
     for address in (controller.client, controller.internal):
         with Calls(address) as calls:
-            answer = calls.health.Check(health_pb2.HealthCheckRequest(), timeout=10)
+            answer = calls.health.Check(health_pb2.HealthCheckRequest(), timeout=60)
             assert answer.status == health_pb2.HealthCheckResponse.SERVING
     with Calls(controller.client) as calls, pytest.raises(grpc.RpcError) as failure:
-        list(calls.cluster.FollowMetadata(cluster_request(), timeout=10))
+        list(calls.cluster.FollowMetadata(cluster_request(), timeout=60))
     assert failure.value.code() is grpc.StatusCode.UNIMPLEMENTED
 
 
@@ -175,7 +175,7 @@ def test_admin_works_on_both_listeners_and_errors_are_per_item(make_controller: 
             (result,) = calls.create("t").results
             assert (result.error.code, "none has come up" in result.error.message) == (38, True)
             resource = admin_pb2.ConfigResource(type=admin_pb2.CONFIG_RESOURCE_TYPE_TOPIC, name="nope")
-            described = calls.admin.DescribeConfigs(admin_pb2.DescribeConfigsRequest(resources=[resource]), timeout=10)
+            described = calls.admin.DescribeConfigs(admin_pb2.DescribeConfigsRequest(resources=[resource]), timeout=60)
             assert described.results[0].error.code == 3
             op = admin_pb2.AlterConfigOp(kind=admin_pb2.AlterConfigOp.KIND_SET, name="log.retention.ms", value="7")
             everyone = admin_pb2.ConfigResource(type=admin_pb2.CONFIG_RESOURCE_TYPE_BROKER, name="")
@@ -184,7 +184,7 @@ def test_admin_works_on_both_listeners_and_errors_are_per_item(make_controller: 
                 timeout=10,
             )
             assert altered.results[0].error.code == 0
-            shown = calls.admin.DescribeConfigs(admin_pb2.DescribeConfigsRequest(resources=[everyone]), timeout=10)
+            shown = calls.admin.DescribeConfigs(admin_pb2.DescribeConfigsRequest(resources=[everyone]), timeout=60)
             assert [(entry.name, entry.value) for entry in shown.results[0].entries] == [("log.retention.ms", "7")]
 
 

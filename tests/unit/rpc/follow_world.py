@@ -23,7 +23,7 @@ from headrace_core.rpc.server import Listener
 from headrace_protos.v1 import cluster_pb2_grpc
 
 CLUSTER = "follow"
-WAIT_S = 20.0
+WAIT_S = 60.0
 
 
 async def until(condition: Callable[[], Any], what: str) -> Any:
