@@ -23,7 +23,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from ..errors import HeadraceError, InvalidRequestError, UnknownServerError
-from .channel import COMMON_OPTIONS
+from .channel import COMMON_OPTIONS, UNMEASURED_OPTIONS
 from .status import status_of
 
 logger = logging.getLogger(__name__)
@@ -141,10 +141,12 @@ class Listener:
     own tables, so that nothing has to be listed twice.
     """
 
-    def __init__(self, name: str, host: str = "127.0.0.1", port: int = 0) -> None:
+    def __init__(self, name: str, host: str = "127.0.0.1", port: int = 0, *, takes_bulk: bool = True) -> None:
+        """``takes_bulk``: False when those who call here send little; see ``UNMEASURED_OPTIONS``."""
         self.name = name
         self.host = host
         self.port = port
+        self._takes_bulk = takes_bulk
         self._services: list[str] = []
         self._server: grpc.aio.Server | None = None
         self._health = health.aio.HealthServicer()
@@ -165,6 +167,7 @@ class Listener:
             interceptors=[ErrorInterceptor(self._calls)],
             options=[
                 *COMMON_OPTIONS,
+                *(() if self._takes_bulk else UNMEASURED_OPTIONS),
                 ("grpc.so_reuseport", 0),
                 ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
                 ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000),

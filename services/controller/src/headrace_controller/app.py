@@ -281,7 +281,7 @@ class _Handlers:
         """Not started yet. InvalidConfigError: a controller has no such listener."""
         made = []
         for address in self._config.listeners:
-            listener = Listener(address.name, address.host or "0.0.0.0", address.port)
+            listener = Listener(address.name, address.host or "0.0.0.0", address.port, takes_bulk=False)
             self._node.register(listener)
             if address.name == CLIENT:
                 self._any_admin.register(listener)
