@@ -6,7 +6,7 @@
     follower.lag                                  # how old ``follower.image`` may be at this moment
 
 It connects to one of the controllers, whether that leads or not, reads committed batches from where it is, applies them
-and hands on each new image with what changed. Beside that it asks the same controller for a barrier every 250 ms, and
+and hands on each new image with what changed. Beside that it asks the same controller for a barrier every 800 ms, and
 so knows at any time how old its image can be at most (metadata/freshness.py). A barrier of some hundred milliseconds
 ago will do for that; ``wait_current`` asks for one that begins now.
 
@@ -61,12 +61,14 @@ logger = logging.getLogger("headrace.metadata")
 #: Called with each new image, in order, and awaited before the next one is read. ``delta`` may be empty.
 OnChange = Callable[[MetadataImage, MetadataDelta], Awaitable[None]]
 
-#: How often the age of the image is asked for, and how long an answer may take.
-VOUCH_EVERY_S = 0.25
+#: How often the age of the image is asked for, how soon again when there was no answer, how long one may take.
+VOUCH_EVERY_S = 0.8
+_VOUCH_AGAIN_S = 0.25
 _VOUCH_TIMEOUT_S = 2.5
 #: Who waits for the answer of a controller that knows no leader asks again so soon.
 _ASK_AGAIN_S = 0.05
-#: A controller sends something every half second: one that has not for so long stands still, or cannot be reached.
+#: A controller sends something every second, and answers in between: one that has done neither for so long stands
+#: still, or cannot be reached. Of one that only answers, the stream must be broken when it is silent for twice as long.
 _SILENCE_S = 2.0
 #: A controller that gets neither a barrier nor records for so long may be cut off: perhaps another one is not.
 _UNVOUCHED_S = 3.0
@@ -111,7 +113,7 @@ class MetadataFollower:
         self._order = itertools.count()
         self._current_waiters: list[tuple[float, asyncio.Future[None]]] = []  # (as of, waiter)
         self._ask_now = asyncio.Event()
-        self._connected_ms = self._moved_ms = 0.0
+        self._connected_ms = self._moved_ms = self._answered_ms = 0.0
         self._store: ImageStore | None = None
         self._save_after = (SAVE_AFTER_BYTES, float(SAVE_AFTER_MS))
         self._saved_offset = image.next_offset
@@ -144,7 +146,7 @@ class MetadataFollower:
         address = random.choice(self.controllers.candidates())  # so that followers spread
         while True:
             channel = open_channel(address, ChannelPurpose.CONTROL)
-            self._connected_ms = 0.0
+            self._connected_ms = self._answered_ms = 0.0
             try:
                 await self._follow(channel, address, outage)
                 outage.failed(address, "the controller ended the stream")
@@ -271,10 +273,7 @@ class MetadataFollower:
             while True:
                 # A read is never cancelled by itself: the call is, and the read ends with it.
                 read = asyncio.ensure_future(call.read())
-                done, _ = await asyncio.wait({read}, timeout=_SILENCE_S)
-                if not done:
-                    raise NetworkError(f"nothing was heard for {_SILENCE_S:.0f} s")
-                message = read.result()
+                message = await self._heard(read)
                 if message is grpc.aio.EOF:
                     return
                 if not self._connected_ms:
@@ -291,6 +290,19 @@ class MetadataFollower:
             if read is not None and not read.cancelled():
                 read.exception()
 
+    async def _heard(self, read: asyncio.Future[Any]) -> Any:
+        """What ``read`` reads. NetworkError: the controller is silent."""
+        began_ms = self._clock.monotonic_ms()
+        silent_s = 0.0
+        while silent_s < _SILENCE_S:
+            done, _ = await asyncio.wait({read}, timeout=_SILENCE_S - silent_s)
+            if done:
+                return read.result()
+            now_ms = self._clock.monotonic_ms()
+            stream_s = (now_ms - began_ms) / 1_000
+            silent_s = max(min(stream_s, (now_ms - self._answered_ms) / 1_000), stream_s - _SILENCE_S)
+        raise NetworkError(f"nothing was heard for {_SILENCE_S:.0f} s")
+
     def _leave_if_cut_off(self) -> None:
         if len(self.controllers.candidates()) < 2:
             return
@@ -301,9 +313,9 @@ class MetadataFollower:
     async def _keep_vouching(self, stub: Any) -> None:
         while True:
             began_ms = self._clock.monotonic_ms()
-            await self._vouch(stub, is_patient=True)
-            left_s = VOUCH_EVERY_S - (self._clock.monotonic_ms() - began_ms) / 1_000
-            await asyncio.sleep(max(left_s, VOUCH_EVERY_S / 10))
+            every_s = VOUCH_EVERY_S if await self._vouch(stub, is_patient=True) else _VOUCH_AGAIN_S
+            left_s = every_s - (self._clock.monotonic_ms() - began_ms) / 1_000
+            await asyncio.sleep(max(left_s, every_s / 10))
 
     async def _vouch_when_asked(self, stub: Any) -> None:
         if self._current_waiters:  # since the last connection
@@ -327,6 +339,7 @@ class MetadataFollower:
                 self.controllers.refused(error)
             return False
         self.controllers.led_by(answer.leader_id, answer.leader_epoch)
+        self._answered_ms = self._clock.monotonic_ms()
         self._freshness.vouched(answer.committed_offset, began_ms - answer.age_ms)
         self._wake_current()
         return True

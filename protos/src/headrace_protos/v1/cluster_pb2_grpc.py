@@ -125,7 +125,7 @@ class ClusterServicer:
     def FollowMetadata(self, request, context):
         """The metadata log from an offset on: everything committed, then what follows as it is committed. Any controller
         serves it, the leader or not. Before the log's start the newest snapshot comes first. A message follows at least
-        every 500 ms. DIVERGING_METADATA: the follower has seen another history.
+        every second. DIVERGING_METADATA: the follower has seen another history.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -8,7 +8,7 @@ A follower's stream, on any controller, the leader or not:
     it is behind the log's start ---> the newest snapshot, part by part; then the log
         |               --- the log begins beyond what is applied here: a snapshot that was received is just taking
         |                   its place, and nothing can be read ---> keep-alives until it has
-    the log, as it is committed; and when there is nothing to send, a keep-alive after 500 ms at the latest
+    the log, as it is committed; and when there is nothing to send, a keep-alive after a second at the latest
 
 Only what is committed is ever sent: a follower acts on it, and could not take it back.
 """
@@ -34,8 +34,8 @@ from headrace_protos.v1 import cluster_pb2
 from ..raft import SnapshotId
 from .vouch import Quorum, Voucher
 
-#: A follower hears of us at least so often.
-KEEP_ALIVE_S = 0.5
+#: A follower's stream hears of us at least so often; beside that it asks us how old its copy is.
+KEEP_ALIVE_S = 1.0
 #: Bytes of one part of a snapshot.
 SNAPSHOT_PART_BYTES = 1 << 20
 

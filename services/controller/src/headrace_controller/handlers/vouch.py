@@ -6,12 +6,13 @@ a barrier is under way waits for the one after it, since a barrier says nothing 
 all who wait then share one. A leader that is cut off from the majority, or was replaced without knowing it, gets no
 answer, so nobody takes its state for a fresh one.
 
-Every controller knows how old its own copy is, and has it vouched for a few times a second. For that it is *patient*:
+Every controller knows how old its own copy is, and has it vouched for about once a second. For that it is *patient*:
 its barrier is the leader's next regular round of heartbeats, and costs the quorum no message. Who follows a controller,
-and only wants to know now and then how old its copy is, gets that vouch at once, with its age: all that was committed
-so long before the question came lies below the offset. By the asker's own clock it is older still, by the way of the
-question, so nothing looks younger than it is. (Five nodes that each had a round of their own begun four times a second
-kept an idle leader busier than its own heartbeats did.) The patient and the others do not wait for each other.
+and only wants to know now and then how old its copy is, gets the vouch of the last half second at once, with its age:
+all that was committed so long before the question came lies below the offset. By the asker's own clock it is older
+still, by the way of the question, so nothing looks younger than it is. When there is none so young the question is
+patient, too. (Five nodes that each had a round of their own begun four times a second kept an idle leader busier than
+its own heartbeats did.) The patient and the others do not wait for each other.
 """
 
 from __future__ import annotations
@@ -31,9 +32,11 @@ from headrace_core.rpc import ChannelPurpose, error_from_rpc, open_channel
 from headrace_protos.v1 import cluster_pb2, cluster_pb2_grpc
 
 #: A controller looks how old its own state is when nobody has asked for so long.
-VOUCH_EVERY_S = 0.3
-#: A vouch that is older is no answer any more: something is wrong, and whoever asks is to be told what.
-OF_LATE_MS = 1_000
+VOUCH_EVERY_S = 0.8
+#: A vouch that is older is no answer any more: another one is asked for, patiently.
+OF_LATE_MS = 500
+#: One that is older still should have been followed by others: something is wrong, and whoever asks is to be told what.
+OVERDUE_MS = 1_500
 #: A barrier that takes longer is given up: a leader without a majority resigns after one to two seconds.
 BARRIER_TIMEOUT_S = 2.0
 
@@ -158,12 +161,15 @@ class Voucher:
         return await asyncio.shield(shared)
 
     async def vouch_of_late(self) -> Vouched:
-        """The newest vouch there is, with its age; the errors of ``vouch``, when there is none, or nobody leads."""
+        """The newest vouch, with its age, or the next one; the errors of ``vouch``, when there is none, or nobody
+        leads."""
         if self._newest is None or self._quorum.leader_id < 0:
             return await self.vouch()
         began_ms, vouched = self._newest
         age_ms = self._clock.monotonic_ms() - began_ms
-        return await self.vouch() if age_ms > OF_LATE_MS else vouched._replace(age_ms=age_ms)
+        if age_ms <= OF_LATE_MS:
+            return vouched._replace(age_ms=age_ms)
+        return await self.vouch(is_patient=age_ms <= OVERDUE_MS)
 
     def not_leading(self) -> NotControllerError:
         """The refusal that names who leads, as far as this controller knows."""
