@@ -1,9 +1,9 @@
-"""A driver for test_spark_restart.py: a stream into Parquet, or a topic, that can be held in the middle of a batch.
+"""A driver for test_spark_restart.py: streams into Parquet and into a topic that can be held in the middle of a batch.
 
-    stream_driver.py BOOTSTRAP TOPIC DIRECTORY HOLD_AT [TO_TOPIC]
+    stream_driver.py BOOTSTRAP DIRECTORY SINK:TOPIC:HOLD_AT...
 
-The task of partition 1 that meets offset HOLD_AT writes DIRECTORY/held and then waits for as long as its driver lives;
--1 holds nowhere.
+SINK is ``files``, or the topic to write to. The task of partition 1 of TOPIC that meets offset HOLD_AT writes
+DIRECTORY/SINK/held and then waits for as long as its driver lives; -1 holds nowhere. All streams have one session.
 """
 
 from __future__ import annotations
@@ -11,18 +11,14 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import headrace_spark
 
 
-def main() -> None:
-    bootstrap, topic, directory, hold_at = sys.argv[1], sys.argv[2], Path(sys.argv[3]), int(sys.argv[4])
-    to_topic = sys.argv[5] if len(sys.argv) > 5 else None
-    held = directory / "held"
-
+def gate_at(hold_at: int, held: Path) -> Callable[[Iterator[Any]], Iterator[Any]]:
     def gate(batches: Iterator[Any]) -> Iterator[Any]:
         parent = os.getppid()
         for batch in batches:
@@ -35,23 +31,36 @@ def main() -> None:
                     never.wait(0.2)
                 os._exit(1)
 
-    spark = headrace_spark.session("restart test", master="local[2]")
-    frame = (
-        spark.readStream.format("headrace")
-        .option("kafka.bootstrap.servers", bootstrap)
-        .option("subscribe", topic)
-        .option("startingOffsets", "earliest")
-        .option("maxOffsetsPerTrigger", 200)
-        .load()
-        .select("partition", "offset", "value")
-    )
-    writer = frame.mapInArrow(gate, frame.schema).writeStream
-    if to_topic is None:
-        writer = writer.format("parquet").option("path", str(directory / "out"))
-    else:
-        writer = writer.format("headrace").option("kafka.bootstrap.servers", bootstrap).option("topic", to_topic)
-    query = writer.option("checkpointLocation", str(directory / "checkpoint")).trigger(availableNow=True).start()
-    query.awaitTermination()
+    return gate
+
+
+def main() -> None:
+    bootstrap, directory = sys.argv[1], Path(sys.argv[2])
+    # A task that is held takes up one of them for good.
+    spark = headrace_spark.session("restart test", master="local[4]")
+    queries = []
+    for stream in sys.argv[3:]:
+        sink, topic, hold_at = stream.split(":")
+        place = directory / sink
+        place.mkdir(exist_ok=True)
+        frame = (
+            spark.readStream.format("headrace")
+            .option("kafka.bootstrap.servers", bootstrap)
+            .option("subscribe", topic)
+            .option("startingOffsets", "earliest")
+            .option("maxOffsetsPerTrigger", 200)
+            .load()
+            .select("partition", "offset", "value")
+        )
+        writer = frame.mapInArrow(gate_at(int(hold_at), place / "held"), frame.schema).writeStream
+        if sink == "files":
+            writer = writer.format("parquet").option("path", str(place / "out"))
+        else:
+            writer = writer.format("headrace").option("kafka.bootstrap.servers", bootstrap).option("topic", sink)
+        writer = writer.option("checkpointLocation", str(place / "checkpoint")).trigger(availableNow=True)
+        queries.append(writer.start())
+    for query in queries:
+        query.awaitTermination()
     spark.stop()
 
 

@@ -9,14 +9,14 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable
-from functools import partial
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 
-from headrace import Consumer, TopicPartition
+from headrace import Admin, Consumer, NewTopic, Producer, TopicPartition
 from headrace.fetch import OffsetRange, RangeReader
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(540)]
@@ -24,12 +24,20 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(540)]
 RECORDS = 500  # in each of two partitions; 200 per batch make five batches of 100 + 100
 
 
-def start_driver(bootstrap: str, topic: str, directory: Path, hold_at: int, *to_topic: str) -> subprocess.Popen[bytes]:
+@dataclass(frozen=True)
+class Killed:
+    """What two streams have left behind whose driver was killed twice in mid-batch, and then came to its end."""
+
+    files: Path
+    to_topic: str
+
+
+def start_driver(bootstrap: str, directory: Path, *streams: str) -> subprocess.Popen[bytes]:
+    """``streams``: as stream_driver.py takes them."""
     script = str(Path(__file__).with_name("stream_driver.py"))
-    log = (directory / f"driver-{hold_at}.log").open("wb")
-    with log:
+    with (directory / "driver.log").open("ab") as log:
         return subprocess.Popen(
-            [sys.executable, script, bootstrap, topic, str(directory), str(hold_at), *to_topic],
+            [sys.executable, script, bootstrap, str(directory), *streams],
             stdout=log,
             stderr=subprocess.STDOUT,
             start_new_session=True,
@@ -51,82 +59,84 @@ def kill_driver(driver: subprocess.Popen[bytes]) -> None:
     psutil.wait_procs(family, timeout=60)
 
 
-def wait_until_held(driver: subprocess.Popen[bytes], directory: Path, written: Callable[[], bool]) -> None:
-    """Until the batch's one task waits and the other has ``written`` its part, which nobody has committed yet."""
+def wait_until(condition: Callable[[], Any], driver: subprocess.Popen[bytes], directory: Path, what: str) -> None:
     deadline = time.monotonic() + 240
-    while time.monotonic() < deadline:
+    while not condition():
         if driver.poll() is not None:
-            told = "\n".join(log.read_text()[-2_000:] for log in directory.glob("driver-*.log"))
-            pytest.fail(f"the driver ended before it was held: {told}")
-        if (directory / "held").exists() and written():
-            return
+            pytest.fail(f"the driver ended before {what}: {(directory / 'driver.log').read_text()[-3_000:]}")
+        assert time.monotonic() < deadline, f"never: {what}"
         time.sleep(0.05)  # looking again, not waiting for a state by guess
-    pytest.fail("the driver was never held")
 
 
-def ends_of(headrace: Any, partitions: list[TopicPartition]) -> dict[TopicPartition, int]:
-    with Consumer(bootstrap_servers=headrace.bootstrap_servers) as consumer:
-        return consumer.end_offsets(partitions)
+@pytest.fixture(scope="module")
+def killed(headrace: Any, tmp_path_factory: pytest.TempPathFactory) -> Killed:
+    """Two partitions, batches of 100 + 100 rows. The driver is killed in the stream's first batch, when the part of one
+    task is written and nothing is committed; and again in batch 2, with another stream, into a topic, beside it."""
+    topic, to_topic = "spark-restart", "spark-restart-copy"
+    bootstrap, directory = headrace.bootstrap_servers, tmp_path_factory.mktemp("restart")
+    with Admin(bootstrap_servers=bootstrap) as admin:
+        admin.create_topics([NewTopic(name, partitions=2, replication_factor=1) for name in (topic, to_topic)])
+    with Producer(bootstrap_servers=bootstrap) as producer:
+        for partition in (0, 1):
+            for number in range(RECORDS):
+                producer.send(topic, f"{partition}:{number}".encode(), partition=partition)
+    files, copy = directory / "files", directory / to_topic
 
+    def check_mid_batch(place: Path, batch: int) -> None:
+        assert (place / "checkpoint" / "offsets" / str(batch)).exists(), "the batch has begun"
+        assert not (place / "checkpoint" / "commits" / str(batch)).exists(), "and is not done"
+        (place / "held").unlink()
 
-def more_files_than(count: int, directory: Path) -> bool:
-    return len(list(directory.glob("*.parquet"))) > count
+    def files_written(count: int) -> bool:
+        return (files / "held").exists() and len(list((files / "out").glob("*.parquet"))) > count
 
+    driver = start_driver(bootstrap, directory, f"files:{topic}:50")
+    try:
+        wait_until(lambda: files_written(0), driver, directory, "the first batch is held")
+    finally:
+        kill_driver(driver)
+    check_mid_batch(files, 0)
 
-def test_a_driver_killed_in_mid_batch_skips_no_row_and_repeats_none(
-    spark: Any, headrace: Any, make_topic: Any, send: Any, tmp_path: Path
-) -> None:
-    topic = make_topic(2)
-    send(topic, {p: [f"{p}:{n}".encode() for n in range(RECORDS)] for p in (0, 1)})
-    for batch, hold_at in ((0, 50), (2, 250)):
-        driver = start_driver(headrace.bootstrap_servers, topic, tmp_path, hold_at)
+    driver = start_driver(bootstrap, directory, f"files:{topic}:250", f"{to_topic}:{topic}:250")
+    partitions = [TopicPartition(to_topic, number) for number in (0, 1)]
+    with Consumer(bootstrap_servers=bootstrap) as consumer:
         try:
-            wait_until_held(driver, tmp_path, partial(more_files_than, 2 * batch, tmp_path / "out"))
-            assert (tmp_path / "checkpoint" / "offsets" / str(batch)).exists(), "the batch has begun"
-            assert not (tmp_path / "checkpoint" / "commits" / str(batch)).exists(), "and is not done"
+            wait_until(lambda: files_written(4), driver, directory, "batch 2 is held")
+            # Batches 0 and 1, and what one task of batch 2 wrote.
+            wait_until(
+                lambda: (copy / "held").exists() and sum(consumer.end_offsets(partitions).values()) >= 500,
+                driver,
+                directory,
+                "batch 2 into the topic is held",
+            )
         finally:
             kill_driver(driver)
-        (tmp_path / "held").unlink()
-    driver = start_driver(headrace.bootstrap_servers, topic, tmp_path, -1)
-    try:
-        assert driver.wait(timeout=240) == 0, (tmp_path / "driver--1.log").read_text()[-3000:]
-    finally:
-        if driver.poll() is None:
-            kill_driver(driver)
+    check_mid_batch(files, 2)
+    check_mid_batch(copy, 2)
 
-    rows = spark.read.parquet(str(tmp_path / "out")).collect()
+    driver = start_driver(bootstrap, directory, f"files:{topic}:-1", f"{to_topic}:{topic}:-1")
+    try:
+        assert driver.wait(timeout=240) == 0, (directory / "driver.log").read_text()[-3_000:]
+    finally:
+        kill_driver(driver)
+    return Killed(files, to_topic)
+
+
+def test_a_driver_killed_in_mid_batch_skips_no_row_and_repeats_none(killed: Killed, spark: Any) -> None:
+    rows = spark.read.parquet(str(killed.files / "out")).collect()
     found = sorted((row.partition, row.offset, bytes(row.value).decode()) for row in rows)
     assert found == [(p, n, f"{p}:{n}") for p in (0, 1) for n in range(RECORDS)]
-    files = list((tmp_path / "out").glob("*.parquet"))
+    files = list((killed.files / "out").glob("*.parquet"))
     assert len(files) > 10, "the killed batches left files behind, which no commit names"
 
 
 def test_a_driver_killed_in_mid_batch_loses_nothing_and_repeats_only_that_batch_in_a_topic(
-    headrace: Any, make_topic: Any, send: Any, tmp_path: Path
+    killed: Killed, headrace: Any
 ) -> None:
-    """Two partitions, batches of 100 + 100 rows. The driver is killed in batch 2, when one of its tasks is done."""
-    topic, to_topic = make_topic(2), make_topic(2)
-    send(topic, {p: [f"{p}:{n}".encode() for n in range(RECORDS)] for p in (0, 1)})
-
-    def written() -> int:
-        return sum(consumer.end_offsets(partitions).values())
-
-    partitions = [TopicPartition(to_topic, number) for number in (0, 1)]
-    driver = start_driver(headrace.bootstrap_servers, topic, tmp_path, 250, to_topic)
+    partitions = [TopicPartition(killed.to_topic, number) for number in (0, 1)]
     with Consumer(bootstrap_servers=headrace.bootstrap_servers) as consumer:
-        try:
-            wait_until_held(driver, tmp_path, lambda: written() >= 500)  # batches 0 and 1, and one task of batch 2
-        finally:
-            kill_driver(driver)
-    (tmp_path / "held").unlink()
-    driver = start_driver(headrace.bootstrap_servers, topic, tmp_path, -1, to_topic)
-    try:
-        assert driver.wait(timeout=240) == 0, (tmp_path / "driver--1.log").read_text()[-3000:]
-    finally:
-        if driver.poll() is None:
-            kill_driver(driver)
-
-    ranges = [OffsetRange(to_topic, number, 0, end) for (_, number), end in ends_of(headrace, partitions).items()]
+        ends = consumer.end_offsets(partitions)
+    ranges = [OffsetRange(killed.to_topic, number, 0, end) for (_, number), end in ends.items()]
     with RangeReader(ranges, bootstrap_servers=headrace.bootstrap_servers) as reader:
         found = Counter(
             (row["partition"], row["value"].decode()) for batch in reader.arrow_batches() for row in batch.to_pylist()
