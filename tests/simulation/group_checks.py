@@ -6,10 +6,11 @@ held against that one.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from group_hosts import SESSION_MS
 from group_log import LoggedRecord, LogPartition
 from group_members import Attempt
 from sim_checks import Violation
@@ -41,11 +42,13 @@ _OFFSETS = (RecordKind.OLD_OFFSET_COMMIT, RecordKind.OFFSET_COMMIT)
 
 
 class Floor(NamedTuple):
-    """What had been acknowledged of a partition when somebody asked; ``resets``: how often it was set anew by then."""
+    """What had been acknowledged of a partition when somebody asked; ``resets``: how often it was set anew by then;
+    ``long_since``: what had been a coordinator's session before."""
 
     offset: int
     topic_id: bytes | None
     resets: int
+    long_since: int
 
 
 class Truth:
@@ -78,6 +81,8 @@ class GroupChecks:
         #: (group, topic, partition): the last commit, of the topic with that id; how often it was set anew.
         self._last: dict[tuple[str, str, int], tuple[int, bytes | None]] = {}
         self._acknowledged: dict[tuple[str, str, int], tuple[int, bytes | None]] = {}
+        #: The same since the last time that it was set anew, and when: (ms, offset).
+        self._acknowledged_ms: dict[tuple[str, str, int], list[tuple[float, int]]] = defaultdict(list)
         self._resets: Counter[tuple[str, str, int]] = Counter()
         self._readers: dict[tuple[str, Part], SimMember] = {}
         self._holders: dict[tuple[str, Part], dict[SimMember, int]] = {}
@@ -163,7 +168,7 @@ class GroupChecks:
             is_of_old_topic = topic is None or (known is not None and known[1] != topic.topic_id)
             if group is not None and group.members and not is_of_old_topic and known is not None:
                 raise Violation("offsets", f"{where}: the offset goes, and the group has members")
-            self._resets[where] += 1
+            self._set_anew(where)
             return
         committed = decode_value(record.value)
         attempt = self._attempts.get(committed.metadata)
@@ -176,14 +181,18 @@ class GroupChecks:
         known = self._last.get(where)
         if known is not None and known[1] != committed.topic_id:
             known = None
-            self._resets[where] += 1
+            self._set_anew(where)
         if attempt.admin:
-            self._resets[where] += 1
+            self._set_anew(where)
             self._acknowledged.pop(where, None)  # (of what is acknowledged before, nothing holds after it)
         elif known is not None and committed.offset < known[0]:
             raise Violation("offsets", f"{where}: goes back from {known[0]} to {committed.offset}: {attempt}")
         self._last[where] = committed.offset, committed.topic_id
         self._committed.add(committed.metadata)
+
+    def _set_anew(self, where: tuple[str, str, int]) -> None:
+        self._resets[where] += 1
+        self._acknowledged_ms.pop(where, None)
 
     def _committer(self, truth: Truth, attempt: Attempt, topic_id: bytes | None) -> None:
         """A member's commit is of what it has."""
@@ -210,6 +219,7 @@ class GroupChecks:
         last = self._last.get(where)
         if last is not None:  # (its own, or a later one)
             self._acknowledged[where] = last
+            self._acknowledged_ms[where].append((self.world.scheduler.now_ms, last[0]))
 
     def refused(self, tag: str, error: HeadraceError) -> None:
         self.world.count("refusal", error.code)
@@ -220,24 +230,28 @@ class GroupChecks:
 
     def floors(self, group_id: str, parts: Iterable[Part]) -> dict[Part, Floor]:
         """What whoever asks now must be told at least."""
-        found = {}
+        found, long_since_ms = {}, self.world.scheduler.now_ms - SESSION_MS
         for part in parts:
             where = group_id, part.topic, part.partition
             known = self._acknowledged.get(where)
             if known is not None and known[1] == part.topic_id and self._last.get(where, (0, b""))[1] == known[1]:
-                found[part] = Floor(known[0], known[1], self._resets[where])
+                before = [offset for at_ms, offset in self._acknowledged_ms[where] if at_ms <= long_since_ms]
+                found[part] = Floor(known[0], known[1], self._resets[where], max(before, default=0))
         return found
 
     def begins_at(self, who: Caller, part: Part, offset: int, floor: Floor | None) -> None:
-        """It was told this offset, -1 for none."""
+        """It was told this offset, -1 for none. An owner that was deposed and cannot know it yet (its session lasts)
+        tells at least what had been acknowledged before that session: the question is no append, no epoch guards it."""
         where = who.group_id, part.topic, part.partition
         if floor is None or floor.resets != self._resets[where] or floor.topic_id != part.topic_id:
             return
         topic = self.world.image.topic(part.topic)
         if topic is None or topic.topic_id != part.topic_id:
             return  # it is gone: what was committed of it is nothing any more
-        if offset < floor.offset:
-            raise Violation("read", f"{who}: {where} is told {offset}, when {floor.offset} had been acknowledged")
+        is_owner = who.coordinator == self.world.owner(who.group_id)
+        least = floor.offset if is_owner else floor.long_since
+        if offset < least:
+            raise Violation("read", f"{who}: {where} is told {offset}, when {least} had been acknowledged")
 
     # -- who reads what ----------------------------------------------------------------------------------------------
 

@@ -31,6 +31,7 @@ class GroupFaults:
     def __init__(self, world: GroupWorld) -> None:
         self.world = world
         self._times_mended = 0
+        self._unreached_until_ms = 0.0
 
     def strike(self, fault: Fault) -> None:
         act: Callable[[Fault, random.Random], str] = getattr(self, f"_{fault.kind}")
@@ -45,6 +46,7 @@ class GroupFaults:
         world.tell("fault", "all is mended")
         world.quality = world.plan.quality
         world.cuts.clear()
+        world.behind.clear()
         world.late_metadata_until_ms = world.lost_appends_until_ms = world.late_appends_until_ms = 0.0
         world.no_commits_until_ms = 0.0
         for log in world.logs:
@@ -210,6 +212,48 @@ class GroupFaults:
             self._later(for_ms * 1.2 + rng.uniform(300.0, 900.0), lambda: self._leaves_by_old_news(rng, since))
         return f"there is no coordinator for {for_ms:.0f} ms{also}"
 
+    def _takeover_unreached(self, fault: Fault, rng: random.Random) -> str:
+        """A member reads on, and for longer than a session does not reach who has taken over, though others do; mostly
+        it does not even hear of that one."""
+        world, away = self.world, self._alive(rng, with_connection=True)
+        if away is None or world.scheduler.now_ms < self._unreached_until_ms:
+            return ""
+        gone_ms = GRACE_MS + rng.uniform(100.0, 500.0)  # (by then the metadata say that nobody is there)
+        until_ms = gone_ms + world.plan.session_ms + rng.uniform(500.0, 1_000.0)
+        self._unreached_until_ms = world.scheduler.now_ms + until_ms
+        self._cut([(away.name, host.name) for host in world.hosts], until_ms)
+        for host in world.hosts:
+            host.kill()
+            self._later(gone_ms + rng.uniform(0.0, 20.0), self._restart(host))
+        times = self._times_mended
+        if is_unheard := rng.random() < 0.6:
+            behind = functools.partial(world.falls_behind, away, until_ms - gone_ms)
+            self._later(gone_ms, lambda: behind() if times == self._times_mended else None)
+        how = "hear of" if is_unheard else "reach"
+        return f"there is no coordinator for {gone_ms:.0f} ms; {away} does not {how} the next for {until_ms:.0f} ms"
+
+    def _gone_after_the_grace(self, fault: Fault, rng: random.Random) -> str:
+        """A member is cut off, and taken for gone; then there is no coordinator. It hears that its own was deposed."""
+        world, member = self.world, self._alive(rng, with_connection=True)
+        if member is None or member.connection is None or world.scheduler.now_ms < self._unreached_until_ms:
+            return ""
+        alone_ms = world.plan.grace_ms + rng.uniform(60.0, 300.0)
+        for_ms = alone_ms + rng.uniform(400.0, 900.0)
+        self._unreached_until_ms = world.scheduler.now_ms + for_ms
+        member.connection.breaks(coordinator_sees_ms=1.0)
+        self._cut_unless_mended([(member.name, host.name) for host in world.hosts], for_ms)
+        times = self._times_mended
+
+        def go() -> None:
+            if times != self._times_mended:
+                return
+            for host in world.hosts:
+                host.kill()
+                self._later(for_ms - alone_ms, self._restart(host))
+
+        self._later(alone_ms, go)
+        return f"{member} is cut off for {for_ms:.0f} ms; from {alone_ms:.0f} ms on there is no coordinator"
+
     def _leaves_by_old_news(self, rng: random.Random, since: int) -> None:
         """A member is cut off from a coordinator that lives, and sees it, and metadata are late."""
         world, member = self.world, self._alive(rng, with_connection=True)
@@ -269,6 +313,26 @@ class GroupFaults:
     def _metadata_late(self, fault: Fault, rng: random.Random) -> str:
         self.world.late_metadata_until_ms = self.world.scheduler.now_ms + fault.for_ms
         return f"the metadata is late for {fault.for_ms:.0f} ms"
+
+    def _broker_behind(self, fault: Fault, rng: random.Random) -> str:
+        """Some members ask no other: they find a coordinator that is deposed, or that there is none."""
+        members = [member for member in self.world.members if rng.random() < 0.2 + 0.4 * fault.amount]
+        for member in members:
+            self.world.falls_behind(member, fault.for_ms)
+        asking = ", ".join(map(str, members))
+        return f"a broker hears nothing for {fault.for_ms:.0f} ms, and {asking} ask no other" if members else ""
+
+    def _old_news(self, fault: Fault, rng: random.Random) -> str:
+        """A member is cut off from a coordinator that lives, sees it, and asks a broker that is far behind."""
+        world, member = self.world, self._alive(rng, with_connection=True)
+        steps = None if member is None else world.last_vacant(member.group_id)
+        if member is None or member.connection is None or steps is None:
+            return ""
+        for_ms = world.plan.grace_ms + rng.choice([300.0, 0.8 * world.plan.session_ms])
+        world.falls_behind(member, for_ms, steps)
+        member.connection.breaks(coordinator_sees_ms=1.0)
+        self._cut_unless_mended([(member.name, host.name) for host in world.hosts], for_ms)
+        return f"{member} is cut off for {for_ms:.0f} ms, and hears that there is no coordinator, which is long over"
 
     # -- logs --------------------------------------------------------------------------------------------------------
 

@@ -36,7 +36,8 @@ from headrace_core.testing.node_clock import NodeClock
 from headrace_core.types import TopicPartition
 
 if TYPE_CHECKING:
-    from group_sim_world import GroupWorld, MemberConnection
+    from group_connections import MemberConnection
+    from group_sim_world import GroupWorld
 
 CLUSTER = "simulated-cluster-0001"
 #: Of a coordinator at the controllers, in ms.

@@ -24,8 +24,9 @@ from headrace_core.errors import (
 from headrace_protos.v1 import groups_pb2
 
 if TYPE_CHECKING:
+    from group_connections import MemberConnection
     from group_hosts import Coordinator
-    from group_sim_world import GroupWorld, MemberConnection
+    from group_sim_world import GroupWorld
 
 #: Of a client, in ms: an answer is waited for so long; a commit or a fetch is given up after so long.
 REQUEST_TIMEOUT_MS, GIVE_UP_MS = 600.0, 700.0
@@ -105,7 +106,7 @@ class Caller:
     def look_up(self) -> tuple[int, int] | None:
         """The coordinator, as some broker has heard it."""
         if self.coordinator is None:
-            self.coordinator = self.world.find_coordinator(self.group_id)
+            self.coordinator = self.world.find_coordinator(self)
         return self.coordinator
 
 
@@ -335,7 +336,7 @@ class SimMember(Caller):
         def ask() -> None:
             nonlocal asked_s
             asked_s = self._now()
-            found = world.who_has(self.group_id)
+            found = world.who_has(self)
             world.scheduler.after(world.rng.uniform(0.5, 30.0), self._in_this_life(lambda: answered(*found)))
 
         def answered(shard_epoch: int, is_vacant: bool, age_ms: float | None) -> None:
@@ -636,7 +637,8 @@ class Committer(Caller):
 
         def answered(outcome: Any) -> None:
             if not isinstance(outcome, HeadraceError):
-                self.world.checks.begins_at(self, part, outcome.groups[0].offsets[0].offset, floors.get(part))
+                offset = outcome.groups[0].offsets[0].offset
+                self.world.checks.begins_at(self._reader, part, offset, floors.get(part))
             self.begin()
 
         self._reader.call("FetchOffsets", make, answered, check)

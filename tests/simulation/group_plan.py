@@ -14,6 +14,8 @@ from sim_plan import FAULTS_MAX, FAULTS_MIN, Fault, Period
 
 from headrace_core.testing.network import GOOD, Quality
 
+#: So many times as often come the faults that are hardest on a guard, in the schedules that have to miss it.
+HARDEST = 8.0
 #: kind -> how much it weighs.
 KINDS: dict[str, float] = {
     "coordinator_crash": 1.6,
@@ -25,10 +27,14 @@ KINDS: dict[str, float] = {
     "coordinator_drains": 0.8,
     "restart_all": 0.4,
     "coordinators_gone": 1.0,  # nobody coordinates anything, for as long as a session, and longer
+    "takeover_unreached": 0.8,  # somebody reads on, and reaches nobody who follows for longer than a session
+    "gone_after_the_grace": 0.7,  # a coordinator takes somebody for gone, and then there is none
     "owner_alone": 1.0,  # the only one that lives is deposed, does not know it, and goes on with some of the members
     "shards_move": 0.8,
     "controllers_change": 0.5,
     "metadata_late": 1.0,
+    "broker_behind": 0.8,  # one that hears nothing of the controllers, and some members ask no other
+    "old_news": 0.7,  # such a one is behind the coordinator of a member that has lost it: it says that there is nobody
     "leader_change": 2.0,
     "leader_slow": 1.0,
     "append_answer_lost": 1.2,
@@ -104,8 +110,8 @@ class GroupPlan:
         return replace(self, periods=periods, faults=tuple(each for each in self.faults if each.at_ms < length_ms))
 
 
-def make_group_plan(seed: int) -> GroupPlan:
-    """The schedule of a seed."""
+def make_group_plan(seed: int, *, hard_on: Collection[str] = ()) -> GroupPlan:
+    """The schedule of a seed. ``hard_on``: kinds of faults that weigh more in it, whatever it draws for them."""
     rng = random.Random(f"group plan {seed}")
     periods = _periods(rng)
     groups = rng.choice([1, 2, 2])
@@ -124,7 +130,7 @@ def make_group_plan(seed: int) -> GroupPlan:
         atomic_bytes=rng.choice([256 * 1024, 300]),
         batch_bytes=rng.choice([512 * 1024, 350]),
         periods=periods,
-        faults=_faults(rng, [period for period in periods if not period.is_quiet]),
+        faults=_faults(rng, [period for period in periods if not period.is_quiet], hard_on),
         quality=rng.choice([GOOD, GOOD, Quality(0.5, 6.0), Quality(1.0, 25.0)]),
         loop_ms=rng.choice([(0.02, 0.1), (0.05, 0.5), (0.2, 2.0)]),
         replication_ms=rng.choice([(0.3, 1.5), (1.0, 6.0), (3.0, 40.0)]),
@@ -146,12 +152,16 @@ def _periods(rng: random.Random) -> tuple[Period, ...]:
     return tuple(periods)
 
 
-def _faults(rng: random.Random, noisy: list[Period]) -> tuple[Fault, ...]:
+def _faults(rng: random.Random, noisy: list[Period], hard_on: Collection[str]) -> tuple[Fault, ...]:
     count = min(FAULTS_MAX, FAULTS_MIN + int(rng.expovariate(1 / 10.0)))
     kinds = list(KINDS)
     weights = [KINDS[kind] * rng.choice([0.0, 0.3, 1.0, 1.0, 4.0]) for kind in kinds]
     if not any(weights):
         weights = list(KINDS.values())
+    weights = [
+        HARDEST * max(weight, KINDS[kind]) if kind in hard_on else weight
+        for kind, weight in zip(kinds, weights, strict=True)
+    ]
     found = []
     for period in rng.choices(noisy, [each.to_ms - each.from_ms for each in noisy], k=count):
         at_ms = rng.uniform(period.from_ms, period.to_ms)

@@ -13,11 +13,12 @@ import contextlib
 import functools
 import random
 import zlib
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from group_checks import GroupChecks
+from group_connections import CallPipe, MemberConnection
 from group_faults import GroupFaults
 from group_hosts import CLUSTER, GRACE_MS, SESSION_MS, Coordinator, CoordinatorHost, HowFar
 from group_log import LOGS, LogPartition
@@ -48,213 +49,12 @@ from headrace_core.rpc.backoff import Backoff
 from headrace_core.testing.network import GOOD, Quality
 from headrace_core.testing.scheduler import Scheduler
 
-if TYPE_CHECKING:
-    from group_hosts import SimServerStream
-
-    from headrace_coordinator.handlers.membership import MembershipStream
-
 CONTROLLERS = "controllers"
 EVENTS_MAX = 200_000
 #: Within so much virtual time after everything was mended, all has to be well.
 HEAL_MS = 12_000.0
 #: Of groups, in ms.
 GROUP_HEARTBEAT_MS = 300
-
-
-class Pipe:
-    """One direction of a connection: in order, whole, until it is closed. While its link is cut it waits."""
-
-    def __init__(self, world: GroupWorld, link: tuple[str, str], deliver: Callable[[Any], None]) -> None:
-        self._world = world
-        self._link = link
-        self._deliver = deliver
-        self._queue: deque[Any] = deque()
-        self._last_ms = 0.0
-        self.is_closed = False
-
-    def send(self, message: Any) -> None:
-        if self.is_closed:
-            return
-        self._queue.append(message)
-        scheduler = self._world.scheduler
-        self._last_ms = max(scheduler.now_ms + (self._world.message_delay_ms(self._link) or 0.1), self._last_ms)
-        scheduler.at(self._last_ms, self._arrive)
-
-    def _arrive(self) -> None:
-        if self.is_closed or not self._queue:
-            return
-        if self._link in self._world.cuts:
-            self._world.scheduler.after(15.0, self._arrive)
-            return
-        self._deliver(self._queue.popleft())
-
-
-class MemberConnection:
-    """A member's stream to a coordinator. Who closes it, or sees it break, knows at once, the other one later."""
-
-    def __init__(self, world: GroupWorld, member: SimMember, process: Coordinator) -> None:
-        self.world = world
-        self.member = member
-        self.process = process
-        self._life = member.life
-        self._handler: MembershipStream | None = None
-        self._stream: SimServerStream | None = None
-        self._is_over = False  # at the coordinator
-        name = process.host.name
-        self._up = Pipe(world, (member.name, name), self._request)
-        self._down = Pipe(world, (name, member.name), self._response)
-        world.connections.append(self)
-        self._up.send(None)  # the dialing itself
-
-    @property
-    def is_of_member(self) -> bool:
-        return self.member.is_alive and self.member.life == self._life
-
-    # -- the member's end --------------------------------------------------------------------------------------------
-
-    def to_coordinator(self, request: Any) -> None:
-        self._up.send(request)
-
-    def closed_by_member(self) -> None:
-        """It closes, or its process has ended, or it saw the connection break; the other end sees that later."""
-        self._down.is_closed = True
-        if not self._up.is_closed:
-            self._up.is_closed = True
-            self.world.scheduler.after(self.world.rng.uniform(2.0, 40.0), self._seen_by_coordinator)
-
-    def _response(self, message: Any) -> None:
-        if not self.is_of_member:
-            return
-        if message is self:
-            self.member.do(lambda: self.member.connected(self))
-        elif isinstance(message, tuple):
-            self._up.is_closed = self._down.is_closed = True
-            self.member.disconnects(self, message[0] or NetworkError("the stream ended"))
-        else:
-            self.member.do(lambda: self.member.told(self, message))
-
-    # -- the coordinator's end ---------------------------------------------------------------------------------------
-
-    def _on_loop(self, act: Callable[[], None]) -> None:
-        if not self.process.loop.is_dead:
-            self.process.loop.run(act)
-
-    def _request(self, message: Any) -> None:
-        if message is None:
-            self._on_loop(lambda: self.process.accept(self))
-        else:
-            self._on_loop(lambda: self._handle(message))
-
-    def serve(self, handler: MembershipStream, stream: SimServerStream) -> None:
-        self._handler, self._stream = handler, stream
-        self._down.send(self)
-
-    def _handle(self, request: Any) -> None:
-        if self._handler is None or self._stream is None or self._stream.is_ending or self._is_over:
-            return
-        try:
-            self._handler.on_request(request)
-        except HeadraceError as error:
-            self._stream.finish(error)
-
-    def to_member(self, response: Any) -> None:
-        self._down.send(response)
-
-    def ended_by_coordinator(self, error: HeadraceError | None) -> None:
-        self._down.send((error,))
-        self._on_loop(self._over)
-
-    def _seen_by_coordinator(self) -> None:
-        if (self.member.name, self.process.host.name) in self.world.cuts:
-            self.world.scheduler.after(25.0, self._seen_by_coordinator)
-            return
-        self._on_loop(self._over)
-
-    def _over(self) -> None:
-        if not self._is_over:
-            self._is_over = True
-            if self in self.world.connections:
-                self.world.connections.remove(self)
-            if self._handler is not None:
-                self._handler.on_closed()
-
-    # -- both --------------------------------------------------------------------------------------------------------
-
-    def breaks(self, *, coordinator_sees_ms: float | None = None) -> None:
-        """The network breaks it: the member sees it now."""
-        if self._up.is_closed or not self.is_of_member:
-            return
-        self._down.is_closed = self._up.is_closed = True
-        self.member.disconnects(self, NetworkError("connection reset"))
-        late_ms = self.world.rng.uniform(2.0, 40.0) if coordinator_sees_ms is None else coordinator_sees_ms
-        self.world.scheduler.after(late_ms, self._seen_by_coordinator)
-
-    def coordinator_died(self) -> None:
-        if self in self.world.connections:
-            self.world.connections.remove(self)
-        if self._up.is_closed or not self.is_of_member:
-            return
-        self._down.is_closed = self._up.is_closed = True
-        self.world.scheduler.after(self.world.rng.uniform(0.5, 20.0), self._seen_by_member)
-
-    def _seen_by_member(self) -> None:
-        if self.is_of_member:
-            self.member.disconnects(self, NetworkError("connection reset"))
-
-
-class CallPipe:
-    """Unary calls of one client to one process, in order."""
-
-    def __init__(self, world: GroupWorld, caller: Caller, process: Coordinator) -> None:
-        self.world = world
-        self.process = process
-        self.waiting: dict[int, Callable[[Any], None]] = {}
-        name = process.host.name
-        self._up = Pipe(world, (caller.name, name), self._request)
-        self._down = Pipe(world, (name, caller.name), self._answer)
-
-    @property
-    def is_closed(self) -> bool:
-        return self._up.is_closed
-
-    def call(self, method: str, request: Any, answered: Callable[[Any], None]) -> None:
-        number = next(self.world.numbers)
-        self.waiting[number] = answered
-        self._up.send((number, method, request))
-        from group_members import REQUEST_TIMEOUT_MS
-
-        self.world.scheduler.after(REQUEST_TIMEOUT_MS, self._too_late, number)
-
-    def _too_late(self, number: int) -> None:
-        if number in self.waiting:
-            self.close(NetworkError("no answer in time"))
-
-    def close(self, error: HeadraceError | None) -> None:
-        self._up.is_closed = self._down.is_closed = True
-        waiting, self.waiting = self.waiting, {}
-        if error is not None:
-            for answered in waiting.values():
-                answered(error)
-
-    def _request(self, message: Any) -> None:
-        number, method, request = message
-        loop = self.process.loop
-        if not loop.is_dead:
-            loop.run(lambda: self.process.spawn(self._serve(number, method, request)))
-
-    async def _serve(self, number: int, method: str, request: Any) -> None:
-        answer: Any
-        try:
-            answer = await getattr(self.process.service, method)(request, None)
-        except HeadraceError as error:
-            answer = error
-        self._down.send((number, answer))
-
-    def _answer(self, message: Any) -> None:
-        number, answer = message
-        answered = self.waiting.pop(number, None)
-        if answered is not None:
-            answered(answer)
 
 
 class _Clock:
@@ -283,6 +83,8 @@ class GroupWorld:
         self.connections: list[MemberConnection] = []
         self.loops: list[Any] = []
         self.late_metadata_until_ms = 0.0
+        #: Who asks only a broker that hears nothing of the controllers: how many steps that one knows, and until when.
+        self.behind: dict[str, tuple[int, float]] = {}
         self.lost_appends_until_ms = 0.0
         self.late_appends_until_ms = 0.0
         #: Nobody commits of his own accord until then.
@@ -452,14 +254,15 @@ class GroupWorld:
     def image(self) -> MetadataImage:
         return self.core.committed
 
-    def find_coordinator(self, group_id: str) -> tuple[int, int] | None:
-        """As a broker knows it, which may be late: host and life."""
-        return self._found_in(self._some_image()[0], group_id)
+    def find_coordinator(self, who: Caller) -> tuple[int, int] | None:
+        """Of its group, as a broker knows it, which may be late: host and life."""
+        return self._found_in(self._some_image(who)[0], who.group_id)
 
-    def who_has(self, group_id: str) -> tuple[int, bool, float | None]:
-        """The epoch of the group's shard, whether nobody has it, and how old the metadata may be that say so: as a
+    def who_has(self, who: Caller) -> tuple[int, bool, float | None]:
+        """The epoch of its group's shard, whether nobody has it, and how old the metadata may be that say so: as a
         broker knows it, which may be late, and does not lie about that."""
-        image, late_ms = self._some_image()
+        group_id = who.group_id
+        image, late_ms = self._some_image(who)
         topic = image.topic(OFFSETS_TOPIC)
         if topic is None:
             return 0, True, None
@@ -468,8 +271,29 @@ class GroupWorld:
         vacancy = vacancy_of(image, OFFSETS_TOPIC, group_id)
         return 0 if shard is None else shard.shard_epoch, vacancy is not None, age_ms
 
-    def _some_image(self) -> tuple[MetadataImage, float]:
-        """As some broker has it, and how long ago it was the newest."""
+    def owner(self, group_id: str) -> tuple[int, int] | None:
+        """Whose the group's shard is by the controllers: host and life."""
+        return self._found_in(self.image, group_id)
+
+    def last_vacant(self, group_id: str) -> int | None:
+        """How many steps of the metadata a broker knows that is behind, and says that nobody has the group's shard."""
+        for steps in range(len(self.steps), 0, -1):
+            if vacancy_of(self.steps[steps - 1][0], OFFSETS_TOPIC, group_id) is not None:
+                return steps
+        return None
+
+    def falls_behind(self, who: Caller, for_ms: float, steps: int | None = None) -> None:
+        """All that it asks for so long is a broker that knows so many steps (None: all that there are now), and hears
+        no more."""
+        known = len(self.steps) if steps is None else steps
+        self.behind[who.name] = known, self.scheduler.now_ms + for_ms
+
+    def _some_image(self, who: Caller) -> tuple[MetadataImage, float]:
+        """As the broker has it that is asked, and how long ago it was the newest."""
+        steps, until_ms = self.behind.get(who.name, (0, 0.0))
+        if self.scheduler.now_ms < until_ms:
+            is_newest = steps == len(self.steps)
+            return self.steps[steps - 1][0], 0.0 if is_newest else self.scheduler.now_ms - self.steps_ms[steps]
         late = self.rng.random() < (0.5 if self.scheduler.now_ms < self.late_metadata_until_ms else 0.15)
         at = max(len(self.steps) - 1 - (self.rng.choice([1, 2, 3, 5, 8]) if late else 0), 0)
         is_newest = at == len(self.steps) - 1

@@ -88,10 +88,11 @@ AnyWorld = World | BrokerWorld | GroupWorld
 _WORLDS: dict[type, Any] = {Plan: World, BrokerPlan: BrokerWorld, GroupPlan: GroupWorld}
 
 
-def plan_of(seed: int, half: str = "both") -> AnyPlan:
-    """The schedule of a seed; of ``both`` halves, odd seeds are of the controllers, even ones of the brokers."""
+def plan_of(seed: int, half: str = "both", mutant: Mutant | None = None) -> AnyPlan:
+    """The schedule of a seed; of ``both`` halves, odd seeds are of the controllers, even ones of the brokers.
+    ``mutant``: who is run with it, for in groups' schedules what is hardest on it comes more often."""
     if half == GROUPS:
-        return make_group_plan(seed)
+        return make_group_plan(seed, hard_on=() if mutant is None else mutant.faults)
     if half == "brokers" or (half == "both" and seed % 2 == 0):
         return make_broker_plan(seed)
     return make_plan(seed)
@@ -168,14 +169,15 @@ def begin_worker() -> None:
 def do_work(work: Work) -> tuple[Work, list[Outcome]]:
     listen_to_the_log()
     outcomes = []
-    parts = (MUTANTS[work.mutant].part,) if work.mutant else _ALL_PARTS
-    profile = MUTANTS[work.mutant].profile if work.mutant else None
-    half = half_of(MUTANTS[work.mutant]) if work.mutant else work.half
-    with MUTANTS[work.mutant].applied() if work.mutant else contextlib.nullcontext():
+    mutant = MUTANTS[work.mutant] if work.mutant else None
+    parts = _ALL_PARTS if mutant is None else (mutant.part,)
+    profile = None if mutant is None else mutant.profile
+    half = work.half if mutant is None else half_of(mutant)
+    with contextlib.nullcontext() if mutant is None else mutant.applied():
         for seed in range(work.first, work.end):
-            outcomes.append(outcome_of(plan_of(seed, half), parts, profile))
+            outcomes.append(outcome_of(plan_of(seed, half, mutant), parts, profile))
             gc.collect()
-            if work.mutant and outcomes[-1].failure is not None:
+            if mutant is not None and outcomes[-1].failure is not None:
                 break
     return work, outcomes
 
@@ -299,7 +301,7 @@ def simulate(arguments: argparse.Namespace, names: list[str]) -> Tally:
 
 def explain(seed: int, failure: tuple[str, str], mutant: str = "", half: str = "both") -> str:
     """A shrunk schedule, the line that replays it, and its story."""
-    plan: Any = plan_of(seed, half)
+    plan: Any = plan_of(seed, half, MUTANTS[mutant] if mutant else None)
     whole = plan
     until_s = time.monotonic() + _SHRINK_S_MAX
 
@@ -420,17 +422,16 @@ def summary(tally: Tally, seconds: float) -> dict[str, object]:
 def replay(arguments: argparse.Namespace) -> int:
     """One schedule, told."""
     began, tally = time.monotonic(), Tally()
-    half = arguments.half
-    if arguments.mutant:
-        half = half_of(MUTANTS[arguments.mutant])
-    plan: Any = plan_of(arguments.seed, half)
+    mutant = MUTANTS[arguments.mutant] if arguments.mutant else None
+    half = arguments.half if mutant is None else half_of(mutant)
+    plan: Any = plan_of(arguments.seed, half, mutant)
     is_shrunk = arguments.until is not None or arguments.keep is not None
     if arguments.until is not None:
         plan = plan.until(arguments.until)
     if arguments.keep is not None:
         plan = plan.keeping([int(each) for each in arguments.keep.split(",") if each != "none"])
     listen_to_the_log()
-    with MUTANTS[arguments.mutant].applied() if arguments.mutant else contextlib.nullcontext():
+    with contextlib.nullcontext() if mutant is None else mutant.applied():
         outcome = outcome_of(plan)
         world, _ = run_one(plan, with_story=True)
         tally.add(outcome)

@@ -18,6 +18,7 @@ import pytest
 import run
 from group_checks import GroupChecks
 from group_coverage import GROUPS_LISTED, groups_missing
+from group_hosts import SESSION_MS
 from group_members import Attempt
 from group_plan import KINDS, make_group_plan
 from group_sim_world import GroupWorld
@@ -93,6 +94,19 @@ def test_a_run_of_groups_that_saw_too_little_proves_nothing(capsys: pytest.Captu
     capsys.readouterr()
 
 
+def test_what_is_hardest_on_a_guard_comes_more_often_in_its_schedules_and_changes_no_others() -> None:
+    kind = "takeover_unreached"
+    plain, hard = (
+        sum(fault.kind == kind for seed in range(200) for fault in make_group_plan(seed, hard_on=hard_on).faults)
+        for hard_on in ((), (kind,))
+    )
+    assert hard > 4 * plain
+    assert all(set(mutant.faults) <= set(KINDS) for mutant in MUTANTS.values())
+    mutant = MUTANTS["AllMetadataAreNew"]
+    assert run.plan_of(7, "groups", mutant) == make_group_plan(7, hard_on=mutant.faults) != run.plan_of(7, "groups")
+    assert run.plan_of(7, "groups", MUTANTS["SeesNoTopics"]) == run.plan_of(7, "groups")
+
+
 @pytest.mark.parametrize("name", ["RepliesBeforeTheCommit", "GivesBeforeItIsLetGo", "SeesNoTopics"])
 def test_a_guard_of_groups_that_is_removed_is_missed(name: str) -> None:
     before = [vars(patch.where)[patch.attribute] for patch in MUTANTS[name].patches]
@@ -120,6 +134,7 @@ def checks() -> GroupChecks:
 
 class Reader:
     group_id, is_paused, life = "g0", False, 1
+    coordinator = (1, 1)
 
     def __init__(self, name: str) -> None:
         self.name = self.member_id = name
@@ -170,6 +185,7 @@ def test_a_reader_that_is_told_less_than_was_acknowledged_is_noticed() -> None:
     found = checks()
     topic = SimpleNamespace(topic_id=PART.topic_id)
     found.world.core.committed = SimpleNamespace(topic=lambda name: topic)  # type: ignore[assignment]
+    found.world.owner = lambda group_id: (1, 1)  # type: ignore[method-assign]
     where = ("g0", "t1", 0)
     found._last[where] = found._acknowledged[where] = (7, PART.topic_id)
     (floor,) = found.floors("g0", [PART]).values()
@@ -178,3 +194,21 @@ def test_a_reader_that_is_told_less_than_was_acknowledged_is_noticed() -> None:
         found.begins_at(member("a"), PART, 6, floor)
     found._resets[where] += 1  # an operator has set it back meanwhile
     found.begins_at(member("a"), PART, 0, floor)
+
+
+def test_who_asks_an_owner_that_was_deposed_is_told_what_had_been_acknowledged_a_session_before() -> None:
+    found = checks()
+    topic = SimpleNamespace(topic_id=PART.topic_id)
+    found.world.core.committed = SimpleNamespace(topic=lambda name: topic)  # type: ignore[assignment]
+    found.world.owner = lambda group_id: (2, 1)  # type: ignore[method-assign]
+    where = ("g0", "t1", 0)
+    for offset in (5, 7):
+        found._last[where] = (offset, PART.topic_id)
+        tag = found.attempted(Attempt("g0", "t1", 0, offset, "m", 1, False))
+        found._committed.add(tag)
+        found.acknowledged(tag)
+        found.world.scheduler.now_ms += SESSION_MS * 0.8
+    (floor,) = found.floors("g0", [PART]).values()
+    found.begins_at(member("a"), PART, 5, floor)
+    with pytest.raises(Violation, match="read"):
+        found.begins_at(member("a"), PART, 4, floor)

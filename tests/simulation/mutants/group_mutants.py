@@ -90,11 +90,11 @@ def _revoked_is_let_go(current: Current, target: Any, *arguments: Any, owned: An
     return advance(current, target, *arguments, owned=frozenset(), **rest)
 
 
-_is_lost = timing.Session.is_lost
+_broke = timing.Session.broke
 
 
-def _lost_early(self: timing.Session, now_ms: int) -> bool:
-    return self.broken_ms is not None and now_ms - self.broken_ms >= self.grace_ms / 5
+def _broken_for_less(self: timing.Session, now_ms: int, grace_ms: int, session_timeout_ms: int) -> None:
+    _broke(self, now_ms, grace_ms // 5, session_timeout_ms)
 
 
 def _lost_at_once(member: Any, steady_ms: int) -> bool:
@@ -268,8 +268,8 @@ def _no_proof(self: groups.Groups, now_ms: int) -> Any:
     return turn
 
 
-def _mutant(name: str, breaks: str, *patches: Patch) -> Mutant:
-    return Mutant(name, breaks, 7, patches, GROUPS)
+def _mutant(name: str, breaks: str, *patches: Patch, hard: tuple[str, ...] = ()) -> Mutant:
+    return Mutant(name, breaks, 7, patches, GROUPS, faults=hard)
 
 
 MUTANTS = (
@@ -294,6 +294,7 @@ MUTANTS = (
         "TakesSilentAppendsForDone",
         "an append without an answer counts as made",
         Patch(Shard, "append_failed", _take_silence_for_done),
+        hard=("append_answer_lost", "append_late", "log_cut"),
     ),
     _mutant(
         "ReplaysShortOfTheClaim",
@@ -305,6 +306,7 @@ MUTANTS = (
         "CountsCrossingHeartbeats",
         "a heartbeat that crossed an assignment seems to let go of it",
         Patch(checks, "owned_that_counts", _all_owned_counts),
+        hard=("subscription_changed", "member_joins", "delay"),
     ),
     _mutant(
         "GivesBeforeItIsLetGo",
@@ -314,7 +316,8 @@ MUTANTS = (
     _mutant(
         "GraceIsShort",
         "the coordinator's grace is shorter than the member's",
-        Patch(timing.Session, "is_lost", _lost_early),
+        Patch(timing.Session, "broke", _broken_for_less),
+        hard=("connection_broken", "coordinator_cut"),
     ),
     _mutant("BrokenMeansGone", "a connection has no grace", Patch(rebalancing, "reads_nothing", _lost_at_once)),
     _mutant(
@@ -323,11 +326,13 @@ MUTANTS = (
         Patch(groups.Groups, "_disconnected", _any_stream_breaks_it),
         Patch(membership.MembershipStream, "replaced", _not_replaced),
         Patch(groups, "_RULES", {**groups._RULES, groups.Disconnected: _any_stream_breaks_it}),
+        hard=("connection_lost_on_one_side",),
     ),
     _mutant(
         "ReplacesAtOnce",
         "KIP-345: a static member that lives is replaced",
         Patch(groups.Groups, "_new_member", _replace_at_once),
+        hard=("static_double",),
     ),
     _mutant(
         "HoldsSilenceAgainstThem",
@@ -339,11 +344,13 @@ MUTANTS = (
         "CommitsOfAnyEpoch",
         "KIP-848: a stale member's commit takes the offset back",
         Patch(checks, "check_commit", _any_epoch_commits),
+        hard=("slow_to_revoke", "member_joins", "delay"),
     ),
     _mutant(
         "StrangersCommit",
         "a commit of no member counts while the group has some",
         Patch(groups.Groups, "_check_stranger", _strangers_commit),
+        hard=("admin",),
     ),
     _mutant(
         "ExpiresUnderMembers",
@@ -370,22 +377,26 @@ MUTANTS = (
         "AnyVacancyCounts",
         "a member reads on by metadata that are older than its coordinator (SDK)",
         Patch(Member, "looked_up", _any_vacancy_counts),
+        hard=("coordinators_gone", "old_news"),
     ),
     _mutant(
         "AllMetadataAreNew",
         "old metadata renew a lease: meanwhile somebody has taken the shard over (SDK)",
         Patch(Member, "looked_up", _all_metadata_are_new),
+        hard=("takeover_unreached",),
     ),
     _mutant(
         "LateNewsCounts",
         "a member reads again because its coordinator was deposed, which had taken it for gone (SDK)",
         Patch(Member, "looked_up", _late_news_counts),
         Patch(Member, "needs_news", property(_asks_for_ever)),
+        hard=("gone_after_the_grace",),
     ),
     _mutant(
         "AnyOwnerRenews",
         "the next coordinator renews the lease of a member that it never heard (SDK)",
         Patch(Member, "looked_up", _who_follows_is_who_is_vacant),
+        hard=("takeover_unreached",),
     ),
     _mutant(
         "BeginsWhatIsNotItsOwn",

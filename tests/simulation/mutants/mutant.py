@@ -31,6 +31,8 @@ class Mutant:
     part: str = "world"
     #: Of the histories: the kind of cluster that is hardest on it.
     profile: int | None = None
+    #: Of a schedule of groups: the kinds of faults that are hardest on it, which come more often in its schedules.
+    faults: tuple[str, ...] = ()
 
     @contextlib.contextmanager
     def applied(self) -> Iterator[None]:
