@@ -1,0 +1,424 @@
+"""The containers of the stack, replaced one after the other by what the compose file says now: another image, other
+settings. For `docker compose up`, which replaces all containers of a changed service at once.
+
+    HEADRACE_VERSION=0.2.0 python3 deploy/roll.py          what differs from the file, where the compose file is
+    python3 deploy/roll.py --all                           everything, as it is: a rolling restart
+    python3 deploy/roll.py broker                          only these services
+
+Controllers first, the active one last, then brokers, coordinators, the edge. Before each stop, and at the end, every
+container must be healthy and `headrace doctor` must find nothing that stands against it (what is under-replicated, who
+is away); otherwise nothing more is done. A container keeps its number, so its slot, its id and its records. One that
+does not become healthy is taken away again, and the former one put back.
+
+Compose cannot do this: it creates what is missing under the next number, never under one that has become free. So it is
+asked for one container more, which is not started; that one, as the engine tells it, is created anew under the name and
+number of the one to be replaced. `docker compose up` finds it up to date afterwards. Nothing but Python is needed, and
+the engine's socket.
+
+Exit code 1: not whole, or a container did not come up; 130: Ctrl-C between two containers.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import fcntl
+import http.client
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+#: In the order of their turns. The other services keep nothing and are replaced by `docker compose up`.
+SERVICES = ("controller", "broker", "coordinator", "edge")
+#: What the former container is called until the new one is healthy.
+FORMER = "-former"
+#: Rules of the doctor that do not stand against the next stop: of readers, of machines, of the upgrade itself.
+NOT_IN_THE_WAY = frozenset(
+    {"version-mix", "group-lag", "group-storm", "group-records-lost", "disk-slow", "clock-skew", "descriptors"}
+)
+STOP_S = 40
+#: A new container that has ended so often is given up.
+RESTARTS_MAX = 3
+LOOK_S = 0.5
+TELL_S = 5.0
+_LABEL = "com.docker.compose."
+Json = dict[str, Any]
+
+
+class RollError(Exception):
+    """Why it does not go on, and what to do."""
+
+
+# -- what is to be done: from what the engine tells, nothing is asked here ---------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Container:
+    """What the engine tells of a container of the stack (`docker inspect`)."""
+
+    told: Json
+
+    @property
+    def name(self) -> str:
+        return str(self.told["Name"]).removeprefix("/")
+
+    @property
+    def service(self) -> str:
+        return str(self.told["Config"]["Labels"][_LABEL + "service"])
+
+    @property
+    def number(self) -> int:
+        return int(self.told["Config"]["Labels"][_LABEL + "container-number"])
+
+    @property
+    def is_former(self) -> bool:
+        return self.name.endswith(FORMER)
+
+    @property
+    def is_running(self) -> bool:
+        return bool(self.told["State"]["Running"])
+
+    @property
+    def health(self) -> str:
+        """healthy, starting or unhealthy; of one that does not run: exited, created ..."""
+        state = self.told["State"]
+        return str(state.get("Health", {}).get("Status", "healthy") if self.is_running else state["Status"])
+
+    @property
+    def restarts(self) -> int:
+        return int(self.told["RestartCount"])
+
+    @property
+    def check(self) -> list[str]:
+        """The command of its health check; empty: it has none that can be run."""
+        kind, *words = (self.told["Config"].get("Healthcheck") or {}).get("Test") or [""]
+        return [str(each) for each in words] if kind == "CMD" else []
+
+    def is_as(self, wanted: Container) -> bool:
+        """Of the same image, and of the same part of the compose file?"""
+        ours, theirs = (each.told["Config"]["Labels"][_LABEL + "config-hash"] for each in (self, wanted))
+        return bool(self.told["Image"] == wanted.told["Image"] and ours == theirs)
+
+
+def next_of(waiting: Collection[Container], leader: int | None) -> Container:
+    """Whose turn it is. ``leader``: the active controller's number, if there is one."""
+    return min(
+        waiting,
+        key=lambda each: (
+            SERVICES.index(each.service),
+            each.service == "controller" and each.number == leader,
+            each.number,
+        ),
+    )
+
+
+def body_of(wanted: Container, replaced: Container) -> tuple[Json, dict[str, list[str]]]:
+    """How to create what ``wanted`` is under the name and number of ``replaced``: the body of the engine's request, and
+    the other networks with the names that it has there (an engine before 25 takes one network at the creation)."""
+    config = dict(wanted.told["Config"])
+    if config.get("Hostname") == wanted.told["Id"][:12]:
+        del config["Hostname"]  # it is to have its own
+    config["Labels"] = config["Labels"] | {_LABEL + "container-number": str(replaced.number)}
+    first = wanted.told["HostConfig"]["NetworkMode"]
+    names: dict[str, list[str]] = {}
+    for network, joined in wanted.told["NetworkSettings"]["Networks"].items():
+        own = {wanted.told["Id"][:12], wanted.name}
+        names[network] = [replaced.name, *(each for each in joined.get("Aliases") or () if each not in own)]
+    endpoints = {first: {"Aliases": names.pop(first)}} if first in names else {}
+    body = config | {"HostConfig": wanted.told["HostConfig"], "NetworkingConfig": {"EndpointsConfig": endpoints}}
+    return body, names
+
+
+def not_whole(health: Mapping[str, str], doctor: Json | None) -> list[str]:
+    """Why the next one must not be stopped; ``health``: of each container, by its name; ``doctor``: `headrace doctor
+    -o json`, None: it cannot be asked."""
+    reasons = [f"{name} is {each}" for name, each in health.items() if each != "healthy"]
+    if doctor is None:
+        return [*reasons, "headrace doctor cannot be asked"]
+    if doctor["healthy"]:
+        return reasons
+    for finding in doctor["findings"]:
+        is_upgrade = finding["rule"] == "feature-level" and finding["severity"] == "warning"
+        if finding["rule"] not in NOT_IN_THE_WAY and not is_upgrade:
+            reasons.append(f"{finding['what']} [{finding['rule']}]")
+    return reasons + [f"not known: {each['what']}: {each['why']}" for each in doctor["not_asked"]]
+
+
+# -- the engine --------------------------------------------------------------------------------------------------------
+
+
+class Engine:
+    """Docker and Compose, for the project of the current directory. RollError for what they refuse."""
+
+    def __init__(self) -> None:
+        self.project = str(json.loads(self._run("docker", "compose", "config", "--format", "json"))["name"])
+        address = os.environ.get("DOCKER_HOST") or self.docker(
+            "context", "inspect", "--format", "{{.Endpoints.docker.Host}}"
+        )
+        if not address.startswith("unix://"):
+            raise RollError(f"the engine is at {address}; run this where its socket (unix://) is")
+        self._socket = address.removeprefix("unix://")
+
+    def docker(self, *arguments: str) -> str:
+        return self._run("docker", *arguments)
+
+    def containers(self, services: Collection[str]) -> list[Container]:
+        """All of them, also those that do not run, in the order of their services and numbers."""
+        labels = [f"label={_LABEL}project={self.project}", f"label={_LABEL}oneoff=False"]
+        ids = self.docker("ps", "-aq", *(word for label in labels for word in ("--filter", label))).split()
+        found = [Container(told) for told in json.loads(self.docker("inspect", *ids))] if ids else []
+        found = [each for each in found if each.service in services]
+        return sorted(found, key=lambda each: (SERVICES.index(each.service), each.number, each.is_former))
+
+    def health(self, container: Container) -> str:
+        """As the engine knows it; while it is yet to look (every five seconds), by the container's own check."""
+        if container.health == "starting" and container.check:
+            command = ["docker", "exec", container.name, *container.check]
+            done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=60, check=False)
+            return "starting" if done.returncode else "healthy"
+        return container.health
+
+    def rendered(self, service: str) -> Container:
+        """A container of ``service`` as the compose file says it now; it is gone when this returns."""
+        before = self.containers([service])
+        scale = f"{service}={len(before) + 1}"
+        try:
+            self._run("docker", "compose", "up", "--no-start", "--no-deps", "--no-recreate", "--scale", scale, service)
+            known = {each.told["Id"] for each in before}
+            (made,) = (each for each in self.containers([service]) if each.told["Id"] not in known)
+        finally:
+            for each in self.containers([service]):
+                if each.health == "created" and each.told["Id"] not in {other.told["Id"] for other in before}:
+                    self.docker("rm", each.name)
+        return made
+
+    def create(self, name: str, body: Json, more_networks: Mapping[str, Sequence[str]]) -> None:
+        connection = _Local(self._socket)
+        with contextlib.closing(connection):
+            connection.request(
+                "POST", f"/containers/create?name={name}", json.dumps(body), {"Content-Type": "application/json"}
+            )
+            answer = connection.getresponse()
+            text = answer.read().decode(errors="replace")
+        if answer.status != http.client.CREATED:
+            raise RollError(f"the engine does not create {name}: {text.strip()}")
+        for network, names in more_networks.items():
+            aliases = [word for each in names for word in ("--alias", each)]
+            self.docker("network", "connect", *aliases, network, name)
+
+    def ask(self, name: str, *arguments: str) -> Json | None:
+        """`headrace ARGUMENTS -o json` in a container; None: no answer (an exit code of 1 is one, of the doctor)."""
+        try:
+            done = subprocess.run(
+                ["docker", "exec", name, "headrace", *arguments, "-o", "json"],
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                timeout=120,
+            )
+            found = json.loads(done.stdout)
+        except (subprocess.TimeoutExpired, json.JSONDecodeError):
+            return None
+        return found if isinstance(found, dict) else None
+
+    def _run(self, *command: str) -> str:
+        # (A session of its own: Ctrl-C is ours to obey, between two containers.)
+        done = subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, start_new_session=True, check=False
+        )
+        if done.returncode:
+            raise RollError(f"{' '.join(command)}: {done.stderr.strip() or done.returncode}")
+        return done.stdout.strip()
+
+
+class _Local(http.client.HTTPConnection):
+    """To the engine's socket."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__("engine", timeout=120)
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(self._path)
+
+
+# -- the roll ----------------------------------------------------------------------------------------------------------
+
+
+class Roll:
+    """``timeout_s``: for how long a new container may take to become healthy, and then the cluster to be whole."""
+
+    def __init__(self, engine: Engine, *, timeout_s: float) -> None:
+        self._engine = engine
+        self._timeout_s = timeout_s
+        self.ends = False
+
+    def run(self, services: Sequence[str], *, everything: bool) -> int:
+        """How many containers were replaced."""
+        engine = self._engine
+        self._mend()
+        waiting, wanted = [], {}
+        for service in services:
+            there = engine.containers([service])
+            if there:
+                wanted[service] = engine.rendered(service)
+                waiting += [each for each in there if everything or not each.is_as(wanted[service])]
+        total = len(waiting)
+        tell(f"{total} of {len(engine.containers(services))} containers are to be replaced")
+        if not waiting:
+            return 0
+        self._until_whole("nothing was replaced")
+        while waiting and not self.ends:
+            one = next_of(waiting, self._leader())
+            waiting.remove(one)
+            tell(f"[{total - len(waiting)}/{total}] {one.name}")
+            began = time.monotonic()
+            self._replace(one, wanted[one.service])
+            served = time.monotonic()
+            self._until_whole(f"{one.name} was replaced, and {len(waiting)} were not")
+            tell(f"  healthy after {served - began:.1f} s, all is whole {time.monotonic() - served:.1f} s later")
+        return total - len(waiting)
+
+    def _mend(self) -> None:
+        """After a roll that was cut off: a former container that is still there comes back, unless its successor is
+        well."""
+        found = self._engine.containers(SERVICES)
+        for former in (each for each in found if each.is_former):
+            name = former.name.removesuffix(FORMER)
+            successor = next((each for each in found if each.name == name), None)
+            if successor is not None and successor.health == "healthy":
+                self._engine.docker("rm", former.name)
+            else:
+                self._put_back(former.name, name, has_successor=successor is not None)
+
+    def _put_back(self, former: str, name: str, *, has_successor: bool) -> None:
+        tell(f"  {name}: the former container is put back")
+        if has_successor:
+            with contextlib.suppress(RollError):
+                self._engine.docker("stop", "-t", str(STOP_S), name)
+            self._engine.docker("rm", "-f", name)
+        self._engine.docker("rename", former, name)
+        self._engine.docker("start", name)
+
+    def _replace(self, one: Container, wanted: Container) -> None:
+        engine, former = self._engine, one.name + FORMER
+        body, more_networks = body_of(wanted, one)
+        engine.docker("stop", "-t", str(STOP_S), one.name)
+        engine.docker("rename", one.name, former)
+        is_created = False
+        try:
+            engine.create(one.name, body, more_networks)
+            is_created = True
+            engine.docker("start", one.name)
+            self._until_healthy(one)
+        except RollError as error:
+            said = ""
+            if is_created:
+                with contextlib.suppress(RollError):
+                    said = "\n" + engine.docker("logs", "--tail", "20", one.name)
+            self._put_back(former, one.name, has_successor=is_created or "already in use" in str(error))
+            raise RollError(f"{error}{said}") from None
+        engine.docker("rm", former)
+
+    def _until_healthy(self, one: Container) -> None:
+        deadline = time.monotonic() + self._timeout_s
+        while True:
+            (now,) = (each for each in self._engine.containers([one.service]) if each.name == one.name)
+            health = self._engine.health(now)
+            if health == "healthy":
+                return
+            if health == "unhealthy" or now.restarts >= RESTARTS_MAX or time.monotonic() > deadline:
+                raise RollError(f"{one.name} is {health} after its replacement, and was restarted {now.restarts} times")
+            time.sleep(LOOK_S)
+
+    def _until_whole(self, so_far: str) -> None:
+        deadline = time.monotonic() + self._timeout_s
+        told = time.monotonic()
+        while True:
+            health = {each.name: self._engine.health(each) for each in self._engine.containers(SERVICES)}
+            reasons = not_whole(health, self._ask("doctor"))
+            if not reasons:
+                return
+            now = time.monotonic()
+            if now > deadline or self.ends:
+                raise RollError(f"{so_far}; the cluster is not whole: {'; '.join(reasons)}")
+            if now - told > TELL_S:
+                told = now
+                tell(f"  waiting: {'; '.join(reasons)}")
+            time.sleep(LOOK_S)
+
+    def _leader(self) -> int | None:
+        status = self._ask("quorum", "status")
+        return None if status is None else int(status["leader_id"])
+
+    def _ask(self, *arguments: str) -> Json | None:
+        """A broker: any that is healthy."""
+        brokers = [each for each in self._engine.containers(["broker"]) if self._engine.health(each) == "healthy"]
+        return self._engine.ask(brokers[0].name, *arguments) if brokers else None
+
+
+def tell(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+def main(arguments: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(
+        prog="roll.py", description="Replace the stack's containers by what the compose file says, one after the other."
+    )
+    parser.add_argument("services", nargs="*", metavar="SERVICE", help=f"only these of {', '.join(SERVICES)}")
+    parser.add_argument("--all", action="store_true", help="also those that are as the file says: a rolling restart")
+    parser.add_argument("--timeout", type=float, default=300.0, metavar="S", help="seconds that one may take (300)")
+    given = parser.parse_args(arguments)
+    if unknown := [each for each in given.services if each not in SERVICES]:
+        parser.error(f"{', '.join(unknown)}: the services are {', '.join(SERVICES)}")
+    try:
+        roll = Roll(Engine(), timeout_s=given.timeout)
+        with _ends_between_two(roll), _alone():
+            began = time.monotonic()
+            count = roll.run([each for each in SERVICES if each in (given.services or SERVICES)], everything=given.all)
+    except RollError as error:
+        tell(f"roll: {error}")
+        return 1
+    print(f"replaced {count} containers in {time.monotonic() - began:.1f} s")
+    return 130 if roll.ends else 0
+
+
+@contextlib.contextmanager
+def _ends_between_two(roll: Roll) -> Any:
+    def on_signal(number: int, frame: object) -> None:
+        if not roll.ends:
+            tell("roll: it ends when the container that is being replaced serves")
+        roll.ends = True
+
+    before = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextlib.contextmanager
+def _alone() -> Any:
+    """One roll at a time in a directory."""
+    here = os.open(".", os.O_RDONLY)
+    try:
+        fcntl.flock(here, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    except BlockingIOError:
+        raise RollError("another roll is under way here") from None
+    finally:
+        os.close(here)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
