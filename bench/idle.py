@@ -1,11 +1,12 @@
 """What a cluster costs that nobody uses, and how long one waits for it.
 
-    idle.py [--only idle,up,inprocess,tests] [--rounds 7] [--window 30] [--settle 20] [--smoke] [--save]
+    idle.py [--only idle,up,inprocess,tests] [--rounds 7] [--clusters 3] [--window 30] [--settle 20] [--smoke] [--save]
 
     idle       `headrace up` with 3 controllers, 3 brokers and 2 coordinators, each a process of its own, as shipped:
                PSS, processor time and voluntary context switches of each, over ``--window`` seconds; first of the new
                cluster, then of one that has been worked with (20 topics of 6 partitions and 3 replicas, 600,000
-               records, a consumer group that has left)
+               records, a consumer group that has left); ``--clusters`` times, each time another cluster: who leads,
+               and who follows whom, is chance
     up         `headrace up -d` in a new directory, from the start of that command to the first record that was
                acknowledged by all in-sync replicas, its topic (3 replicas) created in between; then the same with the
                commands that `up` says to paste (`topics create`, `produce`), each a process of its own
@@ -112,22 +113,27 @@ def memory_mib(pid: int) -> dict[str, float]:
 def measure_idle(
     samples: Samples, state: str, nodes: Sequence[dict[str, Any]], *, settle_s: float, window_s: float
 ) -> None:
-    """``<state>.{pss,uss,anonymous,cpu,sleeps}.<role>-<id>`` and ``.all``."""
+    """``<state>.{pss,uss,anonymous,cpu,sleeps}.<role>-<place>`` and ``.all``; place 1 is the busiest of its role: the
+    leading controller, the broker that others follow."""
     settle()
     time.sleep(settle_s)
     before, begun = {node["pid"]: usage(node["pid"]) for node in nodes}, time.monotonic()
     time.sleep(window_s)
     seconds = time.monotonic() - begun
     total: dict[str, float] = {}
+    found: dict[str, list[dict[str, float]]] = {}
     for node in nodes:
         then, now = before[node["pid"]], usage(node["pid"])
         values = memory_mib(node["pid"]) | {
             "cpu": 100 * (now.cpu_s - then.cpu_s) / seconds,
             "sleeps": (now.sleeps - then.sleeps) / seconds,
         }
-        for kind, value in values.items():
-            total[kind] = total.get(kind, 0.0) + value
-            samples.add(f"{state}.{kind}.{node['role']}-{node['id']}", value, _UNITS[kind])
+        found.setdefault(node["role"], []).append(values)
+    for role in sorted(found):
+        for place, values in enumerate(sorted(found[role], key=lambda values: -values["cpu"]), 1):
+            for kind, value in values.items():
+                total[kind] = total.get(kind, 0.0) + value
+                samples.add(f"{state}.{kind}.{role}-{place}", value, _UNITS[kind])
     for kind, value in total.items():
         samples.add(f"{state}.{kind}.all", value, _UNITS[kind])
 
@@ -190,6 +196,11 @@ def work_with(bootstrap: str) -> None:
 
 
 def idle(samples: Samples, asked: argparse.Namespace) -> None:
+    for _ in range(asked.clusters):
+        idle_cluster(samples, asked)
+
+
+def idle_cluster(samples: Samples, asked: argparse.Namespace) -> None:
     with up(asked.work, "--coordinators", str(COORDINATORS)) as cluster:
         nodes = cluster["nodes"]
         if len(nodes) != BROKERS + CONTROLLERS + COORDINATORS:
@@ -286,7 +297,8 @@ def verdicts(samples: Samples, cases: Sequence[str]) -> list[dict[str, Any]]:
     for bar in (bar for bar in BARS if bar.case in cases):
         value = bar.value(samples)
         met = value is not None and value <= bar.limit
-        found.append({"what": bar.what, "bar": bar.limit, "measured": value, "met": met})
+        values = samples.values.get(bar.sample, [])
+        found.append({"what": bar.what, "bar": bar.limit, "measured": value, "n": len(values), "met": met})
     return found
 
 
@@ -294,7 +306,8 @@ def shown(bars: Sequence[dict[str, Any]]) -> str:
     lines = []
     for bar in bars:
         value = "not measured" if bar["measured"] is None else f"{bar['measured']:.3g}"
-        lines.append(f"{'yes' if bar['met'] else 'NO':<4}{bar['what']:<60}<= {bar['bar']:<8g}{value}")
+        met = "yes" if bar["met"] else "NO"
+        lines.append(f"{met:<4}{bar['what']:<60}<= {bar['bar']:<8g}{value:<14}n={bar['n']}")
     return "\n".join(lines)
 
 
@@ -302,6 +315,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default=",".join(CASES))
     parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--clusters", type=int, default=3, help="how many idle clusters are watched")
     parser.add_argument("--window", type=float, default=30.0, help="seconds that an idle cluster is watched")
     parser.add_argument("--settle", type=float, default=20.0, help="seconds before that")
     parser.add_argument("--work", type=Path, default=WORK, help="where clusters live for as long as they run")
@@ -309,7 +323,7 @@ def main() -> int:
     parser.add_argument("--save", action="store_true", help="into bench/results")
     asked = parser.parse_args()
     if asked.smoke:
-        asked.rounds, asked.window, asked.settle = 1, 3.0, 2.0
+        asked.rounds, asked.clusters, asked.window, asked.settle = 1, 1, 3.0, 2.0
     cases = asked.only.split(",")
     asked.work.mkdir(parents=True, exist_ok=True)
     samples = Samples()
@@ -324,7 +338,7 @@ def main() -> int:
     print(table(samples))
     print(shown(bars))
     if asked.save:
-        extra = {"rounds": asked.rounds, "window_s": asked.window, "bars": bars}
+        extra = {"rounds": asked.rounds, "clusters": asked.clusters, "window_s": asked.window, "bars": bars}
         print(save(samples, what="idle", extra=extra).relative_to(ROOT))
     for failed in samples.failures:
         print(f"failed: {failed}")

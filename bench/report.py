@@ -130,11 +130,14 @@ def rewrite_groups(path: Path) -> None:
 
 def idle_table(result: dict[str, Any]) -> str:
     """Markdown: bench/idle.py's bars, as they were judged; then each process of the idle cluster; then the times."""
-    lines = ["| what | bar | measured | met |", "|---|---|---|---|"]
+    lines = ["| what | bar | measured | n | met |", "|---|---|---|---|---|"]
     for bar in result["bars"]:
         measured = "not measured" if bar["measured"] is None else f"{bar['measured']:,.3g}"
-        lines.append(f"| {bar['what']} | <= {bar['bar']:g} | {measured} | {'yes' if bar['met'] else '**no**'} |")
-    lines += ["", "| process, idle | PSS, new / worked with | % of a core | sleeps/s |", "|---|---|---|---|"]
+        met = "yes" if bar["met"] else "**no**"
+        lines.append(f"| {bar['what']} | <= {bar['bar']:g} | {measured} | {bar['n']} | {met} |")
+    clusters = f"Medians of {result['clusters']} idle clusters, each watched for {result['window_s']:g} s:"
+    lines += ["", clusters, ""]
+    lines += ["| process, idle | PSS, new / worked with | % of a core | sleeps/s |", "|---|---|---|---|"]
     medians = result["medians"]
     names = [name.removeprefix("new.pss.") for name in result["samples"] if name.startswith("new.pss.")]
     for name in sorted(names, key=lambda name: name == "all"):  # stable: the sum comes last
