@@ -29,6 +29,21 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+#: Files whose tests share a session of Spark.
+_ONE_WORKERS = ("tests/integration/spark/test_spark_s",)
+#: Tests that wait for processes more than they compute; tests that do nothing else; what takes longest, of both.
+_WAIT = ("tests/docs/", "tests/integration/", "tests/system/", "tests/scenarios/cli/", "tests/scenarios/controller/")
+_COMPUTE = ("tests/property/", "tests/simulation/", "tests/scenarios/log/", "tests/scenarios/broker/", "tests/fuzz/")
+_LONG = (
+    "tests/integration/spark/",
+    "tests/docs/test_documented_runs",
+    "tests/integration/cli/test_cli_quorum",
+    "tests/system/",
+    "tests/property/log_compaction/",
+    "tests/property/log/",
+)
+
+
 def pytest_configure(config: pytest.Config) -> None:
     # Set in the process that starts the workers of pytest-xdist, and inherited by them.
     seed = int(os.environ.setdefault(_SEED, str(random.SystemRandom().randrange(2**31))))
@@ -37,6 +52,41 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ.setdefault("HEADRACE_BENCH_SETTLE", "0")  # benchmarks that are tested need no settled disk
     # A dozen of Spark's drivers live for seconds: half of what they use is the second compiler's, for later.
     os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """For ``--dist loadfile``: whose start is dear, and shared by files, is started in one worker."""
+    if config.getoption("dist") != "loadfile":
+        return None
+    from xdist.scheduler import LoadFileScheduling
+
+    class BySharedWorld(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file = nodeid.split("::", 1)[0]
+            return next((shared for shared in _ONE_WORKERS if file.startswith(shared)), file)
+
+    return BySharedWorld(config, log)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """What workers do at a time: some wait for clusters while others compute, and what takes long begins early."""
+    if not hasattr(config, "workerinput"):
+        return
+    root = config.rootpath
+
+    def place(item: pytest.Item) -> tuple[int, str]:
+        file = item.path.relative_to(root).as_posix()
+        return next((at for at, start in enumerate(_LONG) if file.startswith(start)), len(_LONG)), file
+
+    files: dict[str, list[pytest.Item]] = {}
+    for item in sorted(items, key=place):
+        files.setdefault(place(item)[1], []).append(item)
+    waiting = [file for file in files if file.startswith(_WAIT)]
+    computing = [file for file in files if file.startswith(_COMPUTE)]
+    ranks = {file: (at + 0.5) / len(kind) for kind in (waiting, computing) for at, file in enumerate(kind)}
+    # Whatever is neither takes no time to speak of: it fills up the end, where the workers stop together.
+    items[:] = [item for file in sorted(files, key=lambda file: ranks.get(file, 1.0)) for item in files[file]]
 
 
 def pytest_report_header() -> str:

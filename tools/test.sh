@@ -2,9 +2,10 @@
 # The test suite. Arguments go to pytest: tools/test.sh tests/unit -k codec
 # TEST_WORKERS=1 runs in one process; HEADRACE_TEST_SEED=N repeats a run's random choices. Clusters that start, fail and
 # are waited for leave a third of the processors idle, so there is one worker more than there are of them. A file's tests
-# are one worker's: what a file starts for all of them is started once. The files keep their order, the unit tests' small
-# ones come last, and the workers end together. (Not by xdist_group: xdist 3.8 keeps the group in an attribute that pytest
-# 9.2 no longer reads, and every worker started every cluster.)
+# are one worker's: what a file starts for all of them is started once. tests/conftest.py says in which order files go:
+# some that wait beside some that compute, long ones early; the unit tests' small ones come last, and the workers end
+# together. (Not by xdist_group: xdist 3.8 keeps the group in an attribute that pytest 9.2 no longer reads, and every
+# worker started every cluster.)
 # The counts that the requirements name, where a test has smaller ones for every day, are those of `make verify`.
 set -euo pipefail
 cd "$(dirname "$0")/.."

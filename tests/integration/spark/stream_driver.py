@@ -3,11 +3,13 @@
     stream_driver.py BOOTSTRAP DIRECTORY SINK:TOPIC:HOLD_AT...
 
 SINK is ``files``, or the topic to write to. The task of partition 1 of TOPIC that meets offset HOLD_AT writes
-DIRECTORY/SINK/held and then waits for as long as its driver lives; -1 holds nowhere. All streams have one session.
+DIRECTORY/SINK/held and then waits for as long as its driver lives; -1 holds nowhere. All streams have one session. At
+the end DIRECTORY/files/rows.json has what Spark reads from the files.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import threading
@@ -61,6 +63,10 @@ def main() -> None:
         queries.append(writer.start())
     for query in queries:
         query.awaitTermination()
+    if (directory / "files").exists():
+        rows = spark.read.parquet(str(directory / "files" / "out")).collect()
+        told = [(row.partition, row.offset, bytes(row.value).decode()) for row in rows]
+        (directory / "files" / "rows.json").write_text(json.dumps(told))
     spark.stop()
 
 

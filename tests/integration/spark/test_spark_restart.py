@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -122,10 +123,9 @@ def killed(headrace: Any, tmp_path_factory: pytest.TempPathFactory) -> Killed:
     return Killed(files, to_topic)
 
 
-def test_a_driver_killed_in_mid_batch_skips_no_row_and_repeats_none(killed: Killed, spark: Any) -> None:
-    rows = spark.read.parquet(str(killed.files / "out")).collect()
-    found = sorted((row.partition, row.offset, bytes(row.value).decode()) for row in rows)
-    assert found == [(p, n, f"{p}:{n}") for p in (0, 1) for n in range(RECORDS)]
+def test_a_driver_killed_in_mid_batch_skips_no_row_and_repeats_none(killed: Killed) -> None:
+    rows = json.loads((killed.files / "rows.json").read_text())  # as Spark reads what it has written
+    assert sorted(rows) == [[p, n, f"{p}:{n}"] for p in (0, 1) for n in range(RECORDS)]
     files = list((killed.files / "out").glob("*.parquet"))
     assert len(files) > 10, "the killed batches left files behind, which no commit names"
 
