@@ -242,7 +242,7 @@ def test_consumers_read_while_compaction_and_deletion_run(
     for reader in readers:
         reader.start()
     number = 0
-    deadline = time.monotonic() + 6
+    deadline = time.monotonic() + 3
     with Producer(bootstrap_servers=cluster.broker.address(), batch_size=1024) as producer:
         while not any(reader.failure for reader in readers):
             has_met_it = all(reader.passes >= 2 and reader.jumps for reader in readers)
@@ -306,7 +306,7 @@ def test_a_consumer_that_retention_overtakes_goes_on_at_the_start_and_misses_not
 
     thread = threading.Thread(target=follow, daemon=True)
     thread.start()
-    number, deadline = 0, time.monotonic() + 6
+    number, deadline = 0, time.monotonic() + 3
     with (
         Producer(bootstrap_servers=address, batch_size=1024) as producer,
         Admin(bootstrap_servers=address) as admin,

@@ -22,7 +22,7 @@ ROOT = "/data"
 ORDERS, PAYMENTS = TopicPartition("orders", 0), TopicPartition("payments", 3)
 NOW_MS = 1_700_000_000_000
 CONFIG = LogConfig(
-    segment_bytes=420, index_interval_bytes=1, segment_index_bytes=1200, flush=FlushPolicy.OS, segment_ms=10**12
+    segment_bytes=360, index_interval_bytes=1, segment_index_bytes=1200, flush=FlushPolicy.OS, segment_ms=10**12
 )
 _CODECS = (Compression.NONE, Compression.GZIP, Compression.NONE, Compression.LZ4)
 #: Grows, repeats, falls back: what a time index has to cope with.
@@ -75,7 +75,7 @@ def make_image(*, clean: bool) -> Image:
     bases: list[int] = []
     for number, time in enumerate(_TIMES):
         epoch = (2, 2, 2, 2, 3, 3, 3, 7, 7, 7, 7, 7)[number]
-        batch = [(NOW_MS + time + i, b"k", b"%d.%d" % (number, i) * 6, []) for i in range(1 + number % 3)]
+        batch = [(NOW_MS + time + i, b"k", b"%d.%d" % (number, i) * 3, []) for i in range(1 + number % 3)]
         info = log.append(encode_batch(batch, compression=_CODECS[number % 4]), epoch)
         bases.append(info.base_offset)
         for i, (timestamp_ms, _, value, _) in enumerate(batch):

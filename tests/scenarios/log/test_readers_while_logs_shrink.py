@@ -22,7 +22,7 @@ from headrace_core.log.descriptors import DescriptorCache
 from headrace_core.log.files import FileSystem, RealFileSystem
 from headrace_core.records import decode_batch, encode_batch, split_batches
 
-SECONDS = 1.5
+SECONDS = 0.7
 READERS = 3
 KEYS = 12
 
@@ -35,7 +35,8 @@ COMPACT = LogConfig(
     min_dirty_ratio=0.01,
     file_delete_delay_ms=0,
 )
-BOTH = replace(COMPACT, cleanup_delete=True, retention_bytes=6000)
+#: So little that retention has something to take before compaction has.
+BOTH = replace(COMPACT, cleanup_delete=True, retention_bytes=3000)
 
 
 class World:
