@@ -98,6 +98,7 @@ class World:
             snapshot_bytes=plan.snapshot_bytes,
             snapshot_interval_ms=0.0,
             raft=RaftSettings(
+                heartbeat_ticks=QuorumSettings().raft.heartbeat_ticks,
                 message_bytes_max=plan.message_bytes_max,
                 in_flight_messages_max=plan.in_flight_messages_max,
                 snapshot_chunk_bytes=plan.snapshot_chunk_bytes,

@@ -206,7 +206,7 @@ def test_no_copy_is_older_than_it_says(first: int) -> None:
         life.run()
     assert sum(life.checked for life in lives) > 10_000
     assert sum(len(life.acknowledged) for life in lives) > 100
-    assert sum(life.answered_of_late for life in lives) > 100
+    assert sum(life.answered_of_late for life in lives) > 50
 
 
 def test_leaders_that_vouch_without_a_majority_are_caught() -> None:

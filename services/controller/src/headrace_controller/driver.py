@@ -134,8 +134,8 @@ class ControllerDriver:
 
     async def read_barrier(self, *, is_patient: bool = False) -> int:
         """A linearizable read: the metadata offset that the image here has reached once it holds all that was answered
-        before this call. ``is_patient``: it costs no message, and up to a tick more. NotControllerError unless this
-        node leads."""
+        before this call. ``is_patient``: it costs no message, and up to 300 ms more (the heartbeats' interval).
+        NotControllerError unless this node leads."""
         offset: int = await self._asked(lambda done: self.controller.read(done, is_patient=is_patient))
         return offset
 
@@ -274,7 +274,7 @@ class ControllerDriver:
         self._wake.set()
 
     async def _wait(self, timeout_s: float) -> None:
-        # (A timer of its own: asyncio.timeout cancels and catches each time, ten times a second.)
+        # (A timer of its own: asyncio.timeout cancels and catches each time, several times a second.)
         timer = asyncio.get_running_loop().call_later(timeout_s, self._wake.set)
         try:
             await self._wake.wait()

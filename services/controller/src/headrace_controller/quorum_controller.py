@@ -11,7 +11,8 @@ The driver moves it in a real process, the simulator in a simulated one. It move
     finish    sends what step 2 made true (3, 4), applies and publishes what is committed (5), answers
 
 Messages may arrive between the three; a crash may come between any two. What arrives during a turn is the next one:
-under load, turns grow instead of queueing up. ``next_due_ms`` says when the next one is due.
+under load, turns grow instead of queueing up. ``next_due_ms`` says when the next one is due: at the next tick of which
+something comes, not at each.
 
     submit --> decide --> propose --> append + fdatasync --> a majority has it --> commit --> publish --> answer
 
@@ -34,6 +35,7 @@ election for a while, so that another leads; as a follower it acknowledges nothi
 from __future__ import annotations
 
 import logging
+import math
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -151,6 +153,8 @@ class QuorumController(QuorumView):
         self._stands_back_until_ms = 0.0
         self._now_ms = clock.monotonic_ms()
         self._last_tick_ms = self._now_ms
+        self._ticks_planned = 1
+        self._has_ticked = False
 
     # -- what others see (and quorum_view.py) --------------------------------------------------------------------------
 
@@ -230,23 +234,25 @@ class QuorumController(QuorumView):
 
     def receive(self, message: Message) -> None:
         """From another replica."""
+        self._count_ticks()
         self._gone.discard(message.sender)
         self._raft.step(message)
-        # An idle leader gets such an answer from everybody with each tick: none of them is worth a turn.
-        self._is_due = self._is_due or not (isinstance(message.body, HeartbeatResponse) and self._raft.is_at_rest)
+        # An idle leader gets such an answer from everybody in each round: none of them is worth a turn.
+        if not (isinstance(message.body, HeartbeatResponse) and self._raft.is_at_rest):
+            self._is_due, self._ticks_planned = True, 1
         if self._catch_up_to is None and isinstance(message.body, AppendRequest) and message.to == self.key:
             self._catch_up_to = message.body.committed
 
     def peer_lost(self, key: ReplicaKey) -> None:
         """The connection to another replica broke."""
-        self._is_due = True
+        self._stir()
         if key in self._raft.voters:
             self._gone.add(key)
         self._raft.peer_lost(key)
 
     def observe(self, key: ReplicaKey) -> None:
         """A replica that does not vote has connected: while this node leads, it gets the log."""
-        self._is_due = True
+        self._stir()
         self._observers.add(key)
         self._raft.observe(key)
 
@@ -258,14 +264,15 @@ class QuorumController(QuorumView):
     def submit(self, request: Request, done: Done | None) -> None:
         """``done(Answer)`` once ``request`` was decided and what it was decided on is committed; or what refused it,
         NotControllerError (nothing was done), RequestTimedOutError (nobody knows), DiskFullError."""
-        self._is_due = True
+        self._stir()
         self._inbox.append(_Asked(request, done))
 
     def read(self, done: Done, *, is_patient: bool = False) -> None:
         """A linearizable barrier: ``done(metadata_offset)`` once the image here holds everything that was answered
-        before this call, by anybody. ``is_patient``: with the next round of heartbeats, which is due within a tick.
-        NotControllerError unless this node leads."""
-        self._is_due = self._is_due or not is_patient
+        before this call, by anybody. ``is_patient``: with the next round of heartbeats, which begins within three
+        tenths of an election time-out. NotControllerError unless this node leads."""
+        if not is_patient:
+            self._stir()
         try:
             self._reads.ask(self._raft, done, is_patient=is_patient)
         except NotControllerError:
@@ -274,18 +281,18 @@ class QuorumController(QuorumView):
     def add_voter(self, key: ReplicaKey, address: str, done: Done) -> None:
         """Make an observer that has caught up a voter: ``done(Answer)`` when that is committed. The errors of
         ``RaftNode.add_voter``."""
-        self._is_due = True
+        self._stir()
         self._inbox.append(_VoterChange(lambda: self._raft.add_voter(key, address), done))
 
     def remove_voter(self, key: ReplicaKey, done: Done) -> None:
         """``done(Answer)`` when that is committed. The errors of ``RaftNode.remove_voter``."""
-        self._is_due = True
+        self._stir()
         self._inbox.append(_VoterChange(lambda: self._raft.remove_voter(key), done))
 
     def transfer(self, key: ReplicaKey, done: Done) -> None:
         """Hand the lead over to another voter: ``done(Answer)`` when it leads. NotControllerError, VoterNotFoundError,
         RequestTimedOutError: it did not take over within an election time-out, and this node goes on leading."""
-        self._is_due = True
+        self._stir()
         try:
             self._hand_over.begin(self._raft, key, done)
         except NotControllerError:
@@ -307,9 +314,9 @@ class QuorumController(QuorumView):
     # -- a turn -------------------------------------------------------------------------------------------------------
 
     def next_due_ms(self) -> float:
-        """When the next turn is due, by the monotonic clock: the next tick, or a time that has passed when there is
-        work already."""
-        return self._now_ms if self._is_due else self._last_tick_ms + self._tick_ms
+        """When the next turn is due, by the monotonic clock: the next tick that matters, or a time that has passed when
+        there is work already."""
+        return self._now_ms if self._is_due else self._last_tick_ms + self._ticks_planned * self._tick_ms
 
     def until_due_ms(self) -> float:
         """How long until then; 0 or less: now."""
@@ -321,7 +328,8 @@ class QuorumController(QuorumView):
         self._is_due = False
         self._now_ms = now_ms = self._clock.monotonic_ms()
         self._resign_if_deposed()
-        has_ticked = self._tick(now_ms)
+        has_ticked = self._tick(now_ms) or self._has_ticked
+        self._has_ticked = False
         if self.is_active:
             self._decider.begin_turn()
             if has_ticked:
@@ -390,6 +398,7 @@ class QuorumController(QuorumView):
         self._settle()
         if ready is not None and self._has_more(ready):
             self._is_due = True
+        self._ticks_planned = 1 if self._is_due else self._ticks_until_due()
         self._answer()
 
     def _has_more(self, ready: Ready) -> bool:
@@ -407,19 +416,53 @@ class QuorumController(QuorumView):
     # -- time ---------------------------------------------------------------------------------------------------------
 
     def _tick(self, now_ms: float) -> bool:
-        """Was a tick due? After a pause of this process one, not many: nobody could be heard, so nobody is to blame."""
+        """Was a tick due? After a pause of this process those that were planned, and no more: nobody could be heard, so
+        nobody is to blame."""
         raft, since_ms = self._raft, now_ms - self._last_tick_ms
         if self._was_full and now_ms >= self._stands_back_until_ms:
             raft.may_lead = True
         if since_ms >= self._tick_ms:
-            is_late = since_ms >= 2 * self._tick_ms
-            self._last_tick_ms = now_ms if is_late else self._last_tick_ms + self._tick_ms
-            raft.tick()
+            is_late = since_ms >= (self._ticks_planned + 1) * self._tick_ms
+            ticks = self._ticks_planned if is_late else int(since_ms // self._tick_ms)
+            self._last_tick_ms = now_ms if is_late else self._last_tick_ms + ticks * self._tick_ms
+            self._ticks_planned = 1
+            for _ in range(ticks):
+                raft.tick()
             self._resign_if_deposed()
             return True
         if self._is_sole_voter and raft.role is Role.FOLLOWER and (self._inbox or not self._was_full):
             raft.tick()  # it waits for nobody
         return False
+
+    def _stir(self) -> None:
+        """Something has happened that wants a turn."""
+        self._count_ticks()
+        self._is_due, self._ticks_planned = True, 1
+
+    def _count_ticks(self) -> None:
+        """Something happens now, before the next turn: the ticks that have passed, and of which nothing came, come
+        before it, so that what begins now (to wait for a leader, say) is not counted from too early. Not when a turn is
+        due: in that, what arrived comes before the silence that it ends."""
+        if self._ticks_planned == 1:
+            return
+        since_ms = self._clock.monotonic_ms() - self._last_tick_ms
+        if self._tick_ms <= since_ms < self._ticks_planned * self._tick_ms:
+            ticks = int(since_ms // self._tick_ms)
+            self._last_tick_ms += ticks * self._tick_ms
+            self._ticks_planned -= ticks
+            self._has_ticked = True
+            for _ in range(ticks):
+                self._raft.tick()
+
+    def _ticks_until_due(self) -> int:
+        """Which tick from now on is the first of which something may come."""
+        if self._is_sole_voter and self._raft.role is not Role.LEADER:
+            return 1  # when its disk has room again it leads
+        ticks = self._raft.ticks_until_due
+        if ticks > 1 and self.is_active:
+            due_ms = self._core.next_upkeep_ms(self._now_ms)
+            ticks = max(1, min(ticks, math.ceil((due_ms - self._last_tick_ms) / self._tick_ms)))
+        return ticks
 
     # -- deciding -----------------------------------------------------------------------------------------------------
 
@@ -553,7 +596,7 @@ class QuorumController(QuorumView):
         self._raft = self._new_raft()
         for key in sorted(self._observers):  # in the same order in every process
             self._raft.observe(key)
-        self._last_tick_ms = self._now_ms
+        self._last_tick_ms, self._ticks_planned = self._now_ms, 1
         if isinstance(why, CorruptMessageError):  # damaged on its way here; it is sent again
             logger.error("controller %d was sent something damaged, and did not take it: %s", self.node_id, why)
         else:

@@ -7,8 +7,10 @@ from dataclasses import dataclass, field
 
 from .raft import RaftSettings
 
-#: Ticks of an election time-out.
+#: Ticks of an election time-out, and from one heartbeat of a leader to the next. (Kafka's voters hear from their leader
+#: after 500 ms at the latest, and give it up after 2 s.)
 _TICKS = 10
+_HEARTBEAT_TICKS = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,7 +25,9 @@ class QuorumSettings:
     snapshot_interval_ms: float = 3_600_000
     #: controller.quorum.voters: where voters are whose addresses are not in the log, "host:port" by node id.
     voter_addresses: Mapping[int, str] = field(default_factory=dict)
-    raft: RaftSettings = field(default_factory=lambda: RaftSettings(election_ticks=_TICKS))
+    raft: RaftSettings = field(
+        default_factory=lambda: RaftSettings(election_ticks=_TICKS, heartbeat_ticks=_HEARTBEAT_TICKS)
+    )
 
     @property
     def tick_ms(self) -> float:

@@ -64,6 +64,14 @@ class CoordinatorSessions:
             return True
         return now_ms - session.last_contact_ms > self._timeout_ms
 
+    def gone_at_ms(self, coordinator_id: int, coordinator_epoch: int) -> float:
+        """``is_gone`` of any time behind this, unless it is heard of; of any time, when it never was."""
+        session = self._sessions.get(coordinator_id)
+        if session is None or session.coordinator_epoch != coordinator_epoch:
+            return float("-inf")
+        gone_ms = session.last_contact_ms + self._timeout_ms
+        return gone_ms if session.broken_at_ms is None else min(gone_ms, session.broken_at_ms + self._grace_ms)
+
     def lives(self, coordinator_id: int, coordinator_epoch: int, now_ms: float) -> bool:
         """Is its process probably still there? Not when its stream broke, nor when its streams are not known here: then
         whoever registers under its id is its successor."""

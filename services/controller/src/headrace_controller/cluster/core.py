@@ -168,6 +168,7 @@ class ClusterCore:
         self._planning = balancing.PlanningClock()
         self._new_id = new_id
         self._in_flight: deque[tuple[MetadataImage, MetadataDelta]] = deque()
+        self._at_rest: MetadataImage | None = None  # the image of which upkeep had nothing to do
 
     # -- what comes from the log --------------------------------------------------------------------------------------
 
@@ -199,6 +200,7 @@ class ClusterCore:
             duty.name: now_ms + duty.every_ms(self.settings) for duty in DUTIES if duty.every_ms is not None
         }
         self._planning.start_anew()
+        self._at_rest = None
 
     def stood_still(self, now_ms: float) -> None:
         """This process was paused, so it could not hear anybody: nobody is fenced for that."""
@@ -236,7 +238,25 @@ class ClusterCore:
                 self._due_ms[duty.name] = now_ms + (STEP_MS if decision.records else duty.every_ms(self.settings))
             if decision.records:
                 return features.at_level(view.image, decision)
-        return features.at_level(view.image, balancing.balance(view, self._planning))
+        decision = balancing.balance(view, self._planning)
+        self._at_rest = None if decision.records else self.speculative
+        return features.at_level(view.image, decision)
+
+    def next_upkeep_ms(self, now_ms: float) -> float:
+        """When ``upkeep`` may have something to do again: now, as long as something has changed since it last had not;
+        else when a session may be over, or a duty is due. (What balancing and waiting reassignments wait for is counted
+        in seconds: who asks every few hundred milliseconds sees it soon enough.)"""
+        image = self.speculative
+        if self._in_flight or image is not self._at_rest:
+            return now_ms
+        over_ms = self.sessions.over_at_ms
+        gone_ms = self.coordinator_sessions.gone_at_ms
+        times_ms = (
+            *self._due_ms.values(),
+            *(over_ms(each.broker_id, each.broker_epoch) for each in image.brokers.values() if not each.fenced),
+            *(gone_ms(each.coordinator_id, each.coordinator_epoch) for each in image.ledger.coordinators.values()),
+        )
+        return max(min(times_ms, default=now_ms), now_ms)
 
     def accept(self, decision: Decision, next_offset: int, epoch: int) -> None:
         """``decision`` is being written, and will end just below ``next_offset`` (where the log ends already, if it has
@@ -245,7 +265,9 @@ class ClusterCore:
             self.sessions.note(decision.contact)
         if decision.coordinator is not None:
             self.coordinator_sessions.note(decision.coordinator)
-        self.agenda.unsettled.update(decision.unsettled)
+        if decision.unsettled:
+            self.agenda.unsettled.update(decision.unsettled)
+            self._at_rest = None
         if decision.records:
             assert next_offset == self.speculative.next_offset + len(decision.records), "decisions out of order"
             self._push(self.speculative.apply_with_delta(decision.records, next_offset, epoch))

@@ -126,6 +126,14 @@ class BrokerSessions:
             broker_id, now_ms
         )
 
+    def over_at_ms(self, broker_id: int, broker_epoch: int) -> float:
+        """``is_over`` of any time behind this, unless the broker is heard of; of any time, when it never was."""
+        session = self._sessions.get(broker_id)
+        if session is None or session.broker_epoch != broker_epoch:
+            return float("-inf")
+        over_ms = session.last_contact_ms + self.timeout_ms
+        return over_ms if session.broken_ms is None else min(over_ms, session.broken_ms + session.grace_ms)
+
     def _is_grace_over(self, broker_id: int, now_ms: float) -> bool:
         session = self._sessions.get(broker_id)
         if session is None or session.broken_ms is None:

@@ -37,12 +37,11 @@ What is kept, and where it is easily lost:
 
 from __future__ import annotations
 
-from collections.abc import Collection
-
 from headrace_core.errors import NotControllerError
 
 from .log import LogView, RaftLog
 from .membership import check_addition, check_caught_up, check_no_change, check_removal, check_voter
+from .node_view import NodeView
 from .patience import Patience
 from .progress import Mode, Progress
 from .quorum import Outcome, agreed, is_majority, tally
@@ -79,7 +78,7 @@ from .types import (
 )
 
 
-class RaftNode:
+class RaftNode(NodeView):
     """See the module. ``draw`` spreads the election time-outs, so that votes are seldom split (5.2)."""
 
     def __init__(
@@ -153,17 +152,6 @@ class RaftNode:
         return self.key in self.log.voters
 
     @property
-    def _may_stand(self) -> bool:
-        """It votes, or did before a change that may not be committed: then the others may need its log, which could
-        be the only one that is long enough, although its own vote does not count (4.2.2)."""
-        return self.may_lead and any(self.key in voters for voters in self.log.voters_since(self.committed))
-
-    @property
-    def _is_alone(self) -> bool:
-        """The only voter, which waits for nobody."""
-        return self.voters.keys == (self.key,) and self.role is Role.FOLLOWER
-
-    @property
     def log_end_offset(self) -> int:
         """Where the next entry begins."""
         return self.log.end_offset
@@ -177,29 +165,6 @@ class RaftNode:
     def transferring_to(self) -> ReplicaKey | None:
         """Whom a leader is handing over to; None when to nobody, or when that was given up."""
         return self._transfer_to
-
-    def progress_of(self, key: ReplicaKey) -> Progress | None:
-        """A leader's view of a follower."""
-        return self._progress.get(key)
-
-    @property
-    def followers(self) -> Collection[ReplicaKey]:
-        """Whom a leader copies the log to."""
-        return self._progress.keys()
-
-    @property
-    def is_at_rest(self) -> bool:
-        """It leads, everybody has all there is and knows that it is committed, and nobody waits for anything: ``ready``
-        would be empty."""
-        if self.role is not Role.LEADER or self._messages or self._replies or self._served or self._reads.are_asked:
-            return False
-        end = self.log.end_offset
-        return self.committed == end and all(progress.is_done(end) for progress in self._progress.values())
-
-    @property
-    def ticks(self) -> int:
-        """Since the start of this process."""
-        return self._ticks
 
     # -- inputs ------------------------------------------------------------------------------------------------------
 

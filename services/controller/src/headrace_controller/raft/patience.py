@@ -53,6 +53,11 @@ class Patience:
         return self._elapsed >= self._timeout
 
     @property
+    def left(self) -> int:
+        """Ticks until it is over; 0 or less: it is."""
+        return self._timeout - self._elapsed
+
+    @property
     def hears(self) -> bool:
         """Has the leader been heard of late (6.2)? Then nobody is helped to depose it."""
         return not self._is_lost and self._elapsed < self._election_ticks

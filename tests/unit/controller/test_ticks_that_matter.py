@@ -1,0 +1,224 @@
+"""A controller is woken by the ticks of which something comes, and by no other; nobody is found dead any later for it.
+
+Time passes in steps of 10 ms here, and whoever is due has a turn at once. A tick is 100 ms, a heartbeat goes after 300.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from cluster_world import World
+from quorum_world import QuorumWorld
+from raft_schedule import Schedule
+
+from headrace_controller.cluster.requests import HeartbeatsEnded
+from headrace_controller.quorum_controller import QuorumController
+from headrace_controller.raft import HeartbeatRequest, Message, RaftNode, Role
+from headrace_controller.raft.types import VoteRequest
+
+HEARTBEAT_MS = 300
+STEP_MS = 10
+
+
+class Clocked:
+    """A world whose controllers sleep until they are due, with the turns counted."""
+
+    def __init__(self) -> None:
+        self.world = QuorumWorld(3, random.Random(7))
+        self.world.elect()
+        self.world.pass_ms(3_000)
+        self.turns: Counter[int] = Counter()
+        self.sent: list[tuple[float, Message]] = []
+
+    @property
+    def now_ms(self) -> float:
+        return self.world.clock.monotonic_ms()
+
+    @property
+    def leader(self) -> QuorumController:
+        return self.world.leader
+
+    @property
+    def followers(self) -> list[QuorumController]:
+        return [each for each in self.world.alive() if each.role is not Role.LEADER]
+
+    def pass_ms(self, ms: float) -> None:
+        for _ in range(int(ms / STEP_MS)):
+            self.world.clock.advance(STEP_MS)
+            self._settle()
+
+    def until_votes_are_asked(self) -> float:
+        """How long until one of them asks for votes."""
+        began_ms, begun = self.now_ms, len(self.sent)
+        for _ in range(1_000):
+            self.pass_ms(STEP_MS)
+            if any(isinstance(message.body, VoteRequest) for _, message in self.sent[begun:]):
+                return self.now_ms - began_ms
+        raise AssertionError("nobody asks for votes")
+
+    def _settle(self) -> None:
+        for _ in range(100):
+            due = [each for each in self.world.alive() if each.until_due_ms() <= 0]
+            if not due and not self.world.network:
+                return
+            for each in due:
+                self.turns[each.node_id] += 1
+                self.world.turn(each.node_id)
+            self.sent += [(self.now_ms, message) for message in self.world.network]
+            self.world.deliver()
+        raise AssertionError("they never come to rest")
+
+
+def test_in_an_idle_quorum_there_is_a_turn_for_each_heartbeat_and_no_other() -> None:
+    """But for the leader, which asks itself once a second whether a majority hears it."""
+    clocked = Clocked()
+    term = clocked.leader.term
+    clocked.pass_ms(30_000)
+    rounds = 30_000 / HEARTBEAT_MS
+    for controller in clocked.world.alive():
+        most = rounds + 2 + (30 if controller is clocked.leader else 0)
+        assert clocked.turns[controller.node_id] <= most, f"controller {controller.node_id}"
+        assert clocked.turns[controller.node_id] >= rounds - 2
+    beats = [message for _, message in clocked.sent if isinstance(message.body, HeartbeatRequest)]
+    assert len(beats) in range(int(2 * rounds) - 4, int(2 * rounds) + 5)
+    assert (clocked.leader.is_active, clocked.leader.term) == (True, term)
+
+
+def test_a_leader_that_falls_silent_is_missed_after_one_to_two_time_outs() -> None:
+    """Nobody tells them: its machine is gone."""
+    for _ in range(20):
+        clocked = Clocked()
+        clocked.pass_ms(random.Random(id(clocked)).randrange(500))
+        clocked.world.isolate(clocked.leader.node_id)
+        taken_ms = clocked.until_votes_are_asked()
+        # (The last heartbeat came up to 300 ms before it fell silent.)
+        assert 1_000 - HEARTBEAT_MS - 100 <= taken_ms <= 2_000 + 100
+
+
+def test_a_connection_to_the_leader_that_breaks_is_waited_for_from_then_on_for_one_to_three_ticks() -> None:
+    """Whatever part of a long sleep is over by then: ticks that nobody has counted yet are not part of the wait, else
+    both followers would stand at once, and split the votes."""
+    taken: set[float] = set()
+    for seed in range(30):
+        clocked = Clocked()
+        clocked.pass_ms(STEP_MS * random.Random(seed).randrange(30))
+        dead = clocked.leader.node_id
+        clocked.world.kill(dead)
+        taken.add(clocked.until_votes_are_asked())
+    assert min(taken) > 0
+    assert max(taken) <= 300 + STEP_MS
+    assert len(taken) > 3
+
+
+def test_a_pause_of_the_process_counts_for_no_more_than_what_was_slept_for() -> None:
+    clocked = Clocked()
+    clocked.pass_ms(50)
+    term = clocked.leader.term
+    for controller in clocked.followers:
+        before = controller.raft.ticks
+        clocked.world.clock.advance(60_000)
+        clocked.world.turn(controller.node_id)
+        assert controller.raft.ticks - before <= HEARTBEAT_MS / 100 + 1
+        assert controller.role is Role.FOLLOWER, "what is in its sockets is heard first"
+    clocked.pass_ms(3_000)
+    assert {each.term for each in clocked.world.alive()} == {term}
+
+
+def test_who_is_asked_for_its_vote_in_the_midst_of_a_sleep_has_not_forgotten_how_long_it_heard_nobody() -> None:
+    """It refuses as long as it hears a leader: an election time-out, and not what has been counted of it."""
+    clocked = Clocked()
+    leader, (one, other) = clocked.leader, clocked.followers
+    heard_ms = clocked.now_ms
+    while not any(isinstance(message.body, HeartbeatRequest) for at, message in clocked.sent if at > heard_ms):
+        clocked.pass_ms(STEP_MS)
+    clocked.world.isolate(leader.node_id)
+    clocked.world.isolate(one.node_id)
+    other.raft.may_lead = False  # it stands for nothing itself
+    asked = VoteRequest(one.term + 1, one.raft.log.end, is_pre_vote=True)
+    answers: dict[int, bool] = {}
+    for ms in range(0, 1_500, 50):
+        clocked.pass_ms(50)
+        other.receive(Message(one.key, other.key, asked))
+        other.begin()
+        other.finish()
+        answers[ms + 50] = any(
+            message.body.is_granted for message in clocked.world.network if message.sender == other.key
+        )
+        clocked.world.network.clear()
+    refused = [ms for ms, is_granted in answers.items() if not is_granted]
+    assert 800 <= max(refused) <= 1_050, answers
+
+
+def test_a_broker_whose_connection_broke_is_fenced_when_its_grace_is_over_and_not_with_the_next_heartbeats() -> None:
+    """With the tick after the 500 ms, as before: 500 to 600 ms."""
+    for seed in range(20):
+        clocked = Clocked()
+        world = clocked.world
+        world.live_broker(7)
+        clocked.pass_ms(3_000 + STEP_MS * random.Random(seed).randrange(30))
+        (broker_id,) = clocked.leader.image.brokers
+        broker = clocked.leader.image.brokers[broker_id]
+        assert not broker.fenced
+        world.ask(clocked.leader.node_id, HeartbeatsEnded(broker_id, broker.broker_epoch, 0))
+        began_ms = clocked.now_ms
+        while not clocked.leader.image.brokers[broker_id].fenced:
+            clocked.pass_ms(STEP_MS)
+            assert clocked.now_ms - began_ms <= 620
+        assert clocked.now_ms - began_ms > 500
+
+
+def test_upkeep_is_due_until_it_has_found_nothing_and_then_when_a_session_may_be_over() -> None:
+    world = World()
+    broker = world.live_broker(7)
+    world.create("t", partitions=-1, assignments={0: (1,)})
+    assert world.core.next_upkeep_ms(world.now_ms) == world.now_ms, "nobody has looked at what was decided"
+    assert not world.core.upkeep(world.now_ms).records
+    heard_ms = world.now_ms
+    assert world.core.next_upkeep_ms(world.now_ms) == heard_ms + 9_000
+    world.now_ms += 2_000
+    world.beat(broker)
+    assert world.core.next_upkeep_ms(world.now_ms) == heard_ms + 11_000, "a heartbeat alone is nothing to look at"
+    world.ask(HeartbeatsEnded(broker.broker_id, broker.broker_epoch, 0))
+    assert world.core.next_upkeep_ms(world.now_ms) == world.now_ms + 500
+    world.now_ms += 501
+    decision = world.core.upkeep(world.now_ms)
+    assert decision.records, "the broker is fenced"
+    world.core.accept(decision, len(world.log) + len(decision.records), epoch=1)
+    assert world.core.next_upkeep_ms(world.now_ms) == world.now_ms
+
+
+class Watched(RaftNode):
+    """Says how often ticks came to nothing, as it had been told that they would."""
+
+    idle = 0
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        settings = kwargs["settings"]
+        kwargs["settings"] = replace(settings, heartbeat_ticks=max(settings.election_ticks - 2, 1))
+        super().__init__(*args, **kwargs)
+
+    def tick(self) -> None:
+        left = self.ticks_until_due
+        assert 1 <= left <= self.settings.heartbeat_ticks + 1
+        before = self._seen()
+        super().tick()
+        if left > 1:
+            Watched.idle += 1
+            assert self._seen() == before, f"a tick was to come to nothing, {left - 1} before one that may not"
+            assert self.ticks_until_due >= left - 1
+
+    def _seen(self) -> tuple[object, ...]:
+        reads = self._reads.are_asked, len(self._reads_failed)
+        return self.role, self.term, self.leader, len(self._messages), len(self._replies), self._transfer_to, reads
+
+
+@pytest.mark.parametrize("first", range(0, 60, 20))
+def test_nothing_comes_of_the_ticks_before_the_one_that_is_named(first: int) -> None:
+    Watched.idle = 0
+    for seed in range(first, first + 20):
+        Schedule(seed, Watched).run()
+    assert Watched.idle > 1_000
