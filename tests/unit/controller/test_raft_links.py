@@ -24,7 +24,7 @@ from headrace_controller.raft import (
     VoteRequest,
     VoterSet,
 )
-from headrace_controller.transport import wire
+from headrace_controller.transport import links, wire
 from headrace_controller.transport.outbox import BULK_BYTES_MAX
 from headrace_core.records import encode_batch
 from headrace_core.rpc import ChannelPurpose, open_channel
@@ -335,18 +335,19 @@ class _Broken(raft_pb2_grpc.RaftServicer):
         await context.abort(grpc.StatusCode.INTERNAL, "Internal error from Core")
 
 
-def test_a_stream_that_breaks_inside_grpc_is_no_refusal_and_is_dialed_again_soon() -> None:
+def test_a_stream_that_breaks_inside_grpc_is_no_refusal_and_is_dialed_again_soon(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(links, "_REFUSED_MS", 600_000)  # one who is refused would not be dialed again in this test
+
     async def test() -> None:
         broken, listener = _Broken(), Listener("internal")
         listener.add(raft_pb2_grpc.add_RaftServicer_to_server, broken, "headrace.v1.Raft")
         await listener.start()
         end = End(key(1), free_port())
         end.links.set_voters(VoterSet.of([key(1), key(2)], {2: listener.address}))
-        loop = asyncio.get_running_loop()
-        began = loop.time()
         await end.start()
         await until(lambda: broken.streams >= 3, "it is dialed again and again")
-        assert loop.time() - began < 5, "as one who is refused is"
         await end.stop()
         await listener.stop(0)
 
