@@ -17,7 +17,7 @@ import gc
 import io
 import json
 import os
-import selectors
+import select
 import signal
 import socket
 import subprocess
@@ -113,42 +113,47 @@ def serve(address: str) -> Callable[[], int]:
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     listening.bind(address)
     listening.listen(100)
-    selector = selectors.DefaultSelector()
-    selector.register(listening, selectors.EVENT_READ)
-    selector.register(0, selectors.EVENT_READ)
-    running: dict[int, tuple[int, socket.socket]] = {}  # by pidfd
+    woken, wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+    running: dict[int, socket.socket] = {}  # by pid
     os.write(1, b"warm\n")
     while True:
-        for key, _ in selector.select():
-            if key.fd == 0:
-                os._exit(0)
-            if key.fd != listening.fileno():
-                pid, link = running.pop(key.fd)
-                selector.unregister(key.fd)
-                os.close(key.fd)
-                _, status = os.waitpid(pid, 0)
-                _send(link, os.waitstatus_to_exitcode(status))
-                link.close()
-                continue
-            link, _ = listening.accept()
-            request, fds, _, _ = socket.recv_fds(link, _REQUEST_MAX, 3)
-            assert len(os.listdir("/proc/self/task")) == 1, "a process with threads must not be forked"
-            pid = os.fork()
-            if pid == 0:
-                # Closed by those who own them: what they would close later may be somebody else's by then.
-                selector.close()
-                listening.close()
-                link.close()
-                for pidfd, (_, other) in running.items():
-                    os.close(pidfd)
-                    other.close()
-                return _become(json.loads(request), fds)
-            for each in fds:
-                os.close(each)
-            pidfd = os.pidfd_open(pid)
-            running[pidfd] = pid, link
-            selector.register(pidfd, selectors.EVENT_READ)
-            _send(link, pid)
+        ready, _, _ = select.select([0, woken, listening], [], [])
+        if 0 in ready:
+            os._exit(0)
+        if woken in ready:
+            os.read(woken, 1000)
+            _reap(running)
+        if listening not in ready:
+            continue
+        link, _ = listening.accept()
+        request, fds, _, _ = socket.recv_fds(link, _REQUEST_MAX, 3)
+        assert len(os.listdir("/proc/self/task")) == 1, "a process with threads must not be forked"
+        pid = os.fork()
+        if pid == 0:
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            # Closed by those who own them: what they would close later may be somebody else's by then.
+            for ours in (listening, link, *running.values()):
+                ours.close()
+            os.close(woken)
+            os.close(wake)
+            return _become(json.loads(request), fds)
+        for each in fds:
+            os.close(each)
+        running[pid] = link
+        _send(link, pid)
+
+
+def _reap(running: dict[int, socket.socket]) -> None:
+    """Tells the exit codes of the children that have ended."""
+    while running:
+        pid, status = os.waitpid(-1, os.WNOHANG)
+        if pid == 0:
+            return
+        with running.pop(pid) as link:
+            _send(link, os.waitstatus_to_exitcode(status))
 
 
 def _send(link: socket.socket, number: int) -> None:
