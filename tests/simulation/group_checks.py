@@ -90,6 +90,8 @@ class GroupChecks:
         self._revoked_ms: dict[tuple[SimMember, Part], float] = {}
         #: What a member had when its lease was over: given to others, perhaps, before it hears that it is to let go.
         self._doubtful: set[tuple[SimMember, Part]] = set()
+        #: Their coordinators saw their connections end before they did, and they have not been answered since.
+        self._misled: set[SimMember] = set()
         self._appends = 0
         self.acknowledgements = 0
 
@@ -259,11 +261,26 @@ class GroupChecks:
         """From now on it hands out records of the partition."""
         key = member.group_id, part
         other = self._readers.setdefault(key, member)
-        if other is not member:
+        if other is not member and (self._is_overdue(other) or other in self._misled):
+            self._readers[key] = member
+        elif other is not member and member not in self._misled:
             raise Violation(
                 "two readers", f"{other.name} ({other.member_id}) and {member.name} ({member.member_id}) read "
                 f"{part.topic}-{part.partition} of {member.group_id}"
             )  # fmt: skip
+
+    def is_misled(self, member: SimMember) -> None:
+        """Its coordinator sees its connection end, and it does not yet: it may read what was given to others, until it
+        stops, or is answered by somebody. That is all that it may: its commits are refused as any others are."""
+        self._misled.add(member)
+
+    def _is_overdue(self, member: SimMember) -> bool:
+        """It has not let go of something for the rebalance time-out, and hears that it is gone as soon as
+        messages go. (Of its own it hands out nothing meanwhile: the caller of the consumer is in its callback.)"""
+        since_ms = self.world.scheduler.now_ms - self.world.plan.rebalance_timeout_ms
+        return member.connection is not None and any(
+            who is member and revoked_ms <= since_ms for (who, _), revoked_ms in self._revoked_ms.items()
+        )
 
     def stops_reading(self, member: SimMember, part: Part) -> None:
         key = member.group_id, part
@@ -279,6 +296,7 @@ class GroupChecks:
             overdue = revoked_ms is not None and now_ms - revoked_ms > self.world.plan.rebalance_timeout_ms * 0.3
             is_off = other.is_paused or other.member.is_suspended
             excused = overdue or is_off or (other, part) in self._doubtful
+            excused = excused or self._is_overdue(other) or not self._misled.isdisjoint((other, member))
             if other is not member and not excused:
                 raise Violation(
                     "two owners", f"{other.name} has {part.topic}-{part.partition}, and {member.name} begins"
@@ -287,6 +305,7 @@ class GroupChecks:
 
     def suspends(self, member: SimMember) -> None:
         """Its lease is over."""
+        self._misled.discard(member)
         self._doubtful.update((member, part) for part in member.held)
         for part in member.reading:
             self.stops_reading(member, part)
@@ -310,6 +329,8 @@ class GroupChecks:
         """An answer, or what is pushed, rests on what is committed."""
         if response.error.code:
             return
+        if response.correlation_id:
+            self._misled.discard(member)
         epoch, revision = self._given.get((member.group_id, member.member_id), (0, 0))
         if response.member_epoch > epoch or response.revision > revision:
             raise Violation(

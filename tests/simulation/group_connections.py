@@ -135,11 +135,17 @@ class MemberConnection:
 
     # -- both --------------------------------------------------------------------------------------------------------
 
-    def breaks(self, *, coordinator_sees_ms: float | None = None) -> None:
-        """The network breaks it: the member sees it now."""
+    def breaks(self, *, coordinator_sees_ms: float | None = None, member_sees_ms: float = 0.0) -> None:
+        """The network breaks it: the member sees it now, or else the coordinator does, and the member that much later
+        (it is half open)."""
         if self._up.is_closed or not self.is_of_member:
             return
         self._down.is_closed = self._up.is_closed = True
+        if member_sees_ms:
+            self.world.checks.is_misled(self.member)
+            self._on_loop(self._over)
+            self.world.scheduler.after(member_sees_ms, self._seen_by_member)
+            return
         self.member.disconnects(self, NetworkError("connection reset"))
         late_ms = self.world.rng.uniform(2.0, 40.0) if coordinator_sees_ms is None else coordinator_sees_ms
         self.world.scheduler.after(late_ms, self._seen_by_coordinator)

@@ -411,8 +411,10 @@ class GroupFaults:
         return f"{member} leaves"
 
     def _member_joins(self, fault: Fault, rng: random.Random) -> str:
+        return self._joins(rng.randrange(len(self.world.group_ids)))
+
+    def _joins(self, group: int) -> str:
         world = self.world
-        group = rng.randrange(len(world.group_ids))
         count = sum(member.group == group for member in world.members)
         if count >= MEMBERS_MAX:
             return ""
@@ -483,12 +485,66 @@ class GroupFaults:
         member.connection.breaks(coordinator_sees_ms=rng.uniform(30.0, 600.0))
         return f"{member} sees its connection break, and the coordinator does not"
 
+    def _connection_half_open(self, fault: Fault, rng: random.Random) -> str:
+        """The coordinator sees it end, and the member only later; half of the time there is no coordinator then."""
+        world, member = self.world, self._alive(rng, with_connection=True)
+        if member is None or member.connection is None or world.scheduler.now_ms < self._unreached_until_ms:
+            return ""
+        late_ms = rng.choice([60.0, world.plan.grace_ms, 2.0 * world.plan.grace_ms]) * rng.uniform(0.8, 1.2)
+        member.connection.breaks(member_sees_ms=late_ms)
+        if rng.random() < 0.5:
+            return f"{member}'s connection breaks, which it sees {late_ms:.0f} ms after its coordinator"
+        gone_ms, for_ms, times = late_ms + rng.uniform(0.0, 200.0), rng.uniform(400.0, 900.0), self._times_mended
+        self._unreached_until_ms = world.scheduler.now_ms + gone_ms + for_ms
+
+        def go() -> None:
+            for host in world.hosts if times == self._times_mended else ():
+                host.kill()
+                self._later(for_ms, self._restart(host))
+
+        self._later(gone_ms, go)
+        return f"{member} sees {late_ms:.0f} ms after its coordinator that it is cut off; then there is no coordinator"
+
     def _slow_to_revoke(self, fault: Fault, rng: random.Random) -> str:
         member = self._alive(rng)
         if member is None:
             return ""
         member.is_slow_until_ms = self.world.scheduler.now_ms + max(fault.for_ms, 500.0)
         return f"{member} is slow to let go"
+
+    def _revoked_unheard(self, fault: Fault, rng: random.Random) -> str:
+        """A member is cut off silently, or reads on without a coordinator, and does not reach the next one; meanwhile
+        somebody joins."""
+        world, away = self.world, self._alive(rng, with_connection=True)
+        if away is None or away.connection is None or world.scheduler.now_ms < self._unreached_until_ms:
+            return ""
+        is_orphan = rng.random() < 0.5
+        gone_ms = GRACE_MS + rng.uniform(100.0, 300.0) if is_orphan else 0.0
+        for_ms = gone_ms + world.plan.session_ms * rng.uniform(0.7, 1.2)
+        self._unreached_until_ms = world.scheduler.now_ms + for_ms
+        for host in world.hosts if is_orphan else ():
+            host.kill()
+            self._later(gone_ms, self._restart(host))
+        links = [(away.name, host.name) for host in world.hosts]
+        self._cut(links + [(to, of) for of, to in links], for_ms)
+        self._later(gone_ms + rng.uniform(0.0, 60.0), lambda: self._joins(away.group) and None)
+        return f"{away} hears nothing of a coordinator for {for_ms:.0f} ms, and somebody joins"
+
+    def _slow_and_cut_off(self, fault: Fault, rng: random.Random) -> str:
+        """Somebody joins, a member hears that it is to let go, is slow, and then cut off silently."""
+        world, away = self.world, self._alive(rng, with_connection=True)
+        if away is None or world.scheduler.now_ms < self._unreached_until_ms:
+            return ""
+        at_ms = rng.uniform(100.0, 0.8 * world.plan.rebalance_timeout_ms)
+        for_ms = world.plan.session_ms * rng.uniform(0.8, 1.2)
+        self._unreached_until_ms = world.scheduler.now_ms + at_ms + for_ms
+        away.is_slow_until_ms = world.scheduler.now_ms + at_ms + for_ms
+        links = [(away.name, host.name) for host in world.hosts]
+        links += [(to, of) for of, to in links]
+        times = self._times_mended
+        self._later(at_ms, lambda: self._cut(links, for_ms) if times == self._times_mended else None)
+        joins = self._joins(away.group)
+        return f"{joins or 'nobody joins'}; {away} is slow, and in {at_ms:.0f} ms cut off for {for_ms:.0f} ms"
 
     def _subscription_changed(self, fault: Fault, rng: random.Random) -> str:
         member = self._alive(rng)

@@ -50,7 +50,10 @@ KINDS: dict[str, float] = {
     "connection_broken": 1.4,
     "connection_flaps": 0.8,
     "connection_lost_on_one_side": 0.8,
+    "connection_half_open": 0.7,  # the coordinator sees it end before the member does
     "slow_to_revoke": 1.0,
+    "revoked_unheard": 0.8,  # a member is to let go, and does not hear it for nearly a session
+    "slow_and_cut_off": 0.7,  # a member is slow to let go, and then cut off
     "subscription_changed": 1.0,
     "partitions_added": 0.8,
     "topic_deleted": 0.7,
@@ -63,8 +66,7 @@ KINDS: dict[str, float] = {
 @dataclass(frozen=True, slots=True)
 class GroupPlan:
     """See the module. Times in ms; ``members``: of each group; ``static``: which groups' members are;
-    ``rebalance_timeout_ms``: longer than the session, as max.poll.interval.ms is: who stands still for less than its
-    session has not heard that it is to let go."""
+    ``rebalance_timeout_ms``: longer than the session, as max.poll.interval.ms mostly is, or shorter."""
 
     seed: int
     coordinators: int
@@ -125,7 +127,7 @@ def make_group_plan(seed: int, *, hard_on: Collection[str] = ()) -> GroupPlan:
         partitions=tuple(rng.choice([1, 2, 3, 5]) for _ in range(2)),
         committers=rng.choice([1, 2]),
         assignment_interval_ms=rng.choice([0, 0, 120, 400]),
-        rebalance_timeout_ms=rng.choice([2_800, 4_000, 6_000]),
+        rebalance_timeout_ms=rng.choice([700, 700, 2_800, 4_000, 6_000]),
         retention_ms=rng.choice([900, 4_000, 60_000]),
         atomic_bytes=rng.choice([256 * 1024, 300]),
         batch_bytes=rng.choice([512 * 1024, 350]),

@@ -135,6 +135,7 @@ def checks() -> GroupChecks:
 class Reader:
     group_id, is_paused, life = "g0", False, 1
     coordinator = (1, 1)
+    connection: Any = None
 
     def __init__(self, name: str) -> None:
         self.name = self.member_id = name
@@ -154,6 +155,18 @@ def test_two_who_read_a_partition_are_noticed() -> None:
         found.reads(one, PART)
 
 
+def test_who_has_not_seen_its_connection_end_may_read_on_until_it_is_answered() -> None:
+    found, one, other = checks(), member("a"), member("b")
+    found.reads(one, PART)
+    found.is_misled(one)
+    found.reads(other, PART)
+    found.reads(one, PART)
+    answer = SimpleNamespace(error=SimpleNamespace(code=0), member_epoch=0, revision=0, correlation_id=7)
+    found.member_told(one, answer)
+    with pytest.raises(Violation, match="two readers"):
+        found.reads(one, PART)
+
+
 def test_who_begins_while_another_one_has_not_let_go_is_noticed_unless_that_one_is_overdue() -> None:
     found, one, other = checks(), member("a"), member("b")
     found.holds(one, PART)
@@ -165,7 +178,7 @@ def test_who_begins_while_another_one_has_not_let_go_is_noticed_unless_that_one_
 
 
 def test_an_answer_that_rests_on_nothing_is_noticed() -> None:
-    answer = SimpleNamespace(error=SimpleNamespace(code=0), member_epoch=1, revision=1)
+    answer = SimpleNamespace(error=SimpleNamespace(code=0), member_epoch=1, revision=1, correlation_id=7)
     with pytest.raises(Violation, match="answer"):
         checks().member_told(member("a"), answer)
 

@@ -97,6 +97,21 @@ def _broken_for_less(self: timing.Session, now_ms: int, grace_ms: int, session_t
     _broke(self, now_ms, grace_ms // 5, session_timeout_ms)
 
 
+_watch = rebalancing.Rebalancing.watch
+
+
+def _slow_since_it_was_told(self: timing.Session, now_ms: int, rebalance_timeout_ms: int, session_ms: int) -> bool:
+    return self.revoking_ms is not None and now_ms - self.revoking_ms >= rebalance_timeout_ms
+
+
+def _watch_the_time_out(self: rebalancing.Rebalancing, group: Any, member: Any) -> None:
+    """(It comes as soon as it is over.)"""
+    _watch(self, group, member)
+    if member.session.revoking_ms is not None:
+        due_ms = member.session.revoking_ms + member.said.rebalance_timeout_ms
+        self._agenda.put((group.group_id, member.member_id), due_ms)
+
+
 def _lost_at_once(member: Any, steady_ms: int) -> bool:
     return not member.session.connected
 
@@ -318,6 +333,13 @@ MUTANTS = (
         "the coordinator's grace is shorter than the member's",
         Patch(timing.Session, "broke", _broken_for_less),
         hard=("connection_broken", "coordinator_cut"),
+    ),
+    _mutant(
+        "UntoldMembersAreLate",
+        "what a member was not told to let go of is given away while it reads on",
+        Patch(timing.Session, "is_slow", _slow_since_it_was_told),
+        Patch(rebalancing.Rebalancing, "watch", _watch_the_time_out),
+        hard=("revoked_unheard",),
     ),
     _mutant("BrokenMeansGone", "a connection has no grace", Patch(rebalancing, "reads_nothing", _lost_at_once)),
     _mutant(

@@ -11,6 +11,7 @@ import pytest
 from group_world import Shard as World
 
 from headrace_coordinator.handlers.membership import Members, MembershipStream
+from headrace_coordinator.runtime import runner as runner_module
 from headrace_coordinator.runtime.claims import Claim
 from headrace_coordinator.runtime.runner import ShardRunner
 from headrace_coordinator.runtime.shard import Shard
@@ -155,6 +156,44 @@ def test_a_tick_comes_after_the_proof_and_without_it_there_is_none(is_ours: bool
         await runner.close()
 
     asyncio.run(scenario())
+
+
+def test_a_proof_that_fails_is_told_of_and_asked_for_again(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(runner_module, "TICK_MS_MAX", 1)
+
+    async def scenario() -> None:
+        mind, times, ticked = Mind(), [0], asyncio.Event()
+
+        async def prove(runner: ShardRunner) -> bool:
+            times[0] += 1
+            if times[0] == 1:
+                raise RuntimeError("a bug")
+            ticked.set()
+            return True
+
+        runner = ShardRunner(
+            Shard("shard-0", Claim(1, 1, 1), lambda: mind),
+            Log(),
+            clock=ManualClock(),
+            replays=asyncio.Semaphore(1),
+            tell=lambda pushes: None,
+            became=lambda runner, state, error: None,
+            is_ours=prove,
+        )
+        runner.start()
+        async with asyncio.timeout(60):
+            await ticked.wait()
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert "tick" in mind.told
+        await runner.close()
+        assert times == [2]
+
+    asyncio.run(scenario())
+    assert "it was not found out" in caplog.text
+    assert "a bug" in caplog.text
 
 
 # -- what members are told of it ---------------------------------------------------------------------------------------

@@ -26,6 +26,12 @@ had no later owner: when the deposed one last said that it was his, or when the 
 said that nobody has it. Such news counts only while the lease lasts, and only after an answer: to a request that was
 lost somebody may have listened whose epoch nobody here knows.
 
+**What this rests on** is that a member sees its connection break no later than its coordinator does. Where a connection
+is half open, and the coordinator sees it first, others may read the same for as long as the member is late (it gives
+up a request that is not answered, and its lease ends); if the coordinator dies meanwhile, for as long as nobody
+coordinates. Its commits are refused all the same. Nothing that a member can see would tell it: to count as cut off
+whoever was not answered within the grace would cost a heartbeat in each grace.
+
 **Revisions.** Each assignment has one; a heartbeat repeats that of the latest that was heard, or what it says about
 owned partitions would be taken for more than it knows.
 """

@@ -130,9 +130,14 @@ def check_connection(member: Member, connection: int | None) -> None:
         raise FencedMemberEpochError(f"member {member.member_id!r} has a later connection; this one counts no more")
 
 
+def knows_all(request: Heartbeat, member: Member) -> bool:
+    """Has it heard of all that it was given, and of all that it has to let go of?"""
+    return request.revision == member.current.revision
+
+
 def owned_that_counts(request: Heartbeat, member: Member) -> Parts | None:
     """Guard: what the member says that it reads, if it has heard of all that it was given (messages: revisions)."""
-    return request.owned if request.revision == member.current.revision else None
+    return request.owned if knows_all(request, member) else None
 
 
 def check_epoch(member: Member, epoch: int) -> None:

@@ -102,7 +102,7 @@ class Groups:
                     continue
                 member.session = Session(turn.steady_ms)
                 if member.current.revoking:
-                    member.session.revoking_ms = turn.steady_ms
+                    member.session.has_to_let_go(turn.steady_ms)
                 self._rebalancing.watch(group, member)
             last = max(group.stories.values(), key=lambda story: story.number, default=None)
             group.story = last if last is not None and last.ended_ms < 0 else None
@@ -145,7 +145,12 @@ class Groups:
         self, request: Heartbeat, turn: Turn, group: Group, member: Member, owned: frozenset[tuple[bytes, int]] | None
     ) -> Decision:
         """A member goes on."""
-        member.session.heard(request.connection, turn.steady_ms)
+        session = member.session
+        session.heard(request.connection, turn.steady_ms)
+        if session.revoking_ms is not None:
+            if session.knows_ms is None and checks.knows_all(request, member):
+                session.knows_ms = turn.steady_ms
+            self._rebalancing.watch(group, member)
         reasons = self._told_about_itself(turn, group, member, request)
         if owned is not None and group.released:
             stories.taken(turn, group, member, owned)
@@ -154,7 +159,7 @@ class Groups:
             self._rebalancing.settle(turn, group, reasons=reasons, asking=member, owned=owned)
         else:
             stories.go_on(turn, group)
-        knows = request.revision == member.current.revision and request.member_epoch != JOIN_EPOCH
+        knows = checks.knows_all(request, member) and request.member_epoch != JOIN_EPOCH
         return turn.decision(self._rebalancing.told(group, member, with_assignment=not knows))
 
     def _join(self, request: Heartbeat, turn: Turn) -> Decision:
@@ -333,11 +338,12 @@ class Groups:
 
     def _overdue(self, turn: Turn, group: Group, member: Member) -> RemovalReason | None:
         session, now_ms = member.session, turn.owned_ms
-        if now_ms - session.last_contact_ms >= self._rebalancing.session_timeout_ms(group.group_id):
+        timeout_ms = self._rebalancing.session_timeout_ms(group.group_id)
+        if now_ms - session.last_contact_ms >= timeout_ms:
             return RemovalReason.SESSION
         if member.said.instance_id is None and session.is_lost(now_ms):
             return RemovalReason.CONNECTION
-        if session.revoking_ms is not None and now_ms - session.revoking_ms >= member.said.rebalance_timeout_ms:
+        if session.is_slow(now_ms, member.said.rebalance_timeout_ms, timeout_ms):
             return RemovalReason.REBALANCE
         return None
 

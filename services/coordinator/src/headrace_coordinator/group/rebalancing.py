@@ -183,9 +183,10 @@ class Rebalancing:
     def watch(self, group: Group, member: Member) -> None:
         """Puts the member on the agenda, for the first moment at which it may have done something too late."""
         session = member.session
-        due_ms = session.last_contact_ms + self.session_timeout_ms(group.group_id)
+        timeout_ms = self.session_timeout_ms(group.group_id)
+        due_ms = session.last_contact_ms + timeout_ms
         if session.broken_ms is not None:
             due_ms = min(due_ms, session.broken_ms + session.grace_ms)
-        if session.revoking_ms is not None:
-            due_ms = min(due_ms, session.revoking_ms + member.said.rebalance_timeout_ms)
+        if session.is_slow(session.last_contact_ms, member.said.rebalance_timeout_ms, timeout_ms):
+            due_ms = min(due_ms, session.last_contact_ms)
         self._agenda.put((group.group_id, member.member_id), due_ms)

@@ -21,7 +21,8 @@ NO_CONNECTION = -1
 @dataclass(slots=True)
 class Session:
     """Times are steady milliseconds. ``connection``: the number of its latest stream. ``broken_ms``: since when that is
-    broken, ``grace_ms``: how long it may be. ``revoking_ms``: since when it has had something to let go of."""
+    broken, ``grace_ms``: how long it may be. ``revoking_ms``: since when it has had something to let go of,
+    ``knows_ms``: since when it has said that it knows."""
 
     last_contact_ms: int
     connection: int = NO_CONNECTION
@@ -30,6 +31,7 @@ class Session:
     grace_ms: int = 0
     last_break_ms: int | None = None
     revoking_ms: int | None = None
+    knows_ms: int | None = None
 
     def heard(self, connection: int, now_ms: int) -> None:
         self.last_contact_ms = now_ms
@@ -42,6 +44,23 @@ class Session:
         self.grace_ms = min(self.grace_ms * 2 if flaps else grace_ms, session_timeout_ms)
         self.connected = False
         self.broken_ms = self.last_break_ms = now_ms
+
+    def has_to_let_go(self, now_ms: int) -> None:
+        """It is to be told so."""
+        self.revoking_ms, self.knows_ms = now_ms, None
+
+    def has_let_go(self) -> None:
+        self.revoking_ms = self.knows_ms = None
+
+    def is_slow(self, now_ms: int, rebalance_timeout_ms: int, session_timeout_ms: int) -> bool:
+        """Has it had something to let go of for the rebalance time-out? Guard: that begins when it says that it knows
+        (or when it must know: every answer of a session has said so), and it is over for a member that is heard after
+        its end, so that it can be told at once. One that is not heard (cut off, or reading on without a coordinator)
+        reads all that it has for as long as its lease, which is the session, and may be longer than this time-out."""
+        if self.revoking_ms is None or not self.connected:
+            return False
+        since_ms = self.revoking_ms + session_timeout_ms if self.knows_ms is None else self.knows_ms
+        return since_ms + rebalance_timeout_ms <= self.last_contact_ms <= now_ms
 
     def is_lost(self, now_ms: int) -> bool:
         """Has its connection been broken for the grace? Then it reads nothing (messages.HeartbeatReply)."""

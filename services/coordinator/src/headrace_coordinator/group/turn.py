@@ -54,9 +54,9 @@ class Turn:
         for part in released:
             group.released.setdefault(part, self.steady_ms)
         if not current.revoking:
-            member.session.revoking_ms = None
+            member.session.has_let_go()
         elif not before.revoking:
-            member.session.revoking_ms = self.steady_ms
+            member.session.has_to_let_go(self.steady_ms)
 
     def aim(self, group: Group, member: Member, target: frozenset[tuple[bytes, int]]) -> None:
         """The member shall have this."""
