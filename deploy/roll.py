@@ -278,7 +278,8 @@ class Roll:
             return 0
         self._until_whole("nothing was replaced")
         while waiting and not self.ends:
-            one = next_of(waiting, self._leader())
+            asks_leader = any(each.service == "controller" for each in waiting)
+            one = next_of(waiting, self._leader() if asks_leader else None)
             waiting.remove(one)
             tell(f"[{total - len(waiting)}/{total}] {one.name}")
             began = time.monotonic()

@@ -7,7 +7,7 @@ cd "$(dirname "$0")/.."
 docker info >/dev/null 2>&1 || { printf 'compose-test: no Docker engine answers (docker info)\n' >&2; exit 2; }
 docker compose version >/dev/null 2>&1 || { printf 'compose-test: Compose v2 is missing (docker compose)\n' >&2; exit 2; }
 export DOCKER_BUILDKIT=1 COMPOSE_PROGRESS=plain HEADRACE_AUTO_REBALANCE_DELAY_MS=3000
-unset HEADRACE_BOOTSTRAP_SERVERS HEADRACE_FULL
+unset HEADRACE_BOOTSTRAP_SERVERS HEADRACE_FULL HEADRACE_VERSION
 mkdir -p build/compose
 started=$SECONDS
 docker compose --profile "*" build >build/compose/build.log 2>&1 || { tail -n 40 build/compose/build.log >&2; exit 1; }

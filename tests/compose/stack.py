@@ -19,14 +19,21 @@ LIMIT_S = 120.0
 
 
 class Stack:
-    """``docker compose -p headrace-test ...`` at the repository's root."""
+    """``docker compose -p headrace-test ...`` at the repository's root. ``version``: of the images."""
+
+    version = "0.1.0"
 
     def run(self, command: list[str], limit_s: float = 300.0, check: bool = True) -> str:
         """What ``command`` prints, run where the compose file is, for this project; a failure carries all it said."""
         done = subprocess.run(
             command,
             cwd=ROOT,
-            env={**os.environ, "COMPOSE_PROGRESS": "plain", "COMPOSE_PROJECT_NAME": PROJECT},
+            env={
+                **os.environ,
+                "COMPOSE_PROGRESS": "plain",
+                "COMPOSE_PROJECT_NAME": PROJECT,
+                "HEADRACE_VERSION": self.version,
+            },
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,

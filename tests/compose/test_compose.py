@@ -7,9 +7,11 @@ a Docker engine with Compose v2, and the images (tools/compose_test.sh builds th
 from __future__ import annotations
 
 import json
+import sys
 import time
 from collections import defaultdict
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 from load import PARTITIONS, TOPIC, Load, check_nothing_lost, settings, stored
@@ -20,7 +22,11 @@ from headrace.errors import HeadraceError, TopicAlreadyExistsError
 
 pytestmark = [pytest.mark.docker, pytest.mark.timeout(600), pytest.mark.xdist_group("compose")]
 
-SERVICE_IMAGE = "headrace/service:0.1.0"
+IMAGE = "headrace/service"
+SERVICE_IMAGE = f"{IMAGE}:{Stack.version}"
+#: Of images that tests make; gone at the end.
+OTHER_TAGS: list[str] = []
+ROLLED = ("controller", "broker", "coordinator", "edge")
 SERVICE_IMAGE_BYTES_MAX = 200_000_000
 DEMO_RECORDS = 40_000
 
@@ -55,6 +61,8 @@ def stack() -> Iterator[Stack]:
         yield made
     finally:
         made.down()
+        for tag in OTHER_TAGS:
+            docker("rmi", "-f", f"{IMAGE}:{tag}")
 
 
 @pytest.fixture(scope="module")
@@ -82,7 +90,7 @@ def leaders(admin: Admin, name: str) -> set[int]:
 
 
 def test_the_service_image_is_small_and_runs_as_nobody_special(stack: Stack) -> None:
-    size, user = docker("image", "inspect", "-f", "{{.Size}} {{.Config.User}}", "headrace/service:0.1.0").split()
+    size, user = docker("image", "inspect", "-f", "{{.Size}} {{.Config.User}}", SERVICE_IMAGE).split()
     note(service_image_mb=round(int(size) / 1e6, 1))
     assert int(size) <= SERVICE_IMAGE_BYTES_MAX
     assert user == "10001:10001"
@@ -149,7 +157,8 @@ def test_the_demo_on_two_spark_workers_gives_the_numbers_of_what_was_published(s
     stack.up("--scale=spark-worker=2", profile="spark")
     note(spark_up_s=round(time.monotonic() - began, 1))
     began = time.monotonic()
-    told = stack.compose("run", "--rm", "-T", "-e", f"DEMO_RECORDS={DEMO_RECORDS}", "demo", limit_s=540)
+    with stranger_is_refused(stack):
+        told = stack.compose("run", "--rm", "-T", "-e", f"DEMO_RECORDS={DEMO_RECORDS}", "demo", limit_s=540)
     note(demo_s=round(time.monotonic() - began, 1))
     assert f"demo: ok: {DEMO_RECORDS:,} departures" in told, told
     assert "by 2 workers" in told, told
@@ -169,6 +178,22 @@ def test_the_demo_on_two_spark_workers_gives_the_numbers_of_what_was_published(s
         found[(key or b"").decode()] = [row["departures"], row["departed"], row.get("delay_min", 0)]
     assert found == dict(wanted)
     stack.compose("--profile", "spark", "rm", "--stop", "--force", "spark-worker", "spark-master")
+
+
+@contextmanager
+def stranger_is_refused(stack: Stack) -> Iterator[None]:
+    """Meanwhile a driver that does not know the secret of Spark's master asks for work: another container, say."""
+    master, stranger = f"{PROJECT}-spark-master-1", f"{PROJECT}-stranger"
+    secret = docker("exec", master, "stat", "-c", "%a %U", "/data/conf/spark-defaults.conf").split()
+    assert secret == ["600", "headrace"]
+    code = "from pyspark import SparkContext; SparkContext('spark://spark-master:7077', 'stranger')"
+    stack.compose("run", "-d", "--name", stranger, "-e", "SPARK_CONF_DIR=/tmp", "demo", "python", "-c", code)
+    try:
+        yield
+        until(lambda: "Expected SaslMessage" in logs_of(master), "the master refuses who does not know its secret")
+        assert "Registering app stranger" not in logs_of(master)
+    finally:
+        docker("rm", "-f", stranger)
 
 
 # -- faults ------------------------------------------------------------------------------------------------------------
@@ -209,24 +234,51 @@ def test_a_copied_volume_is_refused_while_the_first_lives(stack: Stack, admin: A
         docker("volume", "rm", "-f", volume)
 
 
-def test_every_node_is_restarted_one_by_one_with_the_lines_of_the_docs(stack: Stack, admin: Admin) -> None:
+def another_image(tag: str, *changes: str) -> str:
+    """The service's image with ``changes``, as a Dockerfile has them; its id."""
+    made = docker("create", SERVICE_IMAGE).strip()
+    OTHER_TAGS.append(tag)
+    try:
+        return docker("commit", *(word for each in changes for word in ("-c", each)), made, f"{IMAGE}:{tag}").strip()
+    finally:
+        docker("rm", made)
+
+
+def images(stack: Stack) -> dict[str, str]:
+    """The image's id of each node's container, and of the edge's."""
+    names = [name for service in ROLLED for name in stack.containers(service)]
+    return {name: docker("inspect", "-f", "{{.Image}}", name).strip() for name in names}
+
+
+def test_a_new_image_is_rolled_out_one_by_one_with_the_lines_of_the_docs(stack: Stack, admin: Admin) -> None:
     page = (ROOT / "docs" / "compose.md").read_text(encoding="utf-8")
-    (lines,) = (block.split("```")[0] for block in page.split("```sh\n")[1:] if "docker restart" in block)
-    before = {name: started_at(name) for name in stack.containers()}
-    with Load("restarts") as load:
+    (line,) = (each for each in page.splitlines() if each.startswith("HEADRACE_VERSION="))
+    version = line.split()[0].removeprefix("HEADRACE_VERSION=")
+    newer = another_image(version, "LABEL release=next")
+    before = images(stack)
+    with Load("rolled") as load:
         began = time.monotonic()
-        stack.run(["bash", "-c", lines])
-        note(restart_of_all_s=round(time.monotonic() - began, 1))
+        stack.run(["bash", "-c", line])
+        note(roll_of_all_s=round(time.monotonic() - began, 1))
     check_nothing_lost(load)
-    note(**load.figures("restart_of_all"))
-    after = {name: started_at(name) for name in stack.containers()}
-    again = {name for name in after if after[name] != before[name]}
-    nodes = ("controller", "broker", "coordinator")
-    assert again == {name for service in nodes for name in stack.containers(service)}
+    note(**load.figures("roll_of_all"))
+    assert newer not in before.values()
+    assert images(stack) == dict.fromkeys(before, newer), "the same names, and none is left of the former"
+    assert all_in_sync(admin)
+    assert {each.port for each in admin.describe_cluster().brokers} == {9101, 9102, 9103}, "who they were"
+    stack.version = version
+    ids = {name: docker("inspect", "-f", "{{.Id}}", name) for name in before}
+    stack.compose("up", "--wait", "--wait-timeout", "240")
+    assert {name: docker("inspect", "-f", "{{.Id}}", name) for name in before} == ids, "compose has nothing to add"
 
 
-def started_at(container: str) -> str:
-    return docker("inspect", "-f", "{{.State.StartedAt}}", container).strip()
+def test_an_image_that_does_not_run_is_taken_back(stack: Stack, admin: Admin) -> None:
+    another_image("broken", 'CMD ["false"]', 'ENTRYPOINT ["false"]')
+    before = images(stack)
+    roll = ["bash", "-c", f"HEADRACE_VERSION=broken {sys.executable} deploy/roll.py coordinator; test $? = 1"]
+    stack.run(roll)
+    assert images(stack) == before
+    until(lambda: len(admin.describe_cluster().coordinators) == 2, "the former one serves again")
 
 
 # -- scaling -----------------------------------------------------------------------------------------------------------
