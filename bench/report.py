@@ -151,10 +151,11 @@ def idle_table(result: dict[str, Any]) -> str:
             f"{sleeps[0]:.0f} / {sleeps[1]:.0f}",
         )
         lines.append(f"| {name} | {' | '.join(shown)} |")
-    lines += ["", "| seconds | median | lowest .. highest |", "|---|---|---|"]
-    for name, values in result["samples"].items():
-        if result["units"][name] == "s":
-            lines.append(f"| `{name}` | {medians[name]:.2f} | {min(values):.2f} .. {max(values):.2f} |")
+    times = {name: values for name, values in result["samples"].items() if result["units"][name] == "s"}
+    if times:
+        lines += ["", "| seconds | median | lowest .. highest | n |", "|---|---|---|---|"]
+    for name, values in times.items():
+        lines.append(f"| `{name}` | {medians[name]:.2f} | {min(values):.2f} .. {max(values):.2f} | {len(values)} |")
     return "\n".join(lines)
 
 
@@ -162,7 +163,8 @@ def rewrite_idle(path: Path) -> None:
     """The same for a result of bench/idle.py."""
     _, result = load(path)
     failures = "".join(f"\n* failed: {failure}" for failure in result["failures"])
-    _put(IDLE, f"{_facts(path, result)}\n\n{idle_table(result)}\n{failures}")
+    facts = _facts(path, result).replace(f"{result['rounds']} rounds, medians; ", "medians; ")
+    _put(IDLE, f"{facts}\n\n{idle_table(result)}\n{failures}")
 
 
 def _put(part: Part, middle: str) -> None:
