@@ -345,7 +345,7 @@ class GroupFaults:
                 rng.random(),
                 without_ms=rng.choice([0.5, 20.0, 300.0]),
                 answers=rng.choice(["refused", "broken", "none"]),
-                unaware_ms=rng.choice([0.0, 0.0, fault.for_ms]),
+                unaware_ms=rng.choice([0.0, fault.for_ms]),
             )
             self.world.tell("fault", f"{log.partition} has another leader; {gone} records are gone")
             if gone:

@@ -245,6 +245,8 @@ class GroupWorld:
         leader = log.leader if log.has_leader else None
         for host in self.hosts:
             delay_ms = self.rng.uniform(*self.plan.metadata_ms)
+            if log.unaware and self.rng.random() < 0.5:  # (nor has every coordinator heard of it)
+                delay_ms += self.rng.uniform(20.0, 300.0)
             self.in_order(("leaders", host.number), delay_ms,
                           functools.partial(host.learns_of_leader, log.partition.partition, leader))  # fmt: skip
 
