@@ -37,6 +37,8 @@ from typing import Any
 
 #: In the order of their turns. The other services keep nothing and are replaced by `docker compose up`.
 SERVICES = ("controller", "broker", "coordinator", "edge")
+#: The job that the others depend on. Compose replaces all who depend on what it replaces, so it is renewed by itself.
+JOB = "format"
 #: What the former container is called until the new one is healthy.
 FORMER = "-former"
 #: Rules of the doctor that do not stand against the next stop: of readers, of machines, of the upgrade itself.
@@ -186,11 +188,14 @@ class Engine:
         return container.health
 
     def rendered(self, service: str) -> Container:
-        """A container of ``service`` as the compose file says it now; it is gone when this returns."""
+        """A container of ``service`` as the compose file says it now; it is gone when this returns. All services are
+        named with as many as they have: with --no-deps, or some of them, Compose takes what they depend on out of its
+        hash, and would replace what it does not recognize at the next `up`."""
         before = self.containers([service])
-        scale = f"{service}={len(before) + 1}"
+        counts = {each: len(self.containers([each])) + (each == service) for each in SERVICES}
+        scales = [word for each, count in counts.items() for word in ("--scale", f"{each}={count}")]
         try:
-            self._run("docker", "compose", "up", "--no-start", "--no-deps", "--no-recreate", "--scale", scale, service)
+            self._run("docker", "compose", "up", "--no-start", "--no-recreate", *scales)
             known = {each.told["Id"] for each in before}
             (made,) = (each for each in self.containers([service]) if each.told["Id"] not in known)
         finally:
@@ -198,6 +203,10 @@ class Engine:
                 if each.health == "created" and each.told["Id"] not in {other.told["Id"] for other in before}:
                     self.docker("rm", each.name)
         return made
+
+    def renew_job(self) -> None:
+        """It runs again, and finds nothing to do; `docker compose up` would replace every node with it."""
+        self._run("docker", "compose", "up", "-d", "--no-deps", JOB)
 
     def create(self, name: str, body: Json, more_networks: Mapping[str, Sequence[str]]) -> None:
         connection = _Local(self._socket)
@@ -275,6 +284,7 @@ class Roll:
         total = len(waiting)
         tell(f"{total} of {len(engine.containers(services))} containers are to be replaced")
         if not waiting:
+            engine.renew_job()
             return 0
         self._until_whole("nothing was replaced")
         while waiting and not self.ends:
@@ -287,6 +297,8 @@ class Roll:
             served = time.monotonic()
             self._until_whole(f"{one.name} was replaced, and {len(waiting)} were not")
             tell(f"  healthy after {served - began:.1f} s, all is whole {time.monotonic() - served:.1f} s later")
+        if not waiting:
+            engine.renew_job()
         return total - len(waiting)
 
     def _mend(self) -> None:

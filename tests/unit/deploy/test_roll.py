@@ -74,6 +74,9 @@ class FakeEngine:
     def health(self, container: Any) -> str:
         return str(container.health)
 
+    def renew_job(self) -> None:
+        self.job_renewed_after = len(self.done)
+
     def create(self, name: str, body: dict[str, Any], more: dict[str, list[str]]) -> None:
         labels = body["Labels"]
         assert name not in self.there
@@ -139,6 +142,7 @@ def test_all_that_differs_is_replaced_one_by_one_the_active_controller_as_the_la
     ]
     assert engine.images() == dict.fromkeys(names, "new"), "under the same names, and nothing else is left"
     assert engine.away_most == 1
+    assert engine.job_renewed_after == 9, "or the next `up` would replace all who depend on it, at once"
 
 
 def test_what_is_as_the_file_says_stays_unless_all_is_asked_for() -> None:
