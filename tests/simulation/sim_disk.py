@@ -15,7 +15,7 @@ from sim_checks import ShadowLog, Violation
 
 from headrace_controller.raft import Entry, HardState, ReplicaKey, SnapshotId, VoterSet
 from headrace_controller.storage import MetadataStorage
-from headrace_core.errors import CorruptMessageError
+from headrace_core.errors import CorruptMessageError, DiskFullError
 from headrace_core.records import HEADER_BYTES, BatchHeader, iterate_headers
 from headrace_core.testing.crashing_fs import CrashingFileSystem
 
@@ -78,24 +78,45 @@ class ObservedStorage(MetadataStorage):
         if offset < record.shadow.checked:
             raise Violation("state machines", f"{self.own} cuts its log at {offset}, below what it called committed")
         record.pending_cut = offset
-        super().truncate(offset)
+        try:
+            super().truncate(offset)
+        except DiskFullError:  # cut or not
+            self._cut_short()
+            raise
         record.pending_cut = None
         record.shadow.truncate(offset)
         self.tell("cuts", offset)
 
-    def install(self, snapshot: SnapshotId, *rest: Any) -> Any:
+    def install(self, snapshot: SnapshotId, *rest: Any) -> None:
         record = self.record
         if snapshot.place.offset <= record.shadow.checked:
             raise Violation(
                 "state machines", f"{self.own} installs {snapshot.place}, below what it called committed already"
             )
         record.pending_cut = 0
-        result = super().install(snapshot, *rest)
+        try:
+            super().install(snapshot, *rest)
+        except DiskFullError:
+            if self.newest_snapshot() == snapshot:  # it counts already, and the log makes way for it when there is room
+                self._installed(snapshot)
+            else:
+                self._cut_short()
+            raise
+        self._installed(snapshot)
+
+    def _installed(self, snapshot: SnapshotId) -> None:
+        record = self.record
         record.pending_cut = None
         record.shadow = ShadowLog.behind(snapshot.place.offset)
         record.start, record.start_term = snapshot.place
         self.tell("installs", snapshot)
-        return result
+
+    def _cut_short(self) -> None:
+        """No room, and the process goes on with what its storage says that it has."""
+        record = self.record
+        record.pending_cut = None
+        if self.log_end_offset < record.shadow.end:
+            record.shadow.truncate(self.log_end_offset)
 
     def save_hard_state(self, state: HardState) -> None:
         self.record.pending_hard_state = state

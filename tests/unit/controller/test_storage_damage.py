@@ -460,6 +460,63 @@ def test_a_disk_that_fills_up_while_a_snapshot_is_installed_is_settled_when_ther
     assert refusals >= 2
 
 
+def test_a_snapshot_counts_while_there_is_no_room_to_begin_the_log_behind_it(rng: random.Random) -> None:
+    """Found by the simulator: with the disk still full, the controller's beginning anew failed, and ended it."""
+    leaders = Model(tuple(history(rng, 12)))
+    snapshot, data = leaders.snapshot_id(leaders.end), snapshot_bytes(leaders, leaders.end)
+    refusals = 0
+    for operation in ("create", "write"):
+        for nth in range(1, 20):
+            voter = Voter.new()
+            voter.append(leaders.entries[:6])
+            assert voter.storage.write_chunk(SnapshotChunk(snapshot, 0, data, True))
+            voter.fs.fail(operation, errno.ENOSPC, nth=nth, times=1_000)
+            try:
+                voter.storage.install(snapshot)
+            except DiskFullError:
+                refusals += 1
+            else:
+                break
+            later = replace(leaders, snapshot=leaders.end)
+            assert later.wrong(voter.storage, leaders.end) is None, f"{operation} {nth}"
+            assert (voter.storage.log_start_offset, voter.storage.log_end_offset) == (leaders.end, leaders.end)
+            assert voter.storage.bytes_since_snapshot() == 0
+            with pytest.raises(OffsetOutOfRangeError, match=f"offset {leaders.end - 1} "):
+                voter.storage.read(leaders.end - 1, leaders.end)
+            more = leader_change(9, leaders.end)
+            with pytest.raises(DiskFullError, match="could not be installed"):
+                voter.storage.append([more])
+            assert later.wrong(voter.storage, leaders.end) is None, f"{operation} {nth}"
+            crashed, kept = stopped(voter), voter.fs.crash_clone(loss=Loss.NONE)
+            voter.fs.faults.clear()
+            for storage in (voter.storage, open_storage(crashed), open_storage(kept)):
+                assert storage.append([more]) == more.next_offset
+                assert replace(later, entries=(*leaders.entries, more)).wrong(storage, more.next_offset) is None
+                storage.close()
+            reopened = open_storage(voter.fs.crash_clone(loss=Loss.ALL))
+            assert replace(later, entries=(*leaders.entries, more)).wrong(reopened, more.next_offset) is None
+    assert refusals >= 3
+
+
+def test_a_controller_that_stops_and_starts_on_a_full_disk_keeps_a_snapshot_that_was_not_settled(
+    rng: random.Random,
+) -> None:
+    leaders = Model(tuple(history(rng, 12)))
+    snapshot, data = leaders.snapshot_id(leaders.end), snapshot_bytes(leaders, leaders.end)
+    for nth in range(1, 4):
+        voter = Voter.new()
+        voter.append(leaders.entries[:6])
+        assert voter.storage.write_chunk(SnapshotChunk(snapshot, 0, data, True))
+        voter.fs.fail("create", errno.ENOSPC, nth=nth, times=1_000)
+        try:
+            voter.storage.install(snapshot)
+        except DiskFullError:
+            voter.storage.close()
+            voter.fs.faults.clear()
+        later = replace(leaders, snapshot=leaders.end)
+        assert later.wrong(open_storage(voter.fs.crash_clone(loss=Loss.ALL)), leaders.end) is None, f"create {nth}"
+
+
 # ---------------------------------------------------------------------------------------------- making
 
 

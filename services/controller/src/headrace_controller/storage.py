@@ -39,6 +39,7 @@ Synchronous: metadata writes are small, and a small fdatasync inline is faster t
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import logging
 import uuid
@@ -46,7 +47,7 @@ from collections.abc import Iterator, Sequence
 
 from headrace_core.clock import Clock
 from headrace_core.config import INT_MAX, LONG_MAX
-from headrace_core.errors import CorruptLogError, DiskFullError, HeadraceError, StorageError
+from headrace_core.errors import CorruptLogError, DiskFullError, HeadraceError, OffsetOutOfRangeError, StorageError
 from headrace_core.log.appending import Append
 from headrace_core.log.checkpoints import RECOVERY_POINTS, read_offsets
 from headrace_core.log.config import LogConfig
@@ -132,12 +133,13 @@ class MetadataStorage:
         self._reserve_bytes = reserve_bytes
         self._snapshots = SnapshotStore(fs, self._log.directory)
         self._check_cover()
-        self._settle()
+        with contextlib.suppress(DiskFullError):  # a full disk ends no controller; the first write tries again
+            self._settle()
         self.hard_state = read_quorum_state(
             fs,
             self._log.directory,
             own_directory_id=self.directory_id,
-            is_needed=self._log.log_end_offset > 0,
+            is_needed=self.log_end_offset > 0,
         )
 
     @classmethod
@@ -177,16 +179,39 @@ class MetadataStorage:
     @property
     def log_start_offset(self) -> int:
         """What lies below is in snapshots only."""
-        return self._log.log_start_offset
+        pending = self._pending
+        return self._log.log_start_offset if pending is None else pending.place.offset
 
     @property
     def log_end_offset(self) -> int:
-        return self._log.log_end_offset
+        pending = self._pending
+        return self._log.log_end_offset if pending is None else pending.place.offset
+
+    @property
+    def _pending(self) -> SnapshotId | None:
+        """The newest snapshot, when it counts already and the log has not made way for it: it was received whole, lies
+        beyond the log, and on the full disk there is no room to begin the log anew. The log is as good as empty then,
+        and is begun before anything is written to it."""
+        newest, end = self._snapshots.newest, self._log.log_end_offset
+        if newest is None or newest.place.offset < end or (newest.place.offset == end and not self._log.is_closed):
+            return None
+        return newest
 
     def stored(self, default_voters: VoterSet) -> Stored:
         """What raft begins with. ``default_voters``: who votes where nothing on the disk says so. CorruptLogError: the
-        log itself says that others voted, so what named them has been lost. DiskFullError, OSError."""
-        self._settle()
+        log itself says that others voted, so what named them has been lost. OSError."""
+        with contextlib.suppress(DiskFullError):
+            self._settle()
+        pending = self._pending
+        if pending is not None:
+            return Stored(
+                start=pending,
+                end_offset=pending.place.offset,
+                hard_state=self.hard_state,
+                terms=(),
+                voters=(),
+                committed=pending.place.offset,
+            )
         start = self._start(default_voters)
         offset, term = start.place
         entries = [each for each in self._log.epochs.entries if each.start_offset < self._log.log_end_offset]
@@ -227,6 +252,7 @@ class MetadataStorage:
     def append(self, entries: Sequence[Entry]) -> int:
         """Append entries, of any terms, all or none, and force them to disk; returns the offset below which the log is
         durable. DiskFullError, CorruptMessageError (bytes that are not those of their entry): nothing was appended."""
+        self._settle()
         start = self._log.log_end_offset
         end = start
         for entry in entries:
@@ -260,6 +286,7 @@ class MetadataStorage:
         """Cut the log, durably: it ends at ``offset``, which is where an entry begins. Never below a snapshot: what is
         in one was committed. DiskFullError: it was cut or not, as ``stored`` says, and can be cut again.
         CorruptLogError: no entry begins there, or what is around it is damaged; nothing was cut."""
+        self._settle()
         end = self._log.end_after_truncating(offset)
         if end < min(offset, self._log.log_end_offset):
             raise CorruptLogError(
@@ -294,6 +321,8 @@ class MetadataStorage:
     def read(self, offset: int, up_to: int, max_bytes: int = _READ_BYTES) -> tuple[bytes, int]:
         """Whole batches from ``offset`` on, below ``up_to``, and where to go on. OffsetOutOfRangeError: below the log's
         start, so it is in a snapshot (``newest_snapshot``); CorruptLogError."""
+        if self._pending is not None:
+            raise OffsetOutOfRangeError(f"{self._log.directory}: offset {offset} is in {self._pending}, or not here")
         result = self._log.read(offset, max_bytes, up_to)
         if result is None:
             raise StorageError(f"{self._log.directory}: offset {offset} could not be read")
@@ -362,7 +391,8 @@ class MetadataStorage:
         """``job`` has run: its snapshot is durable and counts from here on, and the log begins behind the one before
         it. Returns that one when the log has a new beginning (tell ``RaftNode.compacted``), else None."""
         place, newest = job.snapshot.place, self._snapshots.newest
-        if (newest is not None and newest.place.offset >= place.offset) or place.offset > self.log_end_offset:
+        is_newer = newest is None or newest.place.offset < place.offset
+        if self._pending is not None or not is_newer or place.offset > self.log_end_offset:
             job.abandon()  # another was received meanwhile; or this disk has not got all that is committed
             return None
         # A log that ends below its own snapshot has lost something; it must not be taken for one about to be replaced.
@@ -404,17 +434,18 @@ class MetadataStorage:
         self._snapshots.remove_before(snapshot.place)
 
     def _settle(self) -> None:
-        """A newest snapshot that lies beyond the log stands in its place."""
-        newest = self._snapshots.newest
-        if newest is None or newest.place.offset <= self.log_end_offset:
+        """A newest snapshot that lies beyond the log stands in its place. DiskFullError: not yet, see ``_pending``; it
+        can be tried again."""
+        pending = self._pending
+        if pending is None:
             return
         try:
-            self._directory.restart(self._log, newest.place.offset)
+            self._directory.restart(self._log, pending.place.offset)
         except OSError as error:
             if error.errno not in _NO_SPACE:
                 raise
-            raise DiskFullError(f"{self._directory.root}: {newest} could not be installed: {error.strerror}") from None
-        self._recovery_point = newest.place.offset
+            raise DiskFullError(f"{self._directory.root}: {pending} could not be installed: {error.strerror}") from None
+        self._recovery_point = pending.place.offset
 
     # -- what goes together -------------------------------------------------------------------------------------------
 
@@ -429,7 +460,7 @@ class MetadataStorage:
 
     def _check_cover(self) -> None:
         """CorruptLogError unless log and snapshots make up one history without a gap (see the module)."""
-        start, end, store = self.log_start_offset, self.log_end_offset, self._snapshots
+        start, end, store = self._log.log_start_offset, self._log.log_end_offset, self._snapshots
         fitting = [each.place for each in store.snapshots if each.place.offset >= start]
         for bad in store.damaged:
             is_covered = (bool(fitting) and fitting[0].offset <= bad.place.offset) or (
@@ -458,7 +489,7 @@ class MetadataStorage:
 
     def _term_below(self, offset: int) -> int | None:
         """The term of the entry that ends at ``offset``; None where the log does not say."""
-        if not self.log_start_offset < offset <= self.log_end_offset:
+        if not self._log.log_start_offset < offset <= self._log.log_end_offset:
             return None
         return self._log.epochs.epoch_of(offset - 1)
 
@@ -483,7 +514,8 @@ class MetadataStorage:
         """Let go of the directory; ``clean`` says on disk that everything was flushed. A disk too full to say so costs
         the next start a look at the log's end, and no more."""
         try:
-            self._directory.close(clean=clean)
+            # What is left of a log that is to make way must not be called sound up to where it ended.
+            self._directory.close(clean=clean and self._pending is None)
         except OSError as error:
             if error.errno not in _NO_SPACE:
                 raise
