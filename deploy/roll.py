@@ -15,7 +15,8 @@ asked for one container more, which is not started; that one, as the engine tell
 number of the one to be replaced. `docker compose up` finds it up to date afterwards. Nothing but Python is needed, and
 the engine's socket.
 
-Exit code 1: not whole, or a container did not come up; 130: Ctrl-C between two containers.
+Exit code 1: not whole, or a container did not come up; 130: it was told to end (Ctrl-C, SIGTERM, or SIGHUP when a
+terminal is gone), and did so between two containers.
 """
 
 from __future__ import annotations
@@ -50,12 +51,18 @@ STOP_S = 40
 RESTARTS_MAX = 3
 LOOK_S = 0.5
 TELL_S = 5.0
+#: For how long a former container is tried to be put back: an engine that is being restarted answers again by then.
+PUT_BACK_S = 60.0
 _LABEL = "com.docker.compose."
 Json = dict[str, Any]
 
 
 class RollError(Exception):
     """Why it does not go on, and what to do."""
+
+
+#: What a step of a replacement may end with: refused, or the engine, its client or its answer is not there.
+FAILURES = (RollError, OSError, ValueError, subprocess.SubprocessError, http.client.HTTPException)
 
 
 # -- what is to be done: from what the engine tells, nothing is asked here ---------------------------------------------
@@ -66,6 +73,10 @@ class Container:
     """What the engine tells of a container of the stack (`docker inspect`)."""
 
     told: Json
+
+    @property
+    def id(self) -> str:
+        return str(self.told["Id"])
 
     @property
     def name(self) -> str:
@@ -180,10 +191,16 @@ class Engine:
         return sorted(found, key=lambda each: (SERVICES.index(each.service), each.number, each.is_former))
 
     def health(self, container: Container) -> str:
-        """As the engine knows it; while it is yet to look (every five seconds), by the container's own check."""
+        """As the engine knows it; while it is yet to look (every five seconds), by the container's own check: one that
+        does not end within a minute has found nothing out."""
         if container.health == "starting" and container.check:
             command = ["docker", "exec", container.name, *container.check]
-            done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=60, check=False)
+            try:
+                done = subprocess.run(
+                    command, stdin=subprocess.DEVNULL, capture_output=True, start_new_session=True, timeout=60
+                )
+            except (subprocess.TimeoutExpired, OSError):
+                return "starting"
             return "starting" if done.returncode else "healthy"
         return container.health
 
@@ -209,13 +226,15 @@ class Engine:
         self._run("docker", "compose", "up", "-d", "--no-deps", JOB)
 
     def create(self, name: str, body: Json, more_networks: Mapping[str, Sequence[str]]) -> None:
-        connection = _Local(self._socket)
-        with contextlib.closing(connection):
-            connection.request(
-                "POST", f"/containers/create?name={name}", json.dumps(body), {"Content-Type": "application/json"}
-            )
-            answer = connection.getresponse()
-            text = answer.read().decode(errors="replace")
+        """RollError: refused, or not known; the container may be there even so."""
+        path, kind = f"/containers/create?name={name}", {"Content-Type": "application/json"}
+        try:
+            with contextlib.closing(_Local(self._socket)) as connection:
+                connection.request("POST", path, json.dumps(body), kind)
+                answer = connection.getresponse()
+                text = answer.read().decode(errors="replace")
+        except (OSError, http.client.HTTPException) as error:
+            raise RollError(f"the engine does not answer whether it creates {name}: {error!r}") from error
         if answer.status != http.client.CREATED:
             raise RollError(f"the engine does not create {name}: {text.strip()}")
         for network, names in more_networks.items():
@@ -230,18 +249,22 @@ class Engine:
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
                 text=True,
+                start_new_session=True,
                 timeout=120,
             )
             found = json.loads(done.stdout)
-        except (subprocess.TimeoutExpired, json.JSONDecodeError):
+        except (subprocess.TimeoutExpired, OSError, ValueError):
             return None
         return found if isinstance(found, dict) else None
 
     def _run(self, *command: str) -> str:
         # (A session of its own: Ctrl-C is ours to obey, between two containers.)
-        done = subprocess.run(
-            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, start_new_session=True, check=False
-        )
+        try:
+            done = subprocess.run(
+                command, stdin=subprocess.DEVNULL, capture_output=True, text=True, start_new_session=True, check=False
+            )
+        except OSError as error:
+            raise RollError(f"{' '.join(command)}: {error}") from error
         if done.returncode:
             raise RollError(f"{' '.join(command)}: {done.stderr.strip() or done.returncode}")
         return done.stdout.strip()
@@ -286,7 +309,7 @@ class Roll:
         if not waiting:
             engine.renew_job()
             return 0
-        self._until_whole("nothing was replaced")
+        self._until_whole("nothing was replaced", is_first=True)
         while waiting and not self.ends:
             asks_leader = any(each.service == "controller" for each in waiting)
             one = next_of(waiting, self._leader() if asks_leader else None)
@@ -303,49 +326,79 @@ class Roll:
 
     def _mend(self) -> None:
         """After a roll that was cut off: a former container that is still there comes back, unless its successor is
-        well."""
+        well. RollError: one is stopped under its own name; by this or by somebody who knows why, nobody can tell."""
         found = self._engine.containers(SERVICES)
         for former in (each for each in found if each.is_former):
             name = former.name.removesuffix(FORMER)
-            successor = next((each for each in found if each.name == name), None)
-            if successor is not None and successor.health == "healthy":
+            if any(each.name == name and each.health == "healthy" for each in found):
                 self._engine.docker("rm", former.name)
             else:
-                self._put_back(former.name, name, has_successor=successor is not None)
+                self._put_back(former, name)
+        # (The engine starts anew what fails; who is stopped stays so, however long one waits.)
+        stopped = [each.name for each in self._engine.containers(SERVICES) if each.health == "exited"]
+        if stopped:
+            raise RollError(
+                f"nothing was replaced; the cluster is not whole: stopped, by somebody or by a roll that was cut off: "
+                f"{', '.join(stopped)}; `docker start {' '.join(stopped)}`, then start this again"
+            )
 
-    def _put_back(self, former: str, name: str, *, has_successor: bool) -> None:
+    def _put_back(self, one: Container, name: str) -> None:
+        """``one`` runs again, whatever it is called by now, as ``name``; what was made in its place is gone."""
         tell(f"  {name}: the former container is put back")
-        if has_successor:
-            with contextlib.suppress(RollError):
-                self._engine.docker("stop", "-t", str(STOP_S), name)
-            self._engine.docker("rm", "-f", name)
-        self._engine.docker("rename", former, name)
-        self._engine.docker("start", name)
+        deadline = time.monotonic() + PUT_BACK_S
+        while True:
+            try:
+                return self._put_back_now(one, name)
+            except FAILURES as error:
+                if time.monotonic() > deadline:
+                    raise RollError(
+                        f"{name} is away, its former container could not be put back: {error}; start this again"
+                    ) from error
+            time.sleep(LOOK_S)
+
+    def _put_back_now(self, one: Container, name: str) -> None:
+        """What is there is asked for each time: a step that failed may have been done all the same."""
+        engine = self._engine
+        called = {each.id: each.name for each in engine.containers([one.service])}
+        if one.id not in called:
+            raise RollError(f"it is not there any more ({one.id[:12]})")
+        if called[one.id] != name:
+            if name in called.values():
+                with contextlib.suppress(*FAILURES):
+                    engine.docker("stop", "-t", str(STOP_S), name)
+                engine.docker("rm", "-f", name)
+            engine.docker("rename", called[one.id], name)
+        engine.docker("start", name)
 
     def _replace(self, one: Container, wanted: Container) -> None:
         engine, former = self._engine, one.name + FORMER
         body, more_networks = body_of(wanted, one)
-        engine.docker("stop", "-t", str(STOP_S), one.name)
-        engine.docker("rename", one.name, former)
         is_created = False
         try:
+            engine.docker("stop", "-t", str(STOP_S), one.name)
+            engine.docker("rename", one.name, former)
             engine.create(one.name, body, more_networks)
             is_created = True
             engine.docker("start", one.name)
             self._until_healthy(one)
-        except RollError as error:
+        except FAILURES as error:
             said = ""
             if is_created:
-                with contextlib.suppress(RollError):
+                with contextlib.suppress(*FAILURES):
                     said = "\n" + engine.docker("logs", "--tail", "20", one.name)
-            self._put_back(former, one.name, has_successor=is_created or "already in use" in str(error))
-            raise RollError(f"{error}{said}") from None
+            try:
+                self._put_back(one, one.name)
+            except RollError as worse:
+                raise RollError(f"{error}{said}\n{worse}") from error
+            raise RollError(f"{error}{said}") from error
         engine.docker("rm", former)
 
     def _until_healthy(self, one: Container) -> None:
         deadline = time.monotonic() + self._timeout_s
         while True:
-            (now,) = (each for each in self._engine.containers([one.service]) if each.name == one.name)
+            now = next((each for each in self._engine.containers([one.service]) if each.name == one.name), None)
+            if now is None:
+                raise RollError(f"{one.name} is gone after its replacement")
             health = self._engine.health(now)
             if health == "healthy":
                 return
@@ -353,16 +406,17 @@ class Roll:
                 raise RollError(f"{one.name} is {health} after its replacement, and was restarted {now.restarts} times")
             time.sleep(LOOK_S)
 
-    def _until_whole(self, so_far: str) -> None:
+    def _until_whole(self, so_far: str, *, is_first: bool = False) -> None:
+        """Told to end, it waits even so when something has just been replaced, and not when nothing has been."""
         deadline = time.monotonic() + self._timeout_s
         told = time.monotonic()
-        while True:
+        while not (is_first and self.ends):
             health = {each.name: self._engine.health(each) for each in self._engine.containers(SERVICES)}
             reasons = not_whole(health, self._ask("doctor"))
             if not reasons:
                 return
             now = time.monotonic()
-            if now > deadline or self.ends:
+            if now > deadline:
                 raise RollError(f"{so_far}; the cluster is not whole: {'; '.join(reasons)}")
             if now - told > TELL_S:
                 told = now
@@ -380,7 +434,9 @@ class Roll:
 
 
 def tell(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
+    """Nobody may be there to read it, and a signal may come while another line is written: neither ends a roll."""
+    with contextlib.suppress(OSError, RuntimeError):
+        print(line, file=sys.stderr, flush=True)
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -408,11 +464,14 @@ def main(arguments: Sequence[str]) -> int:
 @contextlib.contextmanager
 def _ends_between_two(roll: Roll) -> Any:
     def on_signal(number: int, frame: object) -> None:
-        if not roll.ends:
-            tell("roll: it ends when the container that is being replaced serves")
-        roll.ends = True
+        is_news, roll.ends = not roll.ends, True
+        if is_news:
+            tell("roll: it ends when the container that is being replaced serves, and all is whole")
 
-    before = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
+    numbers = [signal.SIGINT, signal.SIGTERM]
+    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # (nohup: it is to go on)
+        numbers.append(signal.SIGHUP)
+    before = {number: signal.signal(number, on_signal) for number in numbers}
     try:
         yield
     finally:

@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import copy
+import http.client
 import importlib.util
+import os
+import signal
+import socket
+import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +94,8 @@ class FakeEngine:
     def docker(self, *arguments: str) -> str:
         verb, name = arguments[0], arguments[-1]
         if verb == "rename":
+            if name in self.there:
+                raise roll.RollError(f"rename: the name {name} is already in use")
             self.there[name] = self.there.pop(arguments[1])
             self.there[name]["Name"] = f"/{name}"
         elif verb == "rm":
@@ -261,6 +269,245 @@ def test_told_to_end_it_ends_between_two() -> None:
     assert rolling.run(roll.SERVICES, everything=False) == 2
     assert len(engine.done) == 2
     assert len(engine.there) == 9
+
+
+def as_before(engine: FakeEngine) -> bool:
+    """All nine, of the former image, under their names, and running?"""
+    names = set(stack().there)
+    return engine.images() == dict.fromkeys(names, "old") and all(
+        each["State"]["Running"] for each in engine.there.values()
+    )
+
+
+LOST = [
+    TimeoutError("timed out"),
+    ConnectionResetError("the engine restarts"),
+    http.client.BadStatusLine(""),
+    subprocess.TimeoutExpired(["docker"], 60),
+    ValueError("no JSON"),
+    roll.RollError("refused"),
+]
+
+
+@pytest.mark.parametrize("error", LOST, ids=lambda each: type(each).__name__)
+@pytest.mark.parametrize("step", ["stop", "stopped", "rename", "renamed", "create", "created", "start", "health"])
+def test_whatever_step_fails_before_or_after_it_was_done_the_former_container_is_back(
+    step: str, error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = stack()
+    docker, create, health = engine.docker, engine.create, engine.health
+    failed: list[str] = []
+
+    def fail(now: str) -> None:
+        if now == step and not failed:
+            failed.append(now)
+            raise error
+
+    def lost_docker(*arguments: str) -> str:
+        fail(arguments[0])
+        docker(*arguments)
+        fail({"stop": "stopped", "rename": "renamed"}.get(arguments[0], ""))
+        return ""
+
+    def lost_create(*arguments: Any) -> None:
+        fail("create")
+        create(*arguments)
+        fail("created")  # `docker network connect`, or the answer that did not come
+
+    def lost_health(container: Any) -> str:
+        if container.told["Image"] == "sha256:new":
+            fail("health")
+        return health(container)
+
+    monkeypatch.setattr(engine, "docker", lost_docker)
+    monkeypatch.setattr(engine, "create", lost_create)
+    monkeypatch.setattr(engine, "health", lost_health)
+    with pytest.raises(roll.RollError) as told_why:
+        run(engine, "broker")
+    assert str(error) in str(told_why.value)
+    assert failed
+    assert as_before(engine)
+
+
+def test_an_engine_that_is_being_restarted_is_asked_again_until_the_former_container_is_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    engine = stack()
+    containers, refused = engine.containers, [0]
+
+    def cut(*_: object) -> None:
+        refused[0] = 5
+        raise ConnectionResetError("the engine restarts")
+
+    def not_yet(services: Any) -> list[Any]:
+        if refused[0]:
+            refused[0] -= 1
+            raise roll.RollError("cannot connect to the engine")
+        return containers(services)
+
+    monkeypatch.setattr(engine, "create", cut)
+    monkeypatch.setattr(engine, "containers", not_yet)
+    with pytest.raises(roll.RollError, match="the engine restarts"):
+        run(engine, "broker")
+    assert refused == [0]
+    assert as_before(engine)
+
+
+def test_an_engine_that_is_gone_is_told_with_why_and_the_next_roll_puts_the_former_one_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    engine = stack()
+
+    def gone(*_: object) -> Any:
+        raise roll.RollError("cannot connect to the engine")
+
+    def cut(*_: object) -> None:
+        monkeypatch.setattr(engine, "docker", gone)
+        raise ConnectionResetError("the engine is gone")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(roll, "PUT_BACK_S", 0.0)
+        patched.setattr(engine, "create", cut)
+        with pytest.raises(roll.RollError, match=r"the engine is gone\nhr-broker-1 is away, .*; start this again"):
+            run(engine, "broker")
+    monkeypatch.undo()
+    assert "hr-broker-1" not in engine.there
+    roll.Roll(engine, timeout_s=0.0)._mend()
+    assert as_before(engine)
+
+
+def test_a_terminal_that_is_gone_ends_no_roll(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Gone:
+        def write(self, _: str) -> int:
+            raise OSError(5, "Input/output error")
+
+        flush = None
+
+    engine = stack()
+    monkeypatch.setattr(roll.sys, "stderr", Gone())
+    assert run(engine, "broker") == 3
+    monkeypatch.undo()
+    assert [engine.images()[f"hr-broker-{number}"] for number in (1, 2, 3)] == ["new"] * 3
+
+
+def test_killed_between_stop_and_rename_the_next_roll_says_at_once_what_to_start() -> None:
+    engine = stack()
+    engine.docker("stop", "hr-broker-1")
+    engine.done.clear()
+    with pytest.raises(roll.RollError, match=r"stopped, .*: hr-broker-1; `docker start hr-broker-1`, then start this"):
+        run(engine, timeout_s=3600.0)
+    assert engine.done == []
+    engine.docker("start", "hr-broker-1")
+    assert run(engine) == 9
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP], ids=lambda each: each.name)
+def test_a_signal_ends_it_with_130_once_the_cluster_is_whole_again(
+    number: signal.Signals, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    engine = stack()
+    whole = engine.ask
+    asked: list[str] = []
+
+    def behind(name: str, *arguments: str) -> Any:
+        if arguments == ("doctor",) and engine.done:
+            asked.append(name)
+            if len(asked) == 1:
+                os.kill(os.getpid(), number)
+            if len(asked) < 4:
+                return None
+        return whole(name, *arguments)
+
+    engine.ask = behind  # type: ignore[method-assign]
+    monkeypatch.setattr(roll, "Engine", lambda: engine)
+    monkeypatch.chdir(tmp_path)
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    try:
+        assert roll.main(["broker"]) == 130
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    assert len(asked) == 4, "it waited until the doctor found nothing"
+    assert engine.done == ["hr-broker-1"]
+    assert "replaced 1 containers" in capsys.readouterr().out
+
+
+def test_under_nohup_it_goes_on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    engine = stack()
+    create = engine.create
+
+    def hang_up(*arguments: Any) -> None:
+        os.kill(os.getpid(), signal.SIGHUP)
+        create(*arguments)
+
+    monkeypatch.setattr(engine, "create", hang_up)
+    monkeypatch.setattr(roll, "Engine", lambda: engine)
+    monkeypatch.chdir(tmp_path)
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        assert roll.main(["broker"]) == 0
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    assert len(engine.done) == 3
+
+
+def test_told_to_end_before_anything_was_replaced_it_waits_for_nothing() -> None:
+    engine = stack()
+    engine.doctor = None
+    rolling = roll.Roll(engine, timeout_s=3600.0)
+    rolling.ends = True
+    assert rolling.run(roll.SERVICES, everything=False) == 0
+    assert engine.done == []
+
+
+def real_engine(path: Path) -> Any:
+    """Without the questions that it begins with."""
+    engine = object.__new__(roll.Engine)
+    engine._socket = str(path)
+    return engine
+
+
+@pytest.mark.parametrize("error", [subprocess.TimeoutExpired(["docker"], 60), OSError(11, "no more processes")])
+def test_a_check_that_does_not_end_has_found_nothing_out_and_ctrl_c_is_not_for_it(
+    error: Exception, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    sessions = []
+
+    def late(_: object, **how: Any) -> None:
+        sessions.append(how["start_new_session"])
+        raise error
+
+    monkeypatch.setattr(roll.subprocess, "run", late)
+    container = told("broker", 1)
+    container["State"]["Health"] = {"Status": "starting"}
+    assert real_engine(tmp_path).health(roll.Container(container)) == "starting"
+    assert real_engine(tmp_path).ask("hr-broker-1", "doctor") is None
+    assert sessions == [True, True]
+
+
+def test_an_engine_that_does_not_answer_the_creation_is_a_roll_error(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)  # a socket's path must be short
+    path = Path("engine.sock")
+    with pytest.raises(roll.RollError, match="does not answer whether it creates hr-broker-1: FileNotFoundError"):
+        real_engine(path).create("hr-broker-1", {}, {})
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listening:
+        listening.bind(str(path))
+        listening.listen()
+
+        def answer() -> None:
+            accepted, _ = listening.accept()
+            with accepted:
+                asked = accepted.recv(65536)
+                while asked and not asked.endswith(b"\r\n\r\n{}"):
+                    asked += accepted.recv(65536)
+                accepted.sendall(b"what?\r\n\r\n")
+
+        answering = threading.Thread(target=answer, daemon=True)
+        answering.start()
+        with pytest.raises(roll.RollError, match="does not answer whether it creates hr-broker-1: BadStatusLine"):
+            real_engine(path).create("hr-broker-1", {}, {})
+        answering.join(60)
 
 
 def test_a_container_is_created_as_compose_would_under_the_name_and_number_of_the_former() -> None:
