@@ -78,6 +78,7 @@ class QuorumWorld:
         rng: random.Random,
         *,
         settings: QuorumSettings | None = None,
+        cluster: ClusterSettings | None = None,
         start: bool = True,
         draw_of: Callable[[int], Callable[[int], int]] | None = None,
     ) -> None:
@@ -85,6 +86,7 @@ class QuorumWorld:
         self.draw_of = draw_of or (lambda number: rng.randrange)
         self.clock = ManualClock()
         self.settings = settings or QuorumSettings()
+        self.cluster = cluster or ClusterSettings()
         self.network: deque[Message] = deque()
         self.is_cut: Callable[[Message], bool] = lambda message: False
         self._cuts: set[frozenset[int]] = set()
@@ -114,7 +116,7 @@ class QuorumWorld:
         storage = MetadataStorage.open(node.fs, ROOT, clock=self.clock, cluster_id=CLUSTER, node_id=number)
         ids = random.Random(1_000 * number + node.lives)
         controller = QuorumController(
-            ClusterCore(ClusterSettings(), new_id=lambda: ids.randbytes(16)),
+            ClusterCore(self.cluster, new_id=lambda: ids.randbytes(16)),
             storage,
             node_id=number,
             cluster_id=CLUSTER,

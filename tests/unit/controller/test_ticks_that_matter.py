@@ -8,6 +8,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -15,8 +16,9 @@ from cluster_world import World
 from quorum_world import QuorumWorld
 from raft_schedule import Schedule
 
+from headrace_controller.cluster.decision import ClusterSettings
 from headrace_controller.cluster.requests import HeartbeatsEnded
-from headrace_controller.quorum_controller import QuorumController
+from headrace_controller.quorum_controller import PATIENCE_MS, QuorumController, QuorumSettings
 from headrace_controller.raft import HeartbeatRequest, Message, RaftNode, Role
 from headrace_controller.raft.types import VoteRequest
 
@@ -25,10 +27,19 @@ STEP_MS = 10
 
 
 class Clocked:
-    """A world whose controllers sleep until they are due, with the turns counted."""
+    """A world whose controllers sleep until they are due, with the turns counted. ``is_busy``: whenever a sleep is
+    over, something arrives just before the turn."""
 
-    def __init__(self) -> None:
-        self.world = QuorumWorld(3, random.Random(7))
+    def __init__(
+        self,
+        *,
+        is_busy: bool = False,
+        settings: QuorumSettings | None = None,
+        cluster: ClusterSettings | None = None,
+    ) -> None:
+        self.world = QuorumWorld(3, random.Random(7), settings=settings, cluster=cluster)
+        self.is_busy = is_busy
+        self.arrived = 0
         self.world.elect()
         self.world.pass_ms(3_000)
         self.turns: Counter[int] = Counter()
@@ -49,7 +60,16 @@ class Clocked:
     def pass_ms(self, ms: float) -> None:
         for _ in range(int(ms / STEP_MS)):
             self.world.clock.advance(STEP_MS)
+            if self.is_busy:
+                self.arrive()
             self._settle()
+
+    def arrive(self) -> None:
+        """At everybody whose turn has come."""
+        for each in self.world.alive():
+            if each.until_due_ms() <= 0:
+                each.submit(HeartbeatsEnded(99, 0, 0), None)
+                self.arrived += 1
 
     def until_votes_are_asked(self) -> float:
         """How long until one of them asks for votes."""
@@ -88,11 +108,23 @@ def test_in_an_idle_quorum_there_is_a_turn_for_each_heartbeat_and_no_other() -> 
     assert (clocked.leader.is_active, clocked.leader.term) == (True, term)
 
 
-def test_a_leader_that_falls_silent_is_missed_after_one_to_two_time_outs() -> None:
+def test_no_tick_is_lost_when_something_arrives_just_when_a_sleep_is_over() -> None:
+    """A callback of a socket in the loop's round in which the timer fires."""
+    clocked = Clocked(is_busy=True)
+    ticks, began_ms = clocked.leader.raft.ticks, clocked.now_ms
+    clocked.pass_ms(12_000)
+    assert clocked.arrived > 30
+    assert clocked.leader.raft.ticks - ticks == 120
+    beats = [at for at, message in clocked.sent if isinstance(message.body, HeartbeatRequest) if at > began_ms]
+    assert {round(later - at) for at, later in pairwise(sorted(set(beats)))} == {HEARTBEAT_MS}
+
+
+@pytest.mark.parametrize("is_busy", [False, True])
+def test_a_leader_that_falls_silent_is_missed_after_one_to_two_time_outs(is_busy: bool) -> None:
     """Nobody tells them: its machine is gone."""
-    for _ in range(20):
-        clocked = Clocked()
-        clocked.pass_ms(random.Random(id(clocked)).randrange(500))
+    for seed in range(20):
+        clocked = Clocked(is_busy=is_busy)
+        clocked.pass_ms(random.Random(seed).randrange(500))
         clocked.world.isolate(clocked.leader.node_id)
         taken_ms = clocked.until_votes_are_asked()
         # (The last heartbeat came up to 300 ms before it fell silent.)
@@ -114,13 +146,16 @@ def test_a_connection_to_the_leader_that_breaks_is_waited_for_from_then_on_for_o
     assert len(taken) > 3
 
 
-def test_a_pause_of_the_process_counts_for_no_more_than_what_was_slept_for() -> None:
+@pytest.mark.parametrize("is_busy", [False, True])
+def test_a_pause_of_the_process_counts_for_no_more_than_what_was_slept_for(is_busy: bool) -> None:
     clocked = Clocked()
     clocked.pass_ms(50)
     term = clocked.leader.term
     for controller in clocked.followers:
         before = controller.raft.ticks
         clocked.world.clock.advance(60_000)
+        if is_busy:
+            clocked.arrive()
         clocked.world.turn(controller.node_id)
         assert controller.raft.ticks - before <= HEARTBEAT_MS / 100 + 1
         assert controller.role is Role.FOLLOWER, "what is in its sockets is heard first"
@@ -169,6 +204,61 @@ def test_a_broker_whose_connection_broke_is_fenced_when_its_grace_is_over_and_no
             clocked.pass_ms(STEP_MS)
             assert clocked.now_ms - began_ms <= 620
         assert clocked.now_ms - began_ms > 500
+
+
+@pytest.mark.parametrize(
+    ("session_ms", "election_ms"), [(9_000, 1_000), (550, 1_000), (9_000, 16_000)], ids="{}".format
+)
+def test_a_broker_that_is_silent_is_fenced_however_long_an_idle_leader_sleeps(
+    session_ms: int, election_ms: int
+) -> None:
+    """Nobody else wakes it, and what it slept for is no pause that is to be forgiven."""
+    settings = QuorumSettings(election_timeout_ms=election_ms)
+    sessions = ClusterSettings(
+        broker_session_timeout_ms=session_ms, broker_session_disconnect_grace_ms=min(session_ms, 500)
+    )
+    clocked = Clocked(settings=settings, cluster=sessions)
+    clocked.world.live_broker(7)
+    began_ms = clocked.now_ms
+    (broker_id,) = clocked.leader.image.brokers
+    while not clocked.leader.image.brokers[broker_id].fenced:
+        clocked.pass_ms(STEP_MS)
+        assert clocked.now_ms - began_ms <= session_ms + settings.heartbeat_ms + settings.tick_ms
+    assert clocked.now_ms - began_ms > session_ms
+
+
+def test_a_pause_of_the_leader_is_forgiven_to_brokers() -> None:
+    clocked = Clocked()
+    clocked.world.live_broker(7)
+    (broker_id,) = clocked.leader.image.brokers
+    clocked.pass_ms(1_000)
+    clocked.world.clock.advance(60_000)
+    clocked.pass_ms(8_500)
+    assert not clocked.leader.image.brokers[broker_id].fenced
+    clocked.pass_ms(1_500)
+    assert clocked.leader.image.brokers[broker_id].fenced
+
+
+@pytest.mark.parametrize("election_ms", [1_000, 2_000, 2_500, 16_000])
+def test_a_patient_question_waits_for_heartbeats_unless_they_are_far_apart(election_ms: int) -> None:
+    settings = QuorumSettings(election_timeout_ms=election_ms)
+    clocked = Clocked(settings=settings)
+    clocked.pass_ms(4 * settings.heartbeat_ms)
+    waited: list[float] = []
+    for _ in range(20):
+        clocked.pass_ms(130)
+        answers: list[Any] = []
+        began_ms = clocked.now_ms
+        clocked.leader.read(answers.append, is_patient=True)
+        while not answers:
+            clocked.pass_ms(STEP_MS)
+            assert clocked.now_ms - began_ms <= PATIENCE_MS + STEP_MS
+        assert isinstance(answers[0], int)
+        waited.append(clocked.now_ms - began_ms)
+    if settings.heartbeat_ms > PATIENCE_MS:
+        assert max(waited) <= STEP_MS
+    else:
+        assert max(waited) > settings.heartbeat_ms / 2
 
 
 def test_upkeep_is_due_until_it_has_found_nothing_and_then_when_a_session_may_be_over() -> None:

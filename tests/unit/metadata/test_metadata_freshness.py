@@ -36,6 +36,15 @@ def test_an_answer_that_was_long_on_its_way_makes_nothing_younger() -> None:
     assert copy.lag(10_000).ms == 9_900
 
 
+def test_an_older_vouch_that_comes_later_takes_nothing_from_one_that_waits_for_its_records() -> None:
+    """A barrier of now, and then the answer to who only wanted to know what was known half a second ago."""
+    copy = Freshness(10)
+    copy.vouched(12, began_ms=300)
+    copy.vouched(12, began_ms=100)
+    copy.applied(12)
+    assert copy.lag(350) == (0, 50)
+
+
 @pytest.mark.parametrize("seed", range(200))
 def test_no_copy_says_that_it_is_younger_than_it_is(seed: int) -> None:
     """A log that grows, barriers whose answers come late and out of order, a copy that applies in leaps and stands

@@ -59,7 +59,8 @@ class Freshness:
             self._reached(began_ms)
             return
         if self._waiting and self._waiting[-1][0] == offset:
-            self._waiting.pop()  # the later one of the same place says more
+            # The younger one of the same place says more; what is heard later may be a vouch of late, and older.
+            began_ms = max(began_ms, self._waiting.pop()[1])
         if len(self._waiting) < _WAITING_MAX:
             self._waiting.append((offset, began_ms))
         else:

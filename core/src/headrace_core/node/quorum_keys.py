@@ -19,8 +19,10 @@ QUORUM: tuple[ConfigKey, ...] = (
         "controller.quorum.election.timeout.ms",
         1_000,
         "A controller that hears of no leader for once to twice this time asks for votes; a leader that no majority "
-        "answers for so long resigns. Heartbeats come ten times as often. That a leader's process ended is noticed by "
-        "its broken connections, within 0.3 of this time.",
+        "answers for so long resigns. Heartbeats come every 0.3 of this time. That a leader's process ended is noticed "
+        "by its broken connections, within 0.3 of this time. That it stood still is not held against brokers when that "
+        "was half of this time or more, and half of their session. Above 2000 each question how old the metadata are "
+        "has a round of its own, instead of waiting for heartbeats.",
         low=0,
         source="KIP-595",
     ),

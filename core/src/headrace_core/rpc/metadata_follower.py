@@ -70,8 +70,9 @@ _ASK_AGAIN_S = 0.05
 #: A controller sends something every second, and answers in between: one that has done neither for so long stands
 #: still, or cannot be reached. Of one that only answers, the stream must be broken when it is silent for twice as long.
 _SILENCE_S = 2.0
-#: A controller that gets neither a barrier nor records for so long may be cut off: perhaps another one is not.
-_UNVOUCHED_S = 3.0
+#: A controller that gets neither a barrier nor records for so long may be cut off: perhaps another one is not. (Idle
+#: copies show up to two seconds, and an election takes one to two.)
+_UNVOUCHED_S = 5.0
 #: A connection that lasted so long was none in vain.
 _WORKED_MS = 1_000
 #: Kafka's metadata.log.max.record.bytes.between.snapshots and metadata.log.max.snapshot.interval.ms.

@@ -27,12 +27,15 @@ _GROWTH = (CreateTopics, CreatePartitions, AlterConfigs, AlterPartitionReassignm
 
 
 class Decider:
-    """What an active leader does with its core. ``raft`` is handed in each time: after a full disk it is another."""
+    """What an active leader does with its core. ``raft`` is handed in each time: after a full disk it is another. Of
+    ``sleep_ms`` between two ticks nothing is to be concluded: the leader of an idle quorum sleeps for nearly so long.
+    """
 
-    def __init__(self, core: ClusterCore, storage: MetadataStorage, clock: Clock) -> None:
+    def __init__(self, core: ClusterCore, storage: MetadataStorage, clock: Clock, *, sleep_ms: float) -> None:
         self._core = core
         self._storage = storage
         self._clock = clock
+        self._sleep_ms = sleep_ms
         self._last_tick_ms = 0.0
         self._turn_end = 0
 
@@ -92,9 +95,9 @@ class Decider:
 
     def forgive_pause(self, now_ms: float) -> None:
         """With each tick, before anything is decided: what was missed while this process stood still is forgiven, for
-        nobody could be heard."""
+        nobody could be heard. Not what was merely slept for, however short the sessions are: they would never end."""
         paused_ms, self._last_tick_ms = now_ms - self._last_tick_ms, now_ms
-        if paused_ms > self._core.settings.broker_session_timeout_ms / 2:
+        if paused_ms > max(self._core.settings.broker_session_timeout_ms / 2, self._sleep_ms):
             logger.warning("this process stood still for %.0f ms; every broker's session begins anew", paused_ms)
             self._core.stood_still(now_ms)
 

@@ -134,7 +134,7 @@ class ControllerDriver:
 
     async def read_barrier(self, *, is_patient: bool = False) -> int:
         """A linearizable read: the metadata offset that the image here has reached once it holds all that was answered
-        before this call. ``is_patient``: it costs no message, and up to 300 ms more (the heartbeats' interval).
+        before this call. ``is_patient``: it costs no message, and up to 600 ms more (the heartbeats' interval: 300).
         NotControllerError unless this node leads."""
         offset: int = await self._asked(lambda done: self.controller.read(done, is_patient=is_patient))
         return offset

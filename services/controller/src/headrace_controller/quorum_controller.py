@@ -82,6 +82,8 @@ __all__ = ["Answer", "QuorumController", "QuorumSettings", "SnapshotJob"]
 
 #: Requests that are decided in one turn.
 TURN_REQUESTS_MAX = 1_000
+#: Nobody waits for heartbeats that are further apart: those who did would show ages of many seconds.
+PATIENCE_MS = 600
 #: Time-outs that a voter among several stands back after its disk was too full to write.
 _STAND_BACK_TIMEOUTS = 4
 
@@ -128,7 +130,8 @@ class QuorumController(QuorumView):
         self._send = send
         self._emitter = emitter or Emitter()
         self._applier = Applier(core, storage, cluster_id, self._emitter)
-        self._decider = Decider(core, storage, clock)
+        # (Two ticks more than the longest sleep of a leader are no regular sleep any more.)
+        self._decider = Decider(core, storage, clock, sleep_ms=settings.heartbeat_ms + 2 * settings.tick_ms)
         self._snapshots = SnapshotSchedule(storage, settings, clock.monotonic_ms())
         self._raft = self._new_raft()
         # asked for, and not answered yet
@@ -270,7 +273,9 @@ class QuorumController(QuorumView):
     def read(self, done: Done, *, is_patient: bool = False) -> None:
         """A linearizable barrier: ``done(metadata_offset)`` once the image here holds everything that was answered
         before this call, by anybody. ``is_patient``: with the next round of heartbeats, which begins within three
-        tenths of an election time-out. NotControllerError unless this node leads."""
+        tenths of an election time-out; at once when that is more than PATIENCE_MS. NotControllerError unless this node
+        leads."""
+        is_patient = is_patient and self.settings.heartbeat_ms <= PATIENCE_MS
         if not is_patient:
             self._stir()
         try:
@@ -441,13 +446,12 @@ class QuorumController(QuorumView):
 
     def _count_ticks(self) -> None:
         """Something happens now, before the next turn: the ticks that have passed, and of which nothing came, come
-        before it, so that what begins now (to wait for a leader, say) is not counted from too early. Not when a turn is
-        due: in that, what arrived comes before the silence that it ends."""
-        if self._ticks_planned == 1:
-            return
+        before it, so that what begins now (to wait for a leader, say) is not counted from too early. The last one that
+        was planned is left to the turn, also when it is due: in that, what arrived comes before the silence that it
+        ends. (Those before it are counted also then: the turn would take them for a pause.)"""
         since_ms = self._clock.monotonic_ms() - self._last_tick_ms
-        if self._tick_ms <= since_ms < self._ticks_planned * self._tick_ms:
-            ticks = int(since_ms // self._tick_ms)
+        ticks = min(int(since_ms // self._tick_ms), self._ticks_planned - 1)
+        if ticks > 0:
             self._last_tick_ms += ticks * self._tick_ms
             self._ticks_planned -= ticks
             self._has_ticked = True

@@ -32,3 +32,8 @@ class QuorumSettings:
     @property
     def tick_ms(self) -> float:
         return max(self.election_timeout_ms / self.raft.election_ticks, 1)
+
+    @property
+    def heartbeat_ms(self) -> float:
+        """From one heartbeat of a leader to the next."""
+        return self.raft.heartbeat_ticks * self.tick_ms

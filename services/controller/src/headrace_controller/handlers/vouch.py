@@ -10,9 +10,11 @@ Every controller knows how old its own copy is, and has it vouched for about onc
 its barrier is the leader's next regular round of heartbeats, and costs the quorum no message. Who follows a controller,
 and only wants to know now and then how old its copy is, gets the vouch of the last half second at once, with its age:
 all that was committed so long before the question came lies below the offset. By the asker's own clock it is older
-still, by the way of the question, so nothing looks younger than it is. When there is none so young the question is
-patient, too. (Five nodes that each had a round of their own begun four times a second kept an idle leader busier than
-its own heartbeats did.) The patient and the others do not wait for each other.
+still, by the way of the question, so nothing looks younger than it is. When there is none so young the question joins
+the patient barrier that is under way, if that began within the last half second, and takes the time since as its age;
+else it is patient, too. (Who always waited for the next one would wait for nearly two rounds of heartbeats here, and
+for as many at the leader. Five nodes that each had a round of their own begun four times a second kept an idle leader
+busier than its own heartbeats did.) The patient and the others do not wait for each other.
 """
 
 from __future__ import annotations
@@ -88,6 +90,7 @@ class _Queue:
     def __init__(self, *, is_patient: bool) -> None:
         self.is_patient = is_patient
         self.next: asyncio.Future[Vouched] | None = None
+        self.under_way: tuple[float, asyncio.Future[Vouched]] | None = None  # since when, and for whom
         self.rounds: asyncio.Task[None] | None = None
         self._link: tuple[str, grpc.aio.Channel] | None = None
 
@@ -161,14 +164,19 @@ class Voucher:
         return await asyncio.shield(shared)
 
     async def vouch_of_late(self) -> Vouched:
-        """The newest vouch, with its age, or the next one; the errors of ``vouch``, when there is none, or nobody
-        leads."""
+        """The newest vouch, with its age, or the one that is under way, or the next one; the errors of ``vouch``, when
+        there is none, or nobody leads."""
         if self._newest is None or self._quorum.leader_id < 0:
             return await self.vouch()
+        asked_ms = self._clock.monotonic_ms()
         began_ms, vouched = self._newest
-        age_ms = self._clock.monotonic_ms() - began_ms
+        age_ms = asked_ms - began_ms
         if age_ms <= OF_LATE_MS:
             return vouched._replace(age_ms=age_ms)
+        under_way = self._queues[True].under_way
+        if under_way is not None and asked_ms - under_way[0] <= OF_LATE_MS:
+            # All that was committed before it began lies below what it says.
+            return (await asyncio.shield(under_way[1]))._replace(age_ms=asked_ms - under_way[0])
         return await self.vouch(is_patient=age_ms <= OVERDUE_MS)
 
     def not_leading(self) -> NotControllerError:
@@ -201,6 +209,7 @@ class Voucher:
         while queue.next is not None:
             waiting, queue.next = queue.next, None
             began_ms = self._clock.monotonic_ms()
+            queue.under_way = (began_ms, waiting)
             try:
                 async with asyncio.timeout(BARRIER_TIMEOUT_S):
                     vouched = await self._barrier(queue)
@@ -223,6 +232,8 @@ class Voucher:
                     self._newest = (began_ms, vouched)
                 self._freshness.vouched(vouched.offset, began_ms)
                 waiting.set_result(vouched)
+            finally:
+                queue.under_way = None
 
     async def _barrier(self, queue: _Queue) -> Vouched:
         quorum = self._quorum

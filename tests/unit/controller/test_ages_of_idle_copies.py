@@ -1,0 +1,200 @@
+"""How old the copies of an idle quorum look: the real Voucher of a leader and of another controller, and nodes that ask
+them as MetadataFollower does. The quorum is a model (a patient barrier ends with the next heartbeat), and so is time:
+whenever nothing is left to do it is the time of whatever comes next.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import random
+import selectors
+from collections.abc import Callable, Coroutine, Iterable
+from typing import Any
+
+import pytest
+
+from headrace_controller.handlers import vouch
+from headrace_controller.handlers.vouch import OF_LATE_MS, Vouched, Voucher
+from headrace_controller.quorum_controller import PATIENCE_MS
+from headrace_core.errors import HeadraceError
+from headrace_core.metadata import MetadataImage
+from headrace_core.rpc import metadata_follower
+
+END = 10
+LEADER, OTHER = 1, 2
+
+
+class SimulatedTime(selectors.SelectSelector):
+    """A loop's selector that does not wait. A Clock, too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now_s = 1_000.0
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        ready = super().select(0)
+        if not ready and timeout is not None:
+            self.now_s += max(timeout, 0)
+        return ready
+
+    def monotonic_ms(self) -> float:
+        return self.now_s * 1_000
+
+    def now_ms(self) -> int:
+        return int(self.monotonic_ms())
+
+    def run(self, work: Coroutine[Any, Any, None]) -> None:
+        loop = asyncio.SelectorEventLoop(self)
+        loop.time = lambda: self.now_s  # type: ignore[method-assign]
+        with asyncio.Runner(loop_factory=lambda: loop) as runner:
+            runner.run(work)
+
+
+class Quorum:
+    """One controller's view of an idle quorum."""
+
+    cluster_id = "cluster"
+    leader_id = LEADER
+    term = 1
+
+    def __init__(self, node_id: int, time: SimulatedTime, heartbeat_s: float) -> None:
+        self.node_id = node_id
+        self.image = MetadataImage(next_offset=END)
+        self._time = time
+        self._heartbeat_s = heartbeat_s
+
+    def controller_addresses(self) -> dict[int, str]:
+        return {LEADER: "leader:1", OTHER: "other:1"}
+
+    def subscribe(self, _: Any) -> Callable[[], None]:
+        return lambda: None
+
+    async def barrier(self, *, is_patient: bool = False) -> int:
+        if is_patient and self._heartbeat_s * 1_000 <= PATIENCE_MS:
+            await asyncio.sleep(self._heartbeat_s - self._time.now_s % self._heartbeat_s)
+        await asyncio.sleep(0.002)
+        return END
+
+
+class Idle:
+    """A leader, another controller that asks it, and copies that follow one of the two."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, heartbeat_ms: float) -> None:
+        self.time = SimulatedTime()
+        self.leader, self.other = (
+            Voucher(Quorum(node_id, self.time, heartbeat_ms / 1_000), self.time) for node_id in (LEADER, OTHER)
+        )
+        ask = Voucher._barrier
+
+        async def barrier(voucher: Voucher, queue: Any) -> Vouched:
+            if voucher is self.leader:
+                return await ask(voucher, queue)
+            await asyncio.sleep(0.0005)
+            vouched = await asyncio.wait_for(self.leader.vouch(is_patient=queue.is_patient), vouch.BARRIER_TIMEOUT_S)
+            await asyncio.sleep(0.0005)
+            return vouched
+
+        monkeypatch.setattr(Voucher, "_barrier", barrier)
+        self.oldest_s = 0.0
+        self.failures = 0
+        self.answers = 0
+
+    def run(self, copies: int, for_s: float) -> None:
+        self.time.run(self._run(copies, for_s))
+
+    async def _run(self, copies: int, for_s: float) -> None:
+        rng = random.Random(copies)
+        self.leader.start()
+        self.other.start()
+        following = [self._follow(self.other if number % 3 else self.leader, rng) for number in range(copies)]
+        await _for_so_long(following, for_s)
+        await self.leader.close()
+        await self.other.close()
+
+    async def _follow(self, asked: Voucher, rng: random.Random) -> None:
+        """MetadataFollower._keep_vouching."""
+        as_of_s: float | None = None
+        await asyncio.sleep(2 * rng.random())
+        while True:
+            began_s, every_s = self.time.now_s, metadata_follower.VOUCH_EVERY_S
+            try:
+                vouched = await asyncio.wait_for(asked.vouch_of_late(), metadata_follower._VOUCH_TIMEOUT_S)
+            except (HeadraceError, TimeoutError):
+                self.failures += 1
+                every_s = metadata_follower._VOUCH_AGAIN_S
+            else:
+                self.answers += 1
+                if as_of_s is not None:
+                    self.oldest_s = max(self.oldest_s, self.time.now_s - as_of_s)
+                as_of_s = max(as_of_s or 0.0, began_s - math.ceil(vouched.age_ms) / 1_000)
+            await asyncio.sleep(max(every_s - (self.time.now_s - began_s), every_s / 10) + 0.01 * rng.random())
+
+
+async def _for_so_long(work: Iterable[Coroutine[Any, Any, None]], seconds: float) -> None:
+    tasks = [asyncio.ensure_future(each) for each in work]
+    await asyncio.wait(tasks, timeout=seconds)
+    assert not any(task.done() for task in tasks)
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+@pytest.mark.parametrize("copies", [5, 9])
+@pytest.mark.parametrize(("heartbeat_ms", "oldest_s"), [(300, 2.0), (600, 3.2), (900, 1.7), (6_000, 1.7)])
+def test_idle_copies_look_no_older_than_is_said(
+    monkeypatch: pytest.MonkeyPatch, heartbeat_ms: float, oldest_s: float, copies: int
+) -> None:
+    """docs/architecture.md, "Metadata"; and nobody leaves a healthy controller for it."""
+    idle = Idle(monkeypatch, heartbeat_ms)
+    idle.run(copies, for_s=200)
+    assert idle.answers > 100 * copies
+    assert idle.failures == 0
+    assert 0.8 < idle.oldest_s <= oldest_s < metadata_follower._UNVOUCHED_S - 1.5
+
+
+def test_who_asks_while_a_patient_barrier_is_under_way_has_its_answer_and_how_long_ago_it_began(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """All that was committed before it began lies below what it says; what came since may not."""
+    idle = Idle(monkeypatch, 400)
+    leader, time = idle.leader, idle.time
+
+    async def work() -> None:
+        await leader.vouch()
+        await asyncio.sleep((OF_LATE_MS + 100) / 1_000)
+        under_way = asyncio.ensure_future(leader.vouch(is_patient=True))
+        await asyncio.sleep(0)
+        began_s = time.now_s
+        await asyncio.sleep(0.1)
+        assert not under_way.done()
+        asked_s = time.now_s
+        of_late = await leader.vouch_of_late()
+        assert (await under_way).age_ms == 0
+        assert of_late.age_ms == pytest.approx((asked_s - began_s) * 1_000)
+        assert of_late.age_ms >= 100
+        assert leader._queues[True].next is None, "nothing more was asked for"
+        assert leader._queues[True].under_way is None
+
+    time.run(work())
+
+
+def test_who_asks_while_a_patient_barrier_fails_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    idle = Idle(monkeypatch, 400)
+    leader = idle.leader
+
+    async def fails(_: Voucher, queue: Any) -> Vouched:
+        await asyncio.sleep(0.2)
+        raise leader.not_leading()
+
+    async def work() -> None:
+        await leader.vouch()
+        await asyncio.sleep((OF_LATE_MS + 100) / 1_000)
+        monkeypatch.setattr(Voucher, "_barrier", fails)
+        under_way = asyncio.ensure_future(leader.vouch(is_patient=True))
+        await asyncio.sleep(0.1)
+        for asked in (leader.vouch_of_late(), under_way):
+            with pytest.raises(HeadraceError, match="no controller is known to lead"):
+                await asked
+
+    idle.time.run(work())
