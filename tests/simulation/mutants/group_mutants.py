@@ -9,7 +9,7 @@ from mutant import Mutant, Patch
 
 from headrace.group.member import Member
 from headrace_coordinator.group import checks, groups, rebalancing, timing
-from headrace_coordinator.group.messages import Heartbeat
+from headrace_coordinator.group.messages import Heartbeat, RemovalReason
 from headrace_coordinator.group.reconciling import Current, advance
 from headrace_coordinator.handlers import membership
 from headrace_coordinator.offsets.logic import OffsetsLogic
@@ -100,8 +100,14 @@ def _broken_for_less(self: timing.Session, now_ms: int, grace_ms: int, session_t
 _watch = rebalancing.Rebalancing.watch
 
 
-def _slow_since_it_was_told(self: timing.Session, now_ms: int, rebalance_timeout_ms: int, session_ms: int) -> bool:
-    return self.revoking_ms is not None and now_ms - self.revoking_ms >= rebalance_timeout_ms
+_overdue = groups.Groups._overdue
+
+
+def _slow_since_it_was_told(self: groups.Groups, turn: Any, group: Any, member: Any) -> Any:
+    since_ms = member.session.revoking_ms
+    if since_ms is not None and turn.owned_ms - since_ms >= member.said.rebalance_timeout_ms:
+        return RemovalReason.REBALANCE
+    return _overdue(self, turn, group, member)
 
 
 def _watch_the_time_out(self: rebalancing.Rebalancing, group: Any, member: Any) -> None:
@@ -337,7 +343,7 @@ MUTANTS = (
     _mutant(
         "UntoldMembersAreLate",
         "what a member was not told to let go of is given away while it reads on",
-        Patch(timing.Session, "is_slow", _slow_since_it_was_told),
+        Patch(groups.Groups, "_overdue", _slow_since_it_was_told),
         Patch(rebalancing.Rebalancing, "watch", _watch_the_time_out),
         hard=("revoked_unheard",),
     ),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from group_world import Client, Shard, parts
 
+from headrace_coordinator.shard_logic import OwnershipAsked, OwnershipProven
+
 
 def test_who_does_not_let_go_in_time_is_gone_and_told_so() -> None:
     shard = Shard(orders=2)
@@ -73,6 +75,67 @@ def test_who_says_for_a_session_that_it_does_not_know_is_gone_after_the_rebalanc
     a.heartbeat()
     shard.tick()
     assert {each.member_id for each in shard.described().members} == {"b"}
+
+
+def test_the_rebalance_time_out_begins_anew_when_one_revocation_follows_another() -> None:
+    shard = Shard(orders=6)
+    (a,) = shard.join("a", rebalance_timeout_ms=10_000)
+    b = Client(shard, "b")
+    b.join()
+    a.hear(lets_go=False)
+    a.heartbeat()
+    a.hear(lets_go=False)
+    shard.sleep(4_900)
+    b.hear_all()
+    b.heartbeat()
+    a.heartbeat()
+    a.hear(lets_go=False)
+    shard.sleep(4_900)
+    c = Client(shard, "c")
+    c.join()
+    a.let_go()
+    a.heartbeat()  # in time; the answer says that one more has to go
+    shard.sleep(250)
+    a.heartbeat()  # before it has heard that
+    shard.tick()
+    assert len(a.reading) == 3
+    assert {each.member_id for each in shard.described().members} == {"a", "b", "c"}, "it has not heard of the second"
+    a.hear(lets_go=False)
+    a.hear(lets_go=False)
+    assert len(a.letting_go) == 1
+    a.heartbeat()
+    shard.sleep(9_999)
+    b.heartbeat()
+    c.hear_all()
+    c.heartbeat()
+    a.heartbeat()
+    shard.tick()
+    assert len(shard.described().members) == 3
+    shard.sleep(1)
+    a.heartbeat()
+    shard.tick()
+    assert {each.member_id for each in shard.described().members} == {"b", "c"}
+
+
+def test_who_is_heard_more_often_than_ownership_is_proven_is_gone_all_the_same() -> None:
+    shard = Shard(orders=2, awaits_proof=True)
+    (a,) = shard.join("a", rebalance_timeout_ms=1_000)
+    b = Client(shard, "b")
+    b.join()
+    a.hear(lets_go=False)
+    a.heartbeat()
+    for number in range(100, 250):  # each proof takes 20 ms, and there is a heartbeat in the middle of it
+        shard.now_ms += 10
+        a.heartbeat()
+        shard.ask(OwnershipAsked(number))
+        shard.now_ms += 10
+        a.heartbeat()
+        shard.ask(OwnershipProven(number))
+        shard._done(shard.groups.tick(shard.now_ms))
+        if len(shard.described().members) == 1:
+            break
+    assert {each.member_id for each in shard.described().members} == {"b"}
+    assert 1_000 <= (number - 99) * 20 <= 1_040
 
 
 def test_who_follows_waits_as_long_for_whoever_was_to_let_go_and_may_read_on_by_the_metadata() -> None:

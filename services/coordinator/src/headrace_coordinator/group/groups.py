@@ -148,8 +148,11 @@ class Groups:
         session = member.session
         session.heard(request.connection, turn.steady_ms)
         if session.revoking_ms is not None:
-            if session.knows_ms is None and checks.knows_all(request, member):
-                session.knows_ms = turn.steady_ms
+            session.heard_with_it(
+                knows=checks.knows_all(request, member),
+                rebalance_timeout_ms=member.said.rebalance_timeout_ms,
+                session_timeout_ms=self._rebalancing.session_timeout_ms(group.group_id),
+            )
             self._rebalancing.watch(group, member)
         reasons = self._told_about_itself(turn, group, member, request)
         if owned is not None and group.released:
@@ -343,7 +346,7 @@ class Groups:
             return RemovalReason.SESSION
         if member.said.instance_id is None and session.is_lost(now_ms):
             return RemovalReason.CONNECTION
-        if session.is_slow(now_ms, member.said.rebalance_timeout_ms, timeout_ms):
+        if session.is_slow(now_ms):
             return RemovalReason.REBALANCE
         return None
 

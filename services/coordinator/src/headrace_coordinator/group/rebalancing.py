@@ -187,6 +187,6 @@ class Rebalancing:
         due_ms = session.last_contact_ms + timeout_ms
         if session.broken_ms is not None:
             due_ms = min(due_ms, session.broken_ms + session.grace_ms)
-        if session.is_slow(session.last_contact_ms, member.said.rebalance_timeout_ms, timeout_ms):
-            due_ms = min(due_ms, session.last_contact_ms)
+        if session.late_ms is not None and session.connected:
+            due_ms = min(due_ms, session.late_ms)
         self._agenda.put((group.group_id, member.member_id), due_ms)

@@ -22,7 +22,7 @@ NO_CONNECTION = -1
 class Session:
     """Times are steady milliseconds. ``connection``: the number of its latest stream. ``broken_ms``: since when that is
     broken, ``grace_ms``: how long it may be. ``revoking_ms``: since when it has had something to let go of,
-    ``knows_ms``: since when it has said that it knows."""
+    ``knows_ms``: since when it has said that it knows, ``late_ms``: when it was first heard with it too late."""
 
     last_contact_ms: int
     connection: int = NO_CONNECTION
@@ -32,6 +32,7 @@ class Session:
     last_break_ms: int | None = None
     revoking_ms: int | None = None
     knows_ms: int | None = None
+    late_ms: int | None = None
 
     def heard(self, connection: int, now_ms: int) -> None:
         self.last_contact_ms = now_ms
@@ -47,20 +48,29 @@ class Session:
 
     def has_to_let_go(self, now_ms: int) -> None:
         """It is to be told so."""
-        self.revoking_ms, self.knows_ms = now_ms, None
+        self.revoking_ms, self.knows_ms, self.late_ms = now_ms, None, None
 
     def has_let_go(self) -> None:
-        self.revoking_ms = self.knows_ms = None
+        self.revoking_ms = self.knows_ms = self.late_ms = None
 
-    def is_slow(self, now_ms: int, rebalance_timeout_ms: int, session_timeout_ms: int) -> bool:
+    def heard_with_it(self, *, knows: bool, rebalance_timeout_ms: int, session_timeout_ms: int) -> None:
+        """It was just heard, and has something to let go of; ``knows``: of that, as it says itself."""
+        assert self.revoking_ms is not None
+        if knows and self.knows_ms is None:
+            self.knows_ms, self.late_ms = self.last_contact_ms, None
+        since_ms = self.revoking_ms + session_timeout_ms if self.knows_ms is None else self.knows_ms
+        if self.late_ms is None and since_ms + rebalance_timeout_ms <= self.last_contact_ms:
+            self.late_ms = self.last_contact_ms
+
+    def is_slow(self, now_ms: int) -> bool:
         """Has it had something to let go of for the rebalance time-out? Guard: that begins when it says that it knows
         (or when it must know: every answer of a session has said so), and it is over for a member that is heard after
         its end, so that it can be told at once. One that is not heard (cut off, or reading on without a coordinator)
-        reads all that it has for as long as its lease, which is the session, and may be longer than this time-out."""
-        if self.revoking_ms is None or not self.connected:
-            return False
-        since_ms = self.revoking_ms + session_timeout_ms if self.knows_ms is None else self.knows_ms
-        return since_ms + rebalance_timeout_ms <= self.last_contact_ms <= now_ms
+        reads all that it has for as long as its lease, which is the session, and may be longer than this time-out.
+
+        The first time that it was heard too late counts: ``now_ms`` is the moment of a proof (Ownership), and one that
+        is heard more often than proofs are made would always have been heard since."""
+        return self.connected and self.late_ms is not None and self.late_ms <= now_ms
 
     def is_lost(self, now_ms: int) -> bool:
         """Has its connection been broken for the grace? Then it reads nothing (messages.HeartbeatReply)."""

@@ -55,7 +55,7 @@ class Turn:
             group.released.setdefault(part, self.steady_ms)
         if not current.revoking:
             member.session.has_let_go()
-        elif not before.revoking:
+        elif current.revoking != before.revoking:  # (also right after other ones: it has not heard of these)
             member.session.has_to_let_go(self.steady_ms)
 
     def aim(self, group: Group, member: Member, target: frozenset[tuple[bytes, int]]) -> None:
