@@ -171,3 +171,33 @@ def test_a_log_that_is_cut_is_not_damaged(tmp_path: Path, config: LogConfig) -> 
     assert world.scrubbed > 10, f"seed {world.seed}"
     assert not world.directory.compaction.uncleanable, f"seed {world.seed}"
     world.directory.close()
+
+
+def test_a_reader_that_made_the_indexes_anew_does_not_put_back_what_a_cut_took(tmp_path: Path) -> None:
+    """Seen once in all: the entries came back between the cut of the indexes and that of the log, whose end was then
+    looked for behind it, and the cut failed with CorruptLogError."""
+    world = World(str(tmp_path / "data"), replace(DELETE, segment_bytes=1 << 20), seed=1)
+    rng = random.Random(1)
+    while world.log.log_end_offset < 60:
+        world.append(rng)
+    segment = world.log.active
+    is_about_to, has_cut = threading.Event(), threading.Event()
+    keep = segment.index.keep_in_memory
+
+    def keeps(entries: list[tuple[int, int]]) -> None:
+        is_about_to.set()
+        has_cut.wait(0.3)  # (as long as this is right, the cut waits for it)
+        keep(entries)
+
+    segment.index.keep_in_memory = keeps  # type: ignore[method-assign]
+    reader = threading.Thread(target=segment.distrust_indexes, args=("a test",))
+    reader.start()
+    assert is_about_to.wait(60)
+    world.directory.truncate(world.log, 20)
+    has_cut.set()
+    reader.join(60)
+    assert world.log.log_end_offset <= 20
+    assert segment.time_index.last_entry().offset < 20
+    assert segment.index.loaded()[0][-1] < 20
+    world.directory.truncate(world.log, 10)
+    world.directory.close()

@@ -34,7 +34,8 @@ _WINDOW_BYTES = 1024 * 1024
 #: Blocks are reserved ahead of a segment that is being filled: as much again as it has, up to this.
 _AHEAD_BYTES_MAX = 64 * 1024 * 1024
 AHEAD_FROM_BYTES = 4 * 1024 * 1024
-#: Held for the moment in which a largest timestamp that was looked up is noted, in any segment.
+#: Held for the moment in which a reader notes what it found (a largest timestamp, indexes made anew), and while a cut
+#: takes away what readers may note; of any segment.
 _NOTING = threading.Lock()
 
 
@@ -212,9 +213,10 @@ class LogSegment:
             return
         self._is_changed = True
         self._check_times()
-        self.index.truncate_to(place.header.base_offset)
-        self.time_index.truncate_to(place.header.base_offset)
-        self.size = place.position
+        with _NOTING:  # a reader that has read all batches anew must not put back the entries that go
+            self.index.truncate_to(place.header.base_offset)
+            self.time_index.truncate_to(place.header.base_offset)
+            self.size = place.position
         self.log.truncate(place.position)
         self._end = None
         self._reserved_end = 0
@@ -360,14 +362,15 @@ class LogSegment:
             if header.max_timestamp_ms > largest.timestamp_ms and header.record_count:
                 largest = TimestampOffset(header.max_timestamp_ms, header.last_offset)
                 times.append(largest)
-        if self.size < size:  # cut meanwhile: what was read is gone, and the owner writes its indexes
-            raise IndexMismatchError(why)
+        with _NOTING:
+            if self.size < size:  # cut meanwhile: what was read is gone, and the owner writes its indexes
+                raise IndexMismatchError(why)
+            self.index.keep_in_memory(offsets)
+            self.time_index.keep_in_memory(times)
         if not self.index.file.path.endswith(RETIRED_SUFFIX):
             if self.index_fault is None:
                 logger.error("%s. The log is sound, so the index is damaged: it is made anew, in memory", why)
             self.index_fault = why
-        self.index.keep_in_memory(offsets)
-        self.time_index.keep_in_memory(times)
 
     @property
     def largest_timestamp(self) -> TimestampOffset:

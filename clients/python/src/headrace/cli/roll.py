@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import enum
+import os
 import shlex
 import signal
 import time
@@ -88,8 +89,9 @@ def _ends_between_nodes() -> Iterator[list[signal.Signals]]:
     came: list[signal.Signals] = []
 
     def on_signal(number: int, frame: object) -> None:
-        if not came:
-            note("headrace: it ends as soon as the node that is being restarted serves")
+        if not came:  # by no buffer: what it interrupts may be in the midst of writing there
+            with contextlib.suppress(OSError):
+                os.write(2, b"headrace: it ends as soon as the node that is being restarted serves\n")
         came.append(signal.Signals(number))
 
     numbers = [
