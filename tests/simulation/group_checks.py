@@ -325,11 +325,13 @@ class GroupChecks:
         self._revoked_ms.pop((member, part), None)
         self._doubtful.discard((member, part))
 
-    def member_told(self, member: SimMember, response: Any) -> None:
-        """An answer, or what is pushed, rests on what is committed."""
+    def member_told(self, member: SimMember, response: Any) -> bool:
+        """An answer, or what is pushed, rests on what is committed. Was it misled until now (``is_misled``)? Then all
+        that it goes on with once it has done what it is told has to be looked at again (``reads``)."""
         if response.error.code:
-            return
-        if response.correlation_id:
+            return False
+        was_misled = bool(response.correlation_id) and member in self._misled
+        if was_misled:
             self._misled.discard(member)
         epoch, revision = self._given.get((member.group_id, member.member_id), (0, 0))
         if response.member_epoch > epoch or response.revision > revision:
@@ -337,6 +339,7 @@ class GroupChecks:
                 "answer", f"{member.name} is told epoch {response.member_epoch}, revision {response.revision}; "
                 f"the committed log has {epoch}, {revision}"
             )  # fmt: skip
+        return was_misled
 
     # -- minds -------------------------------------------------------------------------------------------------------
 

@@ -297,7 +297,7 @@ class SimMember(Caller):
         if response.correlation_id == LEAVE_NUMBER:
             self.kill()
             return
-        self.world.checks.member_told(self, response)
+        is_excused_no_more = self.world.checks.member_told(self, response)
         self._failures = 0
         try:
             self.membership._told(response)
@@ -306,6 +306,9 @@ class SimMember(Caller):
             connection.closed_by_member()
             return
         self._pump()
+        if is_excused_no_more and not self.member.is_suspended:
+            for part in self.reading:
+                self.world.checks.reads(self, part)
 
     def disconnects(self, connection: MemberConnection, error: HeadraceError) -> None:
         self.do(lambda: self.disconnected(connection, error))
