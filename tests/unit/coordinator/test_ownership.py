@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -120,6 +120,18 @@ class Log:
     async def read(self, end: int, take: Any) -> None: ...
 
 
+def proving_runner(mind: Mind, prove: Callable[[ShardRunner], Awaitable[bool]]) -> ShardRunner:
+    return ShardRunner(
+        Shard("shard-0", Claim(1, 1, 1), lambda: mind),
+        Log(),
+        clock=ManualClock(),
+        replays=asyncio.Semaphore(1),
+        tell=lambda pushes: None,
+        became=lambda runner, state, error: None,
+        is_ours=prove,
+    )
+
+
 @pytest.mark.parametrize("is_ours", [True, False])
 def test_a_tick_comes_after_the_proof_and_without_it_there_is_none(is_ours: bool) -> None:
     async def scenario() -> None:
@@ -134,15 +146,7 @@ def test_a_tick_comes_after_the_proof_and_without_it_there_is_none(is_ours: bool
             return is_ours
 
         answered = asyncio.Event()
-        runner = ShardRunner(
-            Shard("shard-0", Claim(1, 1, 1), lambda: mind),
-            Log(),
-            clock=ManualClock(),
-            replays=asyncio.Semaphore(1),
-            tell=lambda pushes: None,
-            became=lambda runner, state, error: None,
-            is_ours=prove,
-        )
+        runner = proving_runner(mind, prove)
         runner.start()
         await asked.wait()
         runner.put("meanwhile")
@@ -173,15 +177,7 @@ def test_a_proof_that_fails_is_told_of_and_asked_for_again(
             ticked.set()
             return True
 
-        runner = ShardRunner(
-            Shard("shard-0", Claim(1, 1, 1), lambda: mind),
-            Log(),
-            clock=ManualClock(),
-            replays=asyncio.Semaphore(1),
-            tell=lambda pushes: None,
-            became=lambda runner, state, error: None,
-            is_ours=prove,
-        )
+        runner = proving_runner(mind, prove)
         runner.start()
         async with asyncio.timeout(60):
             await ticked.wait()
