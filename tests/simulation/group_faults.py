@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from group_hosts import GRACE_MS, SESSION_MS
+from group_hosts import APPEND_TIMEOUT_S, GRACE_MS, SESSION_MS
 from group_log import LOGS
 from group_members import Attempt, Caller, SimMember
 from sim_plan import Fault
@@ -564,6 +564,17 @@ class GroupFaults:
         total = len(topic.partitions) + rng.choice([1, 1, 2])
         world.decide(CreatePartitions((MorePartitions(topic=topic.name, total=total),)))
         return f"{topic.name} has {total} partitions"
+
+    def _pressed_topics(self, fault: Fault, rng: random.Random) -> str:
+        """Nothing is committed to any shard, for less than an append may take, so that requests gather, and more are
+        refused where ``plan.gathered_bytes`` is small. Meanwhile a topic grows."""
+        for_ms = rng.uniform(0.4, 0.7) * APPEND_TIMEOUT_S * 1_000
+        for log in self.world.logs:
+            log.stuck_until_ms = max(log.stuck_until_ms, self.world.scheduler.now_ms + for_ms)
+        times = self._times_mended
+        at_ms = rng.uniform(0.5, 0.9) * for_ms
+        self._later(at_ms, lambda: self._partitions_added(fault, rng) if times == self._times_mended else None)
+        return f"nothing is committed for {for_ms:.0f} ms, and after {at_ms:.0f} ms a topic grows"
 
     def _topic_deleted(self, fault: Fault, rng: random.Random) -> str:
         world = self.world

@@ -272,7 +272,7 @@ class Coordinator:
             append_timeout_s=APPEND_TIMEOUT_S,
         )
         runner = ShardRunner(
-            Shard(str(partition), claim, self._new_mind),
+            Shard(str(partition), claim, self._new_mind, gathered_bytes_max=self.world.plan.gathered_bytes),
             log,
             clock=self.host.clock,
             replays=self._replays,

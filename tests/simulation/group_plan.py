@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 from sim_plan import FAULTS_MAX, FAULTS_MIN, Fault, Period
 
+from headrace_coordinator.runtime.shard import GATHERED_BYTES_MAX
 from headrace_core.testing.network import GOOD, Quality
 
 #: So many times as often come the faults that are hardest on a guard, in the schedules that have to miss it.
@@ -56,6 +57,7 @@ KINDS: dict[str, float] = {
     "slow_and_cut_off": 0.7,  # a member is slow to let go, and then cut off
     "subscription_changed": 1.0,
     "partitions_added": 0.8,
+    "pressed_topics": 0.8,  # a shard refuses requests, and meanwhile partitions are added
     "topic_deleted": 0.7,
     "clock_jump": 0.8,
     "delay": 1.0,
@@ -93,6 +95,8 @@ class GroupPlan:
     grace_ms: int
     #: A member's session.
     session_ms: int
+    #: A shard refuses clients' requests when so many bytes wait for its append under way.
+    gathered_bytes: int
 
     @property
     def length_ms(self) -> float:
@@ -139,6 +143,7 @@ def make_group_plan(seed: int, *, hard_on: Collection[str] = ()) -> GroupPlan:
         metadata_ms=rng.choice([(0.5, 3.0), (1.0, 20.0), (5.0, 60.0)]),
         grace_ms=rng.choice([160, 450, 600]),
         session_ms=rng.choice([1_300, 1_300, 2_400]),
+        gathered_bytes=random.Random(f"pressure {seed}").choice([1, 400, 4_000, GATHERED_BYTES_MAX]),
     )
 
 

@@ -79,6 +79,14 @@ def _topics_untold(self: Shards, runner: ShardRunner, state: ShardState) -> None
     """A shard that begins to serve hears of topics when they change."""
 
 
+_ask = Shard.ask
+
+
+def _news_is_refused_too(self: Shard, ticket: object, request: object, now_ms: int) -> None:
+    if ticket is not None or self._gathering.bytes < self._gathered_bytes_max:
+        _ask(self, ticket, request, now_ms)
+
+
 # -- groups ------------------------------------------------------------------------------------------------------------
 
 
@@ -323,6 +331,12 @@ MUTANTS = (
         Patch(ShardRunner, "_replay", _replay_less),
     ),
     _mutant("TellsNewShardsNoTopics", "a shard serves without topics", Patch(Shards, "began", _topics_untold)),
+    _mutant(
+        "PressureDropsNews",
+        "a shard under back-pressure does not learn that topics changed",
+        Patch(Shard, "ask", _news_is_refused_too),
+        hard=("pressed_topics",),
+    ),
     _mutant(
         "CountsCrossingHeartbeats",
         "a heartbeat that crossed an assignment seems to let go of it",

@@ -314,6 +314,19 @@ def test_more_than_fits_is_refused_before_it_is_decided() -> None:
     assert scene.answers["again"] == ("written", b"c")
 
 
+def test_back_pressure_refuses_clients_and_never_the_news_of_the_coordinator_itself() -> None:
+    scene = Scene(gathered_bytes_max=100).load()
+    scene.ask("flies", "write", b"a", b"x" * 90)
+    scene.ask("waits", "write", b"b", b"x" * 120)
+    scene.ask("refused", "read", b"a")
+    assert isinstance(scene.answers["refused"], ServerBusyError)
+    scene.ask(None, "write", b"news", b"1")
+    assert scene.minds[-1].notes[b"news"] == b"1"
+    scene.commit()
+    scene.commit()
+    assert (b"news", b"1") in scene.log
+
+
 # -- what fails -------------------------------------------------------------------------------------------------------
 
 

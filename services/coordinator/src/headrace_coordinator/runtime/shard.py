@@ -41,7 +41,8 @@ from headrace_core.errors import (
 from ..shard_logic import ClockSet, Decision, Push, ShardLogic, ShardRecord
 from .claims import Claim, encode_claim, is_claim
 
-#: What may be gathered while an append is under way, in bytes; above it requests are refused, to be sent again.
+#: What may be gathered while an append is under way, in bytes. Above it clients' requests are refused, to be retried;
+#: internal news never is (Shard.ask).
 GATHERED_BYTES_MAX = 16 * 1024 * 1024
 #: A batch of an append, in bytes of keys and values: well below what the topic takes (max.message.bytes).
 BATCH_BYTES_MAX = 512 * 1024
@@ -175,11 +176,15 @@ class Shard:
     # -- what is asked -----------------------------------------------------------------------------------------------
 
     def ask(self, ticket: object, request: object, now_ms: int) -> None:
-        """Decide. The answer comes as ``Answer(ticket, ...)``; none does when ``ticket`` is None."""
+        """Decide. The answer comes as ``Answer(ticket, ...)``.
+
+        ``ticket`` None marks the coordinator's own news: topics that changed, a connection that ended, watermarks,
+        proofs of ownership. It gets no answer, and back-pressure never refuses it, because no client would send it
+        again. News adds no bytes to the append, so it needs no limit of its own."""
         if self.state is not ShardState.SERVING:
             self._answer_now(ticket, self._refusal())
             return
-        if self._gathering.bytes >= self._gathered_bytes_max:
+        if ticket is not None and self._gathering.bytes >= self._gathered_bytes_max:
             self._answer_now(
                 ticket,
                 ServerBusyError(
