@@ -1,7 +1,7 @@
 # Thin on purpose: what a target does is in tools/, and each line can be run by hand.
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test fuzz check proto bench bench-peers bench-replicated bench-peers-replicated bench-failover \
-	bench-partitions bench-metadata bench-quorum bench-groups bench-idle sim verify compose-test clean
+	bench-partitions bench-metadata bench-quorum bench-groups bench-idle sim soak verify compose-test clean
 
 PYTHON := .venv/bin/python
 
@@ -59,6 +59,9 @@ bench-metadata: setup ## 100,000 partitions in the metadata: create, decide, sna
 sim: setup ## the simulator: SCHEDULES=10000 SEED=1; one schedule is told (SCHEDULES=1 SEED=4711 MUTANT=name)
 	@$(PYTHON) tests/simulation/run.py --schedules $(or $(SCHEDULES),1000) --seed $(or $(SEED),1) \
 		$(if $(MUTANT),--mutant $(MUTANT)) $(SIM)
+
+soak: setup ## a cluster under load with a kill -9 a minute (MINUTES=120); lost records, memory growth (docs/soak.md)
+	@$(PYTHON) tests/system/soak/soak.py --minutes $(or $(MINUTES),5) $(SOAK)
 
 verify: setup ## everything, in shards that resume (state in build/verify)
 	@$(PYTHON) tools/verify.py

@@ -73,6 +73,7 @@ SHARDS = (
         ("env", "HEADRACE_FAULTS=full", "TEST_WORKERS=1", "tools/test.sh", "tests/system/test_groups_fail.py"),
         2400,
     ),
+    Shard("soak", ("make", "--no-print-directory", "soak", "MINUTES=15"), 1500),
     Shard("kafka", ("tools/test_kafka.sh",), 1200),
     Shard("bench-smoke", (sys.executable, "bench/run.py", "--smoke"), 900),
     Shard("demo", (sys.executable, "-m", "headrace_spark.demo"), 1200),

@@ -1,0 +1,172 @@
+"""Sample memory, descriptors and threads of processes, and compare two windows of a run."""
+
+from __future__ import annotations
+
+import csv
+import os
+import statistics
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+#: What is judged, and the figure that is only reported.
+JUDGED = ("rss_mib", "descriptors", "threads")
+REPORTED = ("pss_mib",)
+#: The late window's median may be so much above the early one's.
+GROWTH_MAX = 0.05
+#: The early window, in minutes. The late one is the last hour, or what a shorter run has after minute 30.
+EARLY = (10.0, 30.0)
+#: Shorter runs have no verdict on growth.
+MINUTES_MIN = 45.0
+#: A restarted process counts from this age on, in seconds: its start is not the steady state.
+AGE_MIN_S = 30.0
+#: Bounds for runs of any length, per process.
+RSS_MIB_MAX = {"controller": 400, "broker": 400, "coordinator": 400, "client": 600}
+DESCRIPTORS_MAX, THREADS_MAX = 1_000, 150
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """``kept``: never killed during the run, so its growth is judged."""
+
+    name: str
+    role: str
+    pid: int
+    kept: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """``minute`` of the run; ``age_s``: how long this process has lived."""
+
+    minute: float
+    name: str
+    role: str
+    kept: bool
+    age_s: float
+    rss_mib: float
+    pss_mib: float
+    descriptors: int
+    threads: int
+
+
+def take(process: Process, minute: float) -> Sample | None:
+    """None when the process is gone."""
+    base = Path(f"/proc/{process.pid}")
+    try:
+        memory = dict(_numbers((base / "smaps_rollup").read_text()))
+        threads = dict(_numbers((base / "status").read_text()))["Threads"]
+        started = int((base / "stat").read_text().rpartition(")")[2].split()[19]) / os.sysconf("SC_CLK_TCK")
+        descriptors = len(os.listdir(base / "fd"))
+    except (OSError, KeyError):
+        return None
+    return Sample(
+        round(minute, 3), process.name, process.role, process.kept,
+        round(time.clock_gettime(time.CLOCK_BOOTTIME) - started, 1),
+        round(memory.get("Rss", 0) / 1024, 2), round(memory.get("Pss", 0) / 1024, 2), descriptors, threads,
+    )  # fmt: skip
+
+
+def _numbers(text: str) -> Iterator[tuple[str, int]]:
+    for line in text.splitlines():
+        name, _, rest = line.partition(":")
+        first = rest.split(maxsplit=1)[0] if rest.strip() else ""
+        if first.isdigit():
+            yield name, int(first)
+
+
+class Sampler(threading.Thread):
+    """Samples all processes every ``every_s`` seconds, and writes each sample to a CSV file at once."""
+
+    def __init__(self, processes: Callable[[], Iterable[Process]], path: Path, *, every_s: float = 5.0) -> None:
+        super().__init__(name="sampler", daemon=True)
+        self.samples: list[Sample] = []
+        self.error: BaseException | None = None
+        self._processes, self._path, self._every_s = processes, path, every_s
+        self._stopped = threading.Event()
+        self._begun = time.monotonic()
+
+    @property
+    def minute(self) -> float:
+        return (time.monotonic() - self._begun) / 60
+
+    def run(self) -> None:
+        try:
+            with self._path.open("w", newline="") as file:
+                writer = csv.writer(file)
+                writer.writerow(Sample.__slots__)
+                while not self._stopped.wait(self._every_s):
+                    for process in self._processes():
+                        sample = take(process, self.minute)
+                        if sample is not None:
+                            self.samples.append(sample)
+                            writer.writerow([getattr(sample, name) for name in Sample.__slots__])
+                    file.flush()
+        except BaseException as error:
+            self.error = error
+            raise
+
+    def stop(self) -> None:
+        self._stopped.set()
+        self.join(30)
+
+
+def windows(minutes: float) -> tuple[tuple[float, float], tuple[float, float]] | None:
+    """(early, late) in minutes; None for a run that is too short."""
+    if minutes < MINUTES_MIN:
+        return None
+    return EARLY, (max(EARLY[1], minutes - 60), minutes)
+
+
+def compare(samples: Iterable[Sample], minutes: float) -> list[dict[str, Any]]:
+    """Per process the medians of both windows, what grew too much first of all: ``{"name", "role", "judged", "misses",
+    figure: {"early", "late", "growth"}, ...}``. Without windows the medians are those of the whole run."""
+    by_name: dict[str, list[Sample]] = {}
+    for sample in samples:
+        if sample.age_s >= AGE_MIN_S:
+            by_name.setdefault(sample.name, []).append(sample)
+    spans = windows(minutes)
+    rows = [_row(found, spans) for found in by_name.values()]
+    return sorted(rows, key=lambda row: (not row["misses"], not row["judged"], row["role"], row["name"]))
+
+
+def _row(samples: list[Sample], spans: tuple[tuple[float, float], tuple[float, float]] | None) -> dict[str, Any]:
+    first = samples[0]
+    row: dict[str, Any] = {
+        "name": first.name, "role": first.role, "judged": first.kept and spans is not None, "misses": []
+    }  # fmt: skip
+    for figure in (*JUDGED, *REPORTED):
+        if spans is None:
+            row[figure] = {"median": _median(samples, figure)}
+            continue
+        early, late = (
+            _median([each for each in samples if start <= each.minute < end], figure) for start, end in spans
+        )
+        growth = round(late / early - 1, 4) if early and late is not None else None
+        row[figure] = {"early": early, "late": late, "growth": growth}
+        if row["judged"] and figure in JUDGED and (growth is None or growth > GROWTH_MAX):
+            row["misses"].append(f"{first.name}: {figure} {early} in the early window, {late} in the late one")
+    return row
+
+
+def _median(samples: list[Sample], figure: str) -> float | None:
+    return round(statistics.median(getattr(each, figure) for each in samples), 2) if samples else None
+
+
+def beyond_bounds(samples: Iterable[Sample]) -> list[str]:
+    """The worst sample of each process and figure that is above its absolute bound, in words."""
+    worst: dict[tuple[str, str], tuple[float, float, float]] = {}
+    for sample in samples:
+        for figure, bound in (
+            ("rss_mib", RSS_MIB_MAX[sample.role]), ("descriptors", DESCRIPTORS_MAX), ("threads", THREADS_MAX)
+        ):  # fmt: skip
+            value = getattr(sample, figure)
+            if value > max(bound, worst.get((sample.name, figure), (0, 0, 0))[0]):
+                worst[sample.name, figure] = (value, bound, sample.minute)
+    return [
+        f"{name}: {figure} {value:g} in minute {minute:.0f}, bound {bound:g}"
+        for (name, figure), (value, bound, minute) in sorted(worst.items())
+    ]
