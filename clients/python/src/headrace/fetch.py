@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 from headrace_core.errors import InvalidArgumentError, OffsetOutOfRangeError, RequestTimedOutError
 from headrace_core.types import TopicPartition
 
+from .callbacks import refuse_to_wait
 from .consumer.core import ConsumerCore
 from .consumer.inbox import Slice
 from .settings import CONSUMER, resolve
@@ -146,6 +147,7 @@ class RangeReader:
 
     def close(self) -> None:
         """Close the connections."""
+        refuse_to_wait()
         if self._core.begin_close():
             self._core.engine.io.run(self._core.shut_down(), 10)
 

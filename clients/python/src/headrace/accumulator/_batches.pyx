@@ -10,6 +10,8 @@ from ._metadata cimport RecordMetadata
 
 import threading
 
+from ..callbacks import refuse_to_wait
+
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_GET_SIZE
 
 cdef extern from *:
@@ -139,6 +141,8 @@ cdef class SendBatch:
 
     def wait(self, timeout_s):
         if not self.done:
+            if timeout_s is None or timeout_s > 0:
+                refuse_to_wait("result()")
             if self._event is None:
                 event = threading.Event()
                 if self._event is None:

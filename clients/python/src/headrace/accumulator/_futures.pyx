@@ -7,6 +7,8 @@ from ._batches cimport SendBatch
 
 import asyncio
 
+from ..callbacks import check_callback, run_callback
+
 cdef extern from *:
     """
     /* A Sent as C sees it, and its step: StopIteration with a value, without the traceback that Cython would add. */
@@ -62,9 +64,11 @@ cdef class RecordFuture:
         return self._batch.error
 
     def add_done_callback(self, callback):
-        """Call ``callback(self)`` on the I/O thread once the outcome is known, at once when it is. Keep it short."""
+        """Call ``callback(self)`` on the I/O thread once the outcome is known, at once when it is. Keep it short: nothing
+        may wait there. What it raises is logged."""
+        check_callback("callback", callback)
         if not self._batch.add_waiter((self, callback)):
-            callback(self)
+            run_callback(callback, self)
 
     cdef int _wait(self, timeout) except -1:
         if not self._batch.wait(timeout):

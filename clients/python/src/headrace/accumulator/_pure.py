@@ -26,6 +26,7 @@ from crc32c import crc32c
 from headrace_core.errors import HeadraceError, RecordTooLargeError
 from headrace_core.records import BatchBuilder
 
+from ..callbacks import refuse_to_wait
 from ._pure_futures import AsyncRecordFuture, RecordFuture, Sent
 from ._pure_metadata import RecordMetadata as RecordMetadata
 
@@ -125,8 +126,10 @@ class SendBatch:
         return waiters
 
     def wait(self, timeout_s: float | None) -> bool:
-        """Block until the outcome is there; False on time-out."""
+        """Block until the outcome is there; False on time-out. IllegalStateError in a callback."""
         if not self.done:
+            if timeout_s is None or timeout_s > 0:
+                refuse_to_wait("result()")
             with self.queue.topic.accumulator.lock:
                 if self._event is None:
                     self._event = threading.Event()

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from headrace_core.errors import HeadraceError
 
+from ..callbacks import check_callback, run_callback
 from ._pure_metadata import RecordMetadata
 
 
@@ -50,9 +51,11 @@ class RecordFuture:
         return self._batch.error
 
     def add_done_callback(self, callback: Callable[[RecordFuture], object]) -> None:
-        """Call ``callback(self)`` on the I/O thread once the outcome is known, at once when it is. Keep it short."""
+        """Call ``callback(self)`` on the I/O thread once the outcome is known, at once when it is. Keep it short:
+        nothing may wait there. What it raises is logged."""
+        check_callback("callback", callback)
         if not self._batch.add_waiter((self, callback)):
-            callback(self)
+            run_callback(callback, self)
 
     def _wait(self, timeout: float | None) -> None:
         if not self._batch.done and not self._batch.wait(timeout):

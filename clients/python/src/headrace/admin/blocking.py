@@ -8,6 +8,7 @@ from typing import Any, Self, TypeVar
 from headrace_core.errors import HeadraceError
 from headrace_core.types import TopicPartition
 
+from ..callbacks import refuse_to_wait
 from ..group_models import GroupDescription, GroupLag, GroupListing, GroupState, Rebalance
 from ..models import (
     ClusterDescription,
@@ -357,6 +358,7 @@ class Admin:
 
     def close(self) -> None:
         """Close the connections."""
+        refuse_to_wait()
         if self._calls.begin_close():
             self._calls.engine.io.run(self._calls.engine.close())
 

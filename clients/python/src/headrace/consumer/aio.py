@@ -13,6 +13,7 @@ from headrace_core.records import Record
 from headrace_core.types import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, TopicPartition
 
 from ..awaitable import DONE, AwaitableDict, AwaitableSet, Done
+from ..callbacks import check_callback, run_callback
 from ..group.consumer import Callback, Callbacks
 from ..group.driving import committed_of, drive_async
 from ..models import GroupMetadata, OffsetAndMetadata, OffsetAndTimestamp
@@ -62,6 +63,8 @@ class AsyncConsumer:
     ) -> Awaitable[None]:
         """Be a member of the group ``group.id`` (see Consumer.subscribe). Callbacks may be coroutine functions. Without
         topics (``[]``) it is ``unsubscribe``, and has to be awaited."""
+        for name, callback in (("on_assigned", on_assigned), ("on_revoked", on_revoked), ("on_lost", on_lost)):
+            check_callback(name, callback, may_be_async=True)
         topics = topics if topics is None or isinstance(topics, str) else list(topics)
         if topics == [] and pattern is None:
             return self.unsubscribe()
@@ -101,15 +104,18 @@ class AsyncConsumer:
         callback: Callable[[dict[TopicPartition, OffsetAndMetadata], BaseException | None], object] | None = None,
     ) -> asyncio.Future[None]:
         """As ``commit``, which goes on while the caller does; the future may be awaited, or forgotten. ``callback``
-        (offsets, error) runs on the caller's loop."""
+        (offsets, error), a plain function, runs on the caller's loop."""
         core = self._core
+        check_callback("callback", callback)
         group = core.in_group("commit")
         wanted = core.offsets_to_commit(offsets)
         future = asyncio.wrap_future(core.engine.io.submit(group.commit_work(wanted)))
         future.add_done_callback(lambda done: done.cancelled() or done.exception())  # forgotten: nobody warns of it
         if callback is not None:
             future.add_done_callback(
-                lambda done: callback(wanted, asyncio.CancelledError() if done.cancelled() else done.exception())
+                lambda done: run_callback(
+                    callback, wanted, asyncio.CancelledError() if done.cancelled() else done.exception()
+                )
             )
         return future
 

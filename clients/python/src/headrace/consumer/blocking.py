@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Self, overload
 from headrace_core.records import Record
 from headrace_core.types import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, TopicPartition
 
+from ..callbacks import check_callback, refuse_to_wait, run_callback
 from ..group.consumer import Callback, Callbacks
 from ..group.driving import committed_of, drive
 from ..models import GroupMetadata, OffsetAndMetadata, OffsetAndTimestamp
@@ -67,6 +68,8 @@ class Consumer:
         somebody else's already. No topics (``[]``): the same as ``unsubscribe``. InvalidGroupIdError,
         InvalidTopicError, InvalidArgumentError; IllegalStateError: partitions were assigned by hand.
         """
+        for name, callback in (("on_assigned", on_assigned), ("on_revoked", on_revoked), ("on_lost", on_lost)):
+            check_callback(name, callback)
         topics = topics if topics is None or isinstance(topics, str) else list(topics)
         if topics == [] and pattern is None:
             self.unsubscribe()
@@ -90,6 +93,7 @@ class Consumer:
         """Let go of all partitions, and leave the group."""
         core = self._core
         core.check_open()
+        refuse_to_wait()
         if core.group is not None:
             drive(core.group.leave_steps(), core.engine.io)
         core.clear_assignment()
@@ -111,14 +115,15 @@ class Consumer:
         callback: Callable[[dict[TopicPartition, OffsetAndMetadata], BaseException | None], object] | None = None,
     ) -> Future[None]:
         """As ``commit``, without waiting; commits keep their order. ``callback(offsets, error)`` runs on Headrace's I/O
-        thread: it must not block."""
+        thread, where nothing may wait (IllegalStateError); what it raises is logged."""
         core = self._core
+        check_callback("callback", callback)
         group = core.in_group("commit")
         wanted = core.offsets_to_commit(offsets)
         future = core.engine.io.submit(group.commit_work(wanted))
         if callback is not None:
             future.add_done_callback(
-                lambda done: callback(wanted, CancelledError() if done.cancelled() else done.exception())
+                lambda done: run_callback(callback, wanted, CancelledError() if done.cancelled() else done.exception())
             )
         return future
 
@@ -200,6 +205,7 @@ class Consumer:
 
     def _begin_poll(self) -> None:
         core = self._core
+        refuse_to_wait()
         core.begin_poll()
         if core.group is not None and core.group.has_work:
             drive(core.group.steps(), core.engine.io)
@@ -336,6 +342,7 @@ class Consumer:
 
     def _close(self, timeout: float, *, commits: bool) -> None:
         core = self._core
+        refuse_to_wait()
         self._finalizer.detach()
         try:
             if core.state == "open" and core.group is not None:

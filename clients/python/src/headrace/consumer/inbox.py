@@ -12,6 +12,7 @@ from typing import Any
 from headrace_core.errors import HeadraceError
 from headrace_core.types import TopicPartition
 
+from ..callbacks import refuse_to_wait
 from ..engine.io_thread import call_in
 from .read_epochs import ReadEpochs
 
@@ -127,6 +128,7 @@ class Inbox:
 
     def wait(self, deadline: float) -> bool:
         """Block until there is a slice or an alarm, or ``deadline`` (time.monotonic()); False when there is none."""
+        refuse_to_wait()
         if self._sleeper is None:
             self._sleeper = threading.Event()
         self._sleeper.clear()

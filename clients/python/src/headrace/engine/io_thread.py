@@ -31,6 +31,8 @@ from typing import Any, Protocol, TypeVar
 from headrace_core.errors import ClosedError, IllegalStateError
 from headrace_core.rpc.event_loop import new_event_loop
 
+from ..callbacks import refuse_to_wait, set_io_thread
+
 logger = logging.getLogger("headrace")
 T = TypeVar("T")
 
@@ -64,24 +66,35 @@ class IoThread:
                 return
 
     @property
-    def is_current(self) -> bool:
-        return threading.current_thread() is self._thread
+    def thread(self) -> threading.Thread:
+        return self._thread
 
     def submit(self, work: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
-        """Start a coroutine on the thread, from any other."""
-        return asyncio.run_coroutine_threadsafe(work, self.loop)
+        """Start a coroutine on the thread, from any other. Cancelling the future cancels the coroutine."""
+        future: _Outcome[T] = _Outcome()
+        self.loop.call_soon_threadsafe(self._start, work, future)
+        return future
+
+    def _start(self, work: Coroutine[Any, Any, T], future: _Outcome[T]) -> None:
+        task = self.loop.create_task(work)
+        task.add_done_callback(future.settle)
+
+        def cancel(done: concurrent.futures.Future[T]) -> None:
+            if done.cancelled():
+                self.call(task.cancel)
+
+        future.add_done_callback(cancel)
 
     def run(self, work: Coroutine[Any, Any, T], timeout: float | None = None) -> T:
         """Run a coroutine on the thread and wait for it (seconds). Ctrl-C cancels it.
 
-        IllegalStateError in a delivery callback, which runs on this thread and would wait for itself; ClosedError when
-        the client is closed meanwhile.
+        IllegalStateError in a callback, which runs on this thread; ClosedError when the client is closed meanwhile.
         """
-        if self.is_current:
+        try:
+            refuse_to_wait()
+        except IllegalStateError:
             work.close()
-            raise IllegalStateError(
-                "a blocking call inside a callback would wait for itself; hand it to another thread"
-            )
+            raise
         future = self.submit(work)
         try:
             return future.result(timeout)
@@ -122,6 +135,30 @@ class IoThread:
         """End the thread. Clients must be closed before."""
         self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join(5)
+
+
+class _Outcome(concurrent.futures.Future[T]):
+    """What becomes of a coroutine on the I/O thread. Nothing waits for one in a callback (``refuse_to_wait``)."""
+
+    def settle(self, task: asyncio.Task[T]) -> None:
+        if task.cancelled():
+            self.cancel()
+        if not self.set_running_or_notify_cancel():
+            return
+        if (error := task.exception()) is not None:
+            self.set_exception(error)
+        else:
+            self.set_result(task.result())
+
+    def result(self, timeout: float | None = None) -> T:
+        if not self.done():
+            refuse_to_wait("result()")
+        return super().result(timeout)
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        if not self.done():
+            refuse_to_wait("exception()")
+        return super().exception(timeout)
 
 
 def _note(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
@@ -168,6 +205,7 @@ def io_thread() -> IoThread:
     with _lock:
         if _current is None:
             _current = IoThread()
+            set_io_thread(_current.thread)
         return _current
 
 
@@ -246,6 +284,7 @@ def _after_fork_in_child() -> None:
     _lock = threading.Lock()
     _unusable = _unusable or bool(_tenants) or _grpc_before_fork
     _current = None
+    set_io_thread(None)
     for tenant in list(_tenants):
         tenant.after_fork()
     _tenants.clear()
@@ -263,6 +302,7 @@ def _at_exit() -> None:
         thread, _current = _current, None
     if thread is not None:
         thread.stop()
+        set_io_thread(None)
 
 
 os.register_at_fork(before=_before_fork, after_in_child=_after_fork_in_child)

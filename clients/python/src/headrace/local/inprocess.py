@@ -27,6 +27,7 @@ from pathlib import Path
 
 from headrace_core.errors import UnsupportedVersionError
 
+from ..callbacks import on_io_thread
 from ..engine.io_thread import IoThread, forget, io_thread, leave_before_pools, register
 from . import nodes as node_files
 from .directory import ClusterDirectory
@@ -150,7 +151,7 @@ class InProcessDirectory(ClusterDirectory):
 
     def elsewhere(self, work: Callable[[], object]) -> None:
         """A LocalCluster in no variable is ended by whoever collects the garbage, and that may be the nodes' thread."""
-        if io_thread().is_current:
+        if on_io_thread():
             threading.Thread(target=work, name="headrace cluster's end").start()
         else:
             work()

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 from headrace_core.errors import HeadraceError
 
 from ..accumulator import Headers, RecordFuture, RecordMetadata, header_list
+from ..callbacks import check_callback, refuse_to_wait
 from ..settings import PRODUCER, resolve
 from .core import ProducerCore, deadline_error
 from .futures import ManyFuture
@@ -35,7 +36,7 @@ class Producer:
     def __init__(self, config: Mapping[str, Any] | None = None, /, **settings: Any) -> None:
         values = resolve(PRODUCER, config, settings)
         slow = _Slow()
-        core = self._core = slow.core = ProducerCore(values, slow)
+        core = self._core = slow.core = ProducerCore(values, slow.send)
         if type(self).send is Producer.send:  # straight to the compiled method: no Python frame per record
             self.__dict__["send"] = core.accumulator.send
         self._finalizer = weakref.finalize(self, core.abandon)
@@ -54,7 +55,10 @@ class Producer:
         """Queue one record; its future tells where it went.
 
         ``value`` and ``key`` are bytes or None, or what the serializers take; ``timestamp_ms`` is now by default.
-        ``on_delivery(metadata, error)`` is called on the I/O thread. Raises RecordTooLargeError, SerializationError,
+        ``on_delivery(metadata, error)`` is called on the I/O thread, where nothing may wait: ``flush``, ``close`` and
+        ``result`` raise IllegalStateError there, and a send into a full buffer BufferTimeoutError at once.
+
+        Raises RecordTooLargeError, SerializationError,
         InvalidArgumentError (no such partition), UnknownTopicOrPartitionError, BufferTimeoutError, BootstrapError,
         ClosedError; what happens later is in the future.
         """
@@ -124,6 +128,7 @@ class Producer:
 
     def close(self, timeout: float | None = None) -> None:
         """Send what is left (waiting up to ``timeout`` seconds, None: delivery.timeout.ms), then end."""
+        refuse_to_wait()
         self._finalizer.detach()
         self._core.close(self._core.sender.delivery_timeout_s + 1 if timeout is None else timeout)
 
@@ -139,7 +144,7 @@ class _Slow:
 
     core: ProducerCore
 
-    def __call__(
+    def send(
         self,
         topic: str,
         value: Any,
@@ -150,6 +155,7 @@ class _Slow:
         on_delivery: OnDelivery | None,
     ) -> RecordFuture:
         core = self.core
+        check_callback("on_delivery", on_delivery)
         if headers is not None:
             headers = header_list(headers)
         if timestamp_ms is None:
@@ -178,8 +184,8 @@ class _Delivery:
     """Turns a future's callback into ``on_delivery(metadata, error)``."""
 
     def __init__(self, on_delivery: OnDelivery) -> None:
-        self._on_delivery = on_delivery
+        self.wrapped = on_delivery
 
     def __call__(self, future: RecordFuture) -> None:
         error = future.exception()
-        self._on_delivery(None if error else future.result(), error)
+        self.wrapped(None if error else future.result(), error)

@@ -20,6 +20,7 @@ from headrace_core.errors import (
 )
 
 from ..accumulator import Accumulator, TopicQueues
+from ..callbacks import on_io_thread, refuse_to_wait, waiting_text
 from ..engine.client import Engine
 from ..engine.io_thread import call_in, closed_error, forget, forked_error, register
 from ..engine.metadata import Snapshot, TopicInfo
@@ -111,13 +112,19 @@ class ProducerCore:
     def wait_until_sendable(self, topic: str, deadline: float) -> None:
         """Block until the topic is known and the buffer has room.
 
-        BufferTimeoutError or RequestTimedOutError after max.block.ms, and what the metadata says of the topic.
+        BufferTimeoutError or RequestTimedOutError after max.block.ms, and what the metadata says of the topic. In a
+        callback: BufferTimeoutError, IllegalStateError at once.
         """
         self.check_open()
         if topic not in self.accumulator.topics:
             left = deadline - time.monotonic()
             self.engine.io.run(self.learn(topic, max(left, 0.01)))
         elif self.accumulator.buffered_bytes >= self.accumulator.buffer_bytes:
+            if on_io_thread():
+                raise BufferTimeoutError(
+                    f"buffer.memory={self.accumulator.buffer_bytes} is full; {waiting_text('send()')} (max.block.ms "
+                    "does not apply there)"
+                )
             event = threading.Event()
             begun = time.monotonic()
             if self.accumulator.add_space_waiter(event.set) and not event.wait(max(deadline - begun, 0)):
@@ -165,6 +172,7 @@ class ProducerCore:
 
     def flush(self, timeout_s: float | None) -> None:
         """Block until every record sent before has an outcome; DeliveryTimeoutError when some have none in time."""
+        refuse_to_wait()
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         batches = self.begin_flush()
         try:
@@ -200,6 +208,7 @@ class ProducerCore:
 
     def close(self, timeout_s: float | None) -> None:
         """Flush, then end. Records without an outcome after ``timeout_s`` fail, and are warned of."""
+        refuse_to_wait()
         if not self._begin_close():
             return
         left: DeliveryTimeoutError | None = None

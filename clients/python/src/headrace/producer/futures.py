@@ -11,6 +11,7 @@ from typing import Any
 from headrace_core.errors import HeadraceError
 
 from ..accumulator import AsyncRecordFuture, RecordFuture
+from ..callbacks import check_callback, run_callback
 from ..models import ManyMetadata, RecordRange
 
 __all__ = ["AsyncRecordFuture", "ManyFuture", "RecordFuture"]
@@ -47,7 +48,10 @@ class ManyFuture:
         return next((batch.error for batch, _, _ in self._runs if batch.error is not None), None)
 
     def add_done_callback(self, callback: Callable[[ManyFuture], object]) -> None:
-        """Call ``callback(self)`` once every outcome is known: on the I/O thread, or at once when they are."""
+        """Call ``callback(self)`` once every outcome is known: on the I/O thread, or at once when they are.
+
+        What it raises is logged."""
+        check_callback("callback", callback)
         batches = {id(run[0]): run[0] for run in self._runs}
         left = len(batches) + 1
         lock = threading.Lock()
@@ -58,7 +62,7 @@ class ManyFuture:
                 left -= 1
                 last = left == 0
             if last:
-                callback(self)
+                run_callback(callback, self)
 
         for batch in batches.values():
             if not batch.add_waiter((None, one_done)):

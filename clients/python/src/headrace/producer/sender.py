@@ -27,7 +27,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 from headrace_core.errors import (
@@ -41,6 +41,7 @@ from headrace_core.errors import (
 from headrace_core.records import Compression
 from headrace_protos.v1 import produce_pb2
 
+from ..callbacks import run_callback
 from ..engine.client import Engine
 from ..engine.metadata import Snapshot
 from ..metrics import Metrics
@@ -418,7 +419,7 @@ def finish(batch: Any, base_offset: int, log_append_time_ms: int, error: Headrac
     for waiter in batch.finish(base_offset, log_append_time_ms, error):
         if isinstance(waiter, tuple):
             future, callback = waiter
-            run_callback(future, callback)
+            run_callback(callback, future)
         else:
             loops.setdefault(waiter.get_loop(), []).append(waiter)
     for loop, waiters in loops.items():
@@ -431,14 +432,6 @@ def finish(batch: Any, base_offset: int, log_append_time_ms: int, error: Headrac
 def _reason(queue: Any, error: HeadraceError) -> str:
     """Why, without the partition's name before it, which brokers mostly give and our messages begin with."""
     return error.message.removeprefix(f"{queue.topic.name}-{queue.partition}: ")
-
-
-def run_callback(future: Any, callback: Callable[[Any], object]) -> None:
-    """Call a user's callback; what it raises is logged, ``sys.exit()`` too: nothing may stop the I/O thread."""
-    try:
-        callback(future)
-    except BaseException:
-        logger.exception("a delivery callback failed")
 
 
 def _run_all(waiters: Iterable[Any]) -> None:
