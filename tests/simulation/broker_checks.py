@@ -36,6 +36,8 @@ class Truth:
         self.number = number
         self.partition = TopicPartition("orders", number)
         self.end = 0
+        #: No replica's log may start behind this: nobody has deleted more.
+        self.start_max = 0
         #: Base offset -> batch, byte for byte.
         self.batches: dict[int, bytes] = {}
         #: Offset -> value; value -> offset.
@@ -142,9 +144,15 @@ class BrokerChecks:
         return end
 
     def _match(self, who: object, truth: Truth, records: bytes, start: int) -> None:
+        at = start
         for position, header in iterate_headers(records):
             batch = records[position : position + header.size]
             known = truth.batches.get(header.base_offset)
+            if header.base_offset > at and known is not None:
+                raise Violation(
+                    "hole", f"{who}: partition {truth.number} has nothing from {at} to {header.base_offset}"
+                )
+            at = header.next_offset
             if known is not None:
                 if known != batch:
                     raise Violation(
@@ -352,36 +360,74 @@ class BrokerChecks:
         return found
 
     def final(self) -> None:
+        """Reads every log to its end: each in-sync replica holds all that is committed, and they are equal."""
         for truth in self.truths:
-            whole: list[tuple[BrokerHost, int, bytes]] = []
-            for host, log in self._logs(truth.number):
-                start, parts, at = log.log_start_offset, [], log.log_start_offset
-                while at < log.log_end_offset:
-                    found = log.read(at, READ_BYTES)
-                    assert found is not None
-                    parts.append(found.records)
-                    at = found.next_offset
-                whole.append((host, start, b"".join(parts)))
-            first = whole[0]
-            for host, start, data in whole[1:]:
-                if (start, data) != first[1:]:
+            topic = self.world.image.topic("orders")
+            assert topic is not None
+            held = {host.number: (host, batches_of(log), log) for host, log in self._logs(truth.number)}
+            in_sync = topic.partitions[truth.number].isr
+            missing = [number for number in in_sync if number not in held]
+            if missing:
+                raise Violation("lost", f"brokers {missing} are in sync in partition {truth.number}, and have no log")
+            first: tuple[BrokerHost, dict[int, bytes]] | None = None
+            for number in in_sync:
+                host, batches, log = held[number]
+                if not truth.is_tainted:
+                    self._holds_all(host, truth, log, batches)
+                if first is None:
+                    first = host, batches
+                elif batches != first[1]:
                     raise Violation("equal", f"the logs of {first[0]} and {host} differ in partition {truth.number}")
+        self._told_are_committed()
+
+    def _holds_all(self, host: BrokerHost, truth: Truth, log: PartitionLog, batches: dict[int, bytes]) -> None:
+        """One in-sync replica: every committed batch, byte for byte, from where it may start."""
+        start = log.log_start_offset
+        if start > truth.start_max:
+            raise Violation(
+                "log start", f"{host}: partition {truth.number} starts at {start}, and only {truth.start_max} was allowed"
+            )
+        self._match(host, truth, b"".join(batches.values()), start)
+        for base_offset, batch in truth.batches.items():
+            if base_offset not in batches and next_offset_of(batch) > start:
+                raise Violation(
+                    "lost",
+                    f"{host} is in sync, and its log, from {start} to {log.log_end_offset}, lacks what is committed in "
+                    f"partition {truth.number}: {_told(batch)}",
+                )
+
+    def _told_are_committed(self) -> None:
+        """What producers were told is in the logs that ``_holds_all`` has read, at its offset."""
+        for producer in self.world.producers:
+            truth = self.truths[producer.partition]
             if truth.is_tainted:
                 continue
-            self._match("the end", truth, first[2], first[1])
+            prefix = b"%d/" % producer.number
             for value, offset in self._told.items():
-                if value in truth.offsets and truth.offsets[value] != offset:
-                    raise Violation("lost", f"{value!r} was acknowledged at {offset}, is at {truth.offsets[value]}")
-        lost = [
-            value
-            for producer in self.world.producers
-            for value in self._told
-            if value.startswith(b"%d/" % producer.number)
-            and not self.truths[producer.partition].is_tainted
-            and value not in self.truths[producer.partition].offsets
-        ]
-        if lost:
-            raise Violation("lost", f"{len(lost)} acknowledged records are gone: {lost[:5]}")
+                if value.startswith(prefix) and truth.values.get(offset) != value:
+                    raise Violation(
+                        "lost",
+                        f"{value!r} was acknowledged at {offset}, where {truth.values.get(offset)!r} is committed",
+                    )
+
+
+def batches_of(log: PartitionLog) -> dict[int, bytes]:
+    """All of a log, from its start to its end: base offset -> batch."""
+    batches: dict[int, bytes] = {}
+    at = log.log_start_offset
+    while at < log.log_end_offset:
+        found = log.read(at, READ_BYTES)
+        if found is None or not found.records:
+            raise Violation("lost", f"{log.topic_partition} has nothing at {at}, and ends at {log.log_end_offset}")
+        for position, header in iterate_headers(found.records):
+            batches[header.base_offset] = bytes(found.records[position : position + header.size])
+        at = found.next_offset
+    return batches
+
+
+def next_offset_of(batch: bytes) -> int:
+    (header,) = [header for _, header in iterate_headers(batch)]
+    return header.next_offset
 
 
 def damage_in(log: PartitionLog) -> CorruptLogError | None:
