@@ -385,7 +385,8 @@ class BrokerChecks:
         start = log.log_start_offset
         if start > truth.start_max:
             raise Violation(
-                "log start", f"{host}: partition {truth.number} starts at {start}, and only {truth.start_max} was allowed"
+                "log start",
+                f"{host}: partition {truth.number} starts at {start}, and only {truth.start_max} was allowed",
             )
         self._match(host, truth, b"".join(batches.values()), start)
         for base_offset, batch in truth.batches.items():

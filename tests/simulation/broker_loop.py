@@ -14,10 +14,9 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from headrace_core.errors import StorageError
-from headrace_core.log.partition_log import PartitionLog, flush_together
-from headrace_core.log.turns import Turn, WriteStep, must_flush_now
-from headrace_core.log.writer import DirectoryWriter, TurnResult, _waiters
+from headrace_core.errors import HeadraceError, StorageError
+from headrace_core.log.turns import Turn
+from headrace_core.log.writer import DirectoryWriter, TurnResult
 from headrace_core.testing.crashing_fs import SimulatedCrash
 from headrace_core.testing.scheduler import Planned
 
@@ -83,6 +82,7 @@ class SimLoop(asyncio.AbstractEventLoop):
         self._is_scheduled = False
         self.is_dead = False
         self.is_paused = False
+        self._held_until_ms = 0.0
         #: Kept until the end of the world: a process that is killed runs no ``finally``.
         self._coroutines: list[Any] = []
 
@@ -103,7 +103,7 @@ class SimLoop(asyncio.AbstractEventLoop):
         self._ready.append(ready)
         if not self._is_scheduled and not self.is_dead:
             self._is_scheduled = True
-            self._scheduler.after(self._host.loop_delay_ms(), self._turn)
+            self._scheduler.after(self._host.loop_delay_ms() + self._held_for_ms(), self._turn)
         return ready
 
     def call_soon_threadsafe(self, callback: Any, *args: Any, context: contextvars.Context | None = None) -> Any:
@@ -158,6 +158,10 @@ class SimLoop(asyncio.AbstractEventLoop):
         if not task.cancelled() and (error := task.exception()) is not None:
             self._host.task_failed(error)
 
+    def held_up(self, for_ms: float) -> None:
+        """What runs now takes so long."""
+        self._held_until_ms = self._scheduler.now_ms + for_ms
+
     def _turn(self) -> None:
         """Everything that is ready now; what becomes ready meanwhile has the next turn."""
         if self.is_dead or self.is_paused:
@@ -185,7 +189,11 @@ class SimLoop(asyncio.AbstractEventLoop):
         self._host.turned()
         if self._ready and not self._is_scheduled and not self.is_dead:
             self._is_scheduled = True
-            self._scheduler.after(self._host.loop_delay_ms(), self._turn)
+            self._scheduler.after(self._host.loop_delay_ms() + self._held_for_ms(), self._turn)
+
+    def _held_for_ms(self) -> float:
+        left_ms = self._held_until_ms - self._scheduler.now_ms
+        return left_ms if left_ms > 0.0 else 0.0
 
     def run(self, callback: Callable[..., object], *arguments: Any) -> None:
         """Something from outside (a message, a request) reaches the process."""
@@ -217,61 +225,41 @@ class SimLoop(asyncio.AbstractEventLoop):
 
 
 class SimWriter(DirectoryWriter):
-    """The directory's writer with a disk that takes its time: what a turn has written is read, and pushed, before it is
-    forced; between the two the machine may lose power. The steps are those of a turn on the directory's thread."""
+    """The product's writer and its turns, in the loop or on the directory's thread as the product decides. Ours is the
+    thread, which does each part of its work at one moment, and how long the disk takes: a turn on the thread has
+    written (and what it has written is read, and pushed) that long before it is forced, and the machine may lose power
+    between the two; one in the loop holds the loop up."""
 
-    def _start_turn(self) -> None:
-        from headrace_core.log.turns import plan_turn
+    def _hand_over(self, turn: Turn) -> None:
+        self._loop.call_later(0.0, self._thread_writes, turn)
 
-        self._is_scheduled = False
-        if self._is_running:
+    def _thread_writes(self, turn: Turn) -> None:
+        begun = self._write_all(turn)
+        if isinstance(begun, TurnResult):
+            self._loop.call_soon_threadsafe(self._end_turn, turn, begun)
             return
-        if not self._queue:
-            self._became_idle()
-            return
-        turn = plan_turn(self._queue, bytes_max=self._turn_bytes_max, inline_bytes_max=self._inline_bytes_max)
-        self._is_running = True
-        self._begin(turn)
+        if begun.written:
+            self._tell_written_soon(begun.written)
+        delay_ms = self._host.disk_delay_ms()
+        self._loop.call_later(delay_ms / 1_000, self._thread_forces, turn, begun, delay_ms)
 
-    def _begin(self, turn: Turn) -> None:
-        loop: Any = self._loop
-        outcomes: list[tuple[Any, Any]] = []
-        touched: dict[PartitionLog, None] = {}
-        written: dict[PartitionLog, None] = {}
-        try:
-            for step in turn.steps:
-                if isinstance(step, WriteStep):
-                    dones = [entry.done for entry in step.entries]
-                    outcomes += zip(dones, self._write(step, False), strict=True)
-                    touched[step.log] = None
-                    if self._on_written is not None and step.log.log_end_offset > step.log.flushed_offset:
-                        written[step.log] = None
-                else:
-                    if step.log is not None:
-                        touched[step.log] = None
-                    outcomes.append((step.done, self._act(step)))
-        except Exception as error:  # noqa: BLE001 - as in the product: both kinds are final
-            self._broken(turn, error)
-            return
-        if written:
-            self._tell_written(list(written))
-        loop.call_later(loop._host.disk_delay_ms() / 1_000, self._finish, turn, outcomes, list(touched))
+    def _thread_forces(self, turn: Turn, begun: Any, delay_ms: float) -> None:
+        result = super()._flush_all(turn, begun)
+        self._loop.call_soon_threadsafe(self._end_turn, turn, result._replace(sync_ms=delay_ms))
 
-    def _finish(self, turn: Turn, outcomes: list[tuple[Any, Any]], touched: list[PartitionLog]) -> None:
-        try:
-            flush_together(
-                self.directory.fs,
-                [
-                    log
-                    for log in touched
-                    if not log.is_closed and must_flush_now(log.config, log.log_end_offset - log.flushed_offset)
-                ],
-            )
-        except Exception as error:  # noqa: BLE001
-            self._broken(turn, error)
-            return
-        self._end_turn(turn, TurnResult(outcomes, touched, None, 0.0))
+    def _flush_all(self, turn: Turn, begun: Any) -> TurnResult:
+        """In the loop."""
+        delay_ms = self._host.disk_delay_ms()
+        self._loop.held_up(delay_ms)  # type: ignore[attr-defined]
+        return super()._flush_all(turn, begun)._replace(sync_ms=delay_ms)
 
-    def _broken(self, turn: Turn, error: Exception) -> None:
-        failure: StorageError = self._failure_of(error)
-        self._end_turn(turn, TurnResult([(done, failure) for done in _waiters(turn)], [], failure, 0.0))
+    def _failure_of(self, error: BaseException) -> StorageError:
+        """A disk may fail; anything else is a bug, which the product takes for a failed disk, too."""
+        if not isinstance(error, OSError | HeadraceError):
+            self._host.world.stumbled(self._host, error)
+        return super()._failure_of(error)
+
+    @property
+    def _host(self) -> BrokerHost:
+        host: BrokerHost = self._loop._host  # type: ignore[attr-defined]
+        return host

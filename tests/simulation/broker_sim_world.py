@@ -141,6 +141,9 @@ class BrokerWorld:
         self.loops: list[Any] = []
         self._last_ms: dict[Any, float] = {}
         self._failure: BaseException | None = None
+        #: Of a mutant: an exception of the product ends its node only; the first one is what the run ends with.
+        self.goes_past_exceptions = False
+        self.exception: BaseException | None = None
         #: Calls to the controllers whose answers are lost, or that are late, until then.
         self.lost_answers_until_ms = 0.0
         self.late_requests_until_ms = 0.0
@@ -183,8 +186,13 @@ class BrokerWorld:
         self.tell("fault", f"#{fault.number} {fault.kind}: {what}")
 
     def stumbled(self, host: BrokerHost, error: BaseException) -> None:
-        """The product raised where nothing may be raised."""
-        if self._failure is None:
+        """The product raised where nothing may be raised. A process ends of it, and is started again when exceptions
+        are gone past: then it is for the checks to say what comes of it."""
+        if self.goes_past_exceptions and not isinstance(error, Violation):
+            self.exception = self.exception or error
+            self.tell(host, f"ends of {error!r}")
+            self.scheduler.after(0.0, self.storage_died, host, host.life)
+        elif self._failure is None:
             self.tell(host, f"stumbles: {error!r}")
             self._failure = error
 
@@ -376,6 +384,8 @@ class BrokerWorld:
         with self._patched():
             try:
                 self._run()
+                if self.exception is not None:
+                    raise self.exception
             finally:
                 for loop in self.loops:
                     loop.bury()

@@ -92,6 +92,9 @@ class GroupWorld:
         self._last_ms: dict[Any, float] = {}
         self._pipes: dict[tuple[Caller, Coordinator], CallPipe] = {}
         self._failure: BaseException | None = None
+        #: Of a mutant: an exception of the product ends its node only; the first one is what the run ends with.
+        self.goes_past_exceptions = False
+        self.exception: BaseException | None = None
         #: At the end nobody commits any more.
         self.commits_end = False
         self.core = ClusterCore(
@@ -145,10 +148,20 @@ class GroupWorld:
         self.tell("fault", f"#{fault.number} {fault.kind}: {what}")
 
     def stumbled(self, host: object, error: BaseException) -> None:
-        """The product raised where nothing may be raised."""
-        if self._failure is None:
+        """The product raised where nothing may be raised. A process ends of it, and is started again when exceptions
+        are gone past: then it is for the checks to say what comes of it."""
+        if self.goes_past_exceptions and isinstance(host, CoordinatorHost) and not isinstance(error, Violation):
+            self.exception = self.exception or error
+            self.tell(host, f"ends of {error!r}")
+            self.scheduler.after(0.0, self._ended, host, host.life)
+        elif self._failure is None:
             self.tell(host, f"stumbles: {error!r}")
             self._failure = error
+
+    def _ended(self, host: CoordinatorHost, life: int) -> None:
+        if host.is_up and host.life == life:
+            host.kill()
+            self.scheduler.after(150.0, lambda: None if host.is_up else host.start())
 
     # -- the network -------------------------------------------------------------------------------------------------
 
@@ -378,6 +391,8 @@ class GroupWorld:
         with self._patched():
             try:
                 self._run()
+                if self.exception is not None:
+                    raise self.exception
             finally:
                 for loop in self.loops:
                     loop.bury()

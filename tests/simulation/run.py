@@ -25,6 +25,7 @@ import statistics
 import sys
 import time
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -35,17 +36,20 @@ sys.path[:0] = [str(HERE), str(HERE / "mutants"), str(HERE.parent / "unit" / "co
 from broker_coverage import BROKERS_LISTED, brokers_missing  # noqa: E402
 from broker_plan import BrokerPlan, make_broker_plan  # noqa: E402
 from broker_sim_world import BrokerWorld  # noqa: E402
+from cluster_histories import Broken  # noqa: E402
 from group_coverage import GROUPS_LISTED, groups_missing  # noqa: E402
 from group_plan import GroupPlan, make_group_plan  # noqa: E402
 from group_sim_world import GroupWorld  # noqa: E402
 from mutant import Mutant  # noqa: E402
 from scoreboard import MUTANTS  # noqa: E402
+from sim_checks import Violation  # noqa: E402
 from sim_coverage import LISTED, missing  # noqa: E402
 from sim_histories import run_histories  # noqa: E402
 from sim_plan import REQUIRED, Plan, make_plan  # noqa: E402
 from sim_world import World, listen_to_the_log  # noqa: E402
 
 from headrace_core.errors import HeadraceError  # noqa: E402
+from headrace_core.testing.histories import HistoryViolation  # noqa: E402
 from headrace_core.testing.shrinking import shortest, shrink  # noqa: E402
 
 #: A mutant that lives as long as this has survived.
@@ -55,6 +59,8 @@ MEASURED_FROM = 1_000
 EVENTS_MEDIAN_MIN, ACKNOWLEDGED_MEDIAN_MIN = 2_000, 200
 #: The same of groups, which are fewer.
 GROUPS_MEASURED_FROM, GROUP_COMMITS_MEDIAN_MIN = 200, 100
+#: Of so many mutants and more, this share has to be killed by checks of ours, not by the product's own assertions.
+CHECKERS_MEASURED_FROM, CHECKERS_SHARE_MIN = 20, 0.8
 #: Of 10,000 schedules each required kind of fault strikes at least 500 times.
 FAULTS_SHARE_MIN = 0.05
 _CHUNK = 20
@@ -64,16 +70,27 @@ _STORIES_MAX = 3
 BUILD = HERE.parents[1] / "build" / "sim"
 
 
+class Failure(NamedTuple):
+    """What a schedule ended with. ``by_checker``: a check of ours says what promise was broken (liveness is one);
+    otherwise the product raised, and its own assertion has noticed."""
+
+    what: str
+    message: str
+    by_checker: bool = True
+
+
 class Outcome(NamedTuple):
-    """What became of one schedule; ``failure``: (what, message) or None."""
+    """What became of one schedule; ``failure``: what it ended with, or None."""
 
     seed: int
     events: int
     acknowledged: int
     coverage: Counter[tuple[str, str]]
-    failure: tuple[str, str] | None
+    failure: Failure | None
 
 
+#: What checks raise.
+_OF_CHECKERS = (Violation, HistoryViolation, Broken)
 #: A broken promise, an assertion of the product, an error that would end a process; or a mistake of the simulator's.
 _FAILURES = (AssertionError, HeadraceError, OSError, LookupError, TypeError, ValueError, AttributeError, RecursionError)
 _ALL_PARTS = ("world", "brokers", "ledger")
@@ -103,9 +120,13 @@ def half_of(mutant: Mutant) -> str:
     return {REPLICAS: "brokers", GROUPS: GROUPS}.get(mutant.part, "controllers")
 
 
-def run_one(plan: AnyPlan, *, with_story: bool = False) -> tuple[AnyWorld, BaseException | None]:
-    """The world of a schedule."""
+def run_one(
+    plan: AnyPlan, *, with_story: bool = False, past_exceptions: bool = False
+) -> tuple[AnyWorld, BaseException | None]:
+    """The world of a schedule, and what it ended with. ``past_exceptions``: an exception of the product ends its node,
+    which is started again, as in production; it is what the schedule ends with if no check has failed by then."""
     world: AnyWorld = _WORLDS[type(plan)](plan, with_story=with_story)
+    world.goes_past_exceptions = past_exceptions
     try:
         world.run()
     except _FAILURES as error:
@@ -113,9 +134,15 @@ def run_one(plan: AnyPlan, *, with_story: bool = False) -> tuple[AnyWorld, BaseE
     return world, None
 
 
-def outcome_of(plan: AnyPlan, parts: tuple[str, ...] = _ALL_PARTS, profile: int | None = None) -> Outcome:
+def outcome_of(
+    plan: AnyPlan,
+    parts: tuple[str, ...] = _ALL_PARTS,
+    profile: int | None = None,
+    *,
+    past_exceptions: bool = False,
+) -> Outcome:
     if not isinstance(plan, Plan):
-        other, failure = run_one(plan)
+        other, failure = run_one(plan, past_exceptions=past_exceptions)
         assert isinstance(other, BrokerWorld | GroupWorld)
         told = None if failure is None else _told(failure)
         return Outcome(plan.seed, other.scheduler.events, other.acknowledged, other.coverage, told)
@@ -125,7 +152,7 @@ def outcome_of(plan: AnyPlan, parts: tuple[str, ...] = _ALL_PARTS, profile: int 
         return Outcome(plan.seed, 0, 0, Counter(), _told(error))
     if "world" not in parts:
         return Outcome(plan.seed, 0, 0, coverage, None)
-    world, failure = run_one(plan)
+    world, failure = run_one(plan, past_exceptions=past_exceptions)
     assert isinstance(world, World)
     return Outcome(
         plan.seed,
@@ -140,17 +167,17 @@ def is_of_groups(outcome: Outcome) -> bool:
     return ("part", GROUPS) in outcome.coverage
 
 
-def _told(error: BaseException) -> tuple[str, str]:
-    """(What noticed it, what it says)."""
+def _told(error: BaseException) -> Failure:
+    """What noticed it, and what it says."""
     what = getattr(error, "check", None) or getattr(error, "rule", None) or type(error).__name__
-    return str(what), str(error).removeprefix(f"{what}: ")
+    return Failure(str(what), str(error).removeprefix(f"{what}: "), isinstance(error, _OF_CHECKERS))
 
 
 # ---------------------------------------------------------------------------------------------- work for the processes
 
 
 class Work(NamedTuple):
-    """Seeds ``first`` to below ``end``, whole or (with a mutant) until the first that fails."""
+    """Seeds ``first`` to below ``end``, whole or (with a mutant) until the first that a check fails."""
 
     mutant: str
     first: int
@@ -175,9 +202,10 @@ def do_work(work: Work) -> tuple[Work, list[Outcome]]:
     half = work.half if mutant is None else half_of(mutant)
     with contextlib.nullcontext() if mutant is None else mutant.applied():
         for seed in range(work.first, work.end):
-            outcomes.append(outcome_of(plan_of(seed, half, mutant), parts, profile))
+            outcome = outcome_of(plan_of(seed, half, mutant), parts, profile, past_exceptions=mutant is not None)
+            outcomes.append(outcome)
             gc.collect()
-            if mutant is not None and outcomes[-1].failure is not None:
+            if mutant is not None and outcome.failure is not None and outcome.failure.by_checker:
                 break
     return work, outcomes
 
@@ -191,12 +219,23 @@ _NOT_BY = ("TypeError", "AttributeError", "NameError", "ImportError")
 class Score:
     mutant: Mutant
     tried: int = 0
-    killed_by: tuple[str, str] | None = None
+    killed_by: Failure | None = None
     seed: int = -1
 
     @property
     def is_killed(self) -> bool:
-        return self.killed_by is not None and self.killed_by[0] not in _NOT_BY
+        return self.killed_by is not None and self.killed_by.what not in _NOT_BY
+
+    @property
+    def is_killed_by_a_checker(self) -> bool:
+        return self.killed_by is not None and self.killed_by.by_checker
+
+    def add(self, outcomes: Sequence[Outcome]) -> None:
+        """An exception counts as long as no check has failed; ``tried`` stands at what counts."""
+        for outcome in outcomes:
+            self.tried += 1
+            if outcome.failure is not None and (self.killed_by is None or outcome.failure.by_checker):
+                self.killed_by, self.seed = outcome.failure, outcome.seed
 
 
 @dataclass
@@ -271,10 +310,8 @@ def simulate(arguments: argparse.Namespace, names: list[str]) -> Tally:
             work, outcomes = result
             if work.mutant:
                 score = tally.scores[work.mutant]
-                score.tried += len(outcomes)
-                if outcomes[-1].failure is not None:
-                    score.killed_by, score.seed = outcomes[-1].failure, outcomes[-1].seed
-                elif score.tried < arguments.mutant_schedules:
+                score.add(outcomes)
+                if score.killed_by is None and score.tried < arguments.mutant_schedules:
                     waiting.append(Work(work.mutant, work.end, work.end + _MUTANT_CHUNK))
             else:
                 for outcome in outcomes:
@@ -299,14 +336,14 @@ def simulate(arguments: argparse.Namespace, names: list[str]) -> Tally:
 # ---------------------------------------------------------------------------------------------- one that failed
 
 
-def explain(seed: int, failure: tuple[str, str], mutant: str = "", half: str = "both") -> str:
+def explain(seed: int, failure: Failure, mutant: str = "", half: str = "both") -> str:
     """A shrunk schedule, the line that replays it, and its story."""
     plan: Any = plan_of(seed, half, MUTANTS[mutant] if mutant else None)
     whole = plan
     until_s = time.monotonic() + _SHRINK_S_MAX
 
     def fails(candidate: AnyPlan) -> bool:
-        return time.monotonic() < until_s and run_one(candidate)[1] is not None
+        return time.monotonic() < until_s and run_one(candidate, past_exceptions=bool(mutant))[1] is not None
 
     if not fails(plan):
         return (
@@ -318,7 +355,7 @@ def explain(seed: int, failure: tuple[str, str], mutant: str = "", half: str = "
         plan = plan.until(length_ms)
     numbers = shrink([fault.number for fault in plan.faults], lambda kept: fails(plan.keeping(kept)), tries_max=100)
     plan = plan.keeping(numbers)
-    world, error = run_one(plan, with_story=True)
+    world, error = run_one(plan, with_story=True, past_exceptions=bool(mutant))
     found = failure if error is None else _told(error)
     keep = f" --keep {','.join(map(str, numbers)) or 'none'} --until {length_ms:.0f}"
     name = f" --half {half}" if half != "both" else ""
@@ -368,16 +405,38 @@ def report(tally: Tally, *, is_measured: bool) -> list[str]:
         if events < EVENTS_MEDIAN_MIN or writes < ACKNOWLEDGED_MEDIAN_MIN:
             wrong.append(f"median of {events:.0f} events, {writes:.0f} acknowledged writes: that proves little")
     if tally.scores:
-        print("Mutants (a guard removed; what killed it, after how many schedules):")
-        for name, score in tally.scores.items():
-            verdict = f"{score.tried:>5}  {score.killed_by[0]}" if score.killed_by else "SURVIVED"
-            if score.killed_by and not score.is_killed:
-                verdict = f"BROKEN: {score.killed_by[0]}: {score.killed_by[1][:80]}"
-            print(f"  {name:<36} {verdict:<24} issue {score.mutant.owner}  {score.mutant.breaks}")
-        alive = [name for name, score in tally.scores.items() if not score.is_killed]
-        if alive:
-            wrong.append(f"{len(alive)} mutants survived: {', '.join(alive)}")
+        wrong += _report_mutants(tally)
     return wrong
+
+
+def _report_mutants(tally: Tally) -> list[str]:
+    """The scoreboard: what a check has killed, then what only an exception of the product has."""
+    wrong = []
+    checked = [name for name, score in tally.scores.items() if score.is_killed_by_a_checker]
+    raised = [name for name, score in tally.scores.items() if score.is_killed and not score.is_killed_by_a_checker]
+    print("Mutants killed by a checker (a guard removed; the check that failed, after how many schedules):")
+    _print_scores(tally, checked)
+    if raised:
+        print("Mutants killed by an exception of the product only:")
+        _print_scores(tally, raised)
+    print(f"  {len(checked)} of {len(tally.scores)} killed by checkers, {len(raised)} by exceptions only")
+    alive = [name for name, score in tally.scores.items() if not score.is_killed]
+    if alive:
+        print("Mutants that live:")
+        _print_scores(tally, alive)
+        wrong.append(f"{len(alive)} mutants survived: {', '.join(alive)}")
+    if len(tally.scores) >= CHECKERS_MEASURED_FROM and len(checked) < CHECKERS_SHARE_MIN * len(tally.scores):
+        wrong.append(f"only {len(checked)} of {len(tally.scores)} mutants were killed by checkers")
+    return wrong
+
+
+def _print_scores(tally: Tally, names: Sequence[str]) -> None:
+    for name in names:
+        score = tally.scores[name]
+        verdict = "SURVIVED" if score.killed_by is None else f"{score.tried:>5}  {score.killed_by.what}"
+        if score.killed_by is not None and not score.is_killed:
+            verdict = f"BROKEN: {score.killed_by.what}: {score.killed_by.message[:80]}"
+        print(f"  {name:<36} {verdict:<24} issue {score.mutant.owner}  {score.mutant.breaks}")
 
 
 def _report_groups(tally: Tally) -> list[str]:
@@ -414,6 +473,7 @@ def summary(tally: Tally, seconds: float) -> dict[str, object]:
         "violations": len(tally.failures),
         "mutants": len(tally.scores),
         "mutants_killed": sum(score.is_killed for score in tally.scores.values()),
+        "mutants_killed_by_checkers": sum(score.is_killed_by_a_checker for score in tally.scores.values()),
         "faults": tally.faults,
         "seconds": round(seconds, 1),
     }
@@ -432,8 +492,8 @@ def replay(arguments: argparse.Namespace) -> int:
         plan = plan.keeping([int(each) for each in arguments.keep.split(",") if each != "none"])
     listen_to_the_log()
     with contextlib.nullcontext() if mutant is None else mutant.applied():
-        outcome = outcome_of(plan)
-        world, _ = run_one(plan, with_story=True)
+        outcome = outcome_of(plan, past_exceptions=mutant is not None)
+        world, _ = run_one(plan, with_story=True, past_exceptions=mutant is not None)
         tally.add(outcome)
         for line in world.story.lines():
             print(line)

@@ -31,6 +31,7 @@ from headrace_core.log.directory import format_directory
 from headrace_core.metadata import MetadataDelta, MetadataImage
 from headrace_core.metadata.snapshot import decode_snapshot, encode_snapshot
 from headrace_core.testing.crashing_fs import CrashingFileSystem, Loss, SimulatedCrash
+from headrace_core.testing.histories import HistoryViolation
 from headrace_core.testing.node_clock import NodeClock
 from headrace_core.testing.scheduler import Planned
 
@@ -294,7 +295,7 @@ class ControllerHost:
         world = self.world
         try:
             action()
-        except Violation:
+        except (Violation, HistoryViolation):
             raise
         except SimulatedCrash:
             world.tell(self, "loses power in the midst of writing")
@@ -316,6 +317,13 @@ class ControllerHost:
             return
         except OSError as error:
             world.tell(self, f"ends, because its disk fails: {error}")
+            world.crash_now(self, Loss.NONE)
+            return
+        except Exception as error:
+            if not world.goes_past_exceptions:
+                raise
+            world.exception = world.exception or error
+            world.tell(self, f"ends of {error!r}")
             world.crash_now(self, Loss.NONE)
             return
         self.check()

@@ -116,6 +116,9 @@ class World:
         self.is_healing = False
         #: Since when nobody may stand for election.
         self.calm_since_ms: float | None = None
+        #: Of a mutant: an exception of the product ends its node only; the first one is what the run ends with.
+        self.goes_past_exceptions = False
+        self.exception: BaseException | None = None
         #: A connection was broken in a calm time: its end may ask around, and depose nobody.
         self.has_flapped = False
         self.mend_all: list[Callable[[], None]] = []
@@ -424,6 +427,8 @@ class World:
             actor.begin()
         self.pass_until(self.plan.length_ms)
         recovery.prove()
+        if self.exception is not None:
+            raise self.exception
 
     def pass_until(self, at_ms: float) -> None:
         """Time passes. Nobody may be so busy that it does not."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 import run
@@ -12,12 +13,16 @@ from scoreboard import MUTANTS
 from sim_coverage import LISTED
 from sim_plan import REQUIRED
 
+from headrace_controller.raft import RaftNode
+from headrace_coordinator.runtime.shard import Shard
+from headrace_core.log.producer_state import ProducerTable
+
 
 def tally(**changes: object) -> run.Tally:
     """A run of 1,000 schedules with which all is well, but for ``changes``."""
     coverage = Counter(dict.fromkeys(LISTED, 1))
     coverage.update({("fault", kind): 60 for kind in REQUIRED})
-    killed = run.Score(MUTANTS["VotesTwice"], 3, ("votes", "twice"), 7)
+    killed = run.Score(MUTANTS["VotesTwice"], 3, run.Failure("votes", "twice"), 7)
     fields = {"schedules": 1000, "events": [2_500] * 1000, "acknowledged": [220] * 1000, "coverage": coverage}
     return run.Tally(**{**fields, "scores": {"VotesTwice": killed}, **changes})  # type: ignore[arg-type]
 
@@ -36,10 +41,16 @@ def test_a_run_in_which_all_is_well_passes(capsys: pytest.CaptureFixture[str]) -
         ({"coverage": Counter(dict.fromkeys(LISTED, 49))}, "too seldom"),
         ({"scores": {"VotesTwice": run.Score(MUTANTS["VotesTwice"], 2000)}}, "survived: VotesTwice"),
         (
-            {"scores": {"VotesTwice": run.Score(MUTANTS["VotesTwice"], 1, ("TypeError", "of its own"), 1)}},
+            {
+                "scores": {
+                    "VotesTwice": run.Score(
+                        MUTANTS["VotesTwice"], 1, run.Failure("TypeError", "of its own", by_checker=False), 1
+                    )
+                }
+            },
             "survived: VotesTwice",
         ),
-        ({"failures": [run.Outcome(1, 0, 0, Counter(), ("votes", "twice"))]}, "broke a promise"),
+        ({"failures": [run.Outcome(1, 0, 0, Counter(), run.Failure("votes", "twice"))]}, "broke a promise"),
     ],
 )
 def test_what_is_not_well_fails_the_run(
@@ -48,6 +59,63 @@ def test_what_is_not_well_fails_the_run(
     wrong = run.report(tally(**changes), is_measured=True)
     assert any(says in each for each in wrong), wrong
     capsys.readouterr()
+
+
+def test_mutants_that_only_an_exception_has_killed_are_told_apart(capsys: pytest.CaptureFixture[str]) -> None:
+    names = list(MUTANTS)[:20]
+    raised = run.Failure("AssertionError", "of the product", by_checker=False)
+    scores = {name: run.Score(MUTANTS[name], 1, run.Failure("votes", "twice"), 1) for name in names}
+    scores |= {name: run.Score(MUTANTS[name], 1, raised, 1) for name in names[:4]}
+    assert run.report(tally(scores=scores), is_measured=True) == []
+    assert "16 of 20 killed by checkers, 4 by exceptions only" in capsys.readouterr().out
+    assert run.summary(tally(scores=scores), 1.0)["mutants_killed"] == 20
+    assert run.summary(tally(scores=scores), 1.0)["mutants_killed_by_checkers"] == 16
+    scores[names[4]] = run.Score(MUTANTS[names[4]], 1, raised, 1)
+    assert run.report(tally(scores=scores), is_measured=True) == ["only 15 of 20 mutants were killed by checkers"]
+    capsys.readouterr()
+
+
+def test_a_check_that_fails_later_outweighs_an_exception() -> None:
+    score = run.Score(MUTANTS["VotesTwice"])
+    raised = run.Outcome(1, 0, 0, Counter(), run.Failure("AssertionError", "of the product", by_checker=False))
+    checked = run.Outcome(3, 0, 0, Counter(), run.Failure("votes", "twice"))
+    score.add([raised, run.Outcome(2, 0, 0, Counter(), None), checked])
+    assert (score.is_killed_by_a_checker, score.seed, score.tried) == (True, 3, 3)
+    score = run.Score(MUTANTS["VotesTwice"])
+    score.add([raised, run.Outcome(2, 0, 0, Counter(), None)])
+    assert (score.is_killed, score.is_killed_by_a_checker, score.seed) == (True, False, 1)
+
+
+@pytest.mark.parametrize(
+    ("plan", "where", "attribute"),
+    [
+        (run.make_plan(3), RaftNode, "ready"),
+        (run.make_broker_plan(2), ProducerTable, "check"),
+        (run.make_group_plan(1), Shard, "_decided"),
+    ],
+)
+def test_an_exception_ends_its_node_only_where_a_mutant_runs(
+    plan: run.AnyPlan, where: type, attribute: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The schedule goes on to its end, and then the exception is what it ended with."""
+    original, calls = getattr(where, attribute), 0
+
+    def raises_once(*arguments: Any, **named: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == 100:
+            raise RuntimeError("planted")
+        return original(*arguments, **named)
+
+    monkeypatch.setattr(run, "_FAILURES", (*run._FAILURES, RuntimeError))
+    monkeypatch.setattr(where, attribute, raises_once)
+    world, error = run.run_one(plan)
+    assert isinstance(error, RuntimeError)
+    assert world.scheduler.now_ms < plan.length_ms
+    calls = 0
+    world, error = run.run_one(plan, past_exceptions=True)
+    assert isinstance(error, RuntimeError), error
+    assert world.scheduler.now_ms > plan.length_ms
 
 
 def test_a_short_run_is_not_measured(capsys: pytest.CaptureFixture[str]) -> None:
@@ -65,10 +133,11 @@ def test_the_last_line_is_what_was_agreed() -> None:
         "violations",
         "mutants",
         "mutants_killed",
+        "mutants_killed_by_checkers",
         "faults",
         "seconds",
     }
-    assert said["mutants_killed"] == 1
+    assert said["mutants_killed"] == said["mutants_killed_by_checkers"] == 1
     assert set(said["faults"]) == set(REQUIRED)
 
 
