@@ -23,6 +23,7 @@ GROUPS_LISTED: tuple[tuple[str, str], ...] = (
     ("member", "gave a connection up"),
     ("member", "lost its partitions"),
     ("member", "reads on without a coordinator"),
+    ("member", "reads on without the controllers"),
     ("member", "suspended"),
     ("refusal", "FENCED_SHARD_EPOCH"),
     ("refusal", "NOT_COORDINATOR"),

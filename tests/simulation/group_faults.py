@@ -48,7 +48,7 @@ class GroupFaults:
         world.cuts.clear()
         world.behind.clear()
         world.late_metadata_until_ms = world.lost_appends_until_ms = world.late_appends_until_ms = 0.0
-        world.no_commits_until_ms = 0.0
+        world.no_commits_until_ms = world.no_quorum_until_ms = 0.0
         for log in world.logs:
             log.stuck_until_ms = 0.0
             log.unaware.clear()
@@ -309,6 +309,27 @@ class GroupFaults:
     def _controllers_change(self, fault: Fault, rng: random.Random) -> str:
         self.world.core.lead(self.world.scheduler.now_ms)
         return "another controller leads"
+
+    def _controllers_gone(self, fault: Fault, rng: random.Random) -> str:
+        """There is no quorum. Members read on: their coordinators answer for as long as no successor has claimed."""
+        world, for_ms = self.world, SESSION_MS + rng.uniform(600.0, 1_800.0)
+        world.no_quorum_until_ms = max(world.no_quorum_until_ms, world.scheduler.now_ms + for_ms)
+        self._cut(
+            [link for host in world.hosts for link in ((host.name, CONTROLLERS), (CONTROLLERS, host.name))], for_ms
+        )
+        times = self._times_mended
+
+        def look() -> None:
+            if times != self._times_mended:
+                return
+            for member in world.members:
+                if member.is_alive and member.connection is not None and member.reading:
+                    how = "paused" if member.member.is_suspended else "reads on"
+                    world.count("member", f"{how} without the controllers")
+
+        self._later(for_ms - 1.0, look)
+        self._later(for_ms, lambda: world.core.lead(world.scheduler.now_ms))
+        return f"there is no quorum for {for_ms:.0f} ms"
 
     def _metadata_late(self, fault: Fault, rng: random.Random) -> str:
         self.world.late_metadata_until_ms = self.world.scheduler.now_ms + fault.for_ms

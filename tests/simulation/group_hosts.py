@@ -251,7 +251,6 @@ class Coordinator:
             registered.coordinator_id,
             registered.coordinator_epoch,
             self._new_runner,
-            is_believed=lambda: self.heard_within(SESSION_MS),
         )
         if self._in_force:
             self.shards.begin(self.image)
@@ -279,6 +278,7 @@ class Coordinator:
             tell=self.members.tell,
             became=self._became,
             is_ours=self._is_ours,
+            is_believed=lambda: self.heard_within(SESSION_MS),
         )
         runner._tasks = Ordered()  # type: ignore[assignment]
         runner._timers = Ordered()  # type: ignore[assignment]

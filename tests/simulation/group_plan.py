@@ -33,6 +33,7 @@ KINDS: dict[str, float] = {
     "owner_alone": 1.0,  # the only one that lives is deposed, does not know it, and goes on with some of the members
     "shards_move": 0.8,
     "controllers_change": 0.5,
+    "controllers_gone": 0.8,  # no quorum: nobody hears of them for longer than a coordinator's session
     "metadata_late": 1.0,
     "broker_behind": 0.8,  # one that hears nothing of the controllers, and some members ask no other
     "old_news": 0.7,  # such a one is behind the coordinator of a member that has lost it: it says that there is nobody

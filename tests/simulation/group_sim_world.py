@@ -89,6 +89,8 @@ class GroupWorld:
         self.late_appends_until_ms = 0.0
         #: Nobody commits of his own accord until then.
         self.no_commits_until_ms = 0.0
+        #: The controllers decide nothing by themselves until then.
+        self.no_quorum_until_ms = 0.0
         self._last_ms: dict[Any, float] = {}
         self._pipes: dict[tuple[Caller, Coordinator], CallPipe] = {}
         self._failure: BaseException | None = None
@@ -374,6 +376,9 @@ class GroupWorld:
             host.loop.run(host.process.metadata_arrived)
 
     def _upkeep(self) -> None:
+        if self.scheduler.now_ms < self.no_quorum_until_ms:
+            self.scheduler.after(25.0, self._upkeep)
+            return
         self.core.sessions.forget()  # (brokers' sessions are none of this part's)
         for broker in self.core.speculative.brokers.values():
             self.core.sessions.begin(broker.broker_id, broker.broker_epoch, self.scheduler.now_ms)

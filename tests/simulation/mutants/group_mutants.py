@@ -82,9 +82,13 @@ def _topics_untold(self: Shards, runner: ShardRunner, state: ShardState) -> None
 _ask = Shard.ask
 
 
-def _news_is_refused_too(self: Shard, ticket: object, request: object, now_ms: int) -> None:
+def _news_is_refused_too(self: Shard, ticket: object, request: object, now_ms: int, **how: Any) -> None:
     if ticket is not None or self._gathering.bytes < self._gathered_bytes_max:
-        _ask(self, ticket, request, now_ms)
+        _ask(self, ticket, request, now_ms, **how)
+
+
+def _vouch_without_the_log(self: Shard, ticket: object, request: object, now_ms: int, **how: Any) -> None:
+    _ask(self, ticket, request, now_ms)
 
 
 # -- groups ------------------------------------------------------------------------------------------------------------
@@ -336,6 +340,12 @@ MUTANTS = (
         "a shard under back-pressure does not learn that topics changed",
         Patch(Shard, "ask", _news_is_refused_too),
         hard=("pressed_topics",),
+    ),
+    _mutant(
+        "VouchesWithoutTheLog",
+        "KAFKA-4362: a coordinator that the controllers took for gone answers members beside its successor",
+        Patch(Shard, "ask", _vouch_without_the_log),
+        hard=("silent_owner",),
     ),
     _mutant(
         "CountsCrossingHeartbeats",

@@ -327,6 +327,29 @@ def test_back_pressure_refuses_clients_and_never_the_news_of_the_coordinator_its
     assert (b"news", b"1") in scene.log
 
 
+@pytest.mark.parametrize("verb", ["read", "refuse"])
+def test_a_fenced_answer_waits_for_an_append_that_was_sent_after_its_question(verb: str) -> None:
+    scene = Scene().load()
+    scene.ask("flies", "write", b"a", b"1")
+    scene.shard.ask("fenced", (verb, b"a"), 1_000, is_fenced=True)
+    scene.shard.ask("also", (verb, b"a"), 1_000, is_fenced=True)
+    scene.commit()
+    assert "fenced" not in scene.answers, "the append under way was sent before it was asked"
+    (append,) = scene.appends
+    assert [[record.key for record in batch] for batch in append.batches] == [[encode_claim(CLAIM).key]]
+    scene.commit()
+    assert {"fenced", "also"} <= scene.answers.keys()
+
+
+def test_a_fenced_answer_is_refused_once_a_successor_has_claimed() -> None:
+    scene = Scene().load()
+    scene.shard.ask("fenced", ("read", b"a"), 1_000, is_fenced=True)
+    scene.turn()
+    scene.fail(FencedShardEpochError("epoch 4 has claimed"))
+    assert isinstance(scene.answers["fenced"], NotCoordinatorError)
+    assert scene.shard.state is ShardState.FENCED
+
+
 # -- what fails -------------------------------------------------------------------------------------------------------
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from headrace_coordinator.group.messages import TopicsChanged
-from headrace_coordinator.runtime.claims import Claim
+from headrace_coordinator.runtime.claims import Claim, is_claim
 from headrace_coordinator.runtime.runner import ShardRunner
 from headrace_coordinator.runtime.shard import Shard, ShardState
 from headrace_coordinator.runtime.shards import Shards
@@ -138,7 +138,8 @@ class Owner:
         self.minds: dict[tuple[int, int], list[Mind]] = {}
         self.left: list[tuple[str, ShardState]] = []
         self._news = asyncio.Event()
-        self.shards = Shards(*ME, self._new_runner, is_believed=is_believed)
+        self.shards = Shards(*ME, self._new_runner)
+        self._is_believed = is_believed
 
     def _new_runner(self, partition: TopicPartition, topic_id: bytes, epoch: int) -> ShardRunner:
         which = partition.partition, epoch
@@ -156,6 +157,7 @@ class Owner:
             replays=asyncio.Semaphore(2),
             tell=lambda pushes: None,
             became=self._became,
+            is_believed=self._is_believed,
         )
 
     def _became(self, runner: ShardRunner, state: ShardState, error: Exception | None) -> None:
@@ -178,9 +180,9 @@ class Owner:
         return next(group for group in map(str, range(1_000)) if shard_of(group, SHARDS) == number)
 
 
-def scenario(test: Callable[[Owner], Awaitable[None]]) -> None:
+def scenario(test: Callable[[Owner], Awaitable[None]], *, is_believed: Callable[[], bool] = lambda: True) -> None:
     async def run() -> None:
-        owner = Owner()
+        owner = Owner(is_believed=is_believed)
         owner.world.apply(broker(1), *topic(OFFSETS_TOPIC, OFFSETS_ID, SHARDS), coordinator(*ME), coordinator(2, 101))
         owner.world.apply(owned(0, 1, 1), owned(1, 1, 1), owned(2, 2, 1))
         owner.shards.begin(owner.world.image)
@@ -237,19 +239,35 @@ def test_shards_of_another_life_are_not_ours() -> None:
     scenario(test)
 
 
-def test_who_is_not_believed_to_live_answers_nobody() -> None:
+def test_a_group_without_shards_has_no_coordinator_yet() -> None:
     async def run() -> None:
-        believed = True
-        owner = Owner(is_believed=lambda: believed)
         with pytest.raises(CoordinatorNotAvailableError, match="does not exist yet"):
-            owner.shards.of_group("g")
-        believed = False
-        with pytest.raises(NotCoordinatorError, match="session"):
-            owner.shards.of_group("g")
-        with pytest.raises(CoordinatorNotAvailableError):  # what is appended is guarded by the epoch
-            owner.shards.of_group("g", is_append=True)
+            Owner().shards.of_group("g")
 
     asyncio.run(run())
+
+
+def test_without_the_controllers_every_answer_waits_for_an_append_until_a_successor_has_claimed() -> None:
+    is_believed = True
+
+    async def test(owner: Owner) -> None:
+        nonlocal is_believed
+        await owner.serving(2)
+        runner, log = owner.shards.of_group(owner.group_of(0)), owner.logs[0, 1]
+        before = len(log.records)
+        await runner.ask(("a question",))
+        assert len(log.records) == before, "the controllers vouch for it"
+        is_believed = False
+        await runner.ask(("a question",))
+        assert [is_claim(record.key) for record in log.records[before:]] == [True]
+        await runner.ask("an append")
+        assert not is_claim(log.records[-1].key), "what is written anyway is proof enough"
+        log.error = FencedShardEpochError("a larger epoch has claimed")
+        with pytest.raises(NotCoordinatorError):
+            await runner.ask(("a question",))
+        assert owner.left == [(f"{OFFSETS_TOPIC}-0", ShardState.FENCED)]
+
+    scenario(test, is_believed=lambda: is_believed)
 
 
 def test_a_shard_begins_with_the_topics_there_are_and_hears_of_changes() -> None:

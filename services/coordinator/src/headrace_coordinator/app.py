@@ -208,7 +208,6 @@ class Coordinator:
             registered.coordinator_id,
             registered.coordinator_epoch,
             lambda partition, topic_id, epoch: self._new_runner(session, partition, topic_id, epoch),
-            is_believed=lambda: session.heard_within(self.settings.session_timeout_ms),
         )
         assert self._follower is not None
         if self._in_force:
@@ -236,6 +235,7 @@ class Coordinator:
             tell=self.members.tell,
             became=self._shard_became,
             is_ours=self._is_ours,
+            is_believed=lambda: session.heard_within(self.settings.session_timeout_ms),
         )
 
     async def _is_ours(self, runner: ShardRunner) -> bool:

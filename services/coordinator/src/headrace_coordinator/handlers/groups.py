@@ -33,7 +33,7 @@ class GroupsService(groups_pb2_grpc.GroupsServicer):
         await self._members.serve(context)
 
     async def CommitOffsets(self, request: Any, context: Any) -> Any:
-        shard = self._shards().of_group(request.group_id, is_append=True)
+        shard = self._shards().of_group(request.group_id)
         committed = await shard.ask(messages.commit_offsets(request))
         return groups_pb2.CommitOffsetsResponse(results=messages.partition_outcomes(committed.results))
 

@@ -52,10 +52,13 @@ class ShardRunner:
         tell: Callable[[Sequence[Push]], None],
         became: Callable[[ShardRunner, ShardState, Exception | None], None],
         is_ours: Callable[[ShardRunner], Awaitable[bool]] | None = None,
+        is_believed: Callable[[], bool] = lambda: True,
     ) -> None:
         """``replays``: how many shards may replay at the same time; ``tell`` gets what is pushed; ``became`` each
         change of state, before anybody else is served in it. ``is_ours``: was the shard this coordinator's, under its
-        epoch, when this was asked? It takes as long as it takes to be sure; None: the mind does not want to know."""
+        epoch, when this was asked? It takes as long as it takes to be sure; None: the mind does not want to know.
+        ``is_believed``: may the controllers still believe that this coordinator lives? While they may not, the shard
+        may have a successor, and every answer is fenced (Shard.ask): members read on for as long as there is none."""
         self.shard = shard
         self._log = log
         self._clock = clock
@@ -63,6 +66,7 @@ class ShardRunner:
         self._tell = tell
         self._became = became
         self._is_ours = is_ours
+        self._is_believed = is_believed
         self._proofs = 0
         self._is_proving = False
         self._loop = asyncio.get_running_loop()
@@ -103,7 +107,7 @@ class ShardRunner:
     def put(self, request: object, done: Done | None = None) -> None:
         """As ``ask``, and ``done`` is called with the reply, or the HeadraceError, at the moment when it may be told:
         in one order with what is pushed. None: nobody waits."""
-        self.shard.ask(done, request, self._now_ms())
+        self.shard.ask(done, request, self._now_ms(), is_fenced=not self._is_believed())
         self._schedule()
 
     async def close(self) -> None:

@@ -175,12 +175,16 @@ class Shard:
 
     # -- what is asked -----------------------------------------------------------------------------------------------
 
-    def ask(self, ticket: object, request: object, now_ms: int) -> None:
+    def ask(self, ticket: object, request: object, now_ms: int, *, is_fenced: bool = False) -> None:
         """Decide. The answer comes as ``Answer(ticket, ...)``.
 
         ``ticket`` None marks the coordinator's own news: topics that changed, a connection that ended, watermarks,
         proofs of ownership. It gets no answer, and back-pressure never refuses it, because no client would send it
-        again. News adds no bytes to the append, so it needs no limit of its own."""
+        again. News adds no bytes to the append, so it needs no limit of its own.
+
+        ``is_fenced``: answer only after an append that is sent from now on. The partition's leader refuses it once a
+        successor has claimed the shard, so an answer proves that none had. A request that writes nothing repeats the
+        claim for that."""
         if self.state is not ShardState.SERVING:
             self._answer_now(ticket, self._refusal())
             return
@@ -201,6 +205,8 @@ class Shard:
             self._answer_now(ticket, UnknownServerError(f"{self.name}: {type(bug).__name__}: {bug}"))
             self._drop(bug)
             return
+        if is_fenced and ticket is not None and not (decision.records or self._gathering.count):
+            decision = decision._replace(records=(encode_claim(self.claim),))
         self._decided(ticket, decision)
 
     def tick(self, now_ms: int) -> None:

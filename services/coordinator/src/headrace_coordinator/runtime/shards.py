@@ -37,12 +37,7 @@ class Shards:
         coordinator_id: int,
         coordinator_epoch: int,
         new_runner: NewRunner,
-        *,
-        is_believed: Callable[[], bool] = lambda: True,
     ) -> None:
-        """``is_believed``: may the controllers still believe that this coordinator lives? If not, its shards may be
-        others' already."""
-        self._is_believed = is_believed
         self._who = coordinator_id, coordinator_epoch
         self._new_runner = new_runner
         self._running: dict[int, tuple[bytes, int, ShardRunner]] = {}  # shard -> topic id, epoch, runner
@@ -51,21 +46,11 @@ class Shards:
         self._topics = TopicsView()
         self._closed = False
 
-    def of_group(self, group_id: str, *, is_append: bool = False) -> ShardRunner:
+    def of_group(self, group_id: str) -> ShardRunner:
         """The runner of the shard that a group belongs to. InvalidGroupIdError; CoordinatorNotAvailableError: there are
-        no shards yet; NotCoordinatorError: it is another coordinator's, or may be.
-
-        Guard: who was silent for its session (frozen, cut off) answers nobody. Its appends would be refused by the
-        shard's epoch, but a heartbeat that changes nothing is no append, and a member that went on being answered here
-        would read what the new owner has given to others. ``is_append``: what is asked is told only once it is in the
-        log, so the epoch guards it, and it goes on while the controllers cannot be reached."""
+        no shards yet; NotCoordinatorError: by the metadata it is another coordinator's."""
         if not group_id:
             raise InvalidGroupIdError("the group id is empty: set group.id")
-        if not (is_append or self._is_believed()):
-            raise NotCoordinatorError(
-                "the controllers have not heard of this coordinator for its session, so its shards may be others'; "
-                "look the coordinator up again"
-            )
         if not self._count:
             raise CoordinatorNotAvailableError(f"{OFFSETS_TOPIC} does not exist yet; ask a broker for the coordinator")
         shard = shard_of(group_id, self._count)
