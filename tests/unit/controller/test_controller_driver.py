@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import threading
 
 import pytest
@@ -209,6 +210,22 @@ def test_rot_that_is_met_while_a_message_is_answered_ends_the_process_and_says_w
                 await asked
 
     with pytest.raises(CorruptLogError, match=r"offset 7.*must not go on.*headrace quorum"):
+        asyncio.run(work())
+
+
+def test_disk_that_fails_in_the_last_moment_does_not_count_as_stopped_cleanly() -> None:
+    """The clean stop's marker would say that everything was flushed."""
+
+    def failing(message: Message) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    async def work() -> None:
+        async with running(formatted()) as driver:
+            await live_broker(driver)
+            driver.controller.receive = failing  # type: ignore[method-assign]
+            driver.receive(Message(ReplicaKey(2), driver.controller.key, HeartbeatResponse(1, 1)))
+
+    with pytest.raises(OSError, match="Input/output"):
         asyncio.run(work())
 
 

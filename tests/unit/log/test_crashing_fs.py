@@ -125,6 +125,61 @@ def test_failed_sync_loses_the_bytes_for_good_while_everybody_still_sees_them() 
     assert read_file(fs.crash_clone(), "/f") == b"old"
 
 
+def test_page_whose_flush_failed_is_durable_once_it_was_written_again_and_flushed() -> None:
+    fs = CrashingFileSystem()
+    file = fs.open("/f", create=True)
+    fs.sync_directory("/")
+    pages = [letter * BLOCK_BYTES for letter in (b"a", b"b", b"c")]
+    file.pwritev(pages, 0)
+    fs.fail("sync")
+    with pytest.raises(OSError, match="Input/output"):
+        file.sync()
+    file.pwritev([b"!"], BLOCK_BYTES + 7)  # one byte makes the whole page dirty
+    file.sync()
+    seen = pages[0] + pages[1][:7] + b"!" + pages[1][8:] + pages[2]
+    assert read_file(fs, "/f") == seen
+    kept = fs.crash_clone(loss=Loss.NONE)
+    fs.crash()
+    assert read_file(fs, "/f") == bytes(BLOCK_BYTES) + seen[BLOCK_BYTES : 2 * BLOCK_BYTES]
+    assert kept.evict("/nowhere") == 0
+    assert kept.evict() == 1
+    assert kept.evict() == 0
+    assert read_file(kept, "/f") == bytes(BLOCK_BYTES) + seen[BLOCK_BYTES : 2 * BLOCK_BYTES] + bytes(BLOCK_BYTES)
+
+
+def test_failed_flush_may_have_written_some_pages_and_is_told_to_every_open_handle_once() -> None:
+    found = set()
+    for seed in range(20):
+        fs = CrashingFileSystem()
+        file, other = fs.open("/f", create=True), fs.open("/f", write=True)
+        fs.sync_directory("/")
+        file.pwritev([b"a" * BLOCK_BYTES, b"b" * BLOCK_BYTES], 0)
+        fs.fail("sync", rng=random.Random(seed))
+        for handle in (file, other):
+            with pytest.raises(OSError, match="Input/output"):
+                handle.sync()
+            handle.sync()
+        fs.open("/f", write=True).sync()  # the error was reported before this one was opened
+        fs.crash()
+        found.add(read_file(fs, "/f").replace(b"a" * BLOCK_BYTES, b"A").replace(b"b" * BLOCK_BYTES, b"B"))
+    assert found == {b"", b"A", bytes(BLOCK_BYTES) + b"B", b"AB"}
+
+
+def test_cut_outlives_a_failed_flush_of_the_bytes_beside_it() -> None:
+    fs = CrashingFileSystem()
+    durable_file(fs, "/f", b"0123456789")
+    file = fs.open("/f", write=True)
+    file.truncate(4)
+    file.pwritev([b"x"], 4)
+    fs.fail("sync")
+    with pytest.raises(OSError, match="Input/output"):
+        file.sync()
+    assert read_file(fs.crash_clone(), "/f") == b"0123456789"  # the journal has not got there
+    file.sync()
+    fs.crash()
+    assert read_file(fs, "/f") == b"0123"
+
+
 def test_full_disk_takes_what_fits_and_gives_space_back() -> None:
     fs = CrashingFileSystem(capacity_bytes=10)
     file = fs.open("/f", create=True)

@@ -408,15 +408,16 @@ class LogDirectory:
 
     def truncate(self, log: PartitionLog, offset: int) -> None:
         """``PartitionLog.truncate_to``, with the recovery point lowered first: a log that ends below its recovery point
-        counts as corrupt."""
+        counts as corrupt, and one that ends at it as settled, although a kill may have come before the cut was forced,
+        or its flush may have failed."""
         self._check_held(log)
         end_offset = log.end_after_truncating(offset)
         self.compaction.truncated(log.topic_partition, end_offset)
+        lowered = max(end_offset - 1, 0) if end_offset < log.log_end_offset else end_offset
+        known = self._recovery_points.get(log.topic_partition, 0)
         # (What is here may be lower than on the disk: it was full the last time.)
-        if self._recovery_points.get(log.topic_partition, 0) > end_offset or RECOVERY_POINTS in self._unwritten:
-            self._recovery_points[log.topic_partition] = min(
-                self._recovery_points.get(log.topic_partition, 0), end_offset
-            )
+        if known > lowered or RECOVERY_POINTS in self._unwritten:
+            self._recovery_points[log.topic_partition] = min(known, lowered)
             self._write(RECOVERY_POINTS, self._recovery_points)
         log.truncate_to(offset)
         if self._log_starts.get(log.topic_partition, 0) > log.log_start_offset:

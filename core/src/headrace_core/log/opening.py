@@ -1,6 +1,14 @@
 """Opening a log: which segments are there, which of them are believed, and where the log starts and ends.
 
 Everything is judged before anything is changed; CorruptLogError leaves the files as they were found.
+
+**The page cache proves nothing.** After a failed fdatasync Linux calls the pages clean although the disk does not have
+them. The next process reads sound batches from the cache, and its own fdatasync writes nothing and succeeds. So an
+unclean start writes every batch that it accepts beyond the recovery point again, in place, and forces it, before the
+batch counts as flushed. The scan hands over the very bytes that it checked: the cache may drop a page at any time, and
+the disk's older bytes come back. (Dropping the pages first would lose what only the cache has, and
+POSIX_FADV_DONTNEED is advice.) A crash in the middle changes nothing, for the bytes are the same. A clean start
+rewrites nothing.
 """
 
 from __future__ import annotations
@@ -16,6 +24,7 @@ from .compaction.swap import SWAP, finish_swaps
 from .config import LogConfig
 from .epochs import EpochStart, LeaderEpochs, with_epoch
 from .files import NO_SPACE, FileSystem
+from .producer_files import snapshots_in
 from .progress import OpeningMeter
 from .recovery import Scan, Verdict, is_cut_short, judge, scan
 from .segment import AHEAD_FROM_BYTES, INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, LogSegment, segment_name
@@ -156,6 +165,24 @@ class _Opening:
             and not self.config.preallocate
         )
 
+    def scan_and_rewrite(self, segment: LogSegment, *, contiguous: bool, epochs: Sequence[EpochStart] | None) -> Scan:
+        """Scan a segment, and make the pages of what is sound beyond the recovery point dirty again; see the module."""
+        log = segment.log
+
+        def rewrite(data: memoryview, position: int) -> None:
+            log.pwritev([data], position)
+            log.start_writeback(position, len(data))
+
+        return scan(
+            log if self.meter is None else self.meter.scanning(log),
+            segment.base_offset,
+            end=segment.size,
+            contiguous=contiguous,
+            epochs=epochs,
+            accept=rewrite,
+            accept_from=self.recovery_point,
+        )
+
     def first_epoch(self, segment: LogSegment) -> int:
         """The leader epoch of a segment's first batch; -1 when it has none, or cannot be read."""
         try:
@@ -217,7 +244,7 @@ def open_segments(
             raise CorruptLogError(
                 f"{directory}: no segment is there, but the log was flushed up to offset {recovery_point}"
             )
-        _remove(opening)
+        _remove(opening, log_start_offset)
         epochs.restore(())
         return Opened([opening.create(log_start_offset)], epochs, log_start_offset, log_start_offset, [])
 
@@ -232,7 +259,7 @@ def open_segments(
             epochs_known = (
                 False  # it will be written with a checksum: from the batches, not from what nobody vouches for
             )
-    _remove(opening)
+    _remove(opening, segments[0].base_offset)
     doubtful = {number for number, found in scans.items() if not opening.is_settled(segments[number], found)}
     if doubtful:
         fs.sync_directory(directory)
@@ -242,7 +269,7 @@ def open_segments(
         if found is not None:
             if number in doubtful and segment.size:
                 segment.log.truncate(found.end)  # also gives back what was reserved behind the end
-                segment.log.sync()  # what a killed process left in the page cache counts as flushed from here on
+                segment.log.sync()  # what was found beyond the recovery point counts as flushed from here on
             if sealed or segment.size or not segment.begin_empty():
                 opening.rebuild(segment, found, sealed=sealed)
         elif sealed and not opening.sizes_fit(segment):
@@ -285,8 +312,7 @@ def _scan_unflushed(
             continue
         # The active segment is never compacted, but truncation may have made a compacted one the active one.
         contiguous = number == last and not opening.config.cleanup_compact
-        file = segment.log if opening.meter is None else opening.meter.scanning(segment.log)
-        found = scans[number] = scan(file, segment.base_offset, end=segment.size, contiguous=contiguous, epochs=epochs)
+        found = scans[number] = opening.scan_and_rewrite(segment, contiguous=contiguous, epochs=epochs)
         judgement = judge(segment.log, found, recovery_point=recovery_point, is_last=number == last)
         if judgement.verdict is Verdict.CORRUPT:
             raise opening.corrupt(segment, judgement.why)
@@ -348,7 +374,11 @@ def _restore_epochs(
     epochs.restore(entries)
 
 
-def _remove(opening: _Opening) -> None:
+def _remove(opening: _Opening, first_offset: int) -> None:
+    if any(name.endswith(LOG_SUFFIX) for name in opening.leftovers):
+        # A deletion stopped between the log's start and the files: it may not have come to force what only the
+        # snapshots tell from here on.
+        snapshots_in(opening.fs, opening.directory).force(first_offset)
     for name in opening.leftovers:
         opening.fs.unlink(f"{opening.directory}/{name}")
     if opening.leftovers:

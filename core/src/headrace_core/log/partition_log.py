@@ -287,7 +287,8 @@ class PartitionLog(LogAppender):
             self._fs.sync_directory(self.directory)
         last.truncate_to(place)
         self._forget_places()  # what was remembered while the file's size and the log's end told different stories
-        last.log.sync()
+        with _final_failures():
+            last.log.sync()
         self.flushed_offset = end_offset
         self.unflushed_since_ms = None
         self.epochs.truncate_from_end(end_offset)

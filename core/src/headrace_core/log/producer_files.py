@@ -52,6 +52,8 @@ class ProducerSnapshots:
         self._fs = fs
         self._directory = directory
         self._offsets = set(offsets)
+        #: Written by a process before this one: a flush of them may have failed, and another would write nothing.
+        self._inherited = set(self._offsets)
 
     @property
     def offsets(self) -> list[int]:
@@ -91,6 +93,7 @@ class ProducerSnapshots:
     def written(self, offset: int) -> None:
         """There is one more."""
         self._offsets.add(offset)
+        self._inherited.discard(offset)
 
     def drop_above(self, offset: int) -> None:
         """The log is about to be cut at ``offset``: no snapshot of what lies above it is left, durably."""
@@ -108,7 +111,9 @@ class ProducerSnapshots:
         try:
             for found in sorted({offset, *self.offsets[-1:]} & self._offsets):
                 with contextlib.suppress(FileNotFoundError, ServerBusyError):
-                    files.append(self._fs.open(self.path(found), write=True))
+                    files.append(file := self._fs.open(self.path(found), write=True))
+                    if found in self._inherited:  # the same bytes again: its pages are dirty now (``opening``)
+                        file.pwritev([file.pread(file.size(), 0)], 0)
             self._fs.sync_files(files)
         except OSError as error:
             if error.errno not in NO_SPACE:
@@ -127,13 +132,18 @@ class ProducerSnapshots:
         self._offsets.discard(offset)
 
 
+def snapshots_in(fs: FileSystem, directory: str) -> ProducerSnapshots:
+    """The snapshots that a log's directory has."""
+    matches = map(_SNAPSHOT.match, fs.listdir(directory))
+    return ProducerSnapshots(fs, directory, [int(match[1]) for match in matches if match])
+
+
 def load_producers(
     fs: FileSystem, directory: str, segments: Sequence[LogSegment], log_end_offset: int, *, clean: bool
 ) -> tuple[ProducerTable, ProducerSnapshots, list[str]]:
     """The table of an opened log, by the table above; its snapshots; and what was wrong with them. ``clean``: it was
     closed cleanly. CorruptLogError: a batch that had to be read is damaged."""
-    found = sorted(int(match[1]) for match in map(_SNAPSHOT.match, fs.listdir(directory)) if match)
-    snapshots = ProducerSnapshots(fs, directory, found)
+    snapshots = snapshots_in(fs, directory)
     snapshots.drop_above(log_end_offset)
     return (*_believed(fs, snapshots, segments, log_end_offset, clean=clean),)
 

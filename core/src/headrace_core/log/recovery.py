@@ -28,7 +28,7 @@ from __future__ import annotations
 
 import enum
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from ..errors import CorruptMessageError
@@ -89,21 +89,34 @@ def scan(
     check_crc: bool = True,
     contiguous: bool = False,
     epochs: Sequence[EpochStart] | None = None,
+    accept: Callable[[memoryview, int], object] | None = None,
+    accept_from: int = 0,
 ) -> Scan:
     """Reads batches from ``position`` (a batch's start) until the end of the file, or the first that is not sound: cut
     short, impossible, wrong CRC, or with an offset or leader epoch that cannot follow the one before it. (The CRC
     covers neither of these two.) ``contiguous``: offsets must go on without a gap, as they do where no compaction has
     been. ``epochs``: the epoch checkpoint, which is durable before the first batch of an epoch is written: another
-    epoch than the one that it tells is damage; None: not asked.
+    epoch than the one that it tells is damage; None: not asked. ``accept`` gets the bytes of sound batches and their
+    position, some MiB at a time and without a gap, from the first batch that has ``accept_from`` or a later offset:
+    the very bytes that were checked, whatever the file reads by then.
     """
     size = file.size() if end is None else end
     found = Scan(end=position, next_offset=base_offset, file_size=size)
     window = b""
     window_at = position
+    accepted: int | None = None  # up to this position ``accept`` has been told; None: nothing to tell yet
+
+    def tell_accepted() -> None:
+        nonlocal accepted
+        if accept is not None and accepted is not None and accepted < found.end:
+            accept(memoryview(window)[accepted - window_at : found.end - window_at], accepted)
+            accepted = found.end
+
     while found.end < size:
         at = found.end - window_at
         try:
             if at + HEADER_BYTES > len(window):
+                tell_accepted()
                 window, window_at, at = file.pread(min(_WINDOW_BYTES, size - found.end), found.end), found.end, 0
             header = read_header(window, at)
             if header.size > size - found.end:
@@ -127,17 +140,21 @@ def scan(
                     raise CorruptMessageError(f"leader epoch {header.leader_epoch}; the epoch checkpoint says {known}")
             if check_crc:
                 if at + header.size > len(window):
+                    tell_accepted()
                     window = file.pread(min(max(_WINDOW_BYTES, header.size), size - found.end), found.end)
                     window_at, at = found.end, 0
                 check_batch(window, at)
         except CorruptMessageError as error:
             found.problem = without_position(error.message)
-            return found
+            break
+        if accepted is None and header.last_offset >= accept_from:
+            accepted = found.end
         found.batches.append(BatchMeta(header.size, header.base_offset, header.last_offset, header.max_timestamp_ms))
         if not found.epochs or header.leader_epoch > found.epochs[-1].epoch:
             found.epochs.append(EpochStart(header.leader_epoch, header.base_offset))
         found.end += header.size
         found.next_offset = header.next_offset
+    tell_accepted()
     return found
 
 

@@ -4,7 +4,9 @@ It keeps apart what was written and what is durable, for bytes and for names:
 
 * a write changes what everybody sees; it survives a power loss only if the file was synced afterwards;
 * a created, renamed or unlinked name survives only if its directory was synced afterwards;
-* a process that is killed loses nothing of either (the page cache stays).
+* a process that is killed loses nothing of either (the page cache stays);
+* a flush that fails leaves its pages in the cache, clean, and not on the disk, as Linux does (``memory_disk``). Every
+  handle that was open learns of the failure at its next flush, once. ``evict`` drops such pages from the cache.
 
 ``crash_clone`` gives what a machine finds after a power loss at this moment, in one of several ways that real disks
 choose from (``Loss``); the original goes on, so that one run can be crashed at many places and in many ways. ``crash``
@@ -39,7 +41,6 @@ from .memory_disk import (
     Loss,
     NameChange,
     Survivors,
-    apply_change,
     apply_names,
 )
 
@@ -78,6 +79,8 @@ class Fault:
     path_contains: str = ""
     #: Of a failing write: how many of its bytes get in.
     partial_bytes: int = 0
+    #: Of a failing flush: which of its pages reached the disk all the same; None: none of them.
+    rng: random.Random | None = None
     seen: int = 0
 
     def strikes(self, operation: str, path: str) -> bool:
@@ -129,10 +132,11 @@ class CrashingFileSystem:
         path_ends: str = "",
         path_contains: str = "",
         partial_bytes: int = 0,
+        rng: random.Random | None = None,
     ) -> Fault:
         """Plans a failure. Operations: open, create, write, read, truncate, sync, sync_directory, rename, unlink,
         mkdir, rmdir, listdir, lock."""
-        fault = Fault(operation, error, nth, times, path_ends, path_contains, partial_bytes)
+        fault = Fault(operation, error, nth, times, path_ends, path_contains, partial_bytes, rng)
         self.faults.append(fault)
         return fault
 
@@ -171,6 +175,22 @@ class CrashingFileSystem:
 
         walk(self._root, "/")
         return found
+
+    def evict(self, path: str = "/") -> int:
+        """The page cache drops what it calls clean below ``path``; returns how many files had pages that the disk does
+        not have."""
+
+        def walk(entry: Inode | Directory) -> int:
+            if isinstance(entry, Directory):
+                return sum(map(walk, entry.live.values()))
+            if not entry.lost:
+                return 0
+            entry.evict()
+            return 1
+
+        with self._lock:
+            found = self._entry(path)
+            return 0 if found is None else walk(found)
 
     def flip(self, path: str, position: int, mask: int = 0xFF) -> None:
         """Damages a byte, on the disk and in the cache."""
@@ -353,7 +373,7 @@ class CrashingFileSystem:
         effect: Callable[[], T],
         position: int = -1,
         size: int = -1,
-        before_fault: Callable[[int], object] | None = None,
+        before_fault: Callable[[Fault | None], object] | None = None,
     ) -> T:
         """One operation: traced, counted if it changes anything, failed or crashed if that was planned."""
         if self._is_down:
@@ -368,10 +388,15 @@ class CrashingFileSystem:
             for fault in self.faults:
                 if fault.strikes(operation, path):
                     if before_fault is not None:
-                        before_fault(fault.partial_bytes)
+                        before_fault(fault)
                     raise OSError(fault.error, os.strerror(fault.error), path)
         if self._broken:
-            self._check_broken(operation, path)
+            try:
+                self._check_broken(operation, path)
+            except OSError:
+                if operation == "sync" and before_fault is not None:
+                    before_fault(None)
+                raise
         if operation in _UNCHANGING:
             with self._lock:
                 return effect()
@@ -406,8 +431,7 @@ class CrashingFileSystem:
 
     def _change_bytes(self, inode: Inode, change: Change) -> None:
         before = len(inode.live)
-        apply_change(inode.live, change)
-        inode.pending.append(change)
+        inode.change(change)
         inode.modified_ms = self.clock.now_ms() if self.clock is not None else 0
         self._used_bytes += len(inode.live) - before
 
@@ -469,6 +493,7 @@ class MemoryFile:
         self._writable = writable
         self._generation = generation
         self._is_open = True
+        self._failures_seen = inode.failures
 
     def size(self) -> int:
         self._check()
@@ -499,7 +524,14 @@ class MemoryFile:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), self.path)
             return write(len(data))
 
-        return fs._do("write", self.path, effect, position, len(data), before_fault=write)
+        return fs._do(
+            "write",
+            self.path,
+            effect,
+            position,
+            len(data),
+            before_fault=lambda fault: write(0 if fault is None else fault.partial_bytes),
+        )
 
     def truncate(self, size: int) -> None:
         self._check(write=True)
@@ -507,13 +539,19 @@ class MemoryFile:
 
     def sync(self) -> None:
         self._check(write=True)
-        self._fs._do(
-            "sync",
-            self.path,
-            self._inode.make_durable,
-            size=len(self._inode.live),
-            before_fault=lambda _: self._inode.lose_pending(),
-        )
+        inode = self._inode
+
+        def effect() -> None:
+            if self._failures_seen != inode.failures:  # another handle's flush failed since this one was opened
+                self._failures_seen = inode.failures
+                raise OSError(errno.EIO, os.strerror(errno.EIO), self.path)
+            inode.make_durable()
+
+        def fails(fault: Fault | None) -> None:
+            inode.lose_pending(None if fault is None else fault.rng)
+            self._failures_seen = inode.failures
+
+        self._fs._do("sync", self.path, effect, size=len(inode.live), before_fault=fails)
 
     def start_writeback(self, position: int, size: int) -> None:
         self._check(write=True)

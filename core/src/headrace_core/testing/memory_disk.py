@@ -2,6 +2,11 @@
 
 The data behind ``crashing_fs``: files and directories that remember every unsynced change in order, and ``Survivors``,
 which copies a tree as a machine finds it after a power loss.
+
+A flush that fails does what Linux does. The pages stay in the cache and count as clean, although the disk does not
+have them (``Inode.lost``). A later flush writes nothing of them and succeeds. A write to such a page makes the whole
+page dirty again. When the page is evicted, or the machine loses power, the disk's content comes back. Names and file
+sizes that shrink are metadata: a journal keeps them pending until a flush succeeds.
 """
 
 from __future__ import annotations
@@ -40,15 +45,66 @@ class Inode:
     durable: bytearray = field(default_factory=bytearray)
     pending: list[Change] = field(default_factory=list)
     modified_ms: int = 0
+    #: Pages that a failed flush left clean in the cache, and that the disk does not have.
+    lost: set[int] = field(default_factory=set)
+    #: How many flushes have failed. Linux reports each to every descriptor that was open then, once.
+    failures: int = 0
+
+    def change(self, change: Change) -> None:
+        """Changes what everybody sees; durable after ``make_durable``. Lost pages that it touches are dirty again."""
+        before = len(self.live)
+        apply_change(self.live, change)
+        self.pending.append(change)
+        if not self.lost:
+            return
+        position, data = change
+        if data is not None:
+            dirty = self.lost.intersection(_pages(position, len(data)))
+        else:
+            self.lost = {page for page in self.lost if page * BLOCK_BYTES < len(self.live)}
+            dirty = self.lost & {position // BLOCK_BYTES} if position < before else set()
+        for page in sorted(dirty):
+            at = page * BLOCK_BYTES
+            self.pending.append(Change(at, bytes(self.live[at : at + BLOCK_BYTES])))
+        self.lost -= dirty
 
     def make_durable(self) -> None:
         for change in self.pending:
             apply_change(self.durable, change)
         self.pending.clear()
 
-    def lose_pending(self) -> None:
-        """A flush failed: the cache believes that the bytes are clean, the disk never saw them (as Linux has it)."""
-        self.pending.clear()
+    def lose_pending(self, rng: random.Random | None = None) -> None:
+        """A flush failed: see the module. With ``rng`` each page arrived on the disk or did not, independently."""
+        pages: set[int] = set()
+        cuts: list[Change] = []
+        for change in self.pending:
+            if change.data is not None:
+                pages.update(_pages(change.position, len(change.data)))
+            elif change.position < len(self.durable):
+                cuts.append(change)
+        self.pending = cuts
+        pages = {page for page in pages if page * BLOCK_BYTES < len(self.live)}
+        if rng is not None:
+            self.make_durable()  # the journal got there before the data
+            for page in sorted(pages):
+                if rng.random() < 0.5:
+                    at = page * BLOCK_BYTES
+                    apply_change(self.durable, Change(at, bytes(self.live[at : at + BLOCK_BYTES])))
+                    pages.discard(page)
+        self.lost |= pages
+        self.failures += 1
+
+    def evict(self) -> None:
+        """The cache drops its clean pages: what a failed flush lost reads as the disk has it (zeros beyond its end)."""
+        for page in self.lost:
+            at = page * BLOCK_BYTES
+            size = min(BLOCK_BYTES, len(self.live) - at)
+            self.live[at : at + size] = bytes(self.durable[at : at + size]).ljust(size, b"\0")
+        self.lost.clear()
+
+
+def _pages(position: int, size: int) -> range:
+    return range(position // BLOCK_BYTES, -(-(position + size) // BLOCK_BYTES))
 
 
 class NameChange(NamedTuple):
@@ -119,7 +175,14 @@ class Survivors:
 
     def _inode(self, old: Inode) -> Inode:
         if self._loss is Loss.NONE:
-            return Inode(bytearray(old.live), bytearray(old.durable), list(old.pending), old.modified_ms)
+            return Inode(
+                bytearray(old.live),
+                bytearray(old.durable),
+                list(old.pending),
+                old.modified_ms,
+                set(old.lost),
+                old.failures,
+            )
         if self._loss is Loss.PREFIX:
             data = self._prefix(old)
         elif self._loss is Loss.BLOCKS:

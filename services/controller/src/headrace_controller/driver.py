@@ -228,6 +228,8 @@ class ControllerDriver:
                 for watcher in self._turn_watchers:
                     watcher()
                 await asyncio.sleep(0)  # let what arrived meanwhile in, and the answers out
+            if self._failure is not None:  # a disk that failed during the last turn has not been stopped cleanly
+                raise self._failure
         except CorruptLogError as error:
             raise CorruptLogError(
                 f"{error.message}. This controller must not go on: restore its directory, or format an empty one and "

@@ -125,6 +125,9 @@ class MetadataStorage:
         """Made by ``open``."""
         # (A directory that was formatted with its first voters holds an empty log, which nobody has named yet.)
         self._log = directory.create(METADATA_PARTITION, METADATA_TOPIC_ID, _LOG_CONFIG)
+        # A term, a vote or a snapshot that the process before this one renamed and did not force is in the page cache
+        # only. Raft would count it as saved; after a power loss the voter could vote a second time in its term.
+        fs.sync_directory(self._log.directory)
         self._fs = fs
         self._directory = directory
         self._clock = clock

@@ -1,0 +1,105 @@
+"""A voter's flush fails with EIO and the process ends; the next one goes on from what the page cache shows.
+
+Then the power fails. What the voter has acknowledged, and how it has voted, is on the disk. (How Linux treats the pages
+of a failed flush: ``memory_disk``.)
+"""
+
+from __future__ import annotations
+
+import errno
+import random
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+from storage_world import KEYS, Model, Voter, history, leader_change, open_storage, small_segments, some_entries, topic
+
+from headrace_controller.raft import HardState
+from headrace_core.testing.crashing_fs import Loss, SimulatedCrash
+
+
+@pytest.fixture(autouse=True)
+def _segments_of_a_few_entries(monkeypatch: pytest.MonkeyPatch) -> None:
+    small_segments(monkeypatch)
+
+
+def live(voter: Voter, rng: random.Random) -> None:
+    """All that a voter writes: terms and votes, entries, cuts, its own snapshots and received ones."""
+    voter.append(history(rng, 5))
+    voter.vote(HardState(4, KEYS[1]))
+    voter.append(some_entries(rng, voter.model.end, 5, 4))
+    voter.snapshot(voter.model.end)
+    voter.append(some_entries(rng, voter.model.end, 20, 4))
+    voter.truncate(voter.model.entries[-2].base_offset)
+    voter.vote(HardState(40, KEYS[2]))
+    voter.append(some_entries(rng, voter.model.end, 40, 4))
+    voter.snapshot(voter.model.end)
+    leaders = Model((*voter.model.entries, *some_entries(rng, voter.model.end, 60, 5)))
+    voter.install(leaders, leaders.end, chunk_bytes=500)
+    voter.vote(HardState(90, KEYS[0]))
+    voter.append(some_entries(rng, leaders.end, 90, 3))
+
+
+def go_on(voter: Voter, when: str) -> Voter:
+    """The next process: it finds what may be there, and that is what it stands for from now on."""
+    storage = open_storage(voter.fs)
+    complaints = [model.wrong(storage, end_min) for model, end_min in voter.allowed]
+    assert None in complaints, f"{when}: {complaints}"
+    found = voter.allowed[complaints.index(None)][0]
+    newest, end = storage.newest_snapshot(), storage.log_end_offset
+    snapshot = found.snapshot if newest is None else newest.place.offset
+    model = replace(found, entries=found.until(end), snapshot=snapshot)
+    return Voter(voter.fs, storage, model, [(model, model.end)])
+
+
+def power_fails(voter: Voter, rng: random.Random, loss: Loss, when: str) -> None:
+    """It may fail at any time: at once, or after more was acknowledged."""
+    for more in (False, True):
+        fs = voter.fs.crash_clone(loss=Loss.NONE)
+        later = go_on(replace(voter, fs=fs), when)
+        end = later.model.end
+        if more:
+            later.append([leader_change(200, end, later.model.voters_at(end)), topic(200, end + 1)])
+            later.snapshot(later.model.end)
+            later.append([topic(200, later.model.end)])
+        fs.crash(rng, loss)
+        go_on(later, f"{when}, more: {more}, losing {loss.value}")
+
+
+@pytest.mark.parametrize("loss", [Loss.ALL, Loss.PREFIX, Loss.BLOCKS], ids=lambda loss: loss.value)
+@pytest.mark.parametrize("fault", ["sync", "sync_directory"])
+def test_what_a_voter_says_after_a_failed_flush_and_a_restart_outlives_a_power_loss(fault: str, loss: Loss) -> None:
+    struck: Counter[str] = Counter()
+    for nth in range(1, 200):
+        rng = random.Random(nth)
+        voter = Voter.new()
+        planned = voter.fs.fail(fault, errno.EIO, nth=nth, rng=rng if nth % 2 else None)
+        try:
+            live(voter, random.Random(1))
+        except OSError:
+            struck[voter.doing.split()[0]] += 1
+        else:
+            assert planned.seen < nth
+            break
+        voter.fs.crash(loss=Loss.NONE)
+        if nth % 3 == 0:
+            voter.fs.evict()
+        power_fails(voter, rng, loss, f"{fault} number {nth} failed ({voter.doing})")
+    assert set(struck) >= {"append", "save", "finish", "install"}
+
+
+def test_what_a_voter_says_after_a_kill_at_any_operation_outlives_a_power_loss() -> None:
+    """No flush fails here: what the killed process had not forced, names too, is in the cache only."""
+    looked = 0
+    whole = Voter.new()
+    first = whole.fs.operations
+    live(whole, random.Random(1))
+    for number in range(first, whole.fs.operations):
+        voter = Voter.new()
+        voter.fs.crash_at(number)
+        with pytest.raises(SimulatedCrash):
+            live(voter, random.Random(1))
+        voter.fs.crash(loss=Loss.NONE)
+        power_fails(voter, random.Random(number), Loss.ALL, f"killed at operation {number} ({voter.doing})")
+        looked += 1
+    assert looked > 200
