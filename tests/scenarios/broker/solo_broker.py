@@ -95,6 +95,7 @@ class FakeStream:
     def __init__(self) -> None:
         self.sent: list[Any] = []
         self.queued_bytes = 0
+        self.request_bytes = 0
         self.paused = False
         self.ended: BaseException | None = None
         self.arrived = asyncio.Event()

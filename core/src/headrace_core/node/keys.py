@@ -279,10 +279,20 @@ _BROKER = [
     ConfigKey(
         name="socket.request.max.bytes",
         kind=Kind.INT,
-        default=104_857_600,
-        doc="The largest request that is accepted.",
+        default=33_554_432,
+        doc="The largest request that clients may send, in bytes of records. A message with 1 MiB more is refused "
+        "unread. Kafka's default is 100 MiB, which every connection can hold in the broker's memory.",
         low=1_024,
         high=104_857_600,
+    ),
+    ConfigKey(
+        name="max.connections",
+        kind=Kind.INT,
+        default=10_000,
+        doc="How many connections each listener takes; one more is closed as soon as it is accepted. Fewer where the "
+        "process may not open so many files (docs/limits.md).",
+        low=1,
+        source="KIP-402",
     ),
     ConfigKey(
         name="fetch.max.bytes",

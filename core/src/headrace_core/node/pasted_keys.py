@@ -97,17 +97,8 @@ NETWORK = (
         "max.request.partition.size.limit",
         2_000,
         "How many partitions one request may name (KIP-966).",
-        "the size of a request is bounded instead (socket.request.max.bytes)",
+        "it is 2000 always (docs/limits.md)",
         low=1,
-    ),
-    accepted(
-        "max.connections",
-        INT_MAX,
-        "How many connections a broker takes.",
-        _CONNECTIONS,
-        low=0,
-        scope=Scope.CLUSTER_WIDE,
-        source="KIP-402",
     ),
     accepted(
         "max.connections.per.ip",

@@ -11,6 +11,7 @@ from typing import Any
 
 from ..errors import NetworkError
 from .controllers import Controllers
+from .streams import read_message
 
 
 class HeartbeatStream:
@@ -52,7 +53,7 @@ class HeartbeatStream:
             await self._call.write(request)
         except asyncio.InvalidStateError:  # what grpc.aio says of a stream that ended between two heartbeats
             raise NetworkError("the stream of heartbeats has ended") from None
-        return await self._call.read()
+        return await read_message(self._call)
 
 
 class SilentControllerError(NetworkError):

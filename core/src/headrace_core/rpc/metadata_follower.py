@@ -55,6 +55,7 @@ from .controllers import Controllers
 from .image_store import ImageStore, LoadedImage
 from .outage import Outage
 from .status import error_from_rpc
+from .streams import read_message
 
 logger = logging.getLogger("headrace.metadata")
 
@@ -273,7 +274,7 @@ class MetadataFollower:
         try:
             while True:
                 # A read is never cancelled by itself: the call is, and the read ends with it.
-                read = asyncio.ensure_future(call.read())
+                read = asyncio.ensure_future(read_message(call))
                 message = await self._heard(read)
                 if message is grpc.aio.EOF:
                     return

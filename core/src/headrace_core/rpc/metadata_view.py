@@ -7,7 +7,7 @@ one of them rebuilds one.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from headrace_protos.v1 import common_pb2, metadata_pb2
@@ -28,6 +28,7 @@ from ..metadata.records import BrokerEndpoint, ConfigResourceType
 from ..metadata.shards import OFFSETS_TOPIC, SHARD_TOPICS, TRANSACTIONS_TOPIC, owner_of, vacancy_of
 from ..types import NO_LEADER, check_topic_name, split_address
 from .status import error_to_proto
+from .turns import Turns
 
 #: Topics that belong to Headrace itself: clients that list or match topics leave them out unless asked.
 INTERNAL_TOPICS = SHARD_TOPICS
@@ -37,8 +38,6 @@ _SHARDS_OF: dict[int, str] = {
     metadata_pb2.COORDINATOR_TYPE_GROUP: OFFSETS_TOPIC,
     metadata_pb2.COORDINATOR_TYPE_TRANSACTION: TRANSACTIONS_TOPIC,
 }
-#: Keys in one FindCoordinator at most.
-KEYS_MAX = 10_000
 
 
 class MetadataView:
@@ -71,13 +70,40 @@ class MetadataView:
     ) -> metadata_pb2.MetadataResponse:
         """The answer to ``request`` at ``image``. A topic that does not exist gets an error of its own. ``lag_ms``: how
         old the image may be at this moment; None: not known. ``controllers``: ``host:port`` by id."""
+        *_, answer = self._building(image, request, controller_id, lag_ms, controllers)
+        return answer
+
+    async def response_in_turns(
+        self,
+        image: MetadataImage,
+        request: metadata_pb2.MetadataRequest,
+        *,
+        controller_id: int,
+        lag_ms: float | None = None,
+        controllers: Mapping[int, str] | None = None,
+    ) -> metadata_pb2.MetadataResponse:
+        """``response``, for a request of any length: the event loop goes on every few milliseconds."""
+        turns, parts = Turns(), self._building(image, request, controller_id, lag_ms, controllers)
+        answer = next(parts)
+        for _ in parts:
+            if turns.is_over():
+                await turns.next()
+        return answer
+
+    def _building(
+        self,
+        image: MetadataImage,
+        request: metadata_pb2.MetadataRequest,
+        controller_id: int,
+        lag_ms: float | None,
+        controllers: Mapping[int, str] | None,
+    ) -> Iterator[metadata_pb2.MetadataResponse]:
+        """The one answer, handed out when it is begun and after each topic; complete at the end."""
         self._refresh(image)
-        names = sorted(image.topic_ids) if request.all_topics else list(dict.fromkeys(request.topics))
         answer = metadata_pb2.MetadataResponse(
             cluster_id=image.cluster_id,
             controller_id=controller_id,
             brokers=self._broker_messages(image, fenced=True) if request.include_fenced_brokers else self._brokers,
-            topics=[self._topic(image, name) for name in names],
             metadata_offset=image.next_offset,
             coordinators=self._coordinators,
         )
@@ -86,7 +112,10 @@ class MetadataView:
         for node_id, address in sorted((controllers or {}).items()):
             host, port = split_address(address)
             answer.controllers.add(controller_id=node_id, host=host, port=port)
-        return answer
+        yield answer
+        for name in sorted(image.topic_ids) if request.all_topics else dict.fromkeys(request.topics):
+            answer.topics.append(self._topic(image, name))
+            yield answer
 
     def _refresh(self, image: MetadataImage) -> None:
         """Drop what ``image`` has made stale. Tables that did not change are the same objects in the next image."""
@@ -136,6 +165,8 @@ class MetadataView:
         topic = image.topic(name)
         if topic is None:
             return metadata_pb2.TopicMetadata(name=name, error=error_to_proto(_unknown(name)))
+        if image is not self._image:  # another request has brought a newer one meanwhile: what is kept is of that
+            return self._topic_message(image, topic)
         kept = self._topics.get(topic.topic_id)
         if kept is None or kept[0] is not topic:
             kept = self._topics[topic.topic_id] = (topic, self._topic_message(image, topic))
@@ -225,17 +256,21 @@ class MetadataView:
 
 
 def shard_topic(request: metadata_pb2.FindCoordinatorRequest) -> str:
-    """The topic whose partitions are the shards that are asked for. InvalidRequestError: another type, or too many."""
-    if len(request.keys) > KEYS_MAX:
-        raise InvalidRequestError(f"{len(request.keys)} keys in one FindCoordinator, at most {KEYS_MAX} are answered")
+    """The topic whose partitions are the shards that are asked for. InvalidRequestError: there is no such type."""
     topic = _SHARDS_OF.get(request.type)
     if topic is None:
         raise InvalidRequestError(f"coordinator type {request.type}: 0 is of groups, 1 of transactions")
     return topic
 
 
-def concerns(request: metadata_pb2.MetadataRequest, image: MetadataImage, delta: MetadataDelta) -> bool:
-    """Would the answer to ``request`` differ after ``delta`` (which led to ``image``), apart from the offset?"""
+def concerns(
+    request: metadata_pb2.MetadataRequest,
+    image: MetadataImage,
+    delta: MetadataDelta,
+    topics: frozenset[str] | None = None,
+) -> bool:
+    """Would the answer to ``request`` differ after ``delta`` (which led to ``image``), apart from the offset?
+    ``topics``: the request's, when the caller keeps them as a set; then the cost is that of the delta."""
     if delta.brokers or delta.coordinators:
         return True
     if not request.all_topics and not request.topics:
@@ -247,7 +282,7 @@ def concerns(request: metadata_pb2.MetadataRequest, image: MetadataImage, delta:
         if resource_type is ConfigResourceType.BROKER:
             return True
         touched.add(name)
-    return bool(touched) if request.all_topics else not touched.isdisjoint(request.topics)
+    return bool(touched) if request.all_topics else not touched.isdisjoint(request.topics if topics is None else topics)
 
 
 def endpoints_to_proto(endpoints: Iterable[tuple[str, str, int]]) -> list[common_pb2.Endpoint]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from headrace_protos.v1 import metadata_pb2
@@ -20,11 +20,12 @@ class MetadataWatch(PushHandler[metadata_pb2.MetadataResponse]):
     def __init__(
         self,
         request: metadata_pb2.MetadataRequest,
-        answer: Callable[[], metadata_pb2.MetadataResponse],
+        answer: Callable[[], Awaitable[metadata_pb2.MetadataResponse]],
         subscribe: Callable[[Watcher], Callable[[], None]],
     ) -> None:
         """``answer``: to ``request``, as of now. ``subscribe(watcher)`` returns what ends the subscription."""
         self._request = request
+        self._topics = frozenset(request.topics)
         self._answer = answer
         self._has_news = True
         self._subscribe = subscribe
@@ -37,18 +38,21 @@ class MetadataWatch(PushHandler[metadata_pb2.MetadataResponse]):
         self._unsubscribe = self._subscribe(self._changed)
         await self._push.run(self)
 
-    def next(self, is_due: bool) -> tuple[metadata_pb2.MetadataResponse, int] | None:
+    def next(self, is_due: bool) -> Awaitable[tuple[metadata_pb2.MetadataResponse, int]] | None:
         if not self._has_news:
             return None
         self._has_news = False
-        answer = self._answer()
+        return self._sized_answer()
+
+    async def _sized_answer(self) -> tuple[metadata_pb2.MetadataResponse, int]:
+        answer = await self._answer()
         return answer, answer.ByteSize()
 
     def on_closed(self) -> None:
         self._unsubscribe()
 
     def _changed(self, image: MetadataImage, delta: MetadataDelta) -> None:
-        if concerns(self._request, image, delta):
+        if concerns(self._request, image, delta, self._topics):
             self._has_news = True
             assert self._push is not None
             self._push.wake()

@@ -13,20 +13,34 @@ import asyncio
 import contextlib
 import inspect
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from typing import Any
 
 import grpc
 import grpc.aio
-from google.protobuf.message import DecodeError
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from ..errors import HeadraceError, InvalidRequestError, UnknownServerError
-from .channel import COMMON_OPTIONS, UNMEASURED_OPTIONS
+from ..errors import HeadraceError, ServerBusyError, UnknownServerError
+from .channel import COMMON_OPTIONS, MAX_MESSAGE_BYTES, UNMEASURED_OPTIONS
+from .memory import give_memory_back
+from .receiving import Arrival, OnRefused, arrivals_of
 from .status import status_of
 
 logger = logging.getLogger(__name__)
+
+#: Bytes of single requests that one listener holds at once; see RequestBytes.
+UNARY_BYTES_MAX = 64 * 1024 * 1024
+SMALL_REQUEST_BYTES = 16 * 1024
+#: What a message may have beside the bytes that its limit counts, so that the excess gets a typed error.
+OVERHEAD_BYTES = 1024 * 1024
+#: Connections of one listener (max.connections), and calls of one connection.
+CONNECTIONS_MAX = 10_000
+STREAMS_PER_CONNECTION_MAX = 1_000
+#: Bytes of a call's headers: above the first gRPC may refuse the call, above the second it does.
+HEADER_BYTES_MAX, HEADER_BYTES_REFUSED = 8 * 1024, 16 * 1024
+#: A refused request of this size has its memory given back (memory.py).
+LARGE_REFUSED_BYTES = 1024 * 1024
 
 
 class CallsUnderWay:
@@ -53,11 +67,36 @@ class CallsUnderWay:
                 await self._over.wait()
 
 
+class RequestBytes:
+    """Bytes of single requests (calls that are no streams of requests) under way on a listener, over all connections.
+    Streams count theirs where they are handled."""
+
+    def __init__(self, most: int = UNARY_BYTES_MAX) -> None:
+        self._most = most
+        self.used = 0
+
+    @contextlib.contextmanager
+    def held(self, size: int, method: str) -> Iterator[None]:
+        """ServerBusyError: too many bytes are under way already. Small requests always pass."""
+        if size > SMALL_REQUEST_BYTES and self.used + size > self._most:
+            raise ServerBusyError(
+                f"{method}: requests of {self.used} bytes are under way, at most {self._most} are accepted; retry"
+            )
+        self.used += size
+        try:
+            yield
+        finally:
+            self.used -= size
+
+
 class ErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
     """Turns a HeadraceError that leaves a handler into its status; anything else is logged: UNKNOWN_SERVER_ERROR."""
 
-    def __init__(self, calls: CallsUnderWay) -> None:
+    def __init__(self, calls: CallsUnderWay, requests: RequestBytes, on_refused: OnRefused) -> None:
         self._calls = calls
+        self._requests = requests
+        self._on_refused = on_refused
+        self._parsers: dict[str, Callable[[bytes], Arrival]] = {}
 
     async def intercept_service(
         self,
@@ -68,55 +107,41 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         if handler is None:
             return handler
         method, calls = details.method, self._calls
-        if handler.request_streaming and handler.response_streaming:
-            return grpc.stream_stream_rpc_method_handler(
-                _guard(handler.stream_stream, method, calls), handler.request_deserializer, handler.response_serializer
-            )
-        if handler.response_streaming:
-            return grpc.unary_stream_rpc_method_handler(
-                _guard(handler.unary_stream, method, calls), _tolerant(handler), handler.response_serializer
-            )
-        if handler.request_streaming:
-            return grpc.stream_unary_rpc_method_handler(
-                _guard(handler.stream_unary, method, calls), handler.request_deserializer, handler.response_serializer
-            )
-        return grpc.unary_unary_rpc_method_handler(
-            _guard(handler.unary_unary, method, calls), _tolerant(handler), handler.response_serializer
+        behaviour = next(
+            each
+            for each in (handler.unary_unary, handler.unary_stream, handler.stream_unary, handler.stream_stream)
+            if each is not None
         )
+        if not inspect.iscoroutinefunction(behaviour):  # health and reflection come from libraries: they yield
+            return handler
+        make = _HANDLER_OF[handler.request_streaming, handler.response_streaming]
+        parse = self._parsers.get(method)
+        if parse is None:
+            parse = self._parsers[method] = arrivals_of(handler, method, self._on_refused)
+        guarded = _guard(behaviour, method, calls, None if handler.request_streaming else self._requests)
+        return make(guarded, parse, handler.response_serializer)
 
 
-class _Undecodable:
-    """Stands for a request that is no valid message: gRPC itself would answer UNKNOWN, and log a stack trace."""
-
-    def __init__(self, error: DecodeError) -> None:
-        self.error = error
-
-
-def _tolerant(handler: grpc.RpcMethodHandler) -> Callable[[bytes], Any]:
-    deserialize = handler.request_deserializer
-
-    def tolerant(data: bytes) -> Any:
-        try:
-            return deserialize(data)
-        except DecodeError as error:
-            return _Undecodable(error)
-
-    return tolerant
+_HANDLER_OF = {
+    (False, False): grpc.unary_unary_rpc_method_handler,
+    (False, True): grpc.unary_stream_rpc_method_handler,
+    (True, False): grpc.stream_unary_rpc_method_handler,
+    (True, True): grpc.stream_stream_rpc_method_handler,
+}
 
 
-def _guard(behaviour: Any, method: str, calls: CallsUnderWay) -> Any:
-    """``behaviour`` counted, and with errors mapped. Our own handlers of streams never ``yield`` (see streams.py)."""
-    if inspect.isasyncgenfunction(behaviour):  # health and reflection come from libraries, which yield
-        return behaviour
-    if not inspect.iscoroutinefunction(behaviour):
-        return behaviour
+def _guard(behaviour: Any, method: str, calls: CallsUnderWay, requests: RequestBytes | None) -> Any:
+    """``behaviour`` counted, and with errors mapped. ``requests``: the request is one ``Arrival``, which counts there;
+    None: the handler reads them (streams.py)."""
 
     async def mapped(request: Any, context: Any) -> Any:
         failure: HeadraceError
         try:
-            if isinstance(request, _Undecodable):
-                raise InvalidRequestError(f"{method}: the request is not a valid protobuf message: {request.error}")
-            return await behaviour(request, context)
+            if requests is None:
+                return await behaviour(request, context)
+            message = request.opened()
+            with requests.held(request.size, method):
+                return await behaviour(message, context)
         except HeadraceError as error:
             failure = error
         except grpc.aio.AbortError:
@@ -134,6 +159,12 @@ def _guard(behaviour: Any, method: str, calls: CallsUnderWay) -> Any:
     return guarded
 
 
+def _refused(size: int) -> None:
+    """A request was refused unparsed; its memory is free when gRPC has dropped it."""
+    if size >= LARGE_REFUSED_BYTES:
+        give_memory_back()
+
+
 class Listener:
     """One port. ``add(registrar, servicer)`` before ``start``; ``serving`` flips the health answer.
 
@@ -141,12 +172,27 @@ class Listener:
     own tables, so that nothing has to be listed twice.
     """
 
-    def __init__(self, name: str, host: str = "127.0.0.1", port: int = 0, *, takes_bulk: bool = True) -> None:
-        """``takes_bulk``: False when those who call here send little; see ``UNMEASURED_OPTIONS``."""
+    def __init__(
+        self,
+        name: str,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        *,
+        takes_bulk: bool = True,
+        message_bytes_max: int = MAX_MESSAGE_BYTES,
+        connections_max: int = CONNECTIONS_MAX,
+    ) -> None:
+        """``takes_bulk``: False when those who call here send little; see ``UNMEASURED_OPTIONS``.
+        ``message_bytes_max``: a larger message is refused by its length, before it is received.
+        ``connections_max``: one more is closed as soon as it is accepted."""
         self.name = name
         self.host = host
         self.port = port
         self._takes_bulk = takes_bulk
+        self._message_bytes_max = message_bytes_max
+        self._connections_max = connections_max
+        #: Of single requests under way.
+        self.requests = RequestBytes()
         self._services: list[str] = []
         self._server: grpc.aio.Server | None = None
         self._health = health.aio.HealthServicer()
@@ -164,9 +210,17 @@ class Listener:
     async def start(self) -> int:
         """Bind and serve; returns the port. OSError when the address cannot be bound."""
         server = grpc.aio.server(
-            interceptors=[ErrorInterceptor(self._calls)],
+            interceptors=[ErrorInterceptor(self._calls, self.requests, _refused)],
             options=[
-                *COMMON_OPTIONS,
+                *(option for option in COMMON_OPTIONS if option[0] != "grpc.max_receive_message_length"),
+                ("grpc.max_receive_message_length", self._message_bytes_max),
+                # Identity only. A compressed message is refused unread (UNIMPLEMENTED): 94 KiB would become 95 MiB, and
+                # record batches carry a compression of their own.
+                ("grpc.compression_enabled_algorithms_bitset", 1),
+                ("grpc.max_allowed_incoming_connections", self._connections_max),
+                ("grpc.max_concurrent_streams", STREAMS_PER_CONNECTION_MAX),
+                ("grpc.max_metadata_size", HEADER_BYTES_MAX),
+                ("grpc.absolute_max_metadata_size", HEADER_BYTES_REFUSED),
                 *(() if self._takes_bulk else UNMEASURED_OPTIONS),
                 ("grpc.so_reuseport", 0),
                 ("grpc.http2.min_ping_interval_without_data_ms", 5_000),

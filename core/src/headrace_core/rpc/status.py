@@ -28,10 +28,14 @@ from ..errors import (
 )
 
 ERROR_CODE_KEY = "headrace-error-code"
+#: Of an error's message on the wire. A call's goes into trailing metadata, of which clients take 8 KiB.
+MESSAGE_CHARS_MAX = 2_000
 #: With NOT_CONTROLLER: who is, as "id epoch host:port".
 LEADER_KEY = "headrace-controller-leader"
 #: How gRPC says that a connection was never there, so that nothing was sent.
 _NO_CONNECTION = "failed to connect to all addresses"
+#: How gRPC refuses a message by its announced length, before it is received.
+_TOO_LARGE = "SERVER: Received message larger than max"
 #: How grpc.aio says, of its own accord and as INTERNAL, that a stream broke while something was written to it.
 _BROKE_INSIDE = "Internal error from Core"
 
@@ -52,7 +56,12 @@ def error_to_proto(error: HeadraceError | None) -> common_pb2.Error | None:
     """The message for one item's error; None stays None (assigning None leaves the field unset)."""
     if error is None:
         return None
-    return common_pb2.Error(code=error.number, message=error.message)  # type: ignore[arg-type]
+    return common_pb2.Error(code=error.number, message=_shortened(error.message))  # type: ignore[arg-type]
+
+
+def _shortened(message: str) -> str:
+    """An error names what the request named; a name of a megabyte is not repeated in full."""
+    return message if len(message) <= MESSAGE_CHARS_MAX else message[: MESSAGE_CHARS_MAX - 3] + "..."
 
 
 def error_of(message: common_pb2.Error) -> HeadraceError | None:
@@ -75,7 +84,7 @@ def status_of(error: HeadraceError) -> tuple[grpc.StatusCode, str, tuple[tuple[s
     metadata: tuple[tuple[str, str], ...] = ((ERROR_CODE_KEY, str(error.number)),)
     if isinstance(error, NotControllerError) and error.leader is not None:
         metadata += ((LEADER_KEY, "{} {} {}".format(*error.leader)),)
-    return status, f"{error.code}: {error.message}", metadata
+    return status, f"{error.code}: {_shortened(error.message)}", metadata
 
 
 def was_never_sent(failure: grpc.RpcError) -> bool:
@@ -102,6 +111,8 @@ def error_from_rpc(failure: grpc.RpcError, address: str) -> HeadraceError:
         return RequestTimedOutError(f"{address}: no answer in time")
     if status is grpc.StatusCode.UNIMPLEMENTED:
         return UnsupportedVersionError(f"{address} does not serve this call: {details}")
+    if status is grpc.StatusCode.RESOURCE_EXHAUSTED and _TOO_LARGE in details:
+        return InvalidRequestError(f"{address}: {details}; send smaller requests, or raise socket.request.max.bytes")
     if status in (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.RESOURCE_EXHAUSTED):
         return InvalidRequestError(f"{address}: {details}")
     return UnknownServerError(f"{address}: {status.name if status else 'no status'}: {details}")

@@ -18,13 +18,15 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
+from collections.abc import Awaitable
 from typing import Any, Generic, TypeVar
 
 import grpc
 import grpc.aio
 from google.protobuf.message import DecodeError
 
-from ..errors import InvalidRequestError
+from ..errors import InvalidRequestError, NetworkError
+from .receiving import Arrival
 
 logger = logging.getLogger(__name__)
 
@@ -53,6 +55,16 @@ class StreamHandler(Generic[Request]):
         """The call is over, whatever the reason; let go of everything. Called exactly once."""
 
 
+async def read_message(call: Any) -> Any:
+    """A client's side of a stream: its next message, or grpc.aio.EOF. NetworkError: the server sent bytes that are no
+    valid message, for which gRPC hands out None; the call is cancelled."""
+    message = await call.read()
+    if message is None:
+        call.cancel()
+        raise NetworkError("the server sent a message that is not a valid protobuf message")
+    return message
+
+
 class ServerStream(Generic[Request, Response]):
     """One call. ``await stream.run(handler)`` is the whole body of a servicer's stream-stream method."""
 
@@ -69,6 +81,7 @@ class ServerStream(Generic[Request, Response]):
         "_wake",
         "closed",
         "queued_bytes",
+        "request_bytes",
     )
 
     def __init__(self, context: grpc.aio.ServicerContext[Any, Any]) -> None:
@@ -86,6 +99,8 @@ class ServerStream(Generic[Request, Response]):
         self.closed = False
         #: Bytes of the answers that wait to be written or are being written.
         self.queued_bytes = 0
+        #: Bytes of the request that ``on_request`` is being called with, as it was received.
+        self.request_bytes = 0
 
     # -- for the handler ---------------------------------------------------------------------------------------------
 
@@ -162,7 +177,12 @@ class ServerStream(Generic[Request, Response]):
                     # must win (a status sent on a cancelled call leaks).
                     await asyncio.sleep(0)
                     break
+                if isinstance(request, Arrival):
+                    self.request_bytes, request = request.size, request.opened()
+                elif request is None:  # gRPC could not deserialize it
+                    raise InvalidRequestError("the request is not a valid protobuf message")
                 handle(request)
+                del request
                 if self._resumed is not None:
                     await self._resumed
         except grpc.aio.BaseError:  # the call ended under our hands
@@ -205,9 +225,10 @@ class ServerStream(Generic[Request, Response]):
 class PushHandler(Generic[Response]):
     """Where the messages of a ``ServerPush`` come from. Called in the event loop; must not block."""
 
-    def next(self, is_due: bool) -> tuple[Response, int] | None:
-        """The next message and its size in bytes, about; None: nothing now, ask again after ``wake``. ``is_due``: so
-        long was nothing written that something should be. An exception ends the call with it."""
+    def next(self, is_due: bool) -> tuple[Response, int] | Awaitable[tuple[Response, int]] | None:
+        """The next message and its size in bytes, about, or an awaitable of them when they take long to make; None:
+        nothing now, ask again after ``wake``. ``is_due``: so long was nothing written that something should be. An
+        exception ends the call with it."""
         raise NotImplementedError
 
     def on_closed(self) -> None:
@@ -261,6 +282,10 @@ class ServerPush(Generic[Response]):
                 if message is None:
                     await self._sleep(due_s)
                     continue
+                if not isinstance(message, tuple):
+                    message = await message
+                    if self.closed:
+                        return
                 response, size = message
                 if size >= LARGE_WRITE_BYTES:
                     await asyncio.sleep(0)

@@ -33,12 +33,13 @@ from headrace_core.node.meta_properties import MetaProperties
 from headrace_core.node.replication_keys import RACK_AWARE_SELECTORS
 from headrace_core.node.state_file import RuntimeState, remove_state, write_state
 from headrace_core.rpc.broker_session import BrokerRegistration, BrokerSession
+from headrace_core.rpc.channel import MAX_MESSAGE_BYTES
 from headrace_core.rpc.controllers import Controllers
 from headrace_core.rpc.image_store import ImageStore
 from headrace_core.rpc.metadata_follower import MetadataFollower
 from headrace_core.rpc.metadata_state import MetadataState
 from headrace_core.rpc.node_description import NodeService
-from headrace_core.rpc.server import Listener
+from headrace_core.rpc.server import OVERHEAD_BYTES, Listener
 from headrace_core.telemetry import (
     BrokerFenced,
     BrokerRegistered,
@@ -308,7 +309,14 @@ class Broker:
         node = NodeService("broker", lambda: context.broker_id, lambda: self._cluster_id, self.clock)
         bound = []
         for wanted in config.listeners:
-            listener = Listener(wanted.name, wanted.host or "[::]", wanted.port)
+            most = self.context.limits.request_bytes_max + OVERHEAD_BYTES
+            listener = Listener(
+                wanted.name,
+                wanted.host or "[::]",
+                wanted.port,
+                message_bytes_max=MAX_MESSAGE_BYTES if wanted.name == INTERNAL else most,
+                connections_max=config.values["max.connections"],
+            )
             node.register(listener)
             for registrar, servicer, name in served[wanted.name]:
                 listener.add(registrar, servicer, name)

@@ -24,7 +24,7 @@ class BrokerLimits:
     """Bounds on what clients may have the broker hold. Bytes unless said otherwise."""
 
     #: Of one request (socket.request.max.bytes).
-    request_bytes_max: int = 100 * 1024 * 1024
+    request_bytes_max: int = 32 * 1024 * 1024
     #: Of one fetch's answer (fetch.max.bytes); answers are cut earlier anyway.
     fetch_bytes_max: int = 55 * 1024 * 1024
     #: Of one produce stream's unanswered requests; above it the stream is not read.

@@ -18,9 +18,11 @@ from headrace_core.node.listeners import CLIENT, INTERNAL, ListenerAddress, adve
 from headrace_core.node.meta_properties import read_meta
 from headrace_core.node.run import settle_memory
 from headrace_core.node.state_file import RuntimeState, remove_state, write_state
+from headrace_core.rpc.channel import MAX_MESSAGE_BYTES
+from headrace_core.rpc.limits import REQUEST_BYTES_MAX
 from headrace_core.rpc.metadata_view import MetadataView
 from headrace_core.rpc.node_description import NodeService
-from headrace_core.rpc.server import Listener
+from headrace_core.rpc.server import OVERHEAD_BYTES, Listener
 from headrace_core.telemetry import Emitter, NodeStarted, NodeStopped, log_events
 
 from .cluster.core import ClusterCore
@@ -281,7 +283,14 @@ class _Handlers:
         """Not started yet. InvalidConfigError: a controller has no such listener."""
         made = []
         for address in self._config.listeners:
-            listener = Listener(address.name, address.host or "0.0.0.0", address.port, takes_bulk=False)
+            listener = Listener(
+                address.name,
+                address.host or "0.0.0.0",
+                address.port,
+                takes_bulk=False,
+                message_bytes_max=REQUEST_BYTES_MAX + OVERHEAD_BYTES if address.name == CLIENT else MAX_MESSAGE_BYTES,
+                connections_max=self._config.values["max.connections"],
+            )
             self._node.register(listener)
             if address.name == CLIENT:
                 self._any_admin.register(listener)

@@ -38,10 +38,11 @@ from headrace_core.node.state_file import RuntimeState, remove_state, write_stat
 from headrace_core.rpc.controllers import Controllers
 from headrace_core.rpc.coordinator_session import CoordinatorRegistration, CoordinatorSession
 from headrace_core.rpc.image_store import ImageStore
+from headrace_core.rpc.limits import REQUEST_BYTES_MAX
 from headrace_core.rpc.metadata_follower import MetadataFollower
 from headrace_core.rpc.metadata_state import MetadataState
 from headrace_core.rpc.node_description import NodeService
-from headrace_core.rpc.server import Listener
+from headrace_core.rpc.server import OVERHEAD_BYTES, Listener
 from headrace_core.telemetry import Emitter, Metrics, NodeStarted, NodeStopped
 from headrace_core.types import TopicPartition
 from headrace_protos.v1 import groups_pb2_grpc, metadata_pb2_grpc
@@ -177,7 +178,13 @@ class Coordinator:
         node = NodeService("coordinator", lambda: self.coordinator_id, lambda: self._cluster_id, self.clock)
         bound = []
         for wanted in self.config.listeners:
-            listener = Listener(wanted.name, wanted.host or "[::]", wanted.port)
+            listener = Listener(
+                wanted.name,
+                wanted.host or "[::]",
+                wanted.port,
+                message_bytes_max=REQUEST_BYTES_MAX + OVERHEAD_BYTES,
+                connections_max=self.config.values["max.connections"],
+            )
             node.register(listener)
             for registrar, servicer, name in served[wanted.name]:
                 listener.add(registrar, servicer, name)

@@ -31,6 +31,7 @@ from headrace_core.errors import (
 )
 from headrace_core.rpc.status import error_to_proto
 from headrace_core.rpc.streams import ServerStream, StreamHandler
+from headrace_core.rpc.turns import Turns
 from headrace_core.types import TopicPartition
 from headrace_protos.v1 import common_pb2, fetch_pb2, fetch_pb2_grpc
 
@@ -52,8 +53,10 @@ DEFAULT_PARTITION_MAX_BYTES = 1024 * 1024
 ANSWER_BYTES_MAX = 1024 * 1024
 #: Answers that may wait to be written before the next request is looked at.
 QUEUED_BYTES_MAX = 2 * ANSWER_BYTES_MAX
-#: Requests that may wait to be looked at before the stream is read no further.
+#: Requests that may wait to be looked at before the stream is read no further, and their bytes as received. Each stream
+#: has a limit of its own: with one budget for all of them, clients that read no answers would stop the others.
 QUEUED_REQUESTS_MAX = 64
+QUEUED_REQUEST_BYTES_MAX = 64 * 1024
 #: What an answer, and each partition in it, counts beside its records: an empty answer is not free either.
 _OVERHEAD_BYTES = 64
 #: How often a leader looks for a replica that is nearer to a consumer which reads from it.
@@ -101,6 +104,7 @@ class FetchStream(StreamHandler[Any]):
         "_refused",
         "_replicas",
         "_requests",
+        "_requests_bytes",
         "_session",
         "_stream",
         "_timer",
@@ -116,7 +120,8 @@ class FetchStream(StreamHandler[Any]):
         #: The consumer's, when it says one; and when a nearer replica was looked for last.
         self._rack = ""
         self._looked_ms: dict[TopicPartition, float] = {}
-        self._requests: deque[Any] = deque()
+        self._requests: deque[tuple[Any, int]] = deque()  # with their sizes as received
+        self._requests_bytes = 0
         self._current: Any = None  # the request being waited or read for
         self._refused: list[Any] = []  # results of partitions that the current request named in vain
         self._cold: dict[TopicPartition, tuple[int, ReadResult | HeadraceError]] = {}
@@ -133,7 +138,11 @@ class FetchStream(StreamHandler[Any]):
                 f"fetch request {request.correlation_id}: max_wait_ms={request.max_wait_ms}, min_bytes="
                 f"{request.min_bytes}, max_bytes={request.max_bytes}: none may be negative"
             )
-        self._requests.append(request)
+        size = self._stream.request_bytes
+        self._requests.append((request, size))
+        self._requests_bytes += size
+        if self._requests_bytes > QUEUED_REQUEST_BYTES_MAX:
+            self._stream.pause()
         if self._current is not None and not self._reading:
             self._look(give_up=True)  # a newer request ends the older one's wait
         elif len(self._requests) > QUEUED_REQUESTS_MAX:
@@ -151,7 +160,8 @@ class FetchStream(StreamHandler[Any]):
         self._closed = True
         self._stop_waiting()
         self._current = None
-        self._requests.clear()
+        while self._requests:
+            self._next_request()
         for replica in self._replicas.values():
             replica.reads.unsubscribe(self._session)
         self._replicas.clear()
@@ -160,17 +170,27 @@ class FetchStream(StreamHandler[Any]):
     # -- one request after the other ---------------------------------------------------------------------------------
 
     def _pump(self) -> None:
-        """Look at queued requests until one has to wait, or the answers pile up."""
+        """Look at queued requests until one has to wait, the answers pile up, or this turn of the loop is long."""
+        turns = Turns()
         while self._requests and self._current is None and self._stream.queued_bytes < QUEUED_BYTES_MAX:
-            self._current = self._requests.popleft()
+            if turns.is_over():
+                self._loop.call_soon(self._pump)
+                return
+            self._current = self._next_request()
             self._rack = self._current.rack or self._rack
             self._apply(self._current)
             self._broker.metrics.fetch_requests.value += 1
             self._look(give_up=self._current.max_wait_ms == 0)
-        if self._stream.paused and len(self._requests) <= QUEUED_REQUESTS_MAX // 2:
+        few = len(self._requests) <= QUEUED_REQUESTS_MAX // 2 and self._requests_bytes <= QUEUED_REQUEST_BYTES_MAX // 2
+        if few and self._stream.paused:
             self._stream.resume()
         if self._current is None and not self._requests:
             self._stream.check_idle()
+
+    def _next_request(self) -> Any:
+        request, size = self._requests.popleft()
+        self._requests_bytes -= size
+        return request
 
     def _look(self, *, give_up: bool) -> None:
         """Answer the current request if that can be; ``give_up``: with what there is."""

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from ..context import BrokerContext
     from ..directories import DirectoryDescription
 
-_ITEMS_MAX = 100_000
-
 
 @dataclass(frozen=True, slots=True)
 class LogDirs:
@@ -67,8 +65,6 @@ async def alter_replica_log_dirs(broker: BrokerContext, log_dirs: LogDirs, reque
             except HeadraceError as error:
                 numbers = item.partitions or [-1]
                 results += [_result(item.topic, number, error) for number in numbers]
-    if len(moves) > _ITEMS_MAX:
-        raise InvalidRequestError(f"{len(moves)} replicas in one request, at most {_ITEMS_MAX} are accepted")
     if len({replica for replica, _ in moves}) != len(moves):
         raise InvalidRequestError("a partition is named twice; nothing was moved")
     for replica, path in moves:

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from headrace_core.errors import HeadraceError, InvalidTopicError
-from headrace_core.metadata import MetadataImage
 from headrace_core.node.listeners import CLIENT
 from headrace_core.rpc.metadata_view import MetadataView, shard_topic
 from headrace_core.rpc.metadata_watch import MetadataWatch
@@ -21,6 +20,9 @@ if TYPE_CHECKING:
     from ..controller_link import ControllerLink
 
 logger = logging.getLogger(__name__)
+
+#: Topics that one request may have created; of more names the others stay unknown, until the client asks again.
+AUTO_CREATED_MAX = 100
 
 
 class MetadataService(metadata_pb2_grpc.MetadataServicer):
@@ -49,7 +51,7 @@ class MetadataService(metadata_pb2_grpc.MetadataServicer):
         failed = {}
         if request.allow_auto_topic_creation and self._auto_create:
             failed = await self._create_missing(list(request.topics))
-        answer = self._response(metadata.image, request)
+        answer = await self._response(request)
         for topic in answer.topics if failed else ():
             if topic.error.code == common_pb2.ERROR_CODE_UNKNOWN_TOPIC_OR_PARTITION and topic.name in failed:
                 why = failed[topic.name]  # that it does not exist is known to whoever had it made
@@ -72,13 +74,13 @@ class MetadataService(metadata_pb2_grpc.MetadataServicer):
     async def WatchMetadata(self, request: Any, context: Any) -> None:
         metadata = self._broker.metadata
         await metadata.wait_for(max(request.min_metadata_offset, 1), self._broker.limits.request_timeout_ms)
-        watch = MetadataWatch(request, lambda: self._response(metadata.image, request), metadata.watch)
+        watch = MetadataWatch(request, lambda: self._response(request), metadata.watch)
         await watch.serve(context)
 
-    def _response(self, image: MetadataImage, request: Any) -> Any:
+    async def _response(self, request: Any) -> Any:
         metadata = self._broker.metadata
-        return self._own_view().response(
-            image,
+        return await self._own_view().response_in_turns(
+            metadata.image,
             request,
             controller_id=metadata.controller_id,
             lag_ms=metadata.lag.ms,
@@ -95,7 +97,7 @@ class MetadataService(metadata_pb2_grpc.MetadataServicer):
     async def _create_missing(self, names: list[str]) -> dict[str, Any]:
         """Create the named topics that do not exist; what it failed with (Error messages), by name."""
         missing = [name for name in dict.fromkeys(names) if self._may_create(name)]
-        return await self._create(missing) if missing else {}
+        return await self._create(missing[:AUTO_CREATED_MAX]) if missing else {}
 
     async def _create(self, missing: list[str]) -> dict[str, Any]:
         """Why some of them could not be made; that they were there already is no reason."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace_core.errors import HeadraceError, InvalidRequestError, RequestTimedOutError
 from headrace_core.rpc.status import error_to_proto
+from headrace_core.rpc.turns import Turns
 from headrace_core.telemetry import RecordsDeleted
 from headrace_core.types import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, MAX_TIMESTAMP, NO_EPOCH, TopicPartition
 from headrace_protos.v1 import common_pb2, offsets_pb2, offsets_pb2_grpc
@@ -109,8 +110,10 @@ class OffsetsService(offsets_pb2_grpc.OffsetsServicer):
         self, items: Any, one: Callable[[Any], Awaitable[Any]], refused: Callable[[Any, HeadraceError], Any]
     ) -> list[Any]:
         """One result for each item, in order; a failed item's result says so, and the others go on."""
-        results = []
+        results, turns = [], Turns()
         for item in items:
+            if turns.is_over():
+                await turns.next()
             try:
                 results.append(await one(item))
             except HeadraceError as error:

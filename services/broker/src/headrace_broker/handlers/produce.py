@@ -197,9 +197,10 @@ class ProduceStream(StreamHandler[Any]):
         records = [item.records for item in items]  # each access copies: once is enough
         partitions = [TopicPartition(item.topic, item.partition) for item in items]
         pending = _Pending(self, request.correlation_id, acks, partitions)
-        pending.size = sum(map(len, records))
-        self._begin(pending)
-        refusal = self._refusal_of_all(pending)
+        record_bytes = sum(map(len, records))
+        pending.size = max(record_bytes, self._stream.request_bytes)  # all that the request holds, names and all
+        self._begin(pending, record_bytes)
+        refusal = self._refusal_of_all(pending, record_bytes)
         if refusal is not None:
             for index in range(len(partitions)):
                 self._failed(pending, index, refusal)
@@ -228,16 +229,16 @@ class ProduceStream(StreamHandler[Any]):
                 pending.replicas[index] = replica
                 self._appending[partitions[index]] = self._appending.get(partitions[index], 0) + 1
 
-    def _refusal_of_all(self, pending: _Pending) -> HeadraceError | None:
+    def _refusal_of_all(self, pending: _Pending, record_bytes: int) -> HeadraceError | None:
         """What is wrong with the request as a whole, said of each of its partitions."""
         if pending.acks not in _ACKS:
             return InvalidRequiredAcksError(f"acks={pending.acks}: must be NONE, LEADER or ALL")
         if self._writers is Writers.COORDINATORS and pending.acks != produce_pb2.ACKS_ALL:
             return InvalidRequiredAcksError(f"acks={pending.acks}: a shard's coordinator must ask for ALL")
         most = self._broker.limits.request_bytes_max
-        if pending.size > most:
+        if record_bytes > most:
             return RecordListTooLargeError(
-                f"the request has {pending.size} bytes of records, more than socket.request.max.bytes={most}; "
+                f"the request has {record_bytes} bytes of records, more than socket.request.max.bytes={most}; "
                 "send smaller requests (the producer's batch.size and max.request.size)"
             )
         return None
@@ -271,10 +272,10 @@ class ProduceStream(StreamHandler[Any]):
 
     # -- a request's life --------------------------------------------------------------------------------------------
 
-    def _begin(self, pending: _Pending) -> None:
+    def _begin(self, pending: _Pending, record_bytes: int) -> None:
         broker = self._broker
         broker.metrics.produce_requests.value += 1
-        broker.metrics.produce_bytes.value += pending.size
+        broker.metrics.produce_bytes.value += record_bytes
         self._in_flight += 1
         self._in_flight_bytes += pending.size
         if self._in_flight_bytes > broker.limits.stream_bytes_max:

@@ -27,6 +27,7 @@ from headrace_core.node.listeners import INTERNAL
 from headrace_core.rpc import ChannelPurpose, error_from_rpc, open_channel
 from headrace_core.rpc.backoff import Backoff
 from headrace_core.rpc.outage import Outage
+from headrace_core.rpc.streams import read_message
 from headrace_core.telemetry import Emitter, Metrics, PushRefused, ReplicaTruncated
 from headrace_protos.v1 import replication_pb2_grpc
 
@@ -253,7 +254,7 @@ class _Stream:
         writer = _Writer(self, call)
         writing = asyncio.create_task(writer.run())
         try:
-            while (response := await call.read()) is not grpc.aio.EOF:
+            while (response := await read_message(call)) is not grpc.aio.EOF:
                 if not self.is_connected:
                     self.is_connected = True
                     outage.over()

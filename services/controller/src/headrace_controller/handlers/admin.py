@@ -18,6 +18,7 @@ from headrace_core.metadata.configs import describe_broker, describe_topic
 from headrace_core.rpc.config_messages import config_entries
 from headrace_core.rpc.server import Listener
 from headrace_core.rpc.status import error_to_proto
+from headrace_core.rpc.turns import Turns
 from headrace_protos.v1 import admin_pb2, admin_pb2_grpc
 
 from ..cluster.configs import check_resource
@@ -39,8 +40,6 @@ from .elections import ElectionCalls
 from .features import FeatureCalls
 from .quorum import QuorumCalls
 from .reassignment import ReassignmentCalls
-
-_ITEMS_MAX = 100_000
 
 
 class AdminHandler(ElectionCalls, ReassignmentCalls, FeatureCalls, QuorumCalls, admin_pb2_grpc.AdminServicer):
@@ -67,7 +66,6 @@ class AdminHandler(ElectionCalls, ReassignmentCalls, FeatureCalls, QuorumCalls, 
         listener.add(admin_pb2_grpc.add_AdminServicer_to_server, self, "headrace.v1.Admin")
 
     async def CreateTopics(self, request: admin_pb2.CreateTopicsRequest, context: Any) -> Any:
-        _check_count(request.topics)
         answer = await self._driver.ask(
             CreateTopics(tuple(_new_topic(topic) for topic in request.topics), request.validate_only)
         )
@@ -86,7 +84,6 @@ class AdminHandler(ElectionCalls, ReassignmentCalls, FeatureCalls, QuorumCalls, 
         )
 
     async def DeleteTopics(self, request: admin_pb2.DeleteTopicsRequest, context: Any) -> Any:
-        _check_count(request.topics)
         answer = await self._driver.ask(DeleteTopics(tuple(request.topics)))
         return admin_pb2.DeleteTopicsResponse(
             results=[
@@ -97,7 +94,6 @@ class AdminHandler(ElectionCalls, ReassignmentCalls, FeatureCalls, QuorumCalls, 
         )
 
     async def CreatePartitions(self, request: admin_pb2.CreatePartitionsRequest, context: Any) -> Any:
-        _check_count(request.topics)
         topics = tuple(
             MorePartitions(topic=more.topic, total=more.total_count, assignments=_assignments(more.assignments))
             for more in request.topics
@@ -112,13 +108,14 @@ class AdminHandler(ElectionCalls, ReassignmentCalls, FeatureCalls, QuorumCalls, 
         )
 
     async def DescribeConfigs(self, request: admin_pb2.DescribeConfigsRequest, context: Any) -> Any:
-        _check_count(request.resources)
-        return admin_pb2.DescribeConfigsResponse(
-            results=[self._described(item, include_synonyms=request.include_synonyms) for item in request.resources]
-        )
+        answer, turns = admin_pb2.DescribeConfigsResponse(), Turns()
+        for item in request.resources:
+            if turns.is_over():
+                await turns.next()
+            answer.results.append(self._described(item, include_synonyms=request.include_synonyms))
+        return answer
 
     async def AlterConfigs(self, request: admin_pb2.AlterConfigsRequest, context: Any) -> Any:
-        _check_count(request.resources)
         resources = tuple(
             AlterResource(_resource(item.resource), tuple(_op(op) for op in item.ops)) for item in request.resources
         )
@@ -153,11 +150,6 @@ class AdminHandler(ElectionCalls, ReassignmentCalls, FeatureCalls, QuorumCalls, 
         return admin_pb2.DescribeConfigsResult(
             resource=resource, entries=config_entries(described, include_synonyms=include_synonyms)
         )
-
-
-def _check_count(items: Any) -> None:
-    if len(items) > _ITEMS_MAX:
-        raise InvalidRequestError(f"{len(items)} items in one request, at most {_ITEMS_MAX} are accepted")
 
 
 def _new_topic(topic: admin_pb2.NewTopic) -> NewTopic:

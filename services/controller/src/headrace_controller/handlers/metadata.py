@@ -31,7 +31,7 @@ class MetadataHandler(metadata_pb2_grpc.MetadataServicer):
 
     async def GetMetadata(self, request: metadata_pb2.MetadataRequest, context: Any) -> Any:
         await self._wait_applied(request, context)
-        return self._response(request)
+        return await self._response(request)
 
     async def FindCoordinator(self, request: metadata_pb2.FindCoordinatorRequest, context: Any) -> Any:
         """Who is known; the topic of the shards is made by a broker that is asked."""
@@ -51,8 +51,8 @@ class MetadataHandler(metadata_pb2_grpc.MetadataServicer):
             timeout_s = _WAIT_S_MAX if remaining_s is None else min(remaining_s, _WAIT_S_MAX)
             await self._driver.wait_applied(request.min_metadata_offset, timeout_s)
 
-    def _response(self, request: metadata_pb2.MetadataRequest) -> metadata_pb2.MetadataResponse:
-        return self._view.response(
+    async def _response(self, request: metadata_pb2.MetadataRequest) -> metadata_pb2.MetadataResponse:
+        return await self._view.response_in_turns(
             self._driver.image,
             request,
             controller_id=self._driver.leader_id,

@@ -12,8 +12,6 @@ from ..cluster import reassignment
 from ..cluster.ledger_requests import AlterPartitionReassignments, DrainBroker, Reassignment, UnregisterBroker
 from ..driver import ControllerDriver
 
-_ITEMS_MAX = 100_000
-
 
 class ReassignmentCalls:
     """A part of AdminHandler."""
@@ -23,7 +21,6 @@ class ReassignmentCalls:
     async def AlterPartitionReassignments(
         self, request: admin_pb2.AlterPartitionReassignmentsRequest, context: Any
     ) -> Any:
-        _check_count(len(request.reassignments))
         throttle = request.throttle_bytes_per_s if request.HasField("throttle_bytes_per_s") else None
         answer = await self._driver.ask(
             AlterPartitionReassignments(
@@ -45,7 +42,6 @@ class ReassignmentCalls:
     async def ListPartitionReassignments(
         self, request: admin_pb2.ListPartitionReassignmentsRequest, context: Any
     ) -> Any:
-        _check_count(sum(len(topic.partitions) for topic in request.partitions))
         wanted = [(each.topic, partition) for each in request.partitions for partition in each.partitions]
         return admin_pb2.ListPartitionReassignmentsResponse(
             reassignments=[
@@ -76,8 +72,3 @@ def _reassignment(item: admin_pb2.PartitionReassignment) -> Reassignment:
     if item.cancel and item.replicas:
         raise InvalidRequestError(f"{item.topic[:249]}-{item.partition}: either replicas, or cancel, not both")
     return Reassignment(item.topic, item.partition, None if item.cancel else tuple(item.replicas))
-
-
-def _check_count(count: int) -> None:
-    if count > _ITEMS_MAX:
-        raise InvalidRequestError(f"{count} partitions in one request, at most {_ITEMS_MAX} are accepted")

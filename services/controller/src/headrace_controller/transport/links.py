@@ -37,7 +37,7 @@ from headrace_core.errors import (
 from headrace_core.rpc import ChannelPurpose, error_from_rpc, open_channel
 from headrace_core.rpc.backoff import Backoff
 from headrace_core.rpc.outage import Outage
-from headrace_core.rpc.streams import LARGE_WRITE_BYTES, ServerStream, StreamHandler
+from headrace_core.rpc.streams import LARGE_WRITE_BYTES, ServerStream, StreamHandler, read_message
 from headrace_protos.v1 import raft_pb2, raft_pb2_grpc
 
 from ..raft import NO_DIRECTORY, Message, ReplicaKey, VoterSet
@@ -360,7 +360,7 @@ class _Dialer:
         stream = _Dialed(links, call)
         writer = asyncio.create_task(stream.write(links.hello(expected)))
         try:
-            answer = await call.read()
+            answer = await read_message(call)
             if answer is grpc.aio.EOF:
                 raise NetworkError(f"{address}: the stream ended at once")
             key = links.greeted(answer)
@@ -410,7 +410,7 @@ class _Dialed:
     async def read(self, key: ReplicaKey) -> None:
         """Both have said hello, the other one as ``key``: until the stream ends; its error is raised."""
         peer = self._peer = self._links.joined(key, self)
-        while (envelope := await self._call.read()) is not grpc.aio.EOF:
+        while (envelope := await read_message(self._call)) is not grpc.aio.EOF:
             self._links.received(peer, envelope)
 
     async def write(self, hello: Envelope) -> None:

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Collection
 from typing import Any
 
-from headrace_core.errors import HeadraceError, InvalidRequestError
+from headrace_core.errors import HeadraceError
 from headrace_core.rpc.status import error_to_proto
 from headrace_protos.v1 import groups_pb2, groups_pb2_grpc
 
@@ -15,9 +15,6 @@ from ..offsets.messages import DeleteGroup, DescribeLag
 from ..runtime.shards import Shards
 from . import messages
 from .membership import Members
-
-#: Groups, or members, that one request may name.
-ITEMS_MAX = 10_000
 
 
 class GroupsService(groups_pb2_grpc.GroupsServicer):
@@ -130,10 +127,7 @@ async def _each(
     ask: Callable[[Any], Awaitable[Any]],
     failed: Callable[[Any, HeadraceError], Any],
 ) -> list[Any]:
-    """One answer for each item, all asked at once: what is wrong with one is said of that one alone.
-    InvalidRequestError: too many."""
-    if len(items) > ITEMS_MAX:
-        raise InvalidRequestError(f"{len(items)} items in one request, at most {ITEMS_MAX} are answered")
+    """One answer for each item, all asked at once: what is wrong with one is said of that one alone."""
 
     async def answer(item: Any) -> Any:
         try:

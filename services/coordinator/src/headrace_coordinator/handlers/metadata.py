@@ -22,7 +22,7 @@ class MetadataService(metadata_pb2_grpc.MetadataServicer):
 
     async def GetMetadata(self, request: Any, context: Any) -> Any:
         await self._wait_applied(request)
-        return self._response(request)
+        return await self._response(request)
 
     async def WatchMetadata(self, request: Any, context: Any) -> None:
         await self._wait_applied(request)
@@ -36,9 +36,9 @@ class MetadataService(metadata_pb2_grpc.MetadataServicer):
     async def _wait_applied(self, request: Any) -> None:
         await self._metadata.wait_for(max(request.min_metadata_offset, 1), self._timeout_ms)
 
-    def _response(self, request: Any) -> Any:
+    async def _response(self, request: Any) -> Any:
         metadata = self._metadata
-        return self._view.response(
+        return await self._view.response_in_turns(
             metadata.image,
             request,
             controller_id=metadata.controller_id,

@@ -16,6 +16,7 @@ import grpc.aio
 
 from headrace_core.errors import HeadraceError, NetworkError, RequestTimedOutError
 from headrace_core.rpc.status import error_from_rpc
+from headrace_core.rpc.streams import read_message
 from headrace_protos.v1 import produce_pb2, produce_pb2_grpc
 
 from .connecting import connected
@@ -115,7 +116,7 @@ class ProduceLink:
             await asyncio.gather(reader, return_exceptions=True)
 
     async def _read(self, stream: Any) -> None:
-        while (response := await stream.read()) is not grpc.aio.EOF:
+        while (response := await read_message(stream)) is not grpc.aio.EOF:
             answer = self._waiting.get(response.correlation_id)
             if answer is not None and not answer.done():
                 answer.set_result(response.results[0])

@@ -25,6 +25,7 @@ from headrace_core.errors import (
 from headrace_core.records import Compression, RecordIterator, encode_batch
 from headrace_core.rpc.backoff import Backoff
 from headrace_core.rpc.status import error_from_rpc
+from headrace_core.rpc.streams import read_message
 from headrace_core.types import TopicPartition
 from headrace_protos.v1 import fetch_pb2, produce_pb2
 
@@ -236,7 +237,7 @@ class _Reading:
                     last_fetched_epoch=-1,
                 )
             await stream.write(request)
-            response = await stream.read()
+            response = await read_message(stream)
             if response is grpc.aio.EOF:
                 raise NetworkError(f"{self._partition}: the broker ended the stream of fetches")
             asked = False

@@ -1,0 +1,272 @@
+"""How much one request may hold: the table of every call, and the check of a request's bytes against it.
+
+A listener runs the check before it parses a request (see receiving.py): 14 MiB of unknown topic names would cost the
+event loop seconds, and two bytes on the wire become an object of a hundred. A repeated field without a line here fails
+a test, and docs/limits.md holds this table in words.
+
+The check reads field headers only (https://protobuf.dev/programming-guides/encoding/) and stops at the first excess, so
+that its cost is bounded by the limits and not by the request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from ..errors import HeadraceError, InvalidRequestError
+
+Item = TypeVar("Item")
+
+KIB, MIB = 1024, 1024 * 1024
+#: Items of one kind in a request, unless the table says otherwise.
+ITEMS_MAX = 10_000
+#: Bytes of one name: topic, group, member, host. Kafka's limit of a string.
+NAME_BYTES_MAX = 32_767
+#: Bytes of one request, unless the table says otherwise.
+REQUEST_BYTES_MAX = 8 * MIB
+#: Partitions in a request whose handling is not interrupted: Produce, Fetch, DeleteRecords. Kafka's default of
+#: max.request.partition.size.limit (KIP-966).
+PARTITIONS_MAX = 2_000
+#: A batch may have up to socket.request.max.bytes; the listener's own limit applies (see server.py).
+_BULK = 1 << 31
+
+
+@dataclass(frozen=True, slots=True)
+class RequestLimits:
+    """Of one call. ``items``: dotted path of a repeated field -> how many a request may have of it in all."""
+
+    items: Mapping[str, int] = field(default_factory=dict)
+    bytes_max: int = REQUEST_BYTES_MAX
+
+
+def _items(*paths: str, most: int = ITEMS_MAX, **more: int) -> dict[str, int]:
+    return {**dict.fromkeys(paths, most), **more}
+
+
+_NONE = RequestLimits(bytes_max=64 * KIB)
+
+#: Service/Method -> its limits. Every call of every listener, internal ones too.
+LIMITS: Mapping[str, RequestLimits] = {
+    "Metadata/GetMetadata": RequestLimits(_items("topics")),
+    "Metadata/WatchMetadata": RequestLimits(_items("topics")),
+    "Metadata/FindCoordinator": RequestLimits(_items("keys", most=1_000)),
+    "Produce/Produce": RequestLimits(_items("partitions", most=PARTITIONS_MAX), _BULK),
+    "Produce/InitProducerId": _NONE,
+    "Fetch/Fetch": RequestLimits(_items("partitions", "forgotten", most=PARTITIONS_MAX), 1 * MIB),
+    "Offsets/ListOffsets": RequestLimits(_items("partitions")),
+    "Offsets/OffsetForLeaderEpoch": RequestLimits(_items("partitions")),
+    "Offsets/DeleteRecords": RequestLimits(_items("partitions", most=PARTITIONS_MAX)),
+    "Groups/Membership": RequestLimits(
+        {
+            "heartbeat.topics.names": 10_000,
+            "heartbeat.owned.topics": 10_000,
+            "heartbeat.owned.topics.partitions": 100_000,
+        }
+    ),
+    "Groups/CommitOffsets": RequestLimits(_items("offsets")),
+    "Groups/FetchOffsets": RequestLimits({"groups": 1_000, "groups.partitions.partitions": ITEMS_MAX}),
+    "Groups/DeleteOffsets": RequestLimits(_items("partitions")),
+    "Groups/ListGroups": RequestLimits({"states": 100}),
+    "Groups/DescribeGroups": RequestLimits({"group_ids": 1_000}),
+    "Groups/DescribeLag": RequestLimits({"group_ids": 1_000}),
+    "Groups/DeleteGroups": RequestLimits({"group_ids": 1_000}),
+    "Groups/RemoveMembers": RequestLimits({"member_ids": ITEMS_MAX}),
+    "Groups/ExplainGroup": _NONE,
+    "Admin/CreateTopics": RequestLimits(
+        {
+            "topics": ITEMS_MAX,
+            "topics.configs": 100_000,
+            "topics.assignments": 100_000,
+            "topics.assignments.broker_ids": 500_000,
+        }
+    ),
+    "Admin/DeleteTopics": RequestLimits(_items("topics")),
+    "Admin/CreatePartitions": RequestLimits(
+        {"topics": ITEMS_MAX, "topics.assignments": 100_000, "topics.assignments.broker_ids": 500_000}
+    ),
+    "Admin/DescribeConfigs": RequestLimits(_items("resources", most=1_000)),
+    "Admin/AlterConfigs": RequestLimits({"resources": ITEMS_MAX, "resources.ops": 100_000}),
+    "Admin/DescribeLogDirs": RequestLimits({"topics": ITEMS_MAX, "topics.partitions": 100_000}),
+    "Admin/AlterReplicaLogDirs": RequestLimits(
+        _items("directories", "directories.topics", "directories.topics.partitions")
+    ),
+    "Admin/ElectLeaders": RequestLimits(_items("partitions", "partitions.partitions")),
+    "Admin/AlterPartitionReassignments": RequestLimits({"reassignments": ITEMS_MAX, "reassignments.replicas": 500_000}),
+    "Admin/ListPartitionReassignments": RequestLimits(_items("partitions", "partitions.partitions")),
+    "Admin/UpdateFeatures": RequestLimits({"updates": 100}),
+    "Admin/DrainBroker": _NONE,
+    "Admin/UnregisterBroker": _NONE,
+    "Admin/DescribeFeatures": _NONE,
+    "Admin/DescribeQuorum": _NONE,
+    "Admin/AddRaftVoter": _NONE,
+    "Admin/RemoveRaftVoter": _NONE,
+    "Admin/TransferLeadership": _NONE,
+    "Cluster/RegisterBroker": RequestLimits({"directory_ids": 1_000, "endpoints": 100, "features": 100}, 1 * MIB),
+    "Cluster/BrokerHeartbeat": RequestLimits({"offline_log_dirs": 1_000}, 1 * MIB),
+    "Cluster/AssignReplicasToDirs": RequestLimits(
+        {"directories": 1_000, "directories.topics": ITEMS_MAX, "directories.topics.partitions": 100_000}
+    ),
+    "Cluster/AlterPartition": RequestLimits(
+        {"topics": ITEMS_MAX, "topics.partitions": ITEMS_MAX, "topics.partitions.isr": 100_000}
+    ),
+    "Cluster/FollowMetadata": _NONE,
+    "Cluster/VouchMetadata": _NONE,
+    "Cluster/AllocateProducerIds": _NONE,
+    "Cluster/RegisterController": RequestLimits({"features": 100}, 1 * MIB),
+    "Cluster/RegisterCoordinator": RequestLimits({"endpoints": 100}, 1 * MIB),
+    "Cluster/CoordinatorHeartbeat": _NONE,
+    "Raft/Exchange": RequestLimits(
+        {
+            "messages": 100_000,
+            "messages.append_request.entries": 100_000,
+            "messages.append_request.entries.voters": 100_000,
+            "messages.snapshot_request.voters": 100_000,
+        },
+        _BULK,
+    ),
+    "Replication/Follow": RequestLimits(_items("joins", "leaves", "acks", most=200_000), 32 * MIB),
+    "Node/DescribeNode": _NONE,
+}
+
+
+def limit_of(method: str, path: str) -> int:
+    """How many items at ``path`` one request of ``method`` may have."""
+    return LIMITS[method].items[path]
+
+
+def pages(items: Sequence[Item], most: int = ITEMS_MAX) -> Iterator[Sequence[Item]]:
+    """``items`` in parts that one request may have; one empty part when there are none."""
+    for start in range(0, max(len(items), 1), most):
+        yield items[start : start + most]
+
+
+class RequestCheck:
+    """The limits of one call, ready for its requests' bytes. ``descriptor``: of its request message."""
+
+    def __init__(self, method: str, descriptor: Any) -> None:
+        """``method``: "Service/Method". KeyError: the table has no such call."""
+        self._method = method
+        self._limits = LIMITS[method]
+        self._paths = tuple(self._limits.items)
+        self._most = tuple(self._limits.items.values())
+        self._plan = _plan_of(descriptor, "", {path: index for index, path in enumerate(self._paths)})
+        self._smallest = min(self._most, default=_BULK)
+
+    def __call__(self, data: bytes) -> HeadraceError | None:
+        """What is wrong with a request of these bytes; None: nothing that can be seen without parsing it."""
+        limits, size = self._limits, len(data)
+        if size > limits.bytes_max:
+            return InvalidRequestError(
+                f"{self._method}: the request has {size} bytes, at most {limits.bytes_max} are accepted; "
+                "split the request"
+            )
+        if size <= min(self._smallest, NAME_BYTES_MAX):  # each item has a byte at least
+            return None
+        counts = [0] * len(self._most)
+        try:
+            return self._walk(data, 0, size, self._plan, counts)
+        except (IndexError, RecursionError):
+            return None  # torn bytes: the parser says what is wrong with them
+
+    def _walk(
+        self, data: bytes, at: int, end: int, plan: Mapping[int, _Step], counts: list[int]
+    ) -> HeadraceError | None:
+        most = self._most
+        while at < end:
+            tag = data[at]
+            at += 1
+            if tag & 128:
+                tag, at = _varint(data, at, tag)
+            kind = tag & 7
+            step = plan.get(tag >> 3)
+            if kind == 2:
+                size = data[at]
+                at += 1
+                if size & 128:
+                    size, at = _varint(data, at, size)
+                if step is not None:
+                    if step.count >= 0:
+                        # Packed numbers: one byte of each has no continuation bit.
+                        added = len(data[at : at + size].translate(None, _CONTINUED)) if step.is_packed else 1
+                        counts[step.count] += added
+                        if counts[step.count] > most[step.count]:
+                            return self._too_many(step.count)
+                    if step.is_name and size > NAME_BYTES_MAX:
+                        return InvalidRequestError(
+                            f"{self._method}: a {step.name} has {size} bytes, at most {NAME_BYTES_MAX} are accepted"
+                        )
+                    if step.inner:
+                        wrong = self._walk(data, at, min(at + size, end), step.inner, counts)
+                        if wrong is not None:
+                            return wrong
+                at += size
+            elif kind == 0:
+                if step is not None and step.count >= 0:
+                    counts[step.count] += 1
+                    if counts[step.count] > most[step.count]:
+                        return self._too_many(step.count)
+                while data[at] & 128:
+                    at += 1
+                at += 1
+            elif kind == 5:
+                at += 4
+            elif kind == 1:
+                at += 8
+            else:  # groups: no client of ours, nor of proto3, sends one, and items behind it could not be counted
+                return InvalidRequestError(
+                    f"{self._method}: the request is not a valid protobuf message: a field of wire type {kind}"
+                )
+        return None
+
+    def _too_many(self, index: int) -> HeadraceError:
+        return InvalidRequestError(
+            f"{self._method}: the request has more than {self._most[index]} {self._paths[index]}; split the request"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """What to do at a field: ``count`` is the index of its limit, or -1; ``inner`` the plan of a message in it."""
+
+    name: str
+    count: int
+    is_packed: bool
+    is_name: bool
+    inner: Mapping[int, _Step]
+
+
+_CONTINUED = bytes(range(128, 256))
+#: Strings whose length has its own rule: values of configurations, metadata of commits, paths.
+_NOT_NAMES = ("value", "metadata", "path", "message")
+#: FieldDescriptor.TYPE_STRING, TYPE_BYTES.
+_TYPE_STRING, _TYPE_BYTES = 9, 12
+
+
+def _plan_of(descriptor: Any, prefix: str, paths: Mapping[str, int]) -> dict[int, _Step]:
+    """Fields of a message that are counted or are names. A message inside is looked into where something in it counts:
+    names elsewhere are as long as ``bytes_max`` allows, and cost a look at every field of every item."""
+    plan: dict[int, _Step] = {}
+    for each in descriptor.fields:
+        path = f"{prefix}{each.name}"
+        count = paths.get(path, -1)
+        inner = {} if each.message_type is None else _plan_of(each.message_type, f"{path}.", paths)
+        is_name = each.type == _TYPE_STRING and each.name not in _NOT_NAMES
+        if not any(step.count >= 0 or step.inner for step in inner.values()):
+            inner = {}
+        if count >= 0 or inner or is_name:
+            is_packed = each.is_repeated and each.message_type is None and each.type not in (_TYPE_STRING, _TYPE_BYTES)
+            plan[each.number] = _Step(each.name, count, is_packed, is_name, inner)
+    return plan
+
+
+def _varint(data: bytes, at: int, first: int) -> tuple[int, int]:
+    """(value, where it ends) of a varint whose first byte, at ``at - 1``, is ``first``."""
+    value, shift = first & 127, 7
+    while True:
+        byte = data[at]
+        at += 1
+        value |= (byte & 127) << shift
+        if byte < 128 or shift > 63:
+            return value, at
+        shift += 7

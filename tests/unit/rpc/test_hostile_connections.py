@@ -1,0 +1,355 @@
+"""Clients that break the rules, at a real listener: each is refused, nothing of it is kept, and others are served."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import struct
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import grpc
+import grpc.aio
+import pytest
+
+from headrace_core.errors import InvalidRequestError, NetworkError, ServerBusyError
+from headrace_core.rpc import error_from_rpc, memory
+from headrace_core.rpc.server import HEADER_BYTES_REFUSED, STREAMS_PER_CONNECTION_MAX, Listener, RequestBytes
+from headrace_core.rpc.streams import ServerStream, StreamHandler, read_message
+from headrace_core.testing.raw_http2 import (
+    GOAWAY,
+    HEADERS,
+    RST_STREAM,
+    SETTING_MAX_CONCURRENT_STREAMS,
+    SETTINGS,
+    RawConnection,
+)
+from headrace_protos.v1 import metadata_pb2, metadata_pb2_grpc, produce_pb2, produce_pb2_grpc
+
+MIB = 1024 * 1024
+PATIENCE_S = 30
+_PRODUCE = "/headrace.v1.Produce/Produce"
+
+
+class Server(produce_pb2_grpc.ProduceServicer, metadata_pb2_grpc.MetadataServicer, StreamHandler[Any]):
+    """Answers each produce request with its correlation id, and metadata with the number of topics named."""
+
+    def __init__(self, **limits: int) -> None:
+        self.listener = Listener("client", **limits)  # type: ignore[arg-type]
+        self.listener.add(produce_pb2_grpc.add_ProduceServicer_to_server, self, "headrace.v1.Produce")
+        self.listener.add(metadata_pb2_grpc.add_MetadataServicer_to_server, self, "headrace.v1.Metadata")
+        self.handled = 0
+        self.request_bytes: list[int] = []
+
+    async def Produce(self, request_iterator: Any, context: Any) -> None:
+        stream: ServerStream[Any, Any] = ServerStream(context)
+        await stream.run(Answering(self, stream))
+
+    async def GetMetadata(self, request: Any, context: Any) -> Any:
+        self.handled += 1
+        return metadata_pb2.MetadataResponse(controller_id=len(request.topics))
+
+    @property
+    def address(self) -> tuple[str, int]:
+        return "127.0.0.1", self.listener.port
+
+
+class Answering(StreamHandler[Any]):
+    def __init__(self, server: Server, stream: ServerStream[Any, Any]) -> None:
+        self._server, self._stream = server, stream
+
+    def on_request(self, request: Any) -> None:
+        self._server.handled += 1
+        self._server.request_bytes.append(self._stream.request_bytes)
+        self._stream.send(produce_pb2.ProduceResponse(correlation_id=request.correlation_id))
+
+
+@contextlib.asynccontextmanager
+async def serving(**limits: int) -> AsyncIterator[Server]:
+    server = Server(**limits)
+    await server.listener.start()
+    try:
+        yield server
+    finally:
+        await server.listener.stop(0)
+
+
+@contextlib.asynccontextmanager
+async def connected(server: Server, **kwargs: Any) -> AsyncIterator[grpc.aio.Channel]:
+    options = [("grpc.max_send_message_length", 128 * MIB), ("grpc.use_local_subchannel_pool", 1)]
+    channel = grpc.aio.insecure_channel(server.listener.address, options=options, **kwargs)
+    try:
+        yield channel
+    finally:
+        await channel.close()
+
+
+async def is_served(server: Server) -> bool:
+    async with connected(server) as channel:
+        stub = metadata_pb2_grpc.MetadataStub(channel)
+        answer = await stub.GetMetadata(metadata_pb2.MetadataRequest(topics=["a", "b"]), timeout=PATIENCE_S)
+        return bool(answer.controller_id == 2)
+
+
+def run(scenario: Callable[[], Any]) -> None:
+    asyncio.run(asyncio.wait_for(scenario(), PATIENCE_S))
+
+
+def resident_mib() -> float:
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGESIZE") / MIB
+
+
+# -- messages ---------------------------------------------------------------------------------------------------------
+
+
+def test_names_without_end_are_refused_before_the_handler() -> None:
+    async def scenario() -> None:
+        async with serving() as server, connected(server) as channel:
+            call = channel.unary_unary("/headrace.v1.Metadata/GetMetadata")
+            for names in (b"\x0a\x01n" * 10_001, b"\x0a\x01n" * 1_500_000, b"\x0a\x01n" * 5_000_000):
+                with pytest.raises(grpc.aio.AioRpcError) as refused:
+                    await call(names, timeout=PATIENCE_S)
+                assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+                error = error_from_rpc(refused.value, "here")
+                assert isinstance(error, InvalidRequestError)
+                assert "split the request" in error.message
+            assert server.handled == 0
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(
+    ("data", "told"),
+    [
+        (b"\x22\x00" * 2_001, "more than 2000 partitions; split the request"),
+        (b"\xff\xff\xff", "not a valid protobuf message"),
+    ],
+)
+def test_stream_ends_with_what_is_wrong_with_a_message(data: bytes, told: str) -> None:
+    """Until issue 17 a stream's handler could be handed None, and ended with an AttributeError."""
+
+    async def scenario() -> None:
+        async with serving() as server, connected(server) as channel:
+            stream = channel.stream_stream(_PRODUCE)()
+            await stream.write(produce_pb2.ProduceRequest(correlation_id=7).SerializeToString())
+            assert produce_pb2.ProduceResponse.FromString(await stream.read()).correlation_id == 7
+            await stream.write(data)
+            with pytest.raises(grpc.aio.AioRpcError, match=told):
+                await stream.read()
+            assert await stream.code() is grpc.StatusCode.INVALID_ARGUMENT
+            assert (server.handled, server.request_bytes) == (1, [2])
+
+    run(scenario)
+
+
+class NoneContext:
+    """A call whose library hands out None for a message that it could not deserialize."""
+
+    async def read(self) -> None:
+        return None
+
+    async def write(self, message: Any) -> None:
+        raise AssertionError("there is nothing to answer")
+
+
+def test_none_from_the_library_ends_a_stream_with_a_typed_error() -> None:
+    class Handler(StreamHandler[Any]):
+        def on_request(self, request: Any) -> None:
+            request.correlation_id  # noqa: B018  (an AttributeError for None)
+
+    async def scenario() -> None:
+        with pytest.raises(InvalidRequestError, match="not a valid protobuf message"):
+            await ServerStream(NoneContext()).run(Handler())  # type: ignore[arg-type]
+
+    run(scenario)
+
+
+def test_client_that_reads_no_valid_message_loses_the_connection_and_nothing_else() -> None:
+    class Call(NoneContext):
+        was_cancelled = False
+
+        def cancel(self) -> None:
+            self.was_cancelled = True
+
+    async def scenario() -> None:
+        call = Call()
+        with pytest.raises(NetworkError, match="not a valid protobuf message"):
+            await read_message(call)
+        assert call.was_cancelled
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("method", ["/headrace.v1.Metadata/GetMetadata", _PRODUCE])
+def test_compressed_message_is_refused_and_never_inflated(method: str) -> None:
+    """94 KiB on the wire would become 95 MiB in memory."""
+
+    async def scenario() -> None:
+        async with serving() as server, connected(server, compression=grpc.Compression.Gzip) as channel:
+            bomb = b"\x7a" + _varint(94 * MIB) + bytes(94 * MIB)
+            before = resident_mib()
+            with contextlib.suppress(grpc.aio.AioRpcError):
+                if method == _PRODUCE:
+                    stream = channel.stream_stream(method)()
+                    await stream.write(bomb)
+                    assert await stream.read() is grpc.aio.EOF
+                else:
+                    call = channel.unary_unary(method)(bomb)
+                    assert await call.code() is grpc.StatusCode.UNIMPLEMENTED
+                    assert "gzip" in await call.details()
+            assert resident_mib() - before < 60
+            assert server.handled == 0
+            assert await is_served(server)
+
+    run(scenario)
+
+
+def _varint(value: int) -> bytes:
+    out = bytearray()
+    while value >= 128:
+        out.append(value & 127 | 128)
+        value >>= 7
+    return bytes([*out, value])
+
+
+def test_message_beyond_the_limit_is_refused_by_its_length() -> None:
+    """Its header says 88 MiB: the server answers before the rest has come, and keeps none of it."""
+
+    async def scenario() -> None:
+        async with serving(message_bytes_max=4 * MIB) as server:
+            attacker = await asyncio.to_thread(RawConnection, server.address)
+            stream_id = attacker.open_call(_PRODUCE)
+            attacker.message_part(stream_id, b"\0" + struct.pack(">I", 88 * MIB) + bytes(1000))
+            ended = await asyncio.to_thread(_end_of, attacker, stream_id)
+            assert b"larger than max" in ended
+            attacker.close()
+            assert server.handled == 0
+            assert await is_served(server)
+
+    run(scenario)
+
+
+def _end_of(connection: RawConnection, stream_id: int) -> bytes:
+    while (frame := connection.read_frame()) is not None:
+        if frame.stream_id == stream_id and frame.kind in (HEADERS, RST_STREAM):
+            return frame.payload
+    return b"closed"
+
+
+def test_single_requests_under_way_are_bounded_over_all_connections() -> None:
+    requests = RequestBytes(100_000)
+    with requests.held(90_000, "one"):
+        with pytest.raises(ServerBusyError, match="90000 bytes are under way"), requests.held(20_000, "two"):
+            pass
+        with requests.held(1_000, "small ones always pass"):
+            assert requests.used == 91_000
+    assert requests.used == 0
+
+
+def test_memory_of_refused_requests_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    trimmed = asyncio.Event()
+    monkeypatch.setattr(memory, "PAUSE_S", 0.01)
+    monkeypatch.setattr(memory, "trim", lambda: loop.call_soon_threadsafe(trimmed.set))
+
+    async def scenario() -> None:
+        nonlocal loop
+        loop = asyncio.get_running_loop()
+        async with serving() as server, connected(server) as channel:
+            call = channel.unary_unary("/headrace.v1.Metadata/GetMetadata")
+            with pytest.raises(grpc.aio.AioRpcError):
+                await call(b"\x0a\x01n" * 1_500_000)
+            await trimmed.wait()
+
+    loop: Any = None
+    run(scenario)
+
+
+# -- connections ------------------------------------------------------------------------------------------------------
+
+
+def test_one_connection_too_many_is_closed_at_once() -> None:
+    async def scenario() -> None:
+        async with serving(connections_max=3) as server:
+            held = [await asyncio.to_thread(RawConnection, server.address) for _ in range(3)]
+            for each in held:
+                first = await asyncio.to_thread(each.read_frame)
+                assert first is not None and first.kind == SETTINGS  # noqa: PT018
+            refused = await asyncio.to_thread(RawConnection, server.address)
+            assert await asyncio.to_thread(refused.read_frame) is None
+            for each in held:
+                each.close()
+            assert await is_served(server)
+
+    run(scenario)
+
+
+def test_streams_of_one_connection_are_bounded() -> None:
+    async def scenario() -> None:
+        async with serving() as server:
+            attacker = await asyncio.to_thread(RawConnection, server.address)
+            settings = await asyncio.to_thread(attacker.read_frame)
+            assert settings is not None
+            told = dict(struct.iter_unpack(">HI", settings.payload))
+            assert told[SETTING_MAX_CONCURRENT_STREAMS] == STREAMS_PER_CONNECTION_MAX
+            await asyncio.to_thread(
+                lambda: [attacker.open_call(_PRODUCE) for _ in range(STREAMS_PER_CONNECTION_MAX + 1)]
+            )
+            refused = await asyncio.to_thread(_end_of, attacker, 2 * STREAMS_PER_CONNECTION_MAX + 1)
+            assert refused == struct.pack(">I", 11)  # ENHANCE_YOUR_CALM
+            attacker.close()
+            assert await is_served(server)
+
+    run(scenario)
+
+
+def test_large_headers_are_refused() -> None:
+    async def scenario() -> None:
+        async with serving() as server, connected(server) as channel:
+            call = channel.unary_unary("/headrace.v1.Metadata/GetMetadata")
+            with pytest.raises(grpc.aio.AioRpcError):
+                await call(b"", metadata=[("x-large", "v" * HEADER_BYTES_REFUSED)])
+            assert server.handled == 0
+            assert await is_served(server)
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("garbage", [b"GET / HTTP/1.1\r\n\r\n", os.urandom(4096), bytes(4096), b"\x16\x03\x01" * 99])
+def test_garbage_ends_its_own_connection_only(garbage: bytes) -> None:
+    async def scenario() -> None:
+        async with serving() as server:
+            attacker = await asyncio.to_thread(RawConnection, server.address)
+            attacker.send(garbage)
+            await asyncio.to_thread(_until_closed, attacker)
+            attacker.close()
+            assert await is_served(server)
+
+    run(scenario)
+
+
+def _until_closed(connection: RawConnection) -> None:
+    with contextlib.suppress(TimeoutError):
+        while (frame := connection.read_frame()) is not None and frame.kind != GOAWAY:
+            pass
+
+
+def test_streams_reset_without_end_leave_nothing_behind() -> None:
+    """CVE-2023-44487: 20,000 calls, each reset at once."""
+
+    def attack(address: tuple[str, int]) -> None:
+        attacker = RawConnection(address)
+        with contextlib.suppress(OSError):  # the server may end the connection
+            for _ in range(20_000):
+                attacker.reset(attacker.open_call(_PRODUCE))
+        attacker.close()
+
+    async def scenario() -> None:
+        async with serving() as server:
+            before = resident_mib()
+            await asyncio.to_thread(attack, server.address)
+            assert await is_served(server)
+            assert resident_mib() - before < 64
+
+    run(scenario)

@@ -1,0 +1,52 @@
+"""The table of docs/limits.md, from the declarations in headrace_core.rpc.limits.
+
+tools/limits_docs.py generate    write it
+tools/limits_docs.py check       fail when it is not what the declarations say (a test runs this)
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from headrace_core.rpc.limits import LIMITS
+
+PAGE = Path(__file__).parent.parent / "docs" / "limits.md"
+BEGIN, END = "<!-- begin: tools/limits_docs.py -->\n", "<!-- end -->\n"
+
+
+def rendered() -> str:
+    """Two tables: the calls that take lists, and those that take none."""
+    lines = ["| call | at most | bytes |", "|---|---|---|"]
+    short = []
+    for method, limits in LIMITS.items():
+        size = _size(limits.bytes_max)
+        if limits.items:
+            items = "; ".join(f"{most:,} `{path}`" for path, most in limits.items.items())
+            lines.append(f"| `{method}` | {items} | {size} |")
+        else:
+            short.append(f"`{method}`")
+    return "\n".join([*lines, "", f"64 KiB each, no lists: {', '.join(short)}.", ""])
+
+
+def _size(size: int) -> str:
+    if size >= 1 << 31:
+        return "the listener's"
+    return f"{size >> 20} MiB" if size >= 1 << 20 else f"{size >> 10} KiB"
+
+
+def main(command: str) -> int:
+    page = PAGE.read_text()
+    head, _, rest = page.partition(BEGIN)
+    _, _, tail = rest.partition(END)
+    wanted = f"{head}{BEGIN}{rendered()}{END}{tail}"
+    if command == "generate":
+        PAGE.write_text(wanted)
+    elif page != wanted:
+        print(f"{PAGE.name} is not what headrace_core.rpc.limits declares: run tools/limits_docs.py generate")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1] if len(sys.argv) > 1 else "check"))
