@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from headrace_core.errors import (
@@ -14,6 +14,7 @@ from headrace_core.errors import (
     InvalidReplicationFactorError,
     from_number,
 )
+from headrace_core.rpc.limits import pages
 from headrace_core.types import TopicPartition
 from headrace_protos.v1 import admin_pb2, metadata_pb2, offsets_pb2
 
@@ -71,6 +72,14 @@ class AdminCalls:
         for topic in new:
             _check_count(topic, "partitions", topic.partitions, InvalidPartitionsError)
             _check_count(topic, "replication_factor", topic.replication_factor, InvalidReplicationFactorError)
+        created: list[CreatedTopic] = []
+        for page in pages(new):
+            created += await self._create_topics(page, timeout, validate_only)
+        return created
+
+    async def _create_topics(
+        self, new: Sequence[NewTopic], timeout: float | None, validate_only: bool
+    ) -> list[CreatedTopic]:
         request = admin_pb2.CreateTopicsRequest(validate_only=validate_only)
         for topic in new:
             item = request.topics.add(
@@ -90,15 +99,20 @@ class AdminCalls:
         ]
 
     async def delete_topics(self, names: list[str], timeout: float | None) -> None:
-        answer = await self.change("DeleteTopics", admin_pb2.DeleteTopicsRequest(topics=names), timeout)
-        raise_failures((item.name, item.error) for item in answer.results)
+        results: list[Any] = []
+        for page in pages(names):
+            answer = await self.change("DeleteTopics", admin_pb2.DeleteTopicsRequest(topics=page), timeout)
+            results += answer.results
+        raise_failures((item.name, item.error) for item in results)
 
     async def create_partitions(self, counts: dict[str, int], timeout: float | None, validate_only: bool) -> None:
-        request = admin_pb2.CreatePartitionsRequest(validate_only=validate_only)
-        for topic, count in counts.items():
-            request.topics.add(topic=topic, total_count=_int32(count, "count"))
-        answer = await self.change("CreatePartitions", request, timeout)
-        raise_failures((item.topic, item.error) for item in answer.results)
+        results: list[Any] = []
+        for page in pages(list(counts.items())):
+            request = admin_pb2.CreatePartitionsRequest(validate_only=validate_only)
+            for topic, count in page:
+                request.topics.add(topic=topic, total_count=_int32(count, "count"))
+            results += (await self.change("CreatePartitions", request, timeout)).results
+        raise_failures((item.topic, item.error) for item in results)
 
     async def delete_records(
         self, before: dict[TopicPartition, int], timeout: float | None
@@ -129,8 +143,10 @@ class AdminCalls:
         return sorted(item.name for item in answer.topics if include_internal or not item.internal)
 
     async def describe_topics(self, names: list[str] | None, timeout: float | None) -> list[TopicDescription]:
-        answer = await self._metadata(timeout, topics=names or [], all_topics=names is None)
-        raise_failures((item.name, item.error) for item in answer.topics)
+        topics: list[Any] = []
+        for page in pages(names or []):
+            topics += (await self._metadata(timeout, topics=page, all_topics=names is None)).topics
+        raise_failures((item.name, item.error) for item in topics)
         return [
             TopicDescription(
                 item.name,
@@ -151,7 +167,7 @@ class AdminCalls:
                 ),
                 item.max_message_bytes,
             )
-            for item in answer.topics
+            for item in topics
         ]
 
     async def describe_cluster(self, include_fenced_brokers: bool, timeout: float | None) -> ClusterDescription:

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from headrace_core.errors import BrokerIdNotRegisteredError, InvalidArgumentError
+from headrace_core.rpc.limits import limit_of, pages
 from headrace_protos.v1 import admin_pb2
 
 from ..engine.connections import call
@@ -22,6 +23,7 @@ _RESOURCE_TYPES = {
     "topic": admin_pb2.CONFIG_RESOURCE_TYPE_TOPIC,
     "broker": admin_pb2.CONFIG_RESOURCE_TYPE_BROKER,
 }
+_DESCRIBED_MAX = limit_of("Admin/DescribeConfigs", "resources")
 _RESOURCE_NAMES = {number: name for name, number in _RESOURCE_TYPES.items()}
 
 
@@ -34,7 +36,11 @@ async def describe_configs(
     by_broker: dict[int | None, list[Any]] = {}
     for resource in wanted:
         by_broker.setdefault(_broker_of(resource), []).append(resource)
-    groups = [_describe(calls, broker_id, group, include_synonyms, timeout) for broker_id, group in by_broker.items()]
+    groups = [
+        _describe(calls, broker_id, list(page), include_synonyms, timeout)
+        for broker_id, group in by_broker.items()
+        for page in pages(group, _DESCRIBED_MAX)
+    ]
     results = [result for answer in await asyncio.gather(*groups) for result in answer]
     raise_failures((_shown(item.resource), item.error) for item in results)
     found = {(item.resource.type, item.resource.name): item for item in results}
@@ -53,14 +59,16 @@ async def alter_configs(
     validate_only: bool,
 ) -> None:
     """What is not named stays; all keys of one resource are changed, or none is."""
-    request = admin_pb2.AlterConfigsRequest(validate_only=validate_only)
-    for resource, values in changes.items():
-        item = request.resources.add(resource=_resource(resource))
-        for name, value in values.items():
-            kind, text = _op(value)
-            item.ops.add(kind=kind, name=name, value=text)
-    answer = await calls.change("AlterConfigs", request, timeout)
-    raise_failures((_shown(item.resource), item.error) for item in answer.results)
+    results: list[Any] = []
+    for page in pages(list(changes.items())):
+        request = admin_pb2.AlterConfigsRequest(validate_only=validate_only)
+        for resource, values in page:
+            item = request.resources.add(resource=_resource(resource))
+            for name, value in values.items():
+                kind, text = _op(value)
+                item.ops.add(kind=kind, name=name, value=text)
+        results += (await calls.change("AlterConfigs", request, timeout)).results
+    raise_failures((_shown(item.resource), item.error) for item in results)
 
 
 async def _describe(

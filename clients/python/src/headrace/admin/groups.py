@@ -4,7 +4,7 @@ goes to the coordinators of the groups that it names, wherever these have gone. 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from headrace_core.errors import (
@@ -19,6 +19,7 @@ from headrace_core.errors import (
     UnknownTopicOrPartitionError,
     from_number,
 )
+from headrace_core.rpc.limits import pages
 from headrace_core.types import TopicPartition
 from headrace_protos.v1 import groups_pb2, metadata_pb2
 
@@ -240,11 +241,12 @@ async def remove_group_members(
             left = [each for each in left if each.error.code != UnknownMemberIdError.number]
         raise_first(left, f"group {group_id!r}")
 
-    request = groups_pb2.RemoveMembersRequest(group_id=group_id, member_ids=wanted)
     deadline = calls.engine.deadline(timeout)
-    await calls.coordinators.call(
-        group_id, "RemoveMembers", request, deadline, f"removing members of {group_id!r}", check, _PATIENCE_S
-    )
+    for page in pages(wanted):
+        request = groups_pb2.RemoveMembersRequest(group_id=group_id, member_ids=page)
+        await calls.coordinators.call(
+            group_id, "RemoveMembers", request, deadline, f"removing members of {group_id!r}", check, _PATIENCE_S
+        )
     return gone
 
 
@@ -259,6 +261,20 @@ async def list_group_offsets(
     timeout: float | None,
 ) -> dict[TopicPartition, OffsetAndMetadata | None]:
     """In the order of ``partitions``; of those without an offset None."""
+    found: dict[TopicPartition, OffsetAndMetadata | None] = dict.fromkeys(partitions or ())
+    deadline = calls.engine.deadline(timeout)
+    for page in [None] if partitions is None else pages(partitions):
+        found.update(await _list_offsets(calls, group_id, page, require_stable, deadline))
+    return found
+
+
+async def _list_offsets(
+    calls: AdminCalls,
+    group_id: str,
+    partitions: Sequence[TopicPartition] | None,
+    require_stable: bool,
+    deadline: float,
+) -> dict[TopicPartition, OffsetAndMetadata]:
     request = groups_pb2.FetchOffsetsRequest(require_stable=require_stable)
     of_group = request.groups.add(group_id=group_id, member_epoch=-1)
     if partitions is not None:
@@ -270,10 +286,9 @@ async def list_group_offsets(
         raise_first(answer.groups, f"group {group_id!r}")
         raise_first(answer.groups[0].offsets, f"group {group_id!r}")
 
-    deadline = calls.engine.deadline(timeout)
     what = f"listing the offsets of {group_id!r}"
     answer = await calls.coordinators.call(group_id, "FetchOffsets", request, deadline, what, check, _PATIENCE_S)
-    found: dict[TopicPartition, OffsetAndMetadata | None] = dict.fromkeys(partitions or ())
+    found = {}
     for each in answer.groups[0].offsets:
         if each.offset >= 0:
             offset = OffsetAndMetadata(each.offset, each.metadata, each.leader_epoch)
@@ -294,27 +309,28 @@ async def alter_group_offsets(
     missing = [str(each) for each in sorted(offsets) if each.partition >= counts[each.topic]]
     if missing:
         raise UnknownTopicOrPartitionError(f"there is no {', '.join(missing)}")
-    request = groups_pb2.CommitOffsetsRequest(group_id=group_id, member_epoch=-1)
-    for each, value in offsets.items():
-        request.offsets.add(
-            topic=each.topic,
-            partition=each.partition,
-            offset=value.offset,
-            leader_epoch=value.leader_epoch,
-            metadata=value.metadata,
-        )
-    try:
-        await calls.coordinators.call(
-            group_id,
-            "CommitOffsets",
-            request,
-            deadline,
-            f"altering the offsets of {group_id!r}",
-            lambda answer: raise_first(answer.results, f"group {group_id!r}"),
-            _PATIENCE_S,
-        )
-    except UnknownMemberIdError as error:
-        raise UnknownMemberIdError(f"{error.message}; stop its consumers first") from None
+    for page in pages(list(offsets.items())):
+        request = groups_pb2.CommitOffsetsRequest(group_id=group_id, member_epoch=-1)
+        for each, value in page:
+            request.offsets.add(
+                topic=each.topic,
+                partition=each.partition,
+                offset=value.offset,
+                leader_epoch=value.leader_epoch,
+                metadata=value.metadata,
+            )
+        try:
+            await calls.coordinators.call(
+                group_id,
+                "CommitOffsets",
+                request,
+                deadline,
+                f"altering the offsets of {group_id!r}",
+                lambda answer: raise_first(answer.results, f"group {group_id!r}"),
+                _PATIENCE_S,
+            )
+        except UnknownMemberIdError as error:
+            raise UnknownMemberIdError(f"{error.message}; stop its consumers first") from None
 
 
 async def delete_group_offsets(
@@ -322,13 +338,17 @@ async def delete_group_offsets(
 ) -> None:
     if not partitions:
         return
-    request = groups_pb2.DeleteOffsetsRequest(group_id=group_id)
-    for each in partitions:
-        request.partitions.add(topic=each.topic, partition=each.partition)
     deadline = calls.engine.deadline(timeout)
     what = f"deleting offsets of {group_id!r}"
-    answer = await calls.coordinators.call(group_id, "DeleteOffsets", request, deadline, what, patience_s=_PATIENCE_S)
-    raise_failures((f"{each.topic}-{each.partition}", each.error) for each in answer.results)
+    results: list[Any] = []
+    for page in pages(partitions):
+        request = groups_pb2.DeleteOffsetsRequest(group_id=group_id)
+        for each in page:
+            request.partitions.add(topic=each.topic, partition=each.partition)
+        results += (
+            await calls.coordinators.call(group_id, "DeleteOffsets", request, deadline, what, patience_s=_PATIENCE_S)
+        ).results
+    raise_failures((f"{each.topic}-{each.partition}", each.error) for each in results)
 
 
 # -- from the wire ----------------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from headrace_core.errors import HeadraceError, InvalidArgumentError, from_number
+from headrace_core.rpc.limits import ITEMS_MAX, limit_of, pages
 from headrace_core.rpc.status import error_of
 from headrace_core.types import TopicPartition
 from headrace_protos.v1 import admin_pb2
@@ -54,14 +55,16 @@ async def describe_log_dirs(
     if wanted == {}:
         return {broker_id: [] for broker_id in ids}
     request = admin_pb2.DescribeLogDirsRequest()
-    for topic, partitions in (wanted or {}).items():
+    partitions_max = limit_of("Admin/DescribeLogDirs", "topics.partitions")
+    is_short = wanted is not None and len(wanted) <= ITEMS_MAX and sum(map(len, wanted.values())) <= partitions_max
+    for topic, partitions in (wanted or {}).items() if is_short else ():  # a longer list is picked from everything
         request.topics.add(topic=topic, partitions=sorted(partitions))
 
     async def describe(broker_id: int, address: str, timeout_s: float) -> list[LogDirDescription]:
         own = admin_pb2.DescribeLogDirsRequest(broker_id=broker_id)
         own.MergeFrom(request)
         answer = await call(engine.connections.admin(address).DescribeLogDirs, own, address, timeout_s)
-        return [_description(broker_id, item) for item in answer.directories]
+        return [_description(broker_id, item, wanted) for item in answer.directories]
 
     found = await asyncio.gather(*(at_broker(calls, broker_id, describe, timeout) for broker_id in ids))
     return dict(zip(ids, found, strict=True))
@@ -78,19 +81,22 @@ async def alter_replica_log_dirs(
         by_broker[replica.broker_id].append((replica, path))
 
     async def alter(broker_id: int, address: str, timeout_s: float) -> list[tuple[str, HeadraceError]]:
-        request = admin_pb2.AlterReplicaLogDirsRequest(broker_id=broker_id)
-        directories: dict[str, Any] = {}
-        for replica, path in by_broker[broker_id]:
-            if path not in directories:
-                directories[path] = request.directories.add(path=path)
-            directories[path].topics.add(topic=replica.topic, partitions=[replica.partition])
-        answer = await call(engine.connections.admin(address).AlterReplicaLogDirs, request, address, timeout_s)
+        results: list[Any] = []
+        for page in pages(by_broker[broker_id]):
+            request = admin_pb2.AlterReplicaLogDirsRequest(broker_id=broker_id)
+            directories: dict[str, Any] = {}
+            for replica, path in page:
+                if path not in directories:
+                    directories[path] = request.directories.add(path=path)
+                directories[path].topics.add(topic=replica.topic, partitions=[replica.partition])
+            admin = engine.connections.admin(address)
+            results += (await call(admin.AlterReplicaLogDirs, request, address, timeout_s)).results
         return [
             (
                 f"{item.topic}-{item.partition} on broker {broker_id}",
                 from_number(item.error.code, item.error.message.removeprefix(f"{item.topic}-{item.partition}: ")),
             )
-            for item in answer.results
+            for item in results
             if item.error.code
         ]
 
@@ -100,7 +106,14 @@ async def alter_replica_log_dirs(
         raise type(failed[0][1])("; ".join(f"{name}: {error.message}" for name, error in failed))
 
 
-def _description(broker_id: int, item: Any) -> LogDirDescription:
+def _is_wanted(wanted: dict[str, set[int]] | None, topic: str, partition: int) -> bool:
+    if wanted is None:
+        return True
+    chosen = wanted.get(topic)
+    return chosen is not None and (not chosen or partition in chosen)
+
+
+def _description(broker_id: int, item: Any, wanted: dict[str, set[int]] | None = None) -> LogDirDescription:
     return LogDirDescription(
         broker_id=broker_id,
         path=item.path,
@@ -111,6 +124,7 @@ def _description(broker_id: int, item: Any) -> LogDirDescription:
                 each.topic, each.partition, each.size_bytes, each.offset_lag, each.is_future, error_of(each.error)
             )
             for each in item.partitions
+            if _is_wanted(wanted, each.topic, each.partition)
         ),
         total_bytes=None if item.total_bytes < 0 else item.total_bytes,
         usable_bytes=None if item.usable_bytes < 0 else item.usable_bytes,

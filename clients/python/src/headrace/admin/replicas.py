@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from headrace_core.errors import (
     HeadraceError,
@@ -11,6 +12,7 @@ from headrace_core.errors import (
     OperationNotAttemptedError,
     from_number,
 )
+from headrace_core.rpc.limits import ITEMS_MAX, pages
 from headrace_core.types import TopicPartition
 from headrace_protos.v1 import admin_pb2
 
@@ -101,7 +103,8 @@ async def elect_leaders(
         return outcome
     while True:
         request = admin_pb2.ElectLeadersRequest(election_type=election_type, all_partitions=asked is None)
-        for topic, numbers in _by_topic(asked or []).items():
+        page, rest = (asked or [])[:ITEMS_MAX], (asked or [])[ITEMS_MAX:]
+        for topic, numbers in _by_topic(page).items():
             request.partitions.add(topic=topic, partitions=numbers)
         answer = await calls.change("ElectLeaders", request, max(deadline - time.monotonic(), 0.01))
         later = []
@@ -111,9 +114,10 @@ async def elect_leaders(
             outcome[partition] = error
             if isinstance(error, OperationNotAttemptedError):
                 later.append(partition)
-        if not later or len(later) == len(answer.results) or time.monotonic() >= deadline:
+        is_stuck = len(later) == len(answer.results) and not rest
+        if not (later or rest) or is_stuck or time.monotonic() >= deadline:
             return outcome
-        asked = later
+        asked = [*rest, *later]
 
 
 async def alter_partition_reassignments(
@@ -123,13 +127,15 @@ async def alter_partition_reassignments(
     allow_replication_factor_change: bool,
     timeout: float | None,
 ) -> None:
-    request = admin_pb2.AlterPartitionReassignmentsRequest(
-        keep_replication_factor=not allow_replication_factor_change, throttle_bytes_per_s=throttle_bytes_per_s
-    )
-    for (topic, number), replicas in wanted.items():
-        request.reassignments.add(topic=topic, partition=number, replicas=replicas or (), cancel=replicas is None)
-    answer = await calls.change("AlterPartitionReassignments", request, timeout)
-    raise_failures((f"{item.topic}-{item.partition}", item.error) for item in answer.results)
+    results: list[Any] = []
+    for page in pages(list(wanted.items())):
+        request = admin_pb2.AlterPartitionReassignmentsRequest(
+            keep_replication_factor=not allow_replication_factor_change, throttle_bytes_per_s=throttle_bytes_per_s
+        )
+        for (topic, number), replicas in page:
+            request.reassignments.add(topic=topic, partition=number, replicas=replicas or (), cancel=replicas is None)
+        results += (await calls.change("AlterPartitionReassignments", request, timeout)).results
+    raise_failures((f"{item.topic}-{item.partition}", item.error) for item in results)
 
 
 async def list_partition_reassignments(
@@ -137,10 +143,12 @@ async def list_partition_reassignments(
 ) -> dict[TopicPartition, PartitionReassignment]:
     if partitions == []:
         return {}
-    request = admin_pb2.ListPartitionReassignmentsRequest()
-    for topic, numbers in _by_topic(partitions or []).items():
-        request.partitions.add(topic=topic, partitions=numbers)
-    answer = await calls.call("ListPartitionReassignments", request, timeout)
+    ongoing: list[Any] = []
+    for page in pages(partitions or []):
+        request = admin_pb2.ListPartitionReassignmentsRequest()
+        for topic, numbers in _by_topic(page).items():
+            request.partitions.add(topic=topic, partitions=numbers)
+        ongoing += (await calls.call("ListPartitionReassignments", request, timeout)).reassignments
     return {
         TopicPartition(item.topic, item.partition): PartitionReassignment(
             replicas=tuple(item.replicas),
@@ -148,7 +156,7 @@ async def list_partition_reassignments(
             removing_replicas=tuple(item.removing_replicas),
             waits=item.waits,
         )
-        for item in answer.reassignments
+        for item in ongoing
     }
 
 

@@ -11,6 +11,7 @@ What is asked for is bounded: nothing more is requested while the inbox, and wha
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import time
 from typing import Any
@@ -26,6 +27,8 @@ from headrace_core.errors import (
     from_number,
 )
 from headrace_core.rpc import ChannelPurpose
+from headrace_core.rpc.limits import PARTITIONS_MAX
+from headrace_core.rpc.streams import read_message
 from headrace_core.types import TopicPartition
 from headrace_protos.v1 import fetch_pb2
 
@@ -173,7 +176,7 @@ class FetchLink:
 
     async def _read(self, stream: Any) -> None:
         try:
-            while (response := await stream.read()) is not grpc.aio.EOF:
+            while (response := await read_message(stream)) is not grpc.aio.EOF:
                 self._answered(response)
             code = await stream.code()
             raise NetworkError(f"{self.address}: the broker ended the fetch stream ({code.name})")
@@ -226,7 +229,10 @@ class FetchLink:
             isolation_level=fetcher.isolation,
             rack=self._rack,
         )
-        for tp in self._to_name:
+        # What is too much for one request goes into the next, which follows at once (_may_ask).
+        naming = list(itertools.islice(self._to_name, PARTITIONS_MAX))
+        forgetting = list(itertools.islice(self._to_forget, PARTITIONS_MAX))
+        for tp in naming:
             tracked = self.members[tp]
             tracked.valid_from = self._correlation
             request.partitions.add(
@@ -238,11 +244,11 @@ class FetchLink:
                 last_fetched_epoch=tracked.epochs.last,
             )
             self._named.add(tp)
-        for tp in self._to_forget:
+            del self._to_name[tp]
+        for tp in forgetting:
             request.forgotten.add(topic=tp.topic, partition=tp.partition)
             self._named.discard(tp)
-        self._to_name.clear()
-        self._to_forget.clear()
+            del self._to_forget[tp]
         fetcher.metrics["fetch"].record(1)
         return request
 

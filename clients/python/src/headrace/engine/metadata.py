@@ -26,6 +26,7 @@ from headrace_core.errors import (
     UnknownTopicOrPartitionError,
     from_number,
 )
+from headrace_core.rpc.limits import pages
 from headrace_core.types import check_topic_name
 from headrace_protos.v1 import metadata_pb2
 
@@ -179,10 +180,13 @@ class MetadataCache:
             names = sorted(self._tracked if topics is None else set(topics))
             if topics is None and self._version != seen and min_offset <= self.snapshot.metadata_offset:
                 return {}  # somebody else has just done it
-            request = metadata_pb2.MetadataRequest(
-                topics=names, allow_auto_topic_creation=create, min_metadata_offset=min_offset
-            )
-            return self._absorb(await self.ask(request, deadline), names)
+            errors: dict[str, HeadraceError] = {}
+            for page in pages(names):
+                request = metadata_pb2.MetadataRequest(
+                    topics=page, allow_auto_topic_creation=create, min_metadata_offset=min_offset
+                )
+                errors.update(self._absorb(await self.ask(request, deadline), list(page)))
+            return errors
 
     @contextlib.asynccontextmanager
     async def _my_turn(self, deadline: float) -> AsyncIterator[None]:

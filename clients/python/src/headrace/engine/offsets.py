@@ -7,6 +7,7 @@ import time
 from typing import Any, NamedTuple
 
 from headrace_core.errors import HeadraceError, from_number
+from headrace_core.rpc.limits import ITEMS_MAX
 from headrace_core.types import TopicPartition
 from headrace_protos.v1 import common_pb2, offsets_pb2
 
@@ -50,28 +51,30 @@ async def end_of_epoch(engine: Engine, tp: TopicPartition, epoch: int, deadline:
 async def list_offsets(
     engine: Engine, timestamps: dict[TopicPartition, int], isolation: Any, deadline: float
 ) -> dict[TopicPartition, OffsetAndTimestamp]:
-    """Offsets by time (or -1 end, -2 start, -3 largest timestamp), one request to each leader, retried until deadline.
+    """Offsets by time (or -1 end, -2 start, -3 largest timestamp), one request to each leader (more above 10,000
+    partitions), retried until deadline.
 
     An offset of -1 means that no record is that late. Raises what any partition fails with.
     """
     found: dict[TopicPartition, OffsetAndTimestamp] = {}
 
     async def attempt(timeout_s: float) -> None:
-        by_leader: dict[str, Any] = {}
+        by_leader: dict[str, list[Any]] = {}
         for tp, timestamp in timestamps.items():
             if tp in found:
                 continue
             address, epoch = await engine.at_leader(*tp, max(deadline - time.monotonic(), 0.01))
-            request = by_leader.get(address)
-            if request is None:
-                request = by_leader[address] = offsets_pb2.ListOffsetsRequest(isolation_level=isolation)
-            request.partitions.add(
+            requests = by_leader.setdefault(address, [])
+            if not requests or len(requests[-1].partitions) >= ITEMS_MAX:
+                requests.append(offsets_pb2.ListOffsetsRequest(isolation_level=isolation))
+            requests[-1].partitions.add(
                 topic=tp.topic, partition=tp.partition, timestamp_ms=timestamp, current_leader_epoch=epoch
             )
         answers = await asyncio.gather(
             *(
                 call(engine.connections.offsets(address).ListOffsets, request, address, timeout_s)
-                for address, request in by_leader.items()
+                for address, requests in by_leader.items()
+                for request in requests
             ),
             return_exceptions=True,
         )

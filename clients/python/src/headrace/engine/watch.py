@@ -15,6 +15,8 @@ import grpc.aio
 
 import headrace_core.rpc as rpc
 from headrace_core.errors import HeadraceError, NetworkError, UnsupportedVersionError
+from headrace_core.rpc.limits import ITEMS_MAX
+from headrace_core.rpc.streams import read_message
 from headrace_protos.v1 import metadata_pb2
 
 from .connections import Connections
@@ -47,7 +49,8 @@ class MetadataWatch:
         failures, strangers = 0, set[str]()
         while True:
             self.changed.clear()
-            names = sorted(self._wanted())
+            # Of more topics than one request may name, the others are read again by metadata.max.age.ms and on errors.
+            names = sorted(self._wanted())[:ITEMS_MAX]
             if not names:
                 await self.changed.wait()
                 continue
@@ -82,7 +85,7 @@ class MetadataWatch:
 
     async def _read(self, stream: Any, address: str, names: list[str]) -> None:
         try:
-            while (answer := await stream.read()) is not grpc.aio.EOF:
+            while (answer := await read_message(stream)) is not grpc.aio.EOF:
                 self._answers += 1
                 self._heard(answer, names)
             raise NetworkError(f"{address}: the broker ended the metadata watch")

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from headrace_core.errors import HeadraceError, RequestTimedOutError, UnknownTopicOrPartitionError, from_number
+from headrace_core.rpc.limits import pages
 from headrace_core.types import TopicPartition
 from headrace_protos.v1 import groups_pb2
 
@@ -68,8 +69,18 @@ class Commits:
         OffsetMetadataTooLargeError, UnknownTopicIdError; RequestTimedOutError: not known whether it was done."""
         if not offsets:
             return
-        who = self._who()
         deadline = self._engine.deadline(timeout_s)
+        for page in pages(list(offsets.items())):
+            await self._commit(dict(page), deadline, final)
+
+    async def _commit(
+        self,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata],
+        deadline: float,
+        final: tuple[type[HeadraceError], ...],
+    ) -> None:
+        """As much as one request may have."""
+        who = self._who()
         request = groups_pb2.CommitOffsetsRequest(
             group_id=self._group_id, member_id=who.member_id, member_epoch=who.epoch, instance_id=who.instance_id
         )
@@ -128,7 +139,16 @@ class Commits:
         self, partitions: Iterable[TopicPartition], timeout_s: float | None = None
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
         """What is committed for each; None: nothing."""
-        wanted = list(partitions)
+        deadline = self._engine.deadline(timeout_s)
+        found: dict[TopicPartition, OffsetAndMetadata | None] = {}
+        for page in pages(list(partitions)):
+            found.update(await self._fetch(page, deadline))
+        return found
+
+    async def _fetch(
+        self, wanted: Sequence[TopicPartition], deadline: float
+    ) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        """Of as many as one request may name."""
         request = groups_pb2.FetchOffsetsRequest(require_stable=True)
         of_group = request.groups.add(group_id=self._group_id, member_epoch=-1)
         of_group.partitions.SetInParent()
@@ -141,7 +161,6 @@ class Commits:
                 raise from_number(told.error.code, f"group {self._group_id!r}: {told.error.message}")
             raise_first(told.offsets, f"group {self._group_id!r}")
 
-        deadline = self._engine.deadline(timeout_s)
         what = f"fetching the offsets of {self._group_id!r}"
         answer = await self._coordinators.call(self._group_id, "FetchOffsets", request, deadline, what, check)
         found: dict[TopicPartition, OffsetAndMetadata | None] = dict.fromkeys(wanted)

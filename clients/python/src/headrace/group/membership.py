@@ -14,6 +14,7 @@ import grpc.aio
 import headrace_core.rpc as rpc
 from headrace_core.errors import BootstrapError, HeadraceError, NetworkError, NotCoordinatorError, from_number
 from headrace_core.rpc import ChannelPurpose
+from headrace_core.rpc.streams import read_message
 from headrace_protos.v1 import groups_pb2
 
 from ..engine.client import Engine
@@ -207,7 +208,7 @@ class Membership:
 
     async def _read(self, stream: Any) -> None:
         try:
-            while (response := await stream.read()) is not grpc.aio.EOF:
+            while (response := await read_message(stream)) is not grpc.aio.EOF:
                 self._told(response)
             code = await stream.code()
             if code is grpc.StatusCode.OK:

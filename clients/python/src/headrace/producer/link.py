@@ -14,6 +14,8 @@ import headrace_core.rpc as rpc
 from headrace_core.errors import HeadraceError, NetworkError, RequestTimedOutError, from_number
 from headrace_core.records import Compression
 from headrace_core.rpc import ChannelPurpose
+from headrace_core.rpc.limits import PARTITIONS_MAX
+from headrace_core.rpc.streams import read_message
 from headrace_protos.v1 import produce_pb2
 
 from ..engine.client import Engine
@@ -250,7 +252,7 @@ class BrokerLink:
 
     async def _read(self, stream: Any) -> None:
         try:
-            while (response := await stream.read()) is not grpc.aio.EOF:
+            while (response := await read_message(stream)) is not grpc.aio.EOF:
                 self._answered(response)
             code = await stream.code()
             raise NetworkError(f"{self.address}: the broker ended the produce stream ({code.name})")
@@ -306,7 +308,7 @@ class BrokerLink:
                     notes.sequences.number(batch, batch.count)
             if not leave_if_empty(queue):
                 self.pending[queue] = None  # its next turn comes after the others
-            if size >= sender.max_request_bytes:
+            if size >= sender.max_request_bytes or len(batches) >= PARTITIONS_MAX:
                 break
         if not batches:
             self._wake_at(wake_at)
