@@ -16,6 +16,7 @@ from sim_checks import Violation
 from headrace.consumer.read_epochs import ReadEpochs
 from headrace_core.errors import HeadraceError, InvalidProducerEpochError, OutOfOrderSequenceNumberError
 from headrace_core.records import BatchBuilder, iterate_headers
+from headrace_core.testing.node_clock import EPOCH_MS
 from headrace_core.types import TopicPartition
 
 if TYPE_CHECKING:
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 IN_FLIGHT_MAX = 5
 REQUEST_TIMEOUT_MS = 350.0
 RETRY_MS = 25.0
+#: producer.id.expiration.ms: longer than a schedule with its recovery, so no producer is silent for so long.
+PRODUCER_EXPIRATION_MS = 120_000
 #: Refused so often although all before it is acknowledged: the log has forgotten what it acknowledged.
 OUT_OF_ORDER_MAX = 12
 
@@ -99,6 +102,8 @@ class ProducerModel(Client):
         self.partition = number % world.plan.partitions
         self.kind = "idempotent" if number == 0 else self.rng.choice(["idempotent", "idempotent", "acks=1", "acks=0"])
         self.producer_id = 1_000 + number
+        #: Half of them send old events: older than producers are remembered for.
+        self.timestamp_ms = EPOCH_MS - (2 * PRODUCER_EXPIRATION_MS if number % 2 == 0 else 0)
         self.acknowledged = 0
         self._next = 0
         self._sequence = 0
@@ -154,7 +159,7 @@ class ProducerModel(Client):
         self._next += len(values)
         builder = BatchBuilder(10_000)
         for value in values:
-            builder.append(1_700_000_000_000, None, value)
+            builder.append(self.timestamp_ms, None, value)
         identity = (
             {"producer_id": self.producer_id, "producer_epoch": 0, "base_sequence": self._sequence}
             if self.kind == "idempotent"

@@ -11,6 +11,7 @@ from collections.abc import Collection, Mapping
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+from broker_clients import PRODUCER_EXPIRATION_MS
 from broker_loop import SimLoop
 
 from headrace_broker.assignments import DirectoryAssignments
@@ -21,7 +22,9 @@ from headrace_broker.partition.messages import Hello, Request
 from headrace_broker.replicas import LogSettings, Replicas
 from headrace_broker.replication.follower_streams import FollowerStreams
 from headrace_broker.replication.isr_keeper import IsrKeeper
+from headrace_broker.settings import LiveSettings
 from headrace_broker.storage import Storage
+from headrace_broker.upkeep.producers import ProducerExpiry
 from headrace_controller.cluster.requests import (
     AlteredPartition,
     AlterPartition,
@@ -57,6 +60,7 @@ CLUSTER = "cluster-one"
 HEARTBEAT_MS = 150.0
 CHECKPOINT_MS = 400.0
 CALL_TIMEOUT_MS = 500.0
+EXPIRY_MS = 120.0
 
 
 class BrokerHost:
@@ -347,6 +351,7 @@ class Broker:
         self.applied = image.next_offset
         self.loop.create_task(self._follow())
         self.loop.create_task(self._checkpoints())
+        self.loop.create_task(self._expiries())
         self.loop.create_task(self.storage.until_all_failed())
         await heartbeats
 
@@ -444,6 +449,15 @@ class Broker:
             await self.replicas.retry_full()
             await self.replicas._heal()
 
+    async def _expiries(self) -> None:
+        """The upkeep's turns. No producer is silent for so long: one that is forgotten was forgotten too soon, and its
+        retry is a duplicate."""
+        settings = LiveSettings({"producer.id.expiration.ms": PRODUCER_EXPIRATION_MS}, self.events)
+        expiry = ProducerExpiry(self.storage.writers, clock=self.host.clock, settings=settings, loop=self.loop)
+        while not self.is_stopping:
+            await asyncio.sleep(EXPIRY_MS / 1_000)
+            await expiry.check()
+
     # -- what it asks the controllers --------------------------------------------------------------------------------
 
     async def _call(self, request: Any) -> Any:
@@ -473,6 +487,7 @@ class Broker:
                 partition_epoch=each.partition_epoch,
                 isr=each.isr,
                 recovering=each.recovering,
+                uncertain=each.uncertain,
             )
             for each in changes
         )

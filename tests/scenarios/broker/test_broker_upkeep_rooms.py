@@ -193,6 +193,21 @@ def test_deleted_files_go_after_their_delay_without_a_timer_for_each() -> None:
     asyncio.run(scenario())
 
 
+def test_a_producer_of_old_events_is_not_forgotten_while_it_writes() -> None:
+    async def scenario() -> None:
+        async with room() as here:
+            await here.broker.topic("t")
+            batch = encode_batch([(1_000, None, b"of 1970", None)], producer_id=7, producer_epoch=0, base_sequence=0)
+            first = await here.broker.append("t", batch)
+            assert await here.upkeep.producers.check() == 0
+            again = await here.broker.append("t", batch)
+            assert (first.error.code, again.error.code) == (0, 0)
+            assert again.base_offset == first.base_offset
+            assert here.broker.replicas.leader(TopicPartition("t", 0)).log.log_end_offset == 1
+
+    asyncio.run(scenario())
+
+
 def test_a_full_directory_gets_back_what_was_deleted_and_what_has_expired() -> None:
     async def scenario() -> None:
         fs = CrashingFileSystem(keep_trace=False)

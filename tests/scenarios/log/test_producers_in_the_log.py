@@ -393,12 +393,14 @@ def test_a_log_that_begins_anew_knows_nobody() -> None:
 
 
 def test_producers_that_write_nothing_are_forgotten() -> None:
-    _, _, log = begun()
-    append(log, idempotent(7, 0, timestamp_ms=NOW_MS - 5_000))
-    append(log, idempotent(8, 0, timestamp_ms=NOW_MS))
-    candidates = log.producers.expired(NOW_MS, 1_000)
+    clock = ManualClock(NOW_MS)
+    log = open_directory(formatted(), TINY, clock).create(ORDERS, TOPIC_ID, TINY)
+    append(log, idempotent(7, 0))
+    clock.advance(5_000)
+    append(log, idempotent(8, 0))
+    candidates = log.producers.expired(clock.monotonic_ms(), 1_000)
     assert candidates == [7]
-    append(log, idempotent(7, 1, timestamp_ms=NOW_MS))
+    append(log, idempotent(7, 1))
     assert log.expire_producers(1_000, candidates) == 0, "it has written since it was looked at"
     assert log.expire_producers(0, [7, 8, 9]) == 2
     assert len(log.producers) == 0

@@ -7,6 +7,7 @@ from typing import Any
 from mutant import Mutant, Patch
 
 from headrace_broker import roles
+from headrace_broker.partition import isr
 from headrace_broker.partition.follower import Follow, FollowerState, PartitionFollower, Truncate
 from headrace_broker.partition.isr import InSyncSet
 from headrace_broker.partition.leader import PartitionLeader
@@ -21,6 +22,7 @@ from headrace_core.log import partition_log
 from headrace_core.log.appender import LogAppender
 from headrace_core.log.partition_log import PartitionLog
 from headrace_core.log.producer_state import Check, ProducerTable
+from headrace_core.testing.node_clock import EPOCH_MS
 from headrace_core.types import NO_LEADER
 
 REPLICAS = "replicas"
@@ -126,6 +128,28 @@ def _believe_any_refusal(self: InSyncSet, code: str, *, retriable: bool, now_ms:
     self._set_maximal()
 
 
+_refused = InSyncSet.refused
+
+
+def _an_ineligible_replica_ends_the_question(self: InSyncSet, code: str, *, retriable: bool, now_ms: int) -> None:
+    """Although an earlier attempt may still be granted."""
+    if code == "INELIGIBLE_REPLICA":
+        self._is_uncertain = False
+    _refused(self, code, retriable=retriable, now_ms=now_ms)
+
+
+def _is_certain(self: PartitionLeader) -> bool:
+    """What it tells the controllers."""
+    return False
+
+
+def _count_one_attempt(self: InSyncSet, code: str, *, retriable: bool, now_ms: int) -> None:
+    """As if repetitions were hidden inside one call: the last answer is taken for that of all attempts."""
+    if code in isr._NOT_DONE:
+        self._is_uncertain = False
+    _refused(self, code, retriable=retriable, now_ms=now_ms)
+
+
 # -- copies that begin anew --------------------------------------------------------------------------------------------
 
 
@@ -150,6 +174,18 @@ def _all_is_next(self: ProducerTable, header: Any) -> Any:
 def _gaps_are_next(self: ProducerTable, header: Any) -> Any:
     checked = _check(self, header)
     return checked._replace(check=Check.NEXT) if checked.check is Check.OUT_OF_ORDER else checked
+
+
+def _expired_by_record_time(self: ProducerTable, now_ms: float, expiration_ms: int) -> list[int]:
+    """As in Kafka: by the timestamp of the last record."""
+    return [entry.producer_id for entry in self if entry.last_timestamp_ms <= EPOCH_MS - expiration_ms]
+
+
+def _expire_by_record_time(self: ProducerTable, now_ms: float, expiration_ms: int, candidates: Any = None) -> list[int]:
+    found = _expired_by_record_time(self, now_ms, expiration_ms)
+    for producer_id in found:
+        del self._entries[producer_id]
+    return found
 
 
 _cut_at = PartitionLog._cut_at
@@ -226,6 +262,23 @@ MUTANTS = (
         Patch(InSyncSet, "refused", _believe_any_refusal),
     ),
     _mutant(
+        "BelievesAnIneligibleReplica",
+        "KIP-497: a refusal as INELIGIBLE_REPLICA is taken for one of every earlier attempt",
+        Patch(InSyncSet, "refused", _an_ineligible_replica_ends_the_question),
+        Patch(PartitionLeader, "is_isr_uncertain", property(_is_certain)),
+    ),
+    _mutant(
+        "EndsNoPartitionEpoch",
+        "KIP-497: an uncertain leader is refused for ever, and nothing ends its uncertainty",
+        Patch(PartitionLeader, "is_isr_uncertain", property(_is_certain)),
+    ),
+    _mutant(
+        "CountsOneAttempt",
+        "KIP-497: attempts that are repeated inside one call are counted as one",
+        Patch(InSyncSet, "refused", _count_one_attempt),
+        Patch(PartitionLeader, "is_isr_uncertain", property(_is_certain)),
+    ),
+    _mutant(
         "TakesBackFormerLives",
         "KIP-903: a wiped, rebooted broker joins the ISR by what its former life had",
         Patch(InSyncSet, "_in_sync_life", _join_in_any_life),
@@ -275,6 +328,12 @@ MUTANTS = (
         "TakesGaps",
         "KIP-360: a batch is appended before the one that comes before it",
         Patch(ProducerTable, "check", _gaps_are_next),
+    ),
+    _mutant(
+        "ExpiresByRecordTime",
+        "KIP-854: a producer of old events is forgotten while it writes, and its retry is appended twice",
+        Patch(ProducerTable, "expired", _expired_by_record_time),
+        Patch(ProducerTable, "expire", _expire_by_record_time),
     ),
     _mutant(
         "RemembersWhatWasCut",

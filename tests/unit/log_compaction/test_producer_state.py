@@ -128,8 +128,10 @@ def test_compaction_is_told_each_producer_s_last_record() -> None:
 
 
 def test_idle_producers_are_forgotten_but_not_in_a_transaction() -> None:
-    found = table(batch(0, 0), batch(1, 0, producer_id=8, transactional=True), batch(900, 0, producer_id=9))
-    assert found.expire(now_ms=1900, expiration_ms=500) == [7]
+    found = table(batch(900, 0), batch(1, 0, producer_id=8, transactional=True))
+    found.local_ms = 1_500.0
+    found.appended(batch(0, 0, producer_id=9))
+    assert found.expire(now_ms=1_900, expiration_ms=500) == [7], "by the time of the append, not of the record"
     assert [entry.producer_id for entry in found] == [8, 9]
 
 

@@ -149,6 +149,7 @@ class LogAppender(LogReader):
 
     def _append_many(self, appends: Sequence[Append]) -> list[AppendOutcome]:
         now_ms = self._clock.now_ms()
+        self.producers.local_ms = self._clock.monotonic_ms()
         outcomes: list[AppendOutcome] = []
         group = _Group()
         for append in appends:

@@ -128,6 +128,7 @@ class PartitionLog(LogAppender):
             meter=meter,
         )
         producers, snapshots, notes = load_producers(fs, directory, opened.segments, opened.log_end_offset, clean=clean)
+        producers.loaded(clock.monotonic_ms())
         for note in (*opened.notes, *notes):
             logger.warning("%s", note)
         return cls(
@@ -295,6 +296,7 @@ class PartitionLog(LogAppender):
         self.log_start_offset = min(self.log_start_offset, end_offset)
         if len(self.producers):
             self.producers = reload_producers(self._fs, self._snapshots, self._segments, end_offset)
+            self.producers.loaded(self._clock.monotonic_ms())
 
     def end_after_truncating(self, offset: int) -> int:
         """Where the last batch would end after ``truncate_to(offset)``: below ``offset`` if that lies inside a batch or
@@ -465,7 +467,7 @@ class PartitionLog(LogAppender):
     def expire_producers(self, expiration_ms: int, candidates: Iterable[int]) -> int:
         """Forgets those of the ``candidates`` (from ``producers.expired``) that have written nothing since either; how
         many these were."""
-        return len(self.producers.expire(self._clock.now_ms(), expiration_ms, candidates))
+        return len(self.producers.expire(self._clock.monotonic_ms(), expiration_ms, candidates))
 
     def close(self, *, flush: bool = True) -> None:
         """Flushes, completes the indexes and lets go of the files; readers at work finish on their own references.

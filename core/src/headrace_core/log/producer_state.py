@@ -4,6 +4,11 @@ Pure: values in, verdicts out. A partition's owner asks ``check`` before it appe
 tells ``appended`` and ``marker_appended`` what it appended; who opens a log does the same with what lies behind the
 last snapshot, so that a table rebuilt from the log equals the one that was lost (KIP-98; ProducerStateManager).
 
+A producer expires (KIP-854) by the local time of its last append on this replica, on a clock that never jumps. Kafka
+compares the timestamp of the record with the wall clock: a producer of old events is then forgotten while it writes,
+and its retry is appended twice. The time is not in the file, whose bytes are Kafka's; after a load it counts from the
+load on.
+
 ``<offset>.snapshot`` holds the state of all producers before that offset, in Kafka's bytes (version 1), big-endian:
 
     int16   version, 1
@@ -106,6 +111,8 @@ class ProducerEntry:
     packed: bytes | None = field(default=None, compare=False, repr=False)
     #: Does the log hold batches of its window that are not here? Of a snapshot only the last batch comes back.
     is_cut_short: bool = field(default=False, compare=False)
+    #: When this replica appended its last batch or marker, or loaded the table; see ``ProducerTable.local_ms``.
+    appended_ms: float = field(default=0.0, compare=False, repr=False)
 
     @property
     def last_batch(self) -> ProducerBatch | None:
@@ -155,6 +162,8 @@ class ProducerTable:
         self._entries = {entry.producer_id: entry for entry in entries}
         #: The state is that before this offset.
         self.next_offset = next_offset
+        #: The local time of what it is told next, in milliseconds of a clock that never goes back.
+        self.local_ms = 0.0
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -243,8 +252,15 @@ class ProducerTable:
             entry = self._entries[header.producer_id] = ProducerEntry(header.producer_id, header.producer_epoch)
         entry.move_to_epoch(header.producer_epoch)
         entry.last_timestamp_ms = timestamp_ms
+        entry.appended_ms = self.local_ms
         entry.packed = None
         return entry
+
+    def loaded(self, local_ms: float) -> None:
+        """The table comes from a snapshot or the log: every producer's time counts from ``local_ms`` on."""
+        self.local_ms = local_ms
+        for entry in self._entries.values():
+            entry.appended_ms = local_ms
 
     def remember(self, producer_id: int) -> Remembered:
         """For ``take_back``, before ``appended`` is told of a batch whose write may still fail."""
@@ -295,23 +311,24 @@ class ProducerTable:
             found[entry.producer_id] = LastRecord(batches[-1].last_offset if batches else None, entry.epoch)
         return found
 
-    def expired(self, now_ms: int, expiration_ms: int) -> list[int]:
-        """Producers without an open transaction that wrote nothing for ``producer.id.expiration.ms``. Any thread."""
+    def expired(self, now_ms: float, expiration_ms: int) -> list[int]:
+        """Producers without an open transaction that wrote nothing for ``producer.id.expiration.ms``; ``now_ms`` is of
+        the clock of ``local_ms``. Any thread."""
         latest_ms = now_ms - expiration_ms
         return [
             entry.producer_id
             for entry in list(self._entries.values())
-            if entry.last_timestamp_ms <= latest_ms and entry.transaction_first_offset is None
+            if entry.appended_ms <= latest_ms and entry.transaction_first_offset is None
         ]
 
-    def expire(self, now_ms: int, expiration_ms: int, candidates: Iterable[int] | None = None) -> list[int]:
+    def expire(self, now_ms: float, expiration_ms: int, candidates: Iterable[int] | None = None) -> list[int]:
         """Forgets those that are ``expired``; ``candidates``: of these only, who were a moment ago."""
         gone = []
         for producer_id in self.expired(now_ms, expiration_ms) if candidates is None else candidates:
             entry = self._entries.get(producer_id)
             if entry is None or entry.transaction_first_offset is not None:
                 continue
-            if entry.last_timestamp_ms <= now_ms - expiration_ms:
+            if entry.appended_ms <= now_ms - expiration_ms:
                 del self._entries[producer_id]
                 gone.append(producer_id)
         return gone

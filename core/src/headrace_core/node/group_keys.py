@@ -227,7 +227,8 @@ TRANSACTIONS = (
     honoured(
         "producer.id.expiration.ms",
         86_400_000,
-        "How long a partition remembers an idempotent producer that does not write. One that resends after that may "
+        "How long a partition remembers an idempotent producer that does not write, counted by the broker's clock from "
+        "its last write or the broker's start, whatever the records' timestamps say. One that resends after that may "
         "write a duplicate: keep it well above the producers' delivery.timeout.ms.",
         low=1,
         source="KIP-854",

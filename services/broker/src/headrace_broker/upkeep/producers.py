@@ -2,6 +2,7 @@
 
 Every ``producer.id.expiration.check.interval.ms`` it looks through the tables of all logs, some at a time, on a thread;
 the directory's writer forgets, in its turn, those that have not written since either for ``producer.id.expiration.ms``.
+Their time is that of the last append here, not that of the records (core/log/producer_state.py).
 A log that knows nobody costs one look.
 """
 
@@ -89,7 +90,7 @@ class ProducerExpiry:
 
     def _look(self, logs: list[PartitionLog]) -> list[_Found]:
         """In a thread."""
-        now_ms, expiration_ms = self._clock.now_ms(), self._settings.current.producer_expiration_ms
+        now_ms, expiration_ms = self._clock.monotonic_ms(), self._settings.current.producer_expiration_ms
         found = [_Found(log, log.producers.expired(now_ms, expiration_ms)) for log in logs]
         return [item for item in found if item.producer_ids]
 
