@@ -23,6 +23,7 @@ STORIES: dict[str, float] = {
     "lonely_leader": 0.8,
     "cut_and_back": 0.8,
     "asked_and_gone": 2.0,
+    "refused_then_granted": 1.5,
     "behind_the_mark": 0.7,
     "behind_the_epoch": 1.0,
     "reader_overtaken": 1.0,

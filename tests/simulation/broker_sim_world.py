@@ -32,7 +32,7 @@ from headrace_controller.cluster.core import ClusterCore
 from headrace_controller.cluster.decision import ClusterSettings
 from headrace_controller.cluster.requests import AssignDirectories, Bootstrap, CreateTopics, NewTopic, Request
 from headrace_core.config import LONG_MAX
-from headrace_core.errors import HeadraceError
+from headrace_core.errors import HeadraceError, NetworkError
 from headrace_core.metadata import MetadataDelta, MetadataImage
 from headrace_core.rpc.backoff import Backoff
 from headrace_core.testing.crashing_fs import Loss
@@ -147,6 +147,8 @@ class BrokerWorld:
         #: Calls to the controllers whose answers are lost, or that are late, until then.
         self.lost_answers_until_ms = 0.0
         self.late_requests_until_ms = 0.0
+        #: A story holds every AlterPartition that is sent, and breaks its connection, to let it arrive later.
+        self.held_requests: list[Request] | None = None
         self.late_metadata_until_ms = 0.0
         self.past: list[tuple[BrokerHost, Request]] = []
         self.core = ClusterCore(
@@ -277,13 +279,23 @@ class BrokerWorld:
         replica.append(data, now_ms, done, committed=acks < 0)
 
     def ask(self, host: BrokerHost, request: Request, answered: Callable[[Any], None]) -> None:
-        """A broker's call: in order on its connection; the request may be late, it or its answer may be lost."""
+        """A broker's call: in order on its connection; the request may be late, it or its answer may be lost. An
+        AlterPartition that is late or lost lies in a connection that was given up: it arrives once, perhaps after later
+        ones, and its answer reaches no broker."""
+        is_isr = type(request).__name__ == "AlterPartition"
         delay_ms = self.message_delay_ms((host.number, CONTROLLER))
+        if is_isr and self.held_requests is not None:
+            self.held_requests.append(request)
+            broke = NetworkError("the connection broke")
+            self.scheduler.after(self.rng.uniform(1.0, 20.0), answered, broke)
+            return
+        is_late = is_isr and self.scheduler.now_ms < self.late_requests_until_ms and self.rng.random() < 0.5
+        if is_isr and (is_late or delay_ms is None):
+            self.count("state", "AlterPartition arrives late")
+            self.scheduler.after(self.rng.uniform(50.0, 900.0), self._decide, request)
+            return
         if delay_ms is None:
             return
-        is_isr = type(request).__name__ == "AlterPartition"
-        if is_isr and self.scheduler.now_ms < self.late_requests_until_ms:
-            delay_ms += self.rng.uniform(50.0, 700.0)
         life = host.life
 
         def arrive() -> None:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Any
 
 from broker_checks import damage_in
-from broker_node import ROOT, BrokerHost
+from broker_node import ROOT, BrokerHost, heartbeats_ended
 from sim_plan import Fault
 
 from headrace_controller.cluster.ledger_requests import AlterPartitionReassignments, Reassignment
@@ -133,6 +133,13 @@ class Stage:
     def cut_off(self, client: Client, host: BrokerHost) -> None:
         self._cut(client.address, host.number, both=True)
 
+    def fence(self, host: BrokerHost) -> None:
+        """Its heartbeats end, until ``uncut``."""
+        self._cut(CONTROLLER, host.number, both=True)
+        ended = heartbeats_ended(host, host.broker) if host.broker is not None else None
+        if ended is not None:
+            self.world.decide(ended)
+
     def uncut(self) -> None:
         self.world.cuts -= self._cuts
         self._cuts.clear()
@@ -142,6 +149,7 @@ class Stage:
 
     def release(self) -> None:
         self.world.traps.clear()
+        self.world.held_requests = None
 
     def down(self, host: BrokerHost, for_ms: float, loss: Loss | None = None) -> None:
         """It is killed, or (``loss``) its power is lost; somebody starts it later."""
@@ -467,6 +475,49 @@ def asked_and_gone(stage: Stage, leader: BrokerHost, one: BrokerHost, other: Bro
         yield from stage.last_one_up(one, leader, other)
 
 
+def refused_then_granted(stage: Stage, leader: BrokerHost, one: BrokerHost, other: BrokerHost) -> Steps:
+    """KIP-497: the request for a follower lies in a connection. A later one is refused, because the follower is fenced
+    meanwhile; then it works again, and the first request arrives. May the leader commit anything without it?"""
+    if not (yield from _leave(stage, leader, one, other)):
+        return
+    world = stage.world
+    stage.uncut()
+    held = world.held_requests = []
+
+    def open_question() -> Any:
+        replica = stage.led(leader)
+        return None if replica is None else replica.leader._in_sync.asked
+
+    def is_fenced() -> bool:
+        broker = world.image.brokers.get(one.number)
+        return broker is None or broker.fenced
+
+    def is_uncertain() -> bool:
+        replica = stage.led(leader)
+        return replica is None or (replica.leader.is_isr_uncertain and one.number in replica.leader.maximal_isr)
+
+    if not (yield from stage.until(lambda: open_question() is not None, 400.0, 1.0)):
+        return
+    stage.fence(one)
+    yield from stage.until(lambda: is_uncertain() and is_fenced(), 900.0, 1.0)
+    world.held_requests = None
+    epoch = stage.state.partition_epoch
+    if not is_fenced() or not stage.leads(leader) or open_question() is None:
+        return
+    yield from stage.until(lambda: open_question() is None or stage.state.partition_epoch != epoch, 400.0, 0.5)
+    stage.uncut()
+    stage.deafen(leader)
+    stage.cut(one, leader, other)
+    yield from stage.until(lambda: not is_fenced(), 700.0, 1.0)
+    for request in held:
+        world.decide(request)
+    end = stage.end(one)
+    stage.tell(f"{one} ends at {end}; {len(held)} held requests have arrived, in sync are {stage.state.isr}")
+    yield from stage.until(lambda: stage.mark(leader) > end or not leader.is_up, 300.0, 2.0)
+    if leader.is_up:
+        yield from stage.last_one_up(one, leader, other)
+
+
 def behind_the_mark(stage: Stage, leader: BrokerHost, one: BrokerHost, other: BrokerHost) -> Steps:
     """KIP-497: a follower that lacks what is committed joins its leader, whose answers do not reach it."""
     if not (yield from _leave(stage, leader, one, other)):
@@ -530,6 +581,7 @@ STORIES: dict[str, Story] = {
         lonely_leader,
         cut_and_back,
         asked_and_gone,
+        refused_then_granted,
         behind_the_mark,
         behind_the_epoch,
         reader_overtaken,

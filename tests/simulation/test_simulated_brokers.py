@@ -160,6 +160,8 @@ def test_a_story_comes_to_its_end_and_breaks_no_promise(story: str) -> None:
         ("cut_and_back", "RemembersWhatWasCut"),
         ("asked_and_gone", "ForgetsWhomItAskedFor"),
         ("asked_and_gone", "TakesSilenceForNo"),
+        ("refused_then_granted", "BelievesAnIneligibleReplica"),
+        ("refused_then_granted", "CountsOneAttempt"),
         ("behind_the_mark", "JoinsBelowTheHighWatermark"),
         ("behind_the_epoch", "JoinsBelowTheEpoch"),
         ("reader_overtaken", "FencesNoReader"),

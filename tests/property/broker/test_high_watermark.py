@@ -31,7 +31,7 @@ class HighWatermarkMachine(RuleBasedStateMachine):
         self.partition_epoch = 1
         self.min_insync = min_insync
         self.asked: IsrChange | None = None
-        self.is_repeat = False
+        self.is_repeat = self.is_uncertain = False
         #: Of each follower: (life, settled end) of its last word that counts; and its present life.
         self.words: dict[int, tuple[int, int]] = {}
         self.joined: dict[int, int] = {}
@@ -147,12 +147,13 @@ class HighWatermarkMachine(RuleBasedStateMachine):
             self.decided(asked.members)
         elif answer.startswith("lost"):
             self.leader.alter_refused("REQUEST_TIMED_OUT", retriable=True, now_ms=self.now_ms)
-            self.is_repeat = True
+            self.is_repeat = self.is_uncertain = True
             if answer == "lost, done":
                 self.metadata(asked.members)
         elif answer == "ineligible":
             self.leader.alter_refused("INELIGIBLE_REPLICA", retriable=False, now_ms=self.now_ms)
-            self.asked = None
+            self.is_repeat = self.is_uncertain  # a lost attempt may still be granted
+            self.asked = self.asked if self.is_uncertain else None
         elif answer == "fenced":
             self.leader.alter_refused("INVALID_UPDATE_VERSION", retriable=False, now_ms=self.now_ms)
         elif answer == "stale":
@@ -168,7 +169,8 @@ class HighWatermarkMachine(RuleBasedStateMachine):
         )
 
     def decided(self, isr: tuple[int, ...]) -> None:
-        self.isr, self.partition_epoch, self.asked, self.is_repeat = isr, self.partition_epoch + 1, None, False
+        self.isr, self.partition_epoch, self.asked = isr, self.partition_epoch + 1, None
+        self.is_repeat = self.is_uncertain = False
 
     @rule(isr=st.sets(followers), min_insync=st.integers(1, 4), old=st.booleans())
     def controllers_decide(self, isr: set[int], min_insync: int, old: bool) -> None:

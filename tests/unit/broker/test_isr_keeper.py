@@ -226,8 +226,36 @@ def test_a_lost_answer_is_asked_for_again_unchanged():
             world.controllers.says = [lost, lost]
             join(leader)
             await until(lambda: leader.isr == (LEADER, FOLLOWER))
-            first, second, third = world.controllers.calls
+            first, second, third = (
+                [each._replace(uncertain=False) for each in call] for call in world.controllers.calls
+            )
             assert first == second == third
+            assert [each.uncertain for (each,) in world.controllers.calls] == [False, True, True]
+
+    asyncio.run(scenario())
+
+
+def test_after_a_lost_answer_an_ineligible_replica_counts_until_the_partition_epoch_has_moved_on():
+    """The lost attempt may still be granted; the refusal of the later one makes the controllers end the epoch."""
+
+    def lost(asked: list[IsrRequest]) -> Any:
+        raise errors.NetworkError("the connection broke")
+
+    def ineligible(asked: list[IsrRequest]) -> Any:
+        return {(each.topic_id, each.partition): errors.IneligibleReplicaError("broker 2 is fenced") for each in asked}
+
+    async def scenario() -> None:
+        async with World() as world:
+            leader = world.leader(isr=(LEADER,))
+            world.controllers.says = [lost, ineligible, lost]
+            join(leader)
+            await until(lambda: len(world.controllers.calls) == 3)
+            assert leader.maximal_isr == {LEADER, FOLLOWER}
+            leader.metadata_changed(isr=(LEADER,), partition_epoch=1, replicas=(LEADER, FOLLOWER), min_insync=1)
+            assert leader.maximal_isr == {LEADER}
+            await until(lambda: len(leader.isr) == 2)
+            assert world.controllers.calls[-1][0].partition_epoch == 1
+            assert not world.controllers.calls[-1][0].uncertain
 
     asyncio.run(scenario())
 

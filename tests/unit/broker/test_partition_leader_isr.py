@@ -258,7 +258,10 @@ def test_an_expansion_whose_answer_was_lost_is_asked_again_unchanged_and_counts_
     assert leader.change() == change
 
 
-def test_not_attempted_after_an_attempt_without_an_answer_leaves_it_open():
+@pytest.mark.parametrize(
+    "code", ["OPERATION_NOT_ATTEMPTED", "INELIGIBLE_REPLICA", "NOT_CONTROLLER", "SERVER_SHUTTING_DOWN"]
+)
+def test_a_refusal_after_an_attempt_without_an_answer_leaves_the_question_open(code):
     """The first attempt may have been done: then broker 3 is in sync for the controllers."""
     leader = Leader(isr=(1, 2))
     leader.join(2)
@@ -267,13 +270,22 @@ def test_not_attempted_after_an_attempt_without_an_answer_leaves_it_open():
     leader.it.alter_refused("REQUEST_TIMED_OUT", retriable=True, now_ms=leader.now_ms)
     leader.now_ms += RETRY_BACKOFF_MS
     leader.it.proposed(change)
-    leader.it.alter_refused("OPERATION_NOT_ATTEMPTED", retriable=False, now_ms=leader.now_ms)
+    assert leader.it.is_isr_uncertain
+    leader.it.alter_refused(code, retriable=False, now_ms=leader.now_ms)
     assert leader.it.maximal_isr == {1, 2, 3}
+    leader.append(120)
+    leader.ack(2, 120)
+    assert leader.it.high_watermark == 100, "broker 3 may be in sync for the controllers, and holds no more"
     leader.now_ms += RETRY_BACKOFF_MS
     assert leader.change() == change
+    leader.metadata((1, 2), 8)  # the controllers have ended the partition epoch
+    assert not leader.it.is_isr_uncertain
+    assert leader.it.maximal_isr == {1, 2}
 
 
-@pytest.mark.parametrize("code", ["INELIGIBLE_REPLICA", "OPERATION_NOT_ATTEMPTED"])
+@pytest.mark.parametrize(
+    "code", ["INELIGIBLE_REPLICA", "OPERATION_NOT_ATTEMPTED", "NOT_CONTROLLER", "SERVER_SHUTTING_DOWN"]
+)
 def test_a_refusal_that_says_that_nothing_was_done_ends_the_question(code):
     leader = Leader(isr=(1, 2))
     leader.join(2)

@@ -186,6 +186,26 @@ def test_a_fenced_a_stopping_and_an_unknown_broker_do_not_join() -> None:
     assert three.refused(1, isr=((1, three.brokers[0].broker_epoch), (2, -1))) is IneligibleReplicaError
 
 
+def test_refusing_an_ineligible_replica_to_an_uncertain_leader_ends_the_partition_epoch() -> None:
+    """The earlier attempt lies in a connection, while the member is fenced, and arrives when it works again."""
+    three = Three()
+    three.alter(1, 2)
+    earlier = three.request(1, 2, 3)
+    three.world.beat(three.brokers[2], want_fence=True)
+    again = dataclasses.replace(earlier, partitions=(dataclasses.replace(earlier.partitions[0], uncertain=True),))
+    (refused,) = three.world.ask(again)
+    assert type(refused.error) is IneligibleReplicaError
+    assert (three.partition.isr, three.partition.leader_epoch) == ((1, 2), 0), "nothing else has changed"
+    three.world.beat(three.brokers[2])
+    (late,) = three.world.ask(earlier)
+    assert type(late.error) is InvalidUpdateVersionError
+    assert three.partition.isr == (1, 2)
+    written = len(three.world.log)
+    (last,) = three.world.ask(again)
+    assert type(last.error) is InvalidUpdateVersionError
+    assert len(three.world.log) == written, "an epoch ends once"
+
+
 def test_a_replica_whose_directory_is_offline_does_not_join() -> None:
     three = Three()
     second = three.restart(2, directories=(id16(8), id16(108)))

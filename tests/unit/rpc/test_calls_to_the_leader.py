@@ -11,9 +11,11 @@ import grpc
 import pytest
 from follow_world import running, until
 
-from headrace_broker.controller_link import ControllerLink
+from headrace_broker.controller_link import ControllerLink, IsrAnswer, IsrRequest
 from headrace_core.clock import SystemClock
 from headrace_core.errors import (
+    HeadraceError,
+    NetworkError,
     NotControllerError,
     RequestTimedOutError,
     ServerShuttingDownError,
@@ -41,7 +43,7 @@ class Controller(cluster_pb2_grpc.ClusterServicer, admin_pb2_grpc.AdminServicer)
         self.address = ""
         self.registrations = self.beats = self.streams = 0
         self.created: list[str] = []
-        self.described = self.stuck = 0
+        self.described = self.stuck = self.altered = 0
         self.goes_on = asyncio.Event()
         self._listener: Listener | None = None
         self._ending: asyncio.Task[None] | None = None
@@ -95,6 +97,25 @@ class Controller(cluster_pb2_grpc.ClusterServicer, admin_pb2_grpc.AdminServicer)
         if self.mood == "breaks":
             await self.end()
         return admin_pb2.CreateTopicsResponse(metadata_offset=9)
+
+    async def AlterPartition(self, request: Any, context: Any) -> Any:
+        self.altered += 1
+        self.check()
+        if self.mood == "stands still":
+            await asyncio.get_running_loop().create_future()
+        if self.mood == "breaks":
+            await self.end()
+        (topic,) = request.topics
+        (asked,) = topic.partitions
+        result = cluster_pb2.AlterPartitionResult(
+            topic_id=topic.topic_id,
+            partition=asked.partition,
+            leader_id=1,
+            leader_epoch=asked.leader_epoch,
+            partition_epoch=asked.partition_epoch + 1,
+            isr=[member.broker_id for member in asked.isr],
+        )
+        return cluster_pb2.AlterPartitionResponse(results=[result])
 
     async def DescribeQuorum(self, request: Any, context: Any) -> Any:
         self.check()
@@ -371,6 +392,57 @@ def test_what_only_reads_is_repeated() -> None:
             await until(lambda: found[0].described, "the first one to be asked")
             lead(found[1:], known, 2, 2)
             assert (await asked).leader_id == 2
+
+    _run(work)
+
+
+TOPIC_ID = b"t" * 16
+CHANGE = IsrRequest(TOPIC_ID, 0, leader_epoch=3, partition_epoch=7, isr=((1, 11), (2, 12)))
+
+
+async def _alter(link: ControllerLink) -> Any:
+    return await link.alter_partitions(1, 11, [CHANGE], metadata_offset=5, timeout_ms=20_000)
+
+
+@pytest.mark.parametrize(
+    ("mood", "error"),
+    [
+        ("breaks", NetworkError),
+        ("stops", ServerShuttingDownError),
+        ("follows", NotControllerError),
+        ("stands still", NetworkError),
+    ],
+)
+def test_alter_partition_is_sent_at_most_once_whatever_becomes_of_it(mood: str, error: type[HeadraceError]) -> None:
+    """The ISR keeper counts the attempts that may be under way; a repetition inside the call would not be counted."""
+
+    async def work(found: list[Controller], known: Controllers) -> None:
+        first = found[0]
+        first.mood, first.leader = mood, (2, 2, found[1].address)
+        async with _link(known) as link:
+            asked = asyncio.ensure_future(_alter(link))
+            await until(lambda: first.altered, "the first one to be asked")
+            found[1].mood = "leads"
+            if mood != "follows":  # that refusal names the leader itself
+                known.led_by(2, 2)
+            with pytest.raises(error):
+                await asked
+            assert [each.altered for each in found] == [1, 0, 0]
+            answer = await _alter(link)  # the keeper's next attempt finds the leader
+            assert answer == {(TOPIC_ID, 0): IsrAnswer(1, 3, 8, (1, 2), False)}
+            assert [each.altered for each in found] == [1, 1, 0]
+
+    _run(work)
+
+
+def test_alter_partition_passes_over_a_controller_that_cannot_be_reached() -> None:
+    async def work(found: list[Controller], known: Controllers) -> None:
+        await found[0].stop()
+        lead(found[1:], None, 2, 2)
+        found[2].mood = "leads"  # either may be asked next, and no more than one
+        async with _link(known) as link:
+            assert await _alter(link)
+            assert sum(each.altered for each in found) == 1
 
     _run(work)
 

@@ -146,18 +146,20 @@ class AlterPartitionTopic(_message.Message):
     def __init__(self, topic_id: _Optional[bytes] = ..., partitions: _Optional[_Iterable[_Union[AlteredPartition, _Mapping]]] = ...) -> None: ...
 
 class AlteredPartition(_message.Message):
-    __slots__ = ("partition", "leader_epoch", "partition_epoch", "isr", "recovering")
+    __slots__ = ("partition", "leader_epoch", "partition_epoch", "isr", "recovering", "uncertain")
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     LEADER_EPOCH_FIELD_NUMBER: _ClassVar[int]
     PARTITION_EPOCH_FIELD_NUMBER: _ClassVar[int]
     ISR_FIELD_NUMBER: _ClassVar[int]
     RECOVERING_FIELD_NUMBER: _ClassVar[int]
+    UNCERTAIN_FIELD_NUMBER: _ClassVar[int]
     partition: int
     leader_epoch: int
     partition_epoch: int
     isr: _containers.RepeatedCompositeFieldContainer[IsrMember]
     recovering: bool
-    def __init__(self, partition: _Optional[int] = ..., leader_epoch: _Optional[int] = ..., partition_epoch: _Optional[int] = ..., isr: _Optional[_Iterable[_Union[IsrMember, _Mapping]]] = ..., recovering: _Optional[bool] = ...) -> None: ...
+    uncertain: bool
+    def __init__(self, partition: _Optional[int] = ..., leader_epoch: _Optional[int] = ..., partition_epoch: _Optional[int] = ..., isr: _Optional[_Iterable[_Union[IsrMember, _Mapping]]] = ..., recovering: _Optional[bool] = ..., uncertain: _Optional[bool] = ...) -> None: ...
 
 class IsrMember(_message.Message):
     __slots__ = ("broker_id", "broker_epoch")
@@ -288,6 +290,18 @@ class AllocateProducerIdsResponse(_message.Message):
     first: int
     length: int
     def __init__(self, first: _Optional[int] = ..., length: _Optional[int] = ...) -> None: ...
+
+class CreateInternalTopicRequest(_message.Message):
+    __slots__ = ("name",)
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    def __init__(self, name: _Optional[str] = ...) -> None: ...
+
+class CreateInternalTopicResponse(_message.Message):
+    __slots__ = ("metadata_offset",)
+    METADATA_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    metadata_offset: int
+    def __init__(self, metadata_offset: _Optional[int] = ...) -> None: ...
 
 class RegisterControllerRequest(_message.Message):
     __slots__ = ("cluster_id", "controller_id", "directory_id", "features")

@@ -69,6 +69,11 @@ class ClusterStub:
                 request_serializer=headrace__protos_dot_v1_dot_cluster__pb2.AllocateProducerIdsRequest.SerializeToString,
                 response_deserializer=headrace__protos_dot_v1_dot_cluster__pb2.AllocateProducerIdsResponse.FromString,
                 _registered_method=True)
+        self.CreateInternalTopic = channel.unary_unary(
+                '/headrace.v1.Cluster/CreateInternalTopic',
+                request_serializer=headrace__protos_dot_v1_dot_cluster__pb2.CreateInternalTopicRequest.SerializeToString,
+                response_deserializer=headrace__protos_dot_v1_dot_cluster__pb2.CreateInternalTopicResponse.FromString,
+                _registered_method=True)
         self.RegisterController = channel.unary_unary(
                 '/headrace.v1.Cluster/RegisterController',
                 request_serializer=headrace__protos_dot_v1_dot_cluster__pb2.RegisterControllerRequest.SerializeToString,
@@ -148,6 +153,15 @@ class ClusterServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def CreateInternalTopic(self, request, context):
+        """Creates an internal topic (__consumer_offsets, __transaction_state) with the controllers' settings; that it exists
+        already is no error. A broker calls it when a client looks for a coordinator: Admin.CreateTopics, which clients
+        reach, refuses these names. INVALID_TOPIC_EXCEPTION: the name is no internal topic's. Else as CreateTopics.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def RegisterController(self, request, context):
         """A controller says which feature levels it understands (KIP-919). UNSUPPORTED_VERSION: not the level that holds.
         """
@@ -211,6 +225,11 @@ def add_ClusterServicer_to_server(servicer, server):
                     servicer.AllocateProducerIds,
                     request_deserializer=headrace__protos_dot_v1_dot_cluster__pb2.AllocateProducerIdsRequest.FromString,
                     response_serializer=headrace__protos_dot_v1_dot_cluster__pb2.AllocateProducerIdsResponse.SerializeToString,
+            ),
+            'CreateInternalTopic': grpc.unary_unary_rpc_method_handler(
+                    servicer.CreateInternalTopic,
+                    request_deserializer=headrace__protos_dot_v1_dot_cluster__pb2.CreateInternalTopicRequest.FromString,
+                    response_serializer=headrace__protos_dot_v1_dot_cluster__pb2.CreateInternalTopicResponse.SerializeToString,
             ),
             'RegisterController': grpc.unary_unary_rpc_method_handler(
                     servicer.RegisterController,
@@ -417,6 +436,33 @@ class Cluster:
             '/headrace.v1.Cluster/AllocateProducerIds',
             headrace__protos_dot_v1_dot_cluster__pb2.AllocateProducerIdsRequest.SerializeToString,
             headrace__protos_dot_v1_dot_cluster__pb2.AllocateProducerIdsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CreateInternalTopic(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/headrace.v1.Cluster/CreateInternalTopic',
+            headrace__protos_dot_v1_dot_cluster__pb2.CreateInternalTopicRequest.SerializeToString,
+            headrace__protos_dot_v1_dot_cluster__pb2.CreateInternalTopicResponse.FromString,
             options,
             channel_credentials,
             insecure,

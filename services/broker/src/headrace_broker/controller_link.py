@@ -1,13 +1,21 @@
 """Calls of this broker to the active controller, whoever that is at the moment.
 
-While nobody leads, a call waits for who will, within its time. It goes to another controller when the one that was
-asked has surely done nothing: it does not lead, it is shutting down, or there was no connection; and what only reads,
-or says what was said before, whenever the answer was lost. A change whose answer was lost is not repeated
-(core/rpc/leader_calls.py).
+While no controller leads, a call waits for the next leader, within its time. How often one call may send its request
+is a property of the method (``Sending``)::
+
+    AT_MOST_ONCE      AlterPartition. After one request on the wire the call ends, whatever became of it: its caller
+                      counts the attempts (partition/isr.py). Only an address without a connection is passed over.
+    UNTIL_ATTEMPTED   changes. Another controller is asked when the first one has surely done nothing: it does not lead,
+                      it is shutting down, or there was no connection. A lost answer ends the call
+                      (core/rpc/leader_calls.py).
+    UNTIL_ANSWERED    reads, and what may be done twice: AssignReplicasToDirs states what the broker compares with the
+                      metadata again, a block of producer ids whose answer was lost is never used, and an internal topic
+                      that exists already is no error.
 """
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -32,6 +40,14 @@ from headrace_protos.v1 import admin_pb2_grpc, cluster_pb2, cluster_pb2_grpc
 ReplicaKey = tuple[bytes, int]
 
 
+class Sending(enum.Enum):
+    """How often one call may send its request; see the module."""
+
+    AT_MOST_ONCE = "at most once"
+    UNTIL_ATTEMPTED = "until one controller has attempted it"
+    UNTIL_ANSWERED = "until one controller has answered"
+
+
 class IsrRequest(NamedTuple):
     """What the leader of a partition asks AlterPartition for; see cluster.proto."""
 
@@ -43,6 +59,8 @@ class IsrRequest(NamedTuple):
     #: (broker id, broker epoch) of each member, the leader among them.
     isr: tuple[tuple[int, int], ...]
     recovering: bool = False
+    #: An earlier attempt at this partition epoch has no definite answer and may still arrive.
+    uncertain: bool = False
 
 
 class IsrAnswer(NamedTuple):
@@ -82,8 +100,8 @@ class ControllerLink:
         """The active controller's answer to an Admin call. While none is active, or can be reached, it is looked for
         until ``timeout_ms`` are over; then the last failure is raised. RequestTimedOutError: the request was sent, and
         whether it was carried out is not known. The controller's own errors are raised at once."""
-        repeatable = is_repeatable(method, request)
-        return await self._call(admin_pb2_grpc.AdminStub, method, request, timeout_ms, repeatable=repeatable)
+        sending = Sending.UNTIL_ANSWERED if is_repeatable(method, request) else Sending.UNTIL_ATTEMPTED
+        return await self._call(admin_pb2_grpc.AdminStub, method, request, timeout_ms, sending)
 
     async def assign_directories(
         self,
@@ -111,7 +129,7 @@ class ControllerLink:
                 topic = topics[group] = item.topics.add(topic_id=topic_id, fresh=group[2])
             topic.partitions.append(partition)
         answer = await self._call(
-            cluster_pb2_grpc.ClusterStub, "AssignReplicasToDirs", request, timeout_ms, repeatable=True
+            cluster_pb2_grpc.ClusterStub, "AssignReplicasToDirs", request, timeout_ms, Sending.UNTIL_ANSWERED
         )
         refused = {(item.topic_id, item.partition): error_of(item.error) for item in answer.refused}
         return DirectoriesTold(
@@ -128,8 +146,9 @@ class ControllerLink:
     ) -> dict[ReplicaKey, IsrAnswer | HeadraceError]:
         """Ask for new in-sync sets of partitions that this broker leads (KIP-497); each one's state afterwards, or why
         it was refused (cluster.proto names the errors). ``metadata_offset``: up to where this broker has applied the
-        metadata log. Whoever has no answer for a partition asks again: what is so already is answered like what is new.
-        Raises as ``call`` does, and StaleBrokerEpochError."""
+        metadata log. At most one request is sent, so one call is one attempt; the caller repeats it. What is so
+        already is answered like what is new. Raises as ``call`` does, StaleBrokerEpochError, and NetworkError when the
+        answer was lost."""
         request = cluster_pb2.AlterPartitionRequest(
             broker_id=broker_id, broker_epoch=broker_epoch, metadata_offset=metadata_offset
         )
@@ -144,8 +163,11 @@ class ControllerLink:
                 partition_epoch=change.partition_epoch,
                 isr=[cluster_pb2.IsrMember(broker_id=member, broker_epoch=epoch) for member, epoch in change.isr],
                 recovering=change.recovering,
+                uncertain=change.uncertain,
             )
-        answer = await self._call(cluster_pb2_grpc.ClusterStub, "AlterPartition", request, timeout_ms, repeatable=True)
+        answer = await self._call(
+            cluster_pb2_grpc.ClusterStub, "AlterPartition", request, timeout_ms, Sending.AT_MOST_ONCE
+        )
         return {
             (item.topic_id, item.partition): error_of(item.error)
             or IsrAnswer(item.leader_id, item.leader_epoch, item.partition_epoch, tuple(item.isr), item.recovering)
@@ -157,9 +179,18 @@ class ControllerLink:
         and another one is asked for. Raises as ``call`` does, and StaleBrokerEpochError."""
         request = cluster_pb2.AllocateProducerIdsRequest(broker_id=broker_id, broker_epoch=broker_epoch)
         answer = await self._call(
-            cluster_pb2_grpc.ClusterStub, "AllocateProducerIds", request, timeout_ms, repeatable=True
+            cluster_pb2_grpc.ClusterStub, "AllocateProducerIds", request, timeout_ms, Sending.UNTIL_ANSWERED
         )
         return ProducerIdBlock(answer.first, answer.length)
+
+    async def create_internal_topic(self, name: str, timeout_ms: int) -> int:
+        """Have an internal topic created; the metadata offset at which it exists. Raises as ``call`` does, and what
+        refuses a topic."""
+        request = cluster_pb2.CreateInternalTopicRequest(name=name)
+        answer = await self._call(
+            cluster_pb2_grpc.ClusterStub, "CreateInternalTopic", request, timeout_ms, Sending.UNTIL_ANSWERED
+        )
+        return int(answer.metadata_offset)
 
     async def _call(
         self,
@@ -167,10 +198,8 @@ class ControllerLink:
         method: str,
         request: Any,
         timeout_ms: int,
-        *,
-        repeatable: bool,
+        sending: Sending,
     ) -> Any:
-        """``repeatable``: doing it twice is as good as once."""
         deadline = self._clock.monotonic_ms() + timeout_ms
         pursuit = Pursuit(self._controllers)
         failure: HeadraceError = RequestTimedOutError(f"{method}: no controller answered within {timeout_ms} ms")
@@ -187,12 +216,17 @@ class ControllerLink:
                 )
             except NetworkError as error:
                 failure = error
-                if error.was_sent and not repeatable:
+                if error.was_sent and sending is Sending.UNTIL_ATTEMPTED:
                     raise outcome_unknown(method, error) from None
+                was_sent = error.was_sent
             except (NotControllerError, ServerShuttingDownError) as error:  # it has done nothing of it
                 failure = error
+                was_sent = True
+            pause_s = pursuit.failed(failure)
+            if was_sent and sending is Sending.AT_MOST_ONCE:
+                raise failure
             left_ms = deadline - self._clock.monotonic_ms()
-            await pursuit.pause(min(pursuit.failed(failure), max(left_ms, 0) / 1_000))
+            await pursuit.pause(min(pause_s, max(left_ms, 0) / 1_000))
         raise failure
 
     def _channel(self, address: str) -> grpc.aio.Channel:

@@ -7,8 +7,31 @@ Three sets, after KIP-497::
     maximal       both together: whoever the controllers MAY hold for in sync. The high watermark waits for all of them.
 
 A shrink therefore counts when it is confirmed, an expansion as soon as it is asked for. A proposal ends in one of three
-ways: with an answer that carries a newer partition epoch (or confirms it), with newer metadata, or with a refusal that
-says that it was not done and will not be. Until then it is asked again, and nothing else is.
+ways: with an answer that carries a newer partition epoch, with metadata of a newer partition epoch, or with a refusal
+while it is *certain* that no other attempt is under way. Until then it is asked again, and nothing else is.
+
+An attempt without a definite answer makes the proposal *uncertain*: its request may lie in a connection and be granted
+after the leader was refused a later attempt. Only a newer partition epoch ends that, because the controllers grant
+nothing at a former one. What a refusal of AlterPartition says::
+
+    refusal                     of this attempt      of earlier attempts at this partition epoch
+    INELIGIBLE_REPLICA          not done             may still be granted, once the member works; when the leader said
+                                                     that it is uncertain, the controllers end the partition epoch
+    OPERATION_NOT_ATTEMPTED     not done             may have been, or still be granted
+    NOT_CONTROLLER,             not done             may have been, or still be granted
+    SERVER_SHUTTING_DOWN
+    INVALID_UPDATE_VERSION      not done, never      over: the metadata says what holds; it is not asked again
+    FENCED_LEADER_EPOCH,        not done, never      over, with this leader's epoch; it is not asked again
+    NEW_LEADER_ELECTED
+    UNKNOWN_TOPIC_ID,           not done, never      over, with the partition; it is not asked again
+    UNKNOWN_TOPIC_OR_PARTITION
+    INVALID_REQUEST             not done, never      not known: the union counts until the metadata says more
+    STALE_BROKER_EPOCH,         not known here: the broker registers again, and its old life in the proposal is refused
+    BROKER_ID_NOT_REGISTERED    as INELIGIBLE_REPLICA, which ends the partition epoch
+    no answer, a time-out,      not known            not known: uncertain, asked again
+    any other error
+
+The first three lines end a certain proposal, and leave an uncertain one open.
 
     follower          joins the ISR when its settled end has reached the high watermark and the end of the log at the
                       beginning of this leader's epoch, in a life that the controllers know (KIP-841, KIP-903)
@@ -35,11 +58,8 @@ _UNSEEN = -1
 #: It was not caught up in this epoch.
 _NEVER = -(1 << 62)
 
-#: Says: this was not done, nor was a former attempt of it, or its partition epoch would be over by now. Any other error
-#: leaves it open.
-_NOT_DONE = ("INELIGIBLE_REPLICA",)
-#: Says so of this attempt only: a former one, whose answer was lost, may have been done.
-_NOT_ATTEMPTED = ("OPERATION_NOT_ATTEMPTED",)
+#: Refusals that prove that this attempt was not done, and never will be. They say nothing of earlier attempts.
+_NOT_DONE = frozenset({"INELIGIBLE_REPLICA", "NOT_CONTROLLER", "OPERATION_NOT_ATTEMPTED", "SERVER_SHUTTING_DOWN"})
 
 
 class IsrChange(NamedTuple):
@@ -149,7 +169,7 @@ class InSyncSet:
         self.maximal = frozenset(self.committed)
         self._followers: dict[int, FollowerProgress] = {}
         self._asked: IsrChange | None = None
-        #: An attempt of what is asked for may have been done.
+        #: An attempt at what is asked for may have been granted, or may still be.
         self._is_uncertain = False
         #: The question is to be put again.
         self._repeat = False
@@ -170,6 +190,11 @@ class InSyncSet:
     @property
     def asked(self) -> IsrChange | None:
         return self._asked
+
+    @property
+    def is_uncertain(self) -> bool:
+        """Has an attempt at what is asked for no definite answer?"""
+        return self._is_uncertain
 
     def get(self, broker_id: int) -> FollowerProgress | None:
         return self._followers.get(broker_id)
@@ -301,16 +326,17 @@ class InSyncSet:
         return True
 
     def refused(self, code: str, *, retriable: bool, now_ms: int) -> None:
-        """An attempt ended with an error, or (``retriable``) nobody knows how."""
+        """An attempt ended with an error. ``retriable``: its outcome is not known, unless the code says that it was not
+        done."""
         if self._asked is None:
             return
         self._next_ms = now_ms + RETRY_BACKOFF_MS
-        if code in _NOT_DONE or (code in _NOT_ATTEMPTED and not self._is_uncertain):
-            self._asked = None
-            self._is_uncertain = self._repeat = False
-            self._set_maximal()
-        elif code in _NOT_ATTEMPTED:
-            self._repeat = True
+        if code in _NOT_DONE:
+            if self._is_uncertain:  # an earlier attempt may be under way
+                self._repeat = True
+            else:
+                self._asked, self._repeat = None, False
+                self._set_maximal()
         elif retriable:
             self._repeat = self._is_uncertain = True
         # Else this leader's epoch or its partition epoch is over: the metadata will say what holds instead.

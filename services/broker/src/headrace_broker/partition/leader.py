@@ -491,6 +491,11 @@ class PartitionLeader:
             return now_ms
         return self._in_sync.next_due_ms(now_ms, self.log_end)
 
+    @property
+    def is_isr_uncertain(self) -> bool:
+        """Has an earlier attempt at the change that is asked for no definite answer? It may still be granted."""
+        return self._in_sync.is_uncertain
+
     def proposed(self, change: IsrChange) -> None:
         """``change`` is about to be sent: from here on the high watermark waits for those whom it adds."""
         self._in_sync.proposed(change)

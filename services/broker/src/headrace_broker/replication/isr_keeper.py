@@ -5,6 +5,10 @@ one looks, asks for all changes together in one AlterPartition at a time, and ha
 up while a call is under way goes into the next one. A call that failed leaves the leaders with an open question: they
 have it asked again, unchanged, for what was asked may have been done.
 
+Only the keeper retries. One call is at most one request on the wire (``ControllerLink.alter_partitions``), so a leader
+knows of every attempt that may be under way. After one without a definite answer each further request says so
+(``uncertain``); partition/isr.py has the table of refusals.
+
 Looking costs some microseconds, and a busy partition stirs at each append that finds its followers at the end. So::
 
     all replicas in sync    only a shrink can come of it, which is a matter of replica.lag.time.max.ms: one look every
@@ -180,6 +184,7 @@ class IsrKeeper:
                 change.partition_epoch,
                 change.isr,
                 change.recovering,
+                leader.is_isr_uncertain,
             )
             for leader, change in questions
         ]

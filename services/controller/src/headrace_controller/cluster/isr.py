@@ -15,6 +15,11 @@ nothing without it. A leader that has not heard that the setting was raised woul
 is too small, even one that is in force already, it has to know how small that is. (By the metadata log it hears of both
 in their order.)
 
+A refusal as INELIGIBLE_REPLICA changes nothing, so an earlier attempt at the same partition epoch that is still under
+way could be granted later, once the member works again. A leader that has such an attempt says so (``uncertain``):
+then the refusal also moves the partition epoch on. Every attempt at the former epoch is refused from there on, and the
+leader learns from the metadata log that none was granted.
+
 A leader that has no answer asks again. What is so already is answered with the present state, although the partition
 epoch has moved on since (Kafka: INVALID_UPDATE_VERSION, and the leader waits for the metadata).
 """
@@ -62,6 +67,8 @@ def alter(view: View, request: AlterPartition) -> Decision:
             partition, record = altering.decide(item)
         except HeadraceError as error:
             results.append(PartitionResult(topic_id=item.topic_id, partition=item.partition, error=error))
+            if item.uncertain and isinstance(error, IneligibleReplicaError):
+                records.append(altering.end_epoch(item))
             continue
         if record is not None:
             records.append(record)
@@ -145,6 +152,13 @@ class Altering:
             raise InvalidRequestError(
                 f"{where}: a leader that recovers is alone in the in-sync set, and who has recovered stays so (KIP-704)"
             )
+
+    def end_epoch(self, item: AlteredPartition) -> PartitionChangeRecord:
+        """The record that moves the partition epoch on and nothing else: no earlier attempt can be granted any more."""
+        _, partition = self._find(item)
+        return PartitionChangeRecord(
+            topic_id=item.topic_id, partition=item.partition, partition_epoch=partition.partition_epoch + 1
+        )
 
     def check_broker_epochs(self, item: AlteredPartition, where: str) -> None:
         for broker_id, broker_epoch in item.isr:
