@@ -466,12 +466,12 @@ class GroupWorld:
                 stream=1,
             )
         )
-        topics = [NewTopic(name=OFFSETS_TOPIC)]
-        topics += [
+        own = CreateTopics((NewTopic(name=OFFSETS_TOPIC),), internal=True)
+        topics = tuple(
             NewTopic(name=name, partitions=count, replication_factor=1)
             for name, count in zip(self.topic_names, self.plan.partitions, strict=True)
-        ]
-        for result in self.decide(CreateTopics(tuple(topics))):
+        )
+        for result in (*self.decide(own), *self.decide(CreateTopics(topics))):
             if result.error is not None:
                 raise result.error
 

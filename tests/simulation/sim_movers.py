@@ -196,7 +196,8 @@ class Movers:
     def _make_shards(self) -> None:
         missing = [name for name in SHARD_TOPICS if name not in self.image.topic_ids]
         if missing:
-            self.ask(CreateTopics((NewTopic(name=missing[0], partitions=5, replication_factor=1),)))
+            topic = NewTopic(name=missing[0], partitions=5, replication_factor=1)
+            self.ask(CreateTopics((topic,), internal=True))
 
     def _elect(self) -> None:
         """The preferred leaders, wherever they may lead."""

@@ -14,10 +14,13 @@ from headrace_core.metadata.shards import OFFSETS_TOPIC, shard_of
 from headrace_core.records import encode_batch
 from headrace_core.rpc.channel import COMMON_OPTIONS
 from headrace_protos.v1 import (
+    admin_pb2,
+    admin_pb2_grpc,
     cluster_pb2,
     cluster_pb2_grpc,
     common_pb2,
     metadata_pb2,
+    offsets_pb2,
     produce_pb2,
     produce_pb2_grpc,
 )
@@ -232,3 +235,47 @@ def test_a_former_life_is_told_that_it_is_over(own: Cluster, coordinator: Callab
     stranger = cluster_pb2_grpc.ClusterStub(first.channel)
     with pytest.raises(grpc.RpcError, match="INCONSISTENT_CLUSTER_ID"):
         stranger.RegisterCoordinator(first.registration(cluster_id="another"), timeout=WAIT_S)
+
+
+def test_clients_destroy_no_internal_topic(own: Cluster, coordinator: Callable[[], Coordinator]) -> None:
+    """Whichever listener of whichever role they ask."""
+    first = coordinator()
+    found = owner(own, GROUP, first)
+    end = append(own, found.shard, found.shard_epoch, b"x").base_offset
+    controllers = grpc.insecure_channel(own.controller.address("client"), options=COMMON_OPTIONS)
+    everywhere = own.admin, admin_pb2_grpc.AdminStub(controllers)
+    resource = admin_pb2.ConfigResource(type=admin_pb2.CONFIG_RESOURCE_TYPE_TOPIC, name=OFFSETS_TOPIC)
+    op = admin_pb2.AlterConfigOp(kind=admin_pb2.AlterConfigOp.KIND_SET, name="cleanup.policy", value="delete")
+    alter = admin_pb2.AlterConfigsResource(resource=resource, ops=[op])
+    new = admin_pb2.NewTopic(name="__transaction_state", partitions=1, replication_factor=1)
+    try:
+        for admin in everywhere:
+            (deleted,) = admin.DeleteTopics(admin_pb2.DeleteTopicsRequest(topics=[OFFSETS_TOPIC])).results
+            (created,) = admin.CreateTopics(admin_pb2.CreateTopicsRequest(topics=[new])).results
+            (altered,) = admin.AlterConfigs(admin_pb2.AlterConfigsRequest(resources=[alter])).results
+            assert [each.error.code for each in (deleted, created, altered)] == [
+                common_pb2.ERROR_CODE_INVALID_TOPIC_EXCEPTION,
+                common_pb2.ERROR_CODE_INVALID_TOPIC_EXCEPTION,
+                common_pb2.ERROR_CODE_INVALID_CONFIG,
+            ]
+    finally:
+        controllers.close()
+    item = offsets_pb2.DeleteRecordsPartition(topic=OFFSETS_TOPIC, partition=found.shard, before_offset=end + 1)
+    (truncated,) = own.offsets.DeleteRecords(offsets_pb2.DeleteRecordsRequest(partitions=[item])).results
+    assert truncated.error.code == common_pb2.ERROR_CODE_INVALID_TOPIC_EXCEPTION
+    assert Topic(own, OFFSETS_TOPIC, b"").offset_of(-2).offset == 0
+    assert append(own, found.shard, found.shard_epoch, b"y").base_offset == end + 1
+
+
+def test_records_of_a_topic_that_is_only_compacted_are_not_deleted(own: Cluster) -> None:
+    for policy, refusal in (("compact", common_pb2.ERROR_CODE_POLICY_VIOLATION), ("compact,delete", 0)):
+        topic = own.topic(policy.replace(",", "-"), cleanup_policy=policy)
+        with produce_stream(own) as stream:
+            records = produce_pb2.ProducePartition(topic=topic.name, partition=0, records=keyed(0, b"x"))
+            stream.send(produce_request(1, records))
+            (written,) = stream.receive().results
+            assert not written.error.code
+        item = offsets_pb2.DeleteRecordsPartition(topic=topic.name, partition=0, before_offset=1)
+        (result,) = own.offsets.DeleteRecords(offsets_pb2.DeleteRecordsRequest(partitions=[item])).results
+        assert result.error.code == refusal
+        assert topic.offset_of(-2).offset == (0 if refusal else 1)

@@ -20,6 +20,7 @@ from headrace_controller.cluster.requests import (
     Request,
 )
 from headrace_core.metadata import BrokerEndpoint, MetadataImage, MetadataRecord, PartitionImage, TopicImage
+from headrace_core.metadata.shards import INTERNAL_TOPICS
 
 CLUSTER = "cluster-one"
 
@@ -117,7 +118,8 @@ class World:
     # -- topics -------------------------------------------------------------------------------------------------------
 
     def create(self, name: str, partitions: int = 1, **more: Any) -> TopicImage:
-        (result,) = self.ask(CreateTopics((NewTopic(name=name, partitions=partitions, **more),)))
+        topics = (NewTopic(name=name, partitions=partitions, **more),)
+        (result,) = self.ask(CreateTopics(topics, internal=name in INTERNAL_TOPICS))
         if result.error is not None:
             raise result.error
         topic = self.image.topic(name)

@@ -167,7 +167,8 @@ class LedgerHistories(Histories):
         act = rng.random()
         if act < 0.1:
             name = rng.choice(["__consumer_offsets", "__transaction_state"])
-            self.ask(CreateTopics((NewTopic(name=name, partitions=rng.choice([3, 5]), replication_factor=1),)))
+            topic = NewTopic(name=name, partitions=rng.choice([3, 5]), replication_factor=1)
+            self.ask(CreateTopics((topic,), internal=True))
         if act < 0.3:
             process = len(self.processes) + 1
             wanted = rng.choice([-1, 7, 7])

@@ -9,14 +9,32 @@ import pytest
 from moves_world import MovesWorld
 
 from headrace_controller.cluster.ledger_requests import DrainBroker
-from headrace_controller.cluster.requests import CreatePartitions, CreateTopics, MorePartitions, NewTopic, TopicResult
-from headrace_core.errors import InvalidPartitionsError, InvalidReplicationFactorError
+from headrace_controller.cluster.requests import (
+    AlterConfigs,
+    AlterResource,
+    ConfigOp,
+    CreatePartitions,
+    CreateTopics,
+    DeleteTopics,
+    MorePartitions,
+    NewTopic,
+    OpKind,
+    TopicResult,
+)
+from headrace_core.errors import (
+    InvalidConfigError,
+    InvalidPartitionsError,
+    InvalidReplicationFactorError,
+    InvalidTopicError,
+    TopicAlreadyExistsError,
+)
 from headrace_core.metadata import ConfigResourceType
-from headrace_core.metadata.shards import OFFSETS_TOPIC, SHARD_TOPICS, TRANSACTIONS_TOPIC
+from headrace_core.metadata.configs import topic_config
+from headrace_core.metadata.shards import INTERNAL_TOPICS, OFFSETS_TOPIC, SHARD_TOPICS, TRANSACTIONS_TOPIC
 
 
 def make(world: MovesWorld, name: str, **given: Any) -> TopicResult:
-    (result,) = world.ask(CreateTopics((NewTopic(name=name, **given),)))
+    (result,) = world.ask(CreateTopics((NewTopic(name=name, **given),), internal=name in INTERNAL_TOPICS))
     assert isinstance(result, TopicResult)
     return result
 
@@ -92,6 +110,73 @@ def test_they_never_get_more_partitions(name: str) -> None:
     topic = world.image.topic(name)
     assert topic is not None
     assert len(topic.partitions) == 50
+
+
+# -- what clients may not do ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", SHARD_TOPICS)
+def test_clients_neither_create_nor_delete_them(name: str) -> None:
+    world = MovesWorld(1)
+    (created,) = world.ask(CreateTopics((NewTopic(name=name, partitions=1),)))
+    assert type(created.error) is InvalidTopicError
+    assert name not in world.image.topic_ids
+    make(world, name)
+    (again,) = world.ask(CreateTopics((NewTopic(name=name),)))
+    assert type(again.error) is TopicAlreadyExistsError, "as any other topic"
+    world.create("orders")
+    deleted, other = world.ask(DeleteTopics((name, "orders")))
+    assert type(deleted.error) is InvalidTopicError
+    assert deleted.error.message.startswith(f'cannot delete topic "{name}": it is internal')
+    assert other.error is None
+    assert name in world.image.topic_ids
+
+
+def test_only_internal_topics_are_created_as_such() -> None:
+    world = MovesWorld(1)
+    (result,) = world.ask(CreateTopics((NewTopic(name="orders"),), internal=True))
+    assert type(result.error) is InvalidTopicError
+
+
+def alter(world: MovesWorld, resource: tuple[ConfigResourceType, str], *ops: ConfigOp) -> type[Exception] | None:
+    (result,) = world.ask(AlterConfigs((AlterResource(resource, ops),)))
+    return None if result.error is None else type(result.error)
+
+
+def policy_of(world: MovesWorld, name: str) -> Any:
+    return topic_config(world.image, name)["cleanup.policy"]
+
+
+@pytest.mark.parametrize(
+    "op",
+    [
+        ConfigOp(OpKind.SET, "cleanup.policy", "delete"),
+        ConfigOp(OpKind.SET, "cleanup.policy", "compact,delete"),
+        ConfigOp(OpKind.SET, "cleanup_policy", "delete"),
+        ConfigOp(OpKind.APPEND, "cleanup.policy", "delete"),
+        ConfigOp(OpKind.SUBTRACT, "cleanup.policy", "compact"),
+        ConfigOp(OpKind.DELETE, "cleanup.policy", ""),
+    ],
+    ids=lambda op: f"{op.kind.name} {op.value}",
+)
+def test_no_alteration_takes_their_cleanup_policy_away(op: ConfigOp) -> None:
+    world = MovesWorld(1)
+    make(world, OFFSETS_TOPIC)
+    topic = (ConfigResourceType.TOPIC, OFFSETS_TOPIC)
+    refusal = alter(world, topic, ConfigOp(OpKind.SET, "segment.bytes", "20000000"), op)
+    assert refusal is InvalidConfigError
+    assert configs(world, OFFSETS_TOPIC)["segment.bytes"] == "104857600", "altered whole or not at all"
+    assert policy_of(world, OFFSETS_TOPIC) == ["compact"]
+
+
+def test_other_settings_of_theirs_are_altered_and_the_brokers_defaults_do_not_reach_their_policy() -> None:
+    world = MovesWorld(1)
+    make(world, OFFSETS_TOPIC)
+    topic, brokers = (ConfigResourceType.TOPIC, OFFSETS_TOPIC), (ConfigResourceType.BROKER, "")
+    assert alter(world, topic, ConfigOp(OpKind.SET, "segment.bytes", "20000000")) is None
+    assert alter(world, topic, ConfigOp(OpKind.SET, "cleanup.policy", "compact")) is None, "what holds, or repairs it"
+    assert alter(world, brokers, ConfigOp(OpKind.SET, "log.cleanup.policy", "delete")) is None
+    assert policy_of(world, OFFSETS_TOPIC) == ["compact"]
 
 
 # -- more brokers -----------------------------------------------------------------------------------------------------

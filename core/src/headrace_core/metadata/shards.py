@@ -17,6 +17,9 @@ OFFSETS_TOPIC = "__consumer_offsets"
 TRANSACTIONS_TOPIC = "__transaction_state"
 #: Shards of groups are partitions of the first, those of transactions of the second.
 SHARD_TOPICS = (OFFSETS_TOPIC, TRANSACTIONS_TOPIC)
+#: Topics that belong to the cluster: it creates them, and clients only read them. Clients may not create, delete,
+#: truncate or produce to them, nor change their cleanup.policy; other settings are altered as those of any topic.
+INTERNAL_TOPICS = SHARD_TOPICS
 
 
 class ShardOwner(NamedTuple):

@@ -25,13 +25,11 @@ from ..metadata import MetadataDelta, MetadataImage, PartitionImage, TopicImage
 from ..metadata.configs import topic_value
 from ..metadata.ledger import CoordinatorImage, ShardImage
 from ..metadata.records import BrokerEndpoint, ConfigResourceType
-from ..metadata.shards import OFFSETS_TOPIC, SHARD_TOPICS, TRANSACTIONS_TOPIC, owner_of, vacancy_of
+from ..metadata.shards import INTERNAL_TOPICS, OFFSETS_TOPIC, SHARD_TOPICS, TRANSACTIONS_TOPIC, owner_of, vacancy_of
 from ..types import NO_LEADER, check_topic_name, split_address
 from .status import error_to_proto
 from .turns import Turns
 
-#: Topics that belong to Headrace itself: clients that list or match topics leave them out unless asked.
-INTERNAL_TOPICS = SHARD_TOPICS
 #: Of a shard that nobody has ever owned; real epochs begin with 1.
 _NO_OWNER = ShardImage(coordinator_id=-1, shard_epoch=0)
 _SHARDS_OF: dict[int, str] = {

@@ -18,6 +18,7 @@ from headrace_core.errors import (
     CorruptLogError,
     HeadraceError,
     OffsetOutOfRangeError,
+    PolicyViolationError,
     ServerShuttingDownError,
     StorageError,
     UnknownServerError,
@@ -352,7 +353,13 @@ class Replica:
         return self.log.epochs.epoch_of(offset) if offset < self.log.log_end_offset else NO_EPOCH
 
     async def delete_records(self, before_offset: int) -> None:
-        """Move the log start up to ``before_offset``, durably. OffsetOutOfRangeError outside of 0 .. high watermark."""
+        """Move the log start up to ``before_offset``, durably. PolicyViolationError: the topic's cleanup.policy lacks
+        ``delete``. OffsetOutOfRangeError outside of 0 .. high watermark."""
+        if not self.log.config.cleanup_delete:
+            raise PolicyViolationError(
+                f"{self.partition}: records cannot be deleted: cleanup.policy of topic {self.partition.topic} lacks "
+                '"delete"; send tombstones, or set cleanup.policy=compact,delete'
+            )
         high_watermark = self.leader.high_watermark
         if not 0 <= before_offset <= high_watermark:
             raise OffsetOutOfRangeError(

@@ -63,7 +63,7 @@ class MetadataService(metadata_pb2_grpc.MetadataServicer):
         await metadata.wait_for(max(request.min_metadata_offset, 1), limits.request_timeout_ms)
         topic, failed = shard_topic(request), {}
         if request.keys and metadata.image.topic(topic) is None:
-            failed = await self._create([topic])  # whatever auto.create.topics.enable says, as in Kafka
+            failed = await self._create_internal(topic)  # whatever auto.create.topics.enable says, as in Kafka
         answer = self._own_view().find_coordinators(metadata.image, request, metadata.lag.ms)
         if topic in failed and metadata.image.topic(topic) is None:
             for each in answer.coordinators:
@@ -116,6 +116,18 @@ class MetadataService(metadata_pb2_grpc.MetadataServicer):
         except HeadraceError as error:
             logger.warning("topics %s could not be created on request: %s", ", ".join(missing), error)
             return dict.fromkeys(missing, error_to_proto(error))
+
+    async def _create_internal(self, name: str) -> dict[str, Any]:
+        """Why it could not be made, by its name; empty when it exists now."""
+        timeout_ms = self._broker.limits.request_timeout_ms
+        try:
+            offset = await self._controller.create_internal_topic(name, timeout_ms)
+            await self._broker.metadata.wait_for(offset, timeout_ms)
+        except HeadraceError as error:
+            logger.warning("topic %s could not be created for a client that looks for a coordinator: %s", name, error)
+            return {name: error_to_proto(error)}
+        self._broker.events.emit(TopicAutoCreated(topic=name))
+        return {}
 
     def _may_create(self, name: str) -> bool:
         if self._broker.metadata.image.topic(name) is not None or name.startswith("__"):

@@ -6,7 +6,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
-from headrace_core.errors import HeadraceError, InvalidRequestError, RequestTimedOutError
+from headrace_core.errors import HeadraceError, InvalidRequestError, InvalidTopicError, RequestTimedOutError
+from headrace_core.metadata.shards import INTERNAL_TOPICS
 from headrace_core.rpc.status import error_to_proto
 from headrace_core.rpc.turns import Turns
 from headrace_core.telemetry import RecordsDeleted
@@ -75,6 +76,11 @@ class OffsetsService(offsets_pb2_grpc.OffsetsServicer):
         deadline_ms = self._broker.clock.monotonic_ms() + timeout_ms
 
         async def one(item: Any) -> Any:
+            if item.topic in INTERNAL_TOPICS:
+                raise InvalidTopicError(
+                    f'cannot delete records of topic "{item.topic}": it is internal, and the coordinators would lose '
+                    "what they have stored; delete single groups instead"
+                )
             replica = self._leader(item, NO_EPOCH)
             before = replica.leader.high_watermark if item.before_offset == _HIGH_WATERMARK else item.before_offset
             # Shielded: once begun it is finished, whoever still waits for it.

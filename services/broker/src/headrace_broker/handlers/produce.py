@@ -26,7 +26,7 @@ from headrace_core.errors import (
     RequestTimedOutError,
 )
 from headrace_core.log.fencing import Fence
-from headrace_core.metadata.shards import SHARD_TOPICS
+from headrace_core.metadata.shards import INTERNAL_TOPICS, SHARD_TOPICS
 from headrace_core.rpc.status import error_to_proto
 from headrace_core.rpc.streams import ServerStream, StreamHandler
 from headrace_core.types import FlushPolicy, TopicPartition
@@ -82,7 +82,7 @@ def fence_of(item: Any, writers: Writers) -> Fence | None:
     InvalidRequestError."""
     topic, has_epoch = item.topic, item.HasField("shard_epoch")
     if writers is Writers.CLIENTS:
-        if topic in SHARD_TOPICS:
+        if topic in INTERNAL_TOPICS:
             raise InvalidTopicError(f"{topic} is written by coordinators only: clients commit offsets through theirs")
         if has_epoch or item.HasField("expected_end"):
             raise InvalidRequestError(f"{topic}-{item.partition}: shard_epoch and expected_end are for coordinators")

@@ -24,7 +24,7 @@ from headrace_core.metadata.configs import (
 )
 from headrace_core.node.keys import SERVER
 
-from . import elections
+from . import elections, internal_topics
 from .decision import Decision, View
 from .requests import AlterConfigs, AlterResource, ConfigOp, ConfigResult, OpKind
 
@@ -111,6 +111,8 @@ def _alter_one(image: MetadataImage, item: AlterResource) -> list[MetadataRecord
         if key_name in changes:
             raise InvalidRequestError(f"{_shown(item.resource)}: {key_name} is altered twice in the request")
         changes[key_name] = None if gone or key is None else _new_value(image, item.resource, key, op)
+    if kind is ConfigResourceType.TOPIC:
+        internal_topics.check_policy(name, changes)
     for changed, value in changes.items():
         if value != own.get(changed):
             records.append(ConfigRecord(int(kind), name, changed, value))

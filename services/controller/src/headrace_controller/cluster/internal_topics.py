@@ -3,7 +3,9 @@
 one difference: where fewer brokers live than the replication factor says, there are as many replicas as brokers. Kafka
 refuses, and a cluster of one broker has no groups until somebody has found the key.
 
-Whoever makes one (FindCoordinator at first use, an operator by hand): what the request leaves open follows from here.
+Brokers have them created when a client first looks for a coordinator (CreateInternalTopic); what that request leaves
+open follows from here. Clients cannot create or delete them, nor change their cleanup policy (``check_*``): the records
+are the memory of the coordinators, and only compaction may drop any. Their other settings may be altered, as in Kafka.
 
 Where there were fewer brokers then, replicas are added when more have come (``growth``; balancing.py says when): else a
 cluster that began with one broker would lose its groups with that broker's disk, however many it has by now.
@@ -13,16 +15,17 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from headrace_core.errors import InvalidPartitionsError
+from headrace_core.errors import InvalidConfigError, InvalidPartitionsError, InvalidTopicError
 from headrace_core.metadata import BrokerImage, BrokerLoad, MetadataImage, TopicImage
-from headrace_core.metadata.shards import OFFSETS_TOPIC, SHARD_TOPICS
+from headrace_core.metadata.shards import INTERNAL_TOPICS, OFFSETS_TOPIC, SHARD_TOPICS
 
 from .decision import ClusterSettings
 from .requests import NewTopic
 
+_POLICY, _COMPACT = "cleanup.policy", "compact"
 #: (topic id, partition number)
 Key = tuple[bytes, int]
 
@@ -48,6 +51,36 @@ def completed(topic: NewTopic, settings: ClusterSettings, live_brokers: int) -> 
         replication_factor=factor,
         configs={**configs, **{name.replace("_", "."): value for name, value in topic.configs.items()}},
     )
+
+
+def check_may_create(name: str, *, internal: bool) -> None:
+    """InvalidTopicError: a client asks for an internal topic, or the cluster for one that is none."""
+    if internal and name not in INTERNAL_TOPICS:
+        raise InvalidTopicError(f'cannot create topic "{name[:249]}" as an internal topic: it is none')
+    if not internal and name in INTERNAL_TOPICS:
+        raise InvalidTopicError(
+            f'cannot create topic "{name}": it is internal; the cluster creates it when a client first looks for a '
+            "coordinator"
+        )
+
+
+def check_may_delete(name: str) -> None:
+    """InvalidTopicError for an internal topic."""
+    if name in INTERNAL_TOPICS:
+        raise InvalidTopicError(
+            f'cannot delete topic "{name}": it is internal, and the coordinators would lose what they have stored; '
+            "delete single groups instead"
+        )
+
+
+def check_policy(name: str, changes: Mapping[str, str | None]) -> None:
+    """``changes``: configuration of a topic after the request, None: the entry goes. InvalidConfigError when an
+    internal topic would not be compacted only. Setting "compact" is allowed: it repairs one that was changed."""
+    if name in INTERNAL_TOPICS and changes.get(_POLICY, _COMPACT) != _COMPACT:
+        raise InvalidConfigError(
+            f'cannot change {_POLICY} of topic "{name}": it is internal, and deleting its records by age or size would '
+            f"lose what the coordinators have stored; leave it at {_COMPACT}"
+        )
 
 
 def check_may_grow(name: str) -> None:
@@ -119,7 +152,7 @@ def _factor(settings: ClusterSettings, name: str) -> int:
 
 def _offsets_configs(settings: ClusterSettings) -> dict[str, str]:
     return {
-        "cleanup.policy": "compact",
+        _POLICY: _COMPACT,
         "compression.type": "producer",
         "segment.bytes": str(settings.offsets_topic_segment_bytes),
     }
@@ -127,7 +160,7 @@ def _offsets_configs(settings: ClusterSettings) -> dict[str, str]:
 
 def _transactions_configs(settings: ClusterSettings, replicas: int) -> dict[str, str]:
     return {
-        "cleanup.policy": "compact",
+        _POLICY: _COMPACT,
         "compression.type": "uncompressed",
         "min.insync.replicas": str(min(settings.transaction_state_log_min_isr, max(replicas, 1))),
         "segment.bytes": str(settings.transaction_state_log_segment_bytes),

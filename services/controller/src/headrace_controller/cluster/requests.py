@@ -114,7 +114,8 @@ class RefusedPlacement:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlteredPartition:
     """What a leader wants its partition's in-sync set to be: (broker id, broker epoch) of each member (KIP-903).
-    ``recovering``: it was elected uncleanly and has not recovered (KIP-704)."""
+    ``recovering``: it was elected uncleanly and has not recovered (KIP-704). ``uncertain``: an earlier attempt at this
+    partition epoch may still arrive."""
 
     topic_id: bytes
     partition: int
@@ -122,6 +123,7 @@ class AlteredPartition:
     partition_epoch: int
     isr: tuple[tuple[int, int], ...]
     recovering: bool = False
+    uncertain: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,8 +189,11 @@ class NewTopic:
 
 @dataclass(frozen=True, slots=True)
 class CreateTopics:
+    """``internal``: the cluster asks for its own topics (core/metadata/shards.py); clients cannot."""
+
     topics: tuple[NewTopic, ...]
     validate_only: bool = False
+    internal: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

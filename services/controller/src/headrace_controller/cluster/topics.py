@@ -53,7 +53,7 @@ def create(view: View, request: CreateTopics) -> Decision:
                 raise InvalidRequestError(
                     f"topic {_shown(topic.name)} is named {counts[topic.name]} times in the request"
                 )
-            made, result = _create_one(view, topic, placer, room=_room(view, records))
+            made, result = _create_one(view, topic, placer, room=_room(view, records), internal=request.internal)
             size = configs.add_size(size, made)
         except HeadraceError as error:
             results.append(TopicResult(name=topic.name, error=error))
@@ -74,6 +74,7 @@ def delete(view: View, request: DeleteTopics) -> Decision:
                 raise TopicDeletionDisabledError("topics cannot be deleted here: delete.topic.enable=false")
             if counts[name] > 1:
                 raise InvalidRequestError(f"topic {_shown(name)} is named {counts[name]} times in the request")
+            internal_topics.check_may_delete(name)
             topic = _existing(view.image, name)
             _check_room((topic,), _room(view, records))
             records.append(RemoveTopicRecord(topic.topic_id))
@@ -105,9 +106,13 @@ def create_partitions(view: View, request: CreatePartitions) -> Decision:
     return Decision(() if request.validate_only else tuple(records), tuple(results))
 
 
-def _create_one(view: View, topic: NewTopic, placer: Placer, *, room: int) -> tuple[list[MetadataRecord], TopicResult]:
+def _create_one(
+    view: View, topic: NewTopic, placer: Placer, *, room: int, internal: bool
+) -> tuple[list[MetadataRecord], TopicResult]:
     image = view.image
     check_topic_name(topic.name)
+    if topic.name not in image.topic_ids:
+        internal_topics.check_may_create(topic.name, internal=internal)
     topic = internal_topics.completed(topic, view.settings, len(image.placeable_brokers()))
     if topic.name == METADATA_TOPIC:
         raise InvalidTopicError(f"{METADATA_TOPIC} is the name of the controllers' own log")

@@ -8,7 +8,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from headrace_core.clock import Clock, SystemClock
-from headrace_core.errors import HeadraceError, InconsistentClusterIdError, ServerShuttingDownError
+from headrace_core.errors import (
+    HeadraceError,
+    InconsistentClusterIdError,
+    ServerShuttingDownError,
+    TopicAlreadyExistsError,
+)
 from headrace_core.metadata import BrokerEndpoint
 from headrace_core.rpc.server import Listener
 from headrace_core.rpc.status import error_to_proto
@@ -20,8 +25,10 @@ from ..cluster.requests import (
     AlteredPartition,
     AlterPartition,
     AssignDirectories,
+    CreateTopics,
     Heartbeat,
     HeartbeatsEnded,
+    NewTopic,
     Placement,
     RegisterBroker,
 )
@@ -102,6 +109,13 @@ class ClusterHandler(CoordinatorsHandler):
         answer = await self._driver.ask(AllocateProducerIds(request.broker_id, request.broker_epoch))
         return cluster_pb2.AllocateProducerIdsResponse(first=answer.reply.first, length=answer.reply.length)
 
+    async def CreateInternalTopic(self, request: cluster_pb2.CreateInternalTopicRequest, context: Any) -> Any:
+        answer = await self._driver.ask(CreateTopics((NewTopic(name=request.name),), internal=True))
+        (result,) = answer.reply
+        if result.error is not None and not isinstance(result.error, TopicAlreadyExistsError):
+            raise result.error
+        return cluster_pb2.CreateInternalTopicResponse(metadata_offset=answer.metadata_offset)
+
     async def BrokerHeartbeat(self, request: Any, context: Any) -> None:
         stream: ServerStream[cluster_pb2.BrokerHeartbeatRequest, cluster_pb2.BrokerHeartbeatResponse] = ServerStream(
             context
@@ -149,6 +163,7 @@ class ClusterHandler(CoordinatorsHandler):
                         partition_epoch=each.partition_epoch,
                         isr=tuple((member.broker_id, member.broker_epoch) for member in each.isr),
                         recovering=each.recovering,
+                        uncertain=each.uncertain,
                     )
                     for topic in request.topics
                     for each in topic.partitions
