@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import time
 import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Self, overload
@@ -15,7 +16,7 @@ from headrace_core.types import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, TopicParti
 from ..awaitable import DONE, AwaitableDict, AwaitableSet, Done
 from ..callbacks import check_callback, run_callback
 from ..group.consumer import Callback, Callbacks
-from ..group.driving import committed_of, drive_async
+from ..group.driving import AsyncSteps, committed_of, drive_async
 from ..models import GroupMetadata, OffsetAndMetadata, OffsetAndTimestamp
 from ..settings import CONSUMER, resolve
 from .blocking import ARROW_BYTES
@@ -26,9 +27,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("headrace")
 
-#: After so many records without a wait, iteration lets the loop turn.
-TURN_RECORDS = 2_000
-
+#: After so long without a wait, iteration lets the event loop turn.
+TURN_S = 0.005
 
 #: What is called when partitions come and go: (consumer, partitions); awaited, if it can be.
 AsyncRebalanced = Callable[["AsyncConsumer", list[TopicPartition]], object]
@@ -49,6 +49,8 @@ class AsyncConsumer:
 
     def __init__(self, config: Mapping[str, Any] | None = None, /, **settings: Any) -> None:
         self._core = ConsumerCore(resolve(CONSUMER, config, settings))
+        self._steps = AsyncSteps()
+        self._closing: asyncio.Task[None] | None = None
         self._finalizer = weakref.finalize(self, self._core.abandon)
         self._finalizer.atexit = False
 
@@ -89,7 +91,9 @@ class AsyncConsumer:
         core = self._core
         core.check_open()
         if core.group is not None:
-            await drive_async(core.group.leave_steps(), core.engine.io)
+            if self._steps.is_under_way:
+                await self._steps.finish()
+            await self._steps.take(core.group.leave_steps(), core.engine.io)
         core.clear_assignment()
 
     async def commit(self, offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | None = None) -> None:
@@ -182,8 +186,13 @@ class AsyncConsumer:
         return AwaitableSet(tp for tp, assigned in self._core.partitions.items() if assigned.paused)
 
     async def poll(self, timeout: float = 1.0, max_records: int | None = None) -> list[Record]:
-        """Records, as soon as there are any; an empty list after ``timeout`` seconds."""
+        """Records, as soon as there are any; an empty list after ``timeout`` seconds.
+
+        Each call lets the event loop turn once, also while records are queued. A rebalance callback outlives a poll
+        that is cancelled; the next poll waits for it before it hands out records.
+        """
         core = self._core
+        await asyncio.sleep(0)  # before records are taken, which a cancelled poll would lose
         await self._begin_poll()
         limit = core.max_poll_records if max_records is None else max_records
         records = core.drain(limit)
@@ -199,8 +208,11 @@ class AsyncConsumer:
     async def _begin_poll(self) -> None:
         core = self._core
         core.begin_poll()
+        if self._steps.is_under_way:
+            await self._steps.finish()
+            core.begin_poll()
         if core.group is not None and core.group.has_work:
-            await drive_async(core.group.steps(), core.engine.io)
+            await self._steps.take(core.group.steps(), core.engine.io)
             core.sync()
 
     async def _wait(self, deadline: float) -> bool:
@@ -211,7 +223,7 @@ class AsyncConsumer:
                 core.check_open()
                 return True
             return False
-        while True:
+        while core.state == "open":  # (a callback may have closed it)
             group.is_here = True
             try:
                 has_some = await core.inbox.wait_async(group.wake_at(deadline))
@@ -224,11 +236,13 @@ class AsyncConsumer:
                 return True
             if deadline_passed(deadline):
                 return False
+        return False
 
     async def __aiter__(self) -> AsyncIterator[Record]:
         core = self._core
         await self._begin_poll()
-        turn = TURN_RECORDS
+        monotonic = time.monotonic
+        turn_ends = monotonic() + TURN_S
         while core.state == "open":
             iterator = core.next_iterator()
             if iterator is None:
@@ -236,10 +250,9 @@ class AsyncConsumer:
             else:
                 for record in core.iterate_ready(iterator):
                     yield record
-                    turn -= 1
-                    if turn <= 0:
-                        turn = TURN_RECORDS
+                    if monotonic() >= turn_ends:
                         await asyncio.sleep(0)
+                        turn_ends = monotonic() + TURN_S
             if core.state == "open":
                 await self._begin_poll()
 
@@ -330,13 +343,27 @@ class AsyncConsumer:
         await self._close(timeout, commits=True)
 
     async def _close(self, timeout: float, *, commits: bool) -> None:
-        core, limit = self._core, None
+        """To its end, also when this is cancelled."""
         self._finalizer.detach()
+        if self._closing is None or self._closing.done():
+            self._closing = asyncio.create_task(self._close_whole(timeout, commits=commits), name="headrace-close")
+        closing = self._closing
+        try:
+            await asyncio.shield(closing)
+        except asyncio.CancelledError:
+            closing.add_done_callback(_log_failure)
+            raise
+
+    async def _close_whole(self, timeout: float, *, commits: bool) -> None:
+        core, limit = self._core, None
         try:
             if core.state == "open" and core.group is not None:
                 async with asyncio.timeout(timeout) as limit:
+                    if self._steps.is_under_way:
+                        await self._finish_last_steps()
                     await drive_async(core.group.leave_steps(timeout, commits=commits), core.engine.io)
         except TimeoutError:
+            self._steps.cancel()
             if limit is None or not limit.expired():  # a callback's own
                 raise
             logger.warning("the consumer was not closed within %g s: the group hears of it by its connection", timeout)
@@ -344,9 +371,20 @@ class AsyncConsumer:
             if core.begin_close():  # (to its end, also when this is cancelled)
                 await asyncio.shield(core.engine.io.run_async(core.shut_down()))
 
+    async def _finish_last_steps(self) -> None:
+        try:
+            await self._steps.finish()
+        except Exception:
+            logger.exception("while closing: a rebalance callback of a poll that was cancelled failed")
+
     async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, kind: object, *_: object) -> None:
         # What an exception interrupted was handed out, and perhaps not handled: it is read again.
         await self._close(30.0, commits=kind is None)
+
+
+def _log_failure(task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and (error := task.exception()) is not None:
+        logger.error("a close that was cancelled failed", exc_info=error)

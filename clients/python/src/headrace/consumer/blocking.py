@@ -219,7 +219,7 @@ class Consumer:
                 core.check_open()
                 return True
             return False
-        while True:
+        while core.state == "open":  # (a callback may have closed it)
             group.is_here = True
             try:
                 has_some = core.inbox.wait(group.wake_at(deadline))
@@ -232,6 +232,7 @@ class Consumer:
                 return True
             if deadline_passed(deadline):
                 return False
+        return False
 
     def __iter__(self) -> Iterator[Record]:
         """Records for ever, waiting for new ones. A seek or pause in the loop takes effect at the next record."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextvars
 import inspect
 import time
 from collections.abc import Iterable
@@ -58,6 +60,54 @@ async def drive_async(steps: Steps, io: IoThread) -> None:
             raise
         except BaseException as failure:  # noqa: BLE001 - the steps clean up, and raise it again
             error = failure
+
+
+#: The task in which a callback runs; what the callback starts inherits it.
+_within: contextvars.ContextVar[asyncio.Task[None] | None] = contextvars.ContextVar("headrace-steps", default=None)
+
+
+class AsyncSteps:
+    """Takes an AsyncConsumer's steps in a task of their own, one after the other.
+
+    Cancelling the caller (wait_for around a poll, a cancelled task) does not cancel a rebalance callback in the middle:
+    it runs on, and the next call waits for it before it hands out records. What a callback raises reaches the caller
+    that waits for it.
+    """
+
+    def __init__(self) -> None:
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def is_under_way(self) -> bool:
+        """Is there a task that no caller has seen the end of? False within its own callbacks, which cannot wait for
+        themselves."""
+        return self._task is not None and _within.get() is not self._task
+
+    async def take(self, steps: Steps, io: IoThread) -> None:
+        """Call when nothing is under way."""
+
+        async def work() -> None:
+            _within.set(asyncio.current_task())
+            await drive_async(steps, io)
+
+        self._task = asyncio.create_task(work(), name="headrace-rebalance")
+        await self.finish()
+
+    async def finish(self) -> None:
+        """Wait for the task that is under way; raises what it raised."""
+        task = self._task
+        if task is None:
+            return
+        if not task.done():
+            await asyncio.wait([task])
+        if self._task is task:
+            self._task = None
+        if not task.cancelled():  # (else its event loop has ended, and this is another one)
+            task.result()
+
+    def cancel(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
 
 
 def committed_of(partitions: TopicPartition | Iterable[TopicPartition]) -> tuple[list[TopicPartition], bool]:

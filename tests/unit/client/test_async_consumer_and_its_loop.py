@@ -1,0 +1,190 @@
+"""An AsyncConsumer and its caller's event loop: polls let it turn, and a cancelled call breaks off no callback."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+import pytest
+from test_group_consumer import LIMIT_S, T0, Coordinator, Make, make, parties, run
+
+from headrace import AsyncConsumer, TopicPartition
+from headrace.consumer import aio
+from headrace.consumer.inbox import Slice
+from headrace_core.records import encode_batch
+
+__all__ = ["make", "parties"]
+
+RECORDS = 1_000
+
+
+def filled(consumer: AsyncConsumer, *, slices: int = 1) -> None:
+    """Records are queued: no poll has to wait."""
+    core = consumer._core
+    assigned = core.partitions[T0]
+    if assigned.position is None:
+        assigned.position = 0
+    for number in range(slices):
+        base = number * RECORDS
+        data = encode_batch([(1, None, b"v", None)] * RECORDS, base_offset=base)
+        core.inbox.put(Slice(assigned, assigned.generation, base, base + RECORDS, data))
+
+
+def handle() -> None:
+    """What a caller does with a record, without giving the loop its turn."""
+    time.sleep(0.001)
+
+
+def by_hand(**settings: Any) -> AsyncConsumer:
+    consumer = AsyncConsumer(bootstrap_servers="127.0.0.1:1", **settings)
+    consumer.assign([T0])
+    return consumer
+
+
+class Closing(Coordinator):
+    async def close(self) -> None: ...
+
+
+def in_group(make: Make, **callbacks: Any) -> tuple[AsyncConsumer, Coordinator]:
+    """The face over a party's core, which needs no network."""
+    coordinator = Closing(0)
+    consumer = AsyncConsumer(bootstrap_servers="127.0.0.1:1")
+    consumer._finalizer.detach()
+    consumer._core = make(coordinator, enable_auto_commit=False, auto_offset_reset="earliest").core
+    consumer.subscribe(["t"], **callbacks)
+    return consumer, coordinator
+
+
+def test_polls_of_queued_records_let_a_timeout_end_them() -> None:
+    async def scenario() -> None:
+        consumer = by_hand()
+        filled(consumer, slices=50)
+        polls = 0
+
+        async def catch_up() -> None:
+            nonlocal polls
+            while polls < 50 * RECORDS:
+                assert await consumer.poll(max_records=1)
+                polls += 1
+                handle()
+
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(catch_up(), 0.05)
+        assert 0 < polls < 1_000
+        assert (await consumer.poll(max_records=1))[0].offset == polls, "a cancelled poll loses nothing"
+
+    asyncio.run(scenario())
+
+
+def test_iteration_lets_the_loop_turn_after_some_milliseconds_however_slow_its_body_is() -> None:
+    async def scenario() -> None:
+        consumer = by_hand()
+        filled(consumer)
+        turns, seen = [0], 0
+
+        async def other() -> None:
+            while True:
+                turns[0] += 1
+                await asyncio.sleep(0)
+
+        beside = asyncio.create_task(other())
+        async for _ in consumer:
+            seen += 1
+            handle()
+            if seen == 60:
+                break
+        beside.cancel()
+        assert turns[0] >= 60 * 0.001 / aio.TURN_S - 2
+
+    asyncio.run(scenario())
+
+
+def test_a_callback_outlives_its_cancelled_poll_and_the_next_one_waits_for_it(make: Make) -> None:
+    async def scenario() -> None:
+        began, may_end, told = asyncio.Event(), asyncio.Event(), []
+
+        async def assigned(_: AsyncConsumer, partitions: list[TopicPartition]) -> None:
+            began.set()
+            await may_end.wait()
+            told.append(partitions)
+
+        consumer, _ = in_group(make, on_assigned=assigned)
+        poll = asyncio.create_task(consumer.poll(LIMIT_S))
+        await asyncio.wait_for(began.wait(), LIMIT_S)
+        poll.cancel()
+        await asyncio.gather(poll, return_exceptions=True)
+        assert poll.cancelled()
+        filled(consumer)
+        again = asyncio.create_task(consumer.poll(LIMIT_S))
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert not again.done(), "no record before the callback is done"
+        may_end.set()
+        assert await asyncio.wait_for(again, LIMIT_S)
+        assert told == [[T0]]
+        await consumer.close(LIMIT_S)
+
+    run(scenario)
+
+
+def test_what_a_callback_raises_after_its_poll_was_cancelled_is_raised_by_the_next_one_once(make: Make) -> None:
+    async def scenario() -> None:
+        began, may_end = asyncio.Event(), asyncio.Event()
+
+        async def assigned(_: AsyncConsumer, partitions: list[TopicPartition]) -> None:
+            began.set()
+            await may_end.wait()
+            raise ValueError("a mistake in a callback")
+
+        consumer, _ = in_group(make, on_assigned=assigned)
+        poll = asyncio.create_task(consumer.poll(LIMIT_S))
+        await asyncio.wait_for(began.wait(), LIMIT_S)
+        poll.cancel()
+        await asyncio.gather(poll, return_exceptions=True)
+        may_end.set()
+        with pytest.raises(ValueError, match="mistake"):
+            await consumer.poll(LIMIT_S)
+        filled(consumer)
+        assert await consumer.poll(LIMIT_S)
+        await consumer.close(LIMIT_S)
+
+    run(scenario)
+
+
+def test_a_callback_of_a_close_that_is_cancelled_runs_to_its_end(make: Make) -> None:
+    async def scenario() -> None:
+        began, may_end, told = asyncio.Event(), asyncio.Event(), []
+
+        async def revoked(_: AsyncConsumer, partitions: list[TopicPartition]) -> None:
+            began.set()
+            await may_end.wait()
+            told.append(partitions)
+
+        consumer, coordinator = in_group(make, on_revoked=revoked)
+        while not consumer.assignment():
+            await consumer.poll(0.01)
+        closing = asyncio.create_task(consumer.close(LIMIT_S))
+        await asyncio.wait_for(began.wait(), LIMIT_S)
+        closing.cancel()
+        await asyncio.gather(closing, return_exceptions=True)
+        may_end.set()
+        await asyncio.wait_for(consumer.close(LIMIT_S), LIMIT_S)
+        assert told == [[T0]]
+        assert consumer._core.state == "closed"
+        assert any(request.HasField("leave") for stream in coordinator.streams for request in stream.said)
+
+    run(scenario)
+
+
+def test_a_callback_may_close_its_consumer_and_poll_does_not_wait_for_itself(make: Make) -> None:
+    async def scenario() -> None:
+        async def assigned(consumer: AsyncConsumer, partitions: list[TopicPartition]) -> None:
+            await consumer.close(LIMIT_S)
+
+        consumer, _ = in_group(make, on_assigned=assigned)
+        async with asyncio.timeout(LIMIT_S):
+            await consumer.poll(LIMIT_S)
+        assert consumer._core.state == "closed"
+
+    run(scenario)
