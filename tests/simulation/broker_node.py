@@ -25,6 +25,7 @@ from headrace_broker.replication.isr_keeper import IsrKeeper
 from headrace_broker.settings import LiveSettings
 from headrace_broker.storage import Storage
 from headrace_broker.upkeep.producers import ProducerExpiry
+from headrace_controller.cluster.leadership import CannotLead
 from headrace_controller.cluster.requests import (
     AlteredPartition,
     AlterPartition,
@@ -61,6 +62,7 @@ HEARTBEAT_MS = 150.0
 CHECKPOINT_MS = 400.0
 CALL_TIMEOUT_MS = 500.0
 EXPIRY_MS = 120.0
+SHORTAGE_MS = 300.0
 
 
 class BrokerHost:
@@ -214,7 +216,7 @@ class LeaderEnd:
                 self._key = (message.broker_id, message.lane)
                 return
             for handle in message.leaves:
-                self._lane.leave(handle)
+                self._lane.leave(handle, cannot_append=handle in message.cannot_append)
             for ack in message.acks:
                 self._lane.ack(ack)
             for join in message.joins:
@@ -307,6 +309,7 @@ class Broker:
             assigned=self.replicas.assigned_directory,
             on_directory_failed=self._directory_failed,
             reserve_bytes=0,
+            shortage_first_ms=SHORTAGE_MS,
         )
         self.replicas.tie(self.storage)
         self.metadata = MetadataState()
@@ -387,6 +390,9 @@ class Broker:
                         want_shutdown=self.wants_shutdown,
                         offline_directories=self._offline,
                         stream=self.host.life,
+                        cannot_lead=tuple(
+                            CannotLead(each.bytes, "DISK_FULL") for each in self.storage.short_directory_ids()
+                        ),
                     )
                 )
                 self._fenced = reply.fenced

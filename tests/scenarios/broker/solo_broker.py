@@ -135,10 +135,12 @@ class SoloBroker:
         limits: BrokerLimits | None = None,
         image: MetadataImage | None = None,
         storage_fs: FileSystem | None = None,
+        shortage_first_ms: float = 0.0,
         **static: str,
     ) -> None:
         """``image``: what the controller has decided before the start; ``storage_fs``: what the storage works on, if
-        that is not ``fs`` itself; ``static``: topic keys of the broker's file."""
+        that is not ``fs`` itself; ``shortage_first_ms``: how long a shortage of space lasts at least, once somebody
+        measures; ``static``: topic keys of the broker's file."""
         self.fs = fs
         self.roots = roots or ("/data",)
         self.image = image or MetadataImage()
@@ -162,6 +164,7 @@ class SoloBroker:
             on_turn=self.replicas.logs_moved,
             on_failed=self.replicas.storage_failed,
             on_damage=self.replicas.quarantine,
+            shortage_first_ms=shortage_first_ms,
         )
         self.replicas.tie(self.storage)
         chosen = limits or BrokerLimits()

@@ -49,6 +49,7 @@ class Leader:
         self.replica: FollowerReplica | None = None
         self.wanted: list[Lane] = []
         self.left = 0
+        self.said_cannot_append = 0
         self.refusals: list[HeadraceError] = []
         self.cuts: list[int] = []
         self.acks: list[Ack] = []
@@ -74,8 +75,9 @@ class Leader:
         self.wanted.append(replica.lane)
         self._changed.set()
 
-    def leave(self, replica: FollowerReplica) -> None:
+    def leave(self, replica: FollowerReplica, *, cannot_append: bool = False) -> None:
         self.left += 1
+        self.said_cannot_append += cannot_append
         self._changed.set()
 
     def moved(self, replica: FollowerReplica) -> None:
@@ -343,9 +345,20 @@ def test_a_full_disk_stops_the_acknowledgements_and_goes_on_by_itself_when_there
             leader.push(batches(1, b"b"))
             leader.push(batches(2, b"c"))  # on its way behind it: must not be written over the gap
             await leader.until(lambda: leader.left)
+            assert leader.said_cannot_append == leader.left == 1, "the leader hears it at once, and once"
             assert leader.acks[-1].log_end == 1
+            # While space is short it joins to hear where the log starts, asks for one batch, and takes none: a disk at
+            # the threshold moves no in-sync set back and forth.
             join = await leader.welcome()
-            assert join.log_end == 1
+            assert (join.log_end, join.window_bytes) == (1, 1)
+            leader.push(batches(1, b"b"))
+            assert leader.said_cannot_append == 2
+            for writer in broker.storage.writers():  # as the housekeeping does
+                assert writer.space is not None
+                assert writer.space.is_short
+                writer.space.measure()
+            join = await leader.welcome()
+            assert (join.log_end, join.window_bytes > 1) == (1, True)
             leader.push(batches(1, b"b"))
             await leader.acknowledged(2)
             assert _log(broker) == batches(0, b"a") + batches(1, b"b")

@@ -278,6 +278,58 @@ def test_our_own_bytes_count_before_the_next_measurement() -> None:
     assert fs.measured == 1
 
 
+def test_a_shortage_outlasts_the_refusal_until_there_is_room_to_spare_and_longer_when_it_comes_back() -> None:
+    fs, clock = CountingFileSystem(), ManualClock()
+    gauge = SpaceGauge(fs, "/one", clock, 64 * 2**20)
+
+    def free(mebibytes: int) -> bool:
+        fs.mount("/one", mebibytes * 2**20)
+        gauge.measure()
+        return gauge.is_short
+
+    fs.mount("/one", 10_000 * 2**20)  # so that 5 % of it are more than what is asked for
+    assert not free(10_000)
+    fs.total_bytes = lambda path: 10_000 * 2**20  # type: ignore[method-assign]
+    assert free(63), "below the reserve"
+    clock.advance(60_000)
+    assert free(127), "64 MiB are free above the reserve, less one"
+    assert not free(128)
+    assert gauge.refusal(1 << 40) is not None
+    assert gauge.is_short, "an append was refused"
+    clock.advance(9_999)
+    assert free(1_000), "it came back at once, so it lasts twice 5 s"
+    clock.advance(1)
+    assert not free(1_000)
+    clock.advance(60_000)
+    gauge.ran_out()  # a quota that nobody measures
+    clock.advance(4_999)
+    assert free(1_000)
+    clock.advance(1)
+    assert not free(1_000), "5 s again: it was good for a minute"
+
+
+def test_a_directory_that_is_short_of_space_is_said_to_those_who_elect_and_once() -> None:
+    async def scenario() -> None:
+        fs = CrashingFileSystem()
+        fs.mount("/one", 20_000)
+        fs.mount("/two", 19_000)
+        async with SoloBroker(fs, "/one", "/two") as broker:
+            said: list[int] = []
+            broker.storage.on_short = lambda: said.append(len(broker.storage.short_directory_ids()))
+            await broker.topic("orders")
+            while not await append(broker, "orders", b"x" * 900):
+                pass
+            await append(broker, "orders", b"x" * 900)
+            assert said == [1]
+            short = broker.storage.short_directory_ids()
+            assert [broker.storage.directory_ids()[each] for each in short] == ["/one"]
+            fs.mount("/one", 40_000)
+            await broker.storage.checkpoint({})
+            assert said == [1, 0]
+
+    asyncio.run(scenario())
+
+
 def test_a_partition_that_found_no_descriptor_is_made_when_there_is_one() -> None:
     async def scenario() -> None:
         fs = CrashingFileSystem()

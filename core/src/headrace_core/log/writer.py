@@ -95,7 +95,8 @@ class DirectoryWriter:
     the answer is true it lets the loop pass a few times before it does; one on the thread has the loop call it
     meanwhile, and it may hear of a log that was closed since.) ``on_failure`` is called once, when the directory has
     failed. ``on_full`` is called in the loop when the directory begins to refuse appends
-    for want of space (True), and when it takes them again (False), which it finds out by trying.
+    for want of space (True), and when it takes them again (False), which it finds out by trying. ``on_short`` likewise,
+    when a shortage of space begins, and when it ends (``space``).
     """
 
     def __init__(
@@ -108,6 +109,7 @@ class DirectoryWriter:
         on_failure: Callable[[StorageError], None] | None = None,
         space: SpaceGauge | None = None,
         on_full: Callable[[bool], None] | None = None,
+        on_short: Callable[[bool], None] | None = None,
         inline_bytes_max: int = INLINE_BYTES_MAX,
         turn_bytes_max: int = TURN_BYTES_MAX,
         inline_sync_ms_max: float = INLINE_SYNC_MS_MAX,
@@ -125,6 +127,8 @@ class DirectoryWriter:
         self.space = space
         self._on_full = on_full
         self._was_full = False
+        self._on_short = on_short
+        self._was_short = False
         self._inline_bytes_max = inline_bytes_max
         self._turn_bytes_max = turn_bytes_max
         self._inline_sync_ms_max = inline_sync_ms_max
@@ -289,10 +293,8 @@ class DirectoryWriter:
             self._sync_gauge.add(result.sync_ms)
         if result.failure is not None:
             self._fail(result.failure)
-        if self.space is not None and self.space.is_full is not self._was_full:
-            self._was_full = self.space.is_full
-            if self._on_full is not None:
-                self._call(self._on_full, self._was_full)
+        if self.space is not None:
+            self._look_at_space(self.space)
         if self._queue:
             self._is_scheduled = True
             self._loop.call_soon(self._start_turn)
@@ -305,6 +307,16 @@ class DirectoryWriter:
             self._call(done, outcome)
         if not self._queue:
             self._became_idle()
+
+    def _look_at_space(self, space: SpaceGauge) -> None:
+        if space.is_short is not self._was_short:
+            self._was_short = space.is_short
+            if self._on_short is not None:
+                self._call(self._on_short, space.is_short)
+        if space.is_full is not self._was_full:
+            self._was_full = space.is_full
+            if self._on_full is not None:
+                self._call(self._on_full, space.is_full)
 
     def _tell_written(self, logs: list[PartitionLog]) -> bool:
         """True when somebody sends it on."""
@@ -460,6 +472,8 @@ class DirectoryWriter:
             return error
         except OSError as error:
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                if self.space is not None:
+                    self.space.ran_out()
                 return DiskFullError(f"{self.directory.root}: no space left on the disk ({error.strerror})")
             raise
 

@@ -47,6 +47,16 @@ class BrokerRegistration:
 
 
 @dataclass(frozen=True, slots=True)
+class CannotLead:
+    """The broker's replicas in a directory (its 16-byte id; b"": in all of them) are not to lead for now.
+
+    ``reason`` is a stable code, for people: DISK_FULL, NO_DESCRIPTORS."""
+
+    reason: str
+    directory_id: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
 class RegisteredBroker:
     """What the controller answered. Apply the metadata log up to ``metadata_offset`` before serving."""
 
@@ -67,14 +77,17 @@ class BrokerSession(NodeSession[RegisteredBroker]):
         answer_timeout_ms: float = 4_500,
         on_fenced: Callable[[bool], None] | None = None,
         lag_ms: Callable[[], float | None] = lambda: None,
+        cannot_lead: Callable[[], Iterable[CannotLead]] = tuple,
     ) -> None:
         """``on_fenced`` is told each time the controllers' view changes. ``lag_ms``: how old this broker's metadata may
-        be; every heartbeat says it. The others are NodeSession's."""
+        be; ``cannot_lead``: where its replicas are not to lead (call ``hurry`` when that changes). Every heartbeat says
+        both. The others are NodeSession's."""
         super().__init__(
             controllers, logger, heartbeat_interval_ms=heartbeat_interval_ms, answer_timeout_ms=answer_timeout_ms
         )
         self.fenced = True
         self._lag_ms = lag_ms
+        self._cannot_lead = cannot_lead
         self._registration = registration
         self._on_fenced = on_fenced
         self._applied = 0
@@ -144,6 +157,10 @@ class BrokerSession(NodeSession[RegisteredBroker]):
             want_shutdown=self._want_shutdown,
             want_fence=self._want_fence,
             offline_log_dirs=self._offline_directories,
+            cannot_lead=[
+                cluster_pb2.CannotLead(directory_id=each.directory_id, reason=each.reason)
+                for each in self._cannot_lead()
+            ],
         )
         lag_ms = self._lag_ms()
         if lag_ms is not None:

@@ -50,7 +50,7 @@ class RegisterBrokerResponse(_message.Message):
     def __init__(self, broker_id: _Optional[int] = ..., broker_epoch: _Optional[int] = ..., metadata_offset: _Optional[int] = ...) -> None: ...
 
 class BrokerHeartbeatRequest(_message.Message):
-    __slots__ = ("correlation_id", "broker_id", "broker_epoch", "metadata_offset", "want_shutdown", "want_fence", "offline_log_dirs", "metadata_lag_ms")
+    __slots__ = ("correlation_id", "broker_id", "broker_epoch", "metadata_offset", "want_shutdown", "want_fence", "offline_log_dirs", "metadata_lag_ms", "cannot_lead")
     CORRELATION_ID_FIELD_NUMBER: _ClassVar[int]
     BROKER_ID_FIELD_NUMBER: _ClassVar[int]
     BROKER_EPOCH_FIELD_NUMBER: _ClassVar[int]
@@ -59,6 +59,7 @@ class BrokerHeartbeatRequest(_message.Message):
     WANT_FENCE_FIELD_NUMBER: _ClassVar[int]
     OFFLINE_LOG_DIRS_FIELD_NUMBER: _ClassVar[int]
     METADATA_LAG_MS_FIELD_NUMBER: _ClassVar[int]
+    CANNOT_LEAD_FIELD_NUMBER: _ClassVar[int]
     correlation_id: int
     broker_id: int
     broker_epoch: int
@@ -67,7 +68,16 @@ class BrokerHeartbeatRequest(_message.Message):
     want_fence: bool
     offline_log_dirs: _containers.RepeatedScalarFieldContainer[bytes]
     metadata_lag_ms: int
-    def __init__(self, correlation_id: _Optional[int] = ..., broker_id: _Optional[int] = ..., broker_epoch: _Optional[int] = ..., metadata_offset: _Optional[int] = ..., want_shutdown: _Optional[bool] = ..., want_fence: _Optional[bool] = ..., offline_log_dirs: _Optional[_Iterable[bytes]] = ..., metadata_lag_ms: _Optional[int] = ...) -> None: ...
+    cannot_lead: _containers.RepeatedCompositeFieldContainer[CannotLead]
+    def __init__(self, correlation_id: _Optional[int] = ..., broker_id: _Optional[int] = ..., broker_epoch: _Optional[int] = ..., metadata_offset: _Optional[int] = ..., want_shutdown: _Optional[bool] = ..., want_fence: _Optional[bool] = ..., offline_log_dirs: _Optional[_Iterable[bytes]] = ..., metadata_lag_ms: _Optional[int] = ..., cannot_lead: _Optional[_Iterable[_Union[CannotLead, _Mapping]]] = ...) -> None: ...
+
+class CannotLead(_message.Message):
+    __slots__ = ("directory_id", "reason")
+    DIRECTORY_ID_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    directory_id: bytes
+    reason: str
+    def __init__(self, directory_id: _Optional[bytes] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class BrokerHeartbeatResponse(_message.Message):
     __slots__ = ("correlation_id", "fenced", "should_shutdown")

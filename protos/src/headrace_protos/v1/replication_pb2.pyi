@@ -18,16 +18,18 @@ REPLICATION_LANE_LIVE: ReplicationLane
 REPLICATION_LANE_CATCH_UP: ReplicationLane
 
 class FollowRequest(_message.Message):
-    __slots__ = ("hello", "joins", "leaves", "acks")
+    __slots__ = ("hello", "joins", "leaves", "acks", "cannot_append")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     JOINS_FIELD_NUMBER: _ClassVar[int]
     LEAVES_FIELD_NUMBER: _ClassVar[int]
     ACKS_FIELD_NUMBER: _ClassVar[int]
+    CANNOT_APPEND_FIELD_NUMBER: _ClassVar[int]
     hello: FollowHello
     joins: _containers.RepeatedCompositeFieldContainer[FollowJoin]
     leaves: _containers.RepeatedScalarFieldContainer[int]
     acks: _containers.RepeatedCompositeFieldContainer[FollowAck]
-    def __init__(self, hello: _Optional[_Union[FollowHello, _Mapping]] = ..., joins: _Optional[_Iterable[_Union[FollowJoin, _Mapping]]] = ..., leaves: _Optional[_Iterable[int]] = ..., acks: _Optional[_Iterable[_Union[FollowAck, _Mapping]]] = ...) -> None: ...
+    cannot_append: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, hello: _Optional[_Union[FollowHello, _Mapping]] = ..., joins: _Optional[_Iterable[_Union[FollowJoin, _Mapping]]] = ..., leaves: _Optional[_Iterable[int]] = ..., acks: _Optional[_Iterable[_Union[FollowAck, _Mapping]]] = ..., cannot_append: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class FollowHello(_message.Message):
     __slots__ = ("cluster_id", "broker_id", "broker_epoch", "leader_id", "lane", "window_bytes")

@@ -32,7 +32,7 @@ from headrace_core.node.listeners import CLIENT, EXTERNAL, INTERNAL, ListenerAdd
 from headrace_core.node.meta_properties import MetaProperties
 from headrace_core.node.replication_keys import RACK_AWARE_SELECTORS
 from headrace_core.node.state_file import RuntimeState, remove_state, write_state
-from headrace_core.rpc.broker_session import BrokerRegistration, BrokerSession
+from headrace_core.rpc.broker_session import BrokerRegistration, BrokerSession, CannotLead
 from headrace_core.rpc.channel import MAX_MESSAGE_BYTES
 from headrace_core.rpc.controllers import Controllers
 from headrace_core.rpc.image_store import ImageStore
@@ -134,6 +134,7 @@ class Broker:
             on_damage=self.replicas.quarantine,
             assigned=self.replicas.assigned_directory,
             on_directory_failed=lambda _: self._tell_offline_directories(),
+            on_short=self._cannot_lead_changed,
             on_moved=lambda partitions: self._assignments.replicas_changed(partitions),
             on_written=self.replicas.logs_written,
             reserve_bytes=self.settings.current.dir_reserve_bytes,
@@ -192,6 +193,8 @@ class Broker:
         self._follower: MetadataFollower | None = None
         self._tasks: list[asyncio.Task[Any]] = []
         self._cluster_id = ""
+        #: Why this broker is to lead nothing for now: codes for people.
+        self._cannot_lead: set[str] = set()
         self._stopping = False
         self._acting = False  # the logs are open: every change from here on is acted upon, in its turn
         self._in_force = asyncio.Event()  # the first image is
@@ -346,6 +349,7 @@ class Broker:
             answer_timeout_ms=config.values["broker.session.timeout.ms"] / 2,
             on_fenced=self._fenced,
             lag_ms=lambda: follower.lag.ms,
+            cannot_lead=self._where_it_cannot_lead,
         )
         registered = await self._unless_failed(session.register())
         self.context.broker_id = self.replicas.broker_id = registered.broker_id
@@ -442,6 +446,22 @@ class Broker:
     def _tell_offline_directories(self) -> None:
         if self._session is not None and (offline := self.storage.offline_directory_ids()):
             self._session.directories_failed(each.bytes for each in offline)
+
+    def cannot_lead(self, reason: str, lasts: bool = True) -> None:
+        """Lead nothing while ``reason`` (a stable code, such as NO_DESCRIPTORS) lasts.
+
+        The controllers hear it within milliseconds, and elect others for its partitions where another in-sync replica
+        can lead. Idempotent. Directories that are short of space need no call."""
+        (self._cannot_lead.add if lasts else self._cannot_lead.discard)(reason)
+        self._cannot_lead_changed()
+
+    def _cannot_lead_changed(self) -> None:
+        if self._session is not None:
+            self._session.hurry()
+
+    def _where_it_cannot_lead(self) -> list[CannotLead]:
+        short = [CannotLead("DISK_FULL", each.bytes) for each in self.storage.short_directory_ids()]
+        return [*short, *(CannotLead(reason) for reason in sorted(self._cannot_lead))]
 
     def _directory_of(self, partition: TopicPartition) -> bytes | None:
         directory_id = self.storage.directory_of(partition)

@@ -29,7 +29,7 @@ from headrace_core.log.checkpoints import read_clean_shutdown
 from headrace_core.log.directory import LogDirectory
 from headrace_core.log.files import FileSystem
 from headrace_core.log.progress import OpeningProgress
-from headrace_core.log.space import SpaceGauge
+from headrace_core.log.space import SHORTAGE_FIRST_MS, SpaceGauge
 from headrace_core.log.writer import DirectoryWriter
 from headrace_core.node.meta_properties import MetaProperties
 from headrace_core.telemetry import (
@@ -75,7 +75,7 @@ class Storage:
     are not forced to the disk yet; ``on_failed`` which partitions went offline, and
     why; ``on_directory_failed`` the id of a directory that failed after the start; ``on_full`` the writer of a
     directory that has begun to refuse appends: whoever can make room by retention does; ``on_moved`` which partitions
-    have come to another directory.
+    have come to another directory; ``on_short`` that a shortage of space has begun or ended (``short_directory_ids``).
     """
 
     def __init__(
@@ -95,12 +95,16 @@ class Storage:
         on_full: Callable[[DirectoryWriter], None] | None = None,
         on_moved: Callable[[Iterable[TopicPartition]], None] | None = None,
         on_written: Callable[[Sequence[PartitionLog]], object] | None = None,
+        on_short: Callable[[], None] | None = None,
         reserve_bytes: int = DEFAULT_RESERVE_BYTES,
+        shortage_first_ms: float = SHORTAGE_FIRST_MS,
         recovery_threads: int = 1,
     ) -> None:
         self.on_directory_failed = on_directory_failed
         self.on_full = on_full
         self.on_moved = on_moved
+        self.on_short = on_short
+        self._shortage_first_ms = shortage_first_ms
         self._fs = fs
         self._held = [HeldDirectory(root.rstrip("/")) for root in roots]
         self._clock = clock
@@ -200,7 +204,9 @@ class Storage:
 
     def _opened(self, held: HeldDirectory, directory: LogDirectory) -> None:
         held.directory_id = directory.meta.directory_id
-        held.space = SpaceGauge(self._fs, directory.root, self._clock, self._reserve_bytes)
+        held.space = SpaceGauge(
+            self._fs, directory.root, self._clock, self._reserve_bytes, shortage_first_ms=self._shortage_first_ms
+        )
         held.writer = DirectoryWriter(
             directory,
             clock=self._clock,
@@ -209,6 +215,7 @@ class Storage:
             on_failure=functools.partial(self._failed, held),
             space=held.space,
             on_full=functools.partial(self._full_or_not, held),
+            on_short=lambda _: self.on_short() if self.on_short is not None else None,
         )
         held.measure()
         self._events.emit(
@@ -269,6 +276,14 @@ class Storage:
     def offline_directory_ids(self) -> list[uuid.UUID]:
         """Of those that are offline, as far as they could be read before they failed."""
         return [held.directory_id for held in self._held if held.failure is not None and held.directory_id]
+
+    def short_directory_ids(self) -> list[uuid.UUID]:
+        """Of those that are online and short of space, where replicas are not to lead (``headrace_core.log.space``)."""
+        return [
+            held.directory_id
+            for held in self._held
+            if held.failure is None and held.directory_id and held.space is not None and held.space.is_short
+        ]
 
     def directory_of(self, partition: TopicPartition) -> uuid.UUID | None:
         """See ``Placement.directory_of``."""

@@ -326,7 +326,10 @@ def disk_full(facts: Facts) -> Iterator[Finding]:
                 "there is room"
             )
             if each.usable_bytes <= 0:
-                what = f"the disk of broker {broker_id} is full above its reserve: writes are refused (DISK_FULL)"
+                what = (
+                    f"the disk of broker {broker_id} is full above its reserve (DISK_FULL): its replicas fall out of "
+                    "sync; it leads only where no other replica is in sync, and refuses writes there"
+                )
                 yield Finding("disk-full", Severity.ERROR, what, where, cure)
             elif each.usable_bytes < each.total_bytes * FREE_PART and each.usable_bytes < FREE_BYTES:
                 left = f"{each.usable_bytes / 2**30:.1f} GiB ({each.usable_bytes / each.total_bytes:.1%})"

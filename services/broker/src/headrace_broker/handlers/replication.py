@@ -201,7 +201,7 @@ class LeaderStream(StreamHandler[Any]):
             return  # it came while the stream was ended: a join would take the place of one on the stream that counts
         said = request_of(request)
         for handle in said.leaves:
-            lane.leave(handle)
+            lane.leave(handle, cannot_append=handle in said.cannot_append)
         for ack in said.acks:
             lane.ack(ack)
         for join in said.joins:

@@ -35,7 +35,8 @@ The first three lines end a certain proposal, and leave an uncertain one open.
 
     follower          joins the ISR when its settled end has reached the high watermark and the end of the log at the
                       beginning of this leader's epoch, in a life that the controllers know (KIP-841, KIP-903)
-                      leaves it when it has not reached the leader's log end for replica.lag.time.max.ms, or is fenced
+                      leaves it when it has not reached the leader's log end for replica.lag.time.max.ms, or is fenced;
+                      at once when its log takes no appends, until it has appended something again
 
 Falling behind is judged by settled ends: what a follower holds in its page cache is no progress.
 """
@@ -82,6 +83,7 @@ class FollowerProgress:
         "ack_ms",
         "broker_epoch",
         "broker_id",
+        "cannot_append",
         "caught_up_ms",
         "is_eligible",
         "joined",
@@ -108,8 +110,12 @@ class FollowerProgress:
         #: Out of the ISR, and by the last look free to join it: the high watermark waits for it while it keeps up, or
         #: under load it could never reach it.
         self.is_eligible = False
+        #: Its log takes nothing: so it said, and has not appended anything since.
+        self.cannot_append = False
 
     def acked(self, settled_end: int, log_end: int, log_start: int, leader_end: int, now_ms: int) -> None:
+        if log_end > self.log_end:
+            self.cannot_append = False
         self.settled_end, self.log_end, self.log_start = settled_end, log_end, log_start
         if settled_end >= leader_end or self.caught_up_ms == _UNSEEN:
             self.caught_up_ms = max(self.caught_up_ms, now_ms)
@@ -117,13 +123,20 @@ class FollowerProgress:
             self.caught_up_ms = max(self.caught_up_ms, self.ack_ms)
         self.ack_ms, self.ack_leader_end = now_ms, leader_end
 
+    def left(self, *, cannot_append: bool) -> None:
+        """It is on no stream."""
+        self.joined = self.is_eligible = False
+        self.cannot_append = self.cannot_append or cannot_append
+
     def seen(self, leader_end: int, now_ms: int) -> None:
         """The clock says ``now_ms``, and nobody has acknowledged."""
         if self.settled_end >= leader_end or self.caught_up_ms == _UNSEEN:
             self.caught_up_ms = max(self.caught_up_ms, now_ms)
 
     def keeps_up(self, leader_end: int, now_ms: int, lag_ms_max: int) -> bool:
-        return self.settled_end >= leader_end or now_ms - self.caught_up_ms <= lag_ms_max
+        if self.settled_end >= leader_end:
+            return True
+        return not self.cannot_append and now_ms - self.caught_up_ms <= lag_ms_max
 
 
 class InSyncSet:
@@ -195,6 +208,14 @@ class InSyncSet:
     def is_uncertain(self) -> bool:
         """Has an attempt at what is asked for no definite answer?"""
         return self._is_uncertain
+
+    @property
+    def is_pressed(self) -> bool:
+        """Is a member on no stream, or unable to append?"""
+        return any(
+            (follower.cannot_append or not follower.joined) and follower.broker_id in self.committed
+            for follower in self._followers.values()
+        )
 
     def get(self, broker_id: int) -> FollowerProgress | None:
         return self._followers.get(broker_id)
@@ -275,6 +296,7 @@ class InSyncSet:
             return life if keeps_up else None
         could_join = (
             follower.joined
+            and not follower.cannot_append
             and follower.broker_id in self.replicas
             and life is not None
             and life == follower.broker_epoch
@@ -301,7 +323,7 @@ class InSyncSet:
             if follower.broker_id in self.committed:
                 if follower.settled_end >= leader_end:
                     continue
-                at = follower.caught_up_ms + self.lag_time_max_ms + 1
+                at = now_ms if follower.cannot_append else follower.caught_up_ms + self.lag_time_max_ms + 1
             elif follower.joined:
                 # It may join; or it was refused, or waits for its broker to be unfenced, which metadata would tell.
                 at = now_ms + self.lag_time_max_ms if not follower.is_eligible else now_ms + RETRY_BACKOFF_MS

@@ -443,14 +443,18 @@ class PartitionLeader:
             self._stir()
         return True
 
-    def follower_left(self, broker_id: int, now_ms: int, *, joining: object = None) -> None:
+    def follower_left(
+        self, broker_id: int, now_ms: int, *, joining: object = None, cannot_append: bool = False
+    ) -> None:
         """Its stream broke, or it let go: it makes no progress. What it has settled still counts for as long as it is
-        in sync, and it is so until the controllers agree that it is not."""
+        in sync, and it is so until the controllers agree that it is not. ``cannot_append``: its log takes nothing, so
+        the controllers are asked at once."""
         follower = self._in_sync.get(broker_id)
         if follower is not None and follower.joined and follower.joining == joining:
             follower.seen(self.log_end, now_ms)
-            follower.joined = follower.is_eligible = False
+            follower.left(cannot_append=cannot_append)
             self._recompute()
+            self._is_stirred = False  # it may have stirred before, for less
             self._stir()
 
     def _speaker(self, broker_id: int, broker_epoch: int, joining: object) -> FollowerProgress | None:
@@ -459,6 +463,11 @@ class PartitionLeader:
         if follower is None or not follower.joined or follower.joining != joining:
             return None
         return follower if broker_epoch == follower.broker_epoch else None
+
+    @property
+    def is_isr_pressed(self) -> bool:
+        """May the in-sync set have to shrink soon, for a reason other than the lag of a follower?"""
+        return self._in_sync.is_pressed
 
     @property
     def is_followed(self) -> bool:

@@ -62,6 +62,8 @@ class Request(NamedTuple):
     joins: tuple[Join, ...] = ()
     leaves: tuple[int, ...] = ()
     acks: tuple[Ack, ...] = ()
+    #: Of the leaves, those whose logs take no appends: out of the in-sync set with them.
+    cannot_append: frozenset[int] = frozenset()
 
 
 class Divergence(NamedTuple):

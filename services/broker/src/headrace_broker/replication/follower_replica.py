@@ -7,6 +7,10 @@ each says where it goes on, so that none is written behind one that was refused.
 Nothing here waits. What cannot go on now (a full disk, a leader that does not know its part yet, a push that was
 damaged on its way) is tried again by joining anew, after a pause that grows. Until then nothing is acknowledged: the
 leader has the replica taken out of the in-sync set by time, and back when it has caught up.
+
+A log that takes no appends is said to the leader at once (``cannot_append``), which has it leave the in-sync set. While
+its directory is short of space, the replica joins now and then all the same: it learns where the log starts, for
+retention is the leader's and makes room here too. It asks for one batch then, and takes none.
 """
 
 from __future__ import annotations
@@ -19,6 +23,7 @@ from typing import Protocol
 
 from headrace_core.errors import (
     CorruptLogError,
+    DiskFullError,
     HeadraceError,
     OffsetNotAvailableError,
     ServerShuttingDownError,
@@ -53,7 +58,8 @@ class Lanes(Protocol):
     def join(self, replica: FollowerReplica) -> None:
         """It is to be joined on ``replica.lane``, and is on no other."""
 
-    def leave(self, replica: FollowerReplica) -> None: ...
+    def leave(self, replica: FollowerReplica, *, cannot_append: bool = False) -> None:
+        """It is on no lane. ``cannot_append``: its log takes nothing, and the leader is to know."""
 
     def moved(self, replica: FollowerReplica) -> None:
         """It has something to acknowledge."""
@@ -153,7 +159,7 @@ class FollowerReplica:
         return not self._under_way and self._held is None and self.follower.can_join
 
     def join(self, handle: int) -> Join:
-        return self.follower.join(handle, WINDOW_BYTES)
+        return self.follower.join(handle, 1 if self._is_short else WINDOW_BYTES)
 
     def next_ack(self) -> Ack | None:
         return self.follower.next_ack()
@@ -232,9 +238,15 @@ class FollowerReplica:
         self.follower.retry()
         self._join()
 
-    def _leave(self) -> None:
+    def _leave(self, *, cannot_append: bool = False) -> None:
         if self._lanes is not None:
-            self._lanes.leave(self)
+            self._lanes.leave(self, cannot_append=cannot_append)
+
+    @property
+    def _is_short(self) -> bool:
+        """Is there a shortage of space in its directory?"""
+        space = self._writer.space
+        return space is not None and space.is_short
 
     def _epoch_end(self, epoch: int) -> tuple[int, int]:
         end = self.log.epoch_end_offset(epoch)
@@ -246,6 +258,11 @@ class FollowerReplica:
         """Records have come: they are checked, and handed to the log."""
         follower = self.follower
         if push.handle != follower.handle or self._reason is not None:
+            return
+        if self._is_short:
+            self._leave(cannot_append=True)
+            follower.disconnected()
+            self._join_later()
             return
         before, follows = follower.high_watermark, follower.taken_end
         try:
@@ -312,7 +329,7 @@ class FollowerReplica:
 
     def _append_failed(self, error: HeadraceError) -> None:
         self.follower.append_failed(error)
-        self._leave()
+        self._leave(cannot_append=isinstance(error, DiskFullError | StorageError))
         if self._reason is not None:
             return
         if isinstance(error, CorruptLogError):

@@ -126,9 +126,9 @@ class FollowerStreams:
         stream.lane.join(replica)
         stream.wake()
 
-    def leave(self, replica: OnStream) -> None:
+    def leave(self, replica: OnStream, *, cannot_append: bool = False) -> None:
         for lane in Lane:
-            self._take_off((replica.leader_id, lane), replica)
+            self._take_off((replica.leader_id, lane), replica, cannot_append=cannot_append)
 
     def moved(self, replica: FollowerReplica) -> None:
         stream = self._streams.get((replica.leader_id, replica.lane))
@@ -160,14 +160,14 @@ class FollowerStreams:
         """(leader, lane, partitions, connected) of every stream; for tests and operators."""
         return [(*key, len(stream.lane), stream.is_connected) for key, stream in self._streams.items()]
 
-    def _take_off(self, key: tuple[int, Lane], replica: OnStream) -> None:
+    def _take_off(self, key: tuple[int, Lane], replica: OnStream, *, cannot_append: bool = False) -> None:
         stream = self._streams.get(key)
         if stream is None:
             return
         if replica in stream.lane:
-            stream.lane.leave(replica)
+            stream.lane.leave(replica, cannot_append=cannot_append)
             stream.wake()
-        if stream.lane:
+        if stream.lane or cannot_append:  # (the stream has to say so, and the replica comes back)
             return
         # Nothing is left on it (the last ones may have been let go of by the leader, and have not come back): whatever
         # is joined next gets a stream of its own.

@@ -57,6 +57,8 @@ class FollowerLane(Generic[F]):
         self._by_followed: dict[F, _Handle[F]] = {}
         self._wanted: dict[F, None] = {}
         self._leaves: list[int] = []
+        #: Of the leaves, those whose logs take no appends.
+        self._cannot_append: set[int] = set()
         self._moved: dict[_Handle[F], None] = {}
 
     def __len__(self) -> int:
@@ -73,9 +75,11 @@ class FollowerLane(Generic[F]):
         self._let_go(followed)
         self._wanted[followed] = None
 
-    def leave(self, followed: F) -> None:
-        """It is on this lane no more."""
-        self._let_go(followed)
+    def leave(self, followed: F, *, cannot_append: bool = False) -> None:
+        """It is on this lane no more. ``cannot_append``: because its log takes nothing."""
+        handle = self._let_go(followed)
+        if cannot_append and handle is not None:
+            self._cannot_append.add(handle.number)
         self._wanted.pop(followed, None)
 
     def moved(self, followed: F) -> None:
@@ -119,6 +123,7 @@ class FollowerLane(Generic[F]):
         self._by_followed.clear()
         self._moved.clear()
         self._leaves.clear()
+        self._cannot_append.clear()
         self._wanted = dict.fromkeys((*lost, *self._wanted))
         return lost
 
@@ -127,11 +132,12 @@ class FollowerLane(Generic[F]):
     def next(self) -> Request | None:
         """The next message; None: there is nothing to say."""
         leaves, self._leaves = self._leaves, []
+        cannot_append, self._cannot_append = frozenset(self._cannot_append), set()
         joins = self._take_joins(ITEMS_MAX)
         acks = self._take_acks(ITEMS_MAX)
         if not (leaves or joins or acks):
             return None
-        return Request(None, tuple(joins), tuple(leaves), tuple(acks))
+        return Request(None, tuple(joins), tuple(leaves), tuple(acks), cannot_append)
 
     def _take_joins(self, most: int) -> list[Join]:
         joins: list[Join] = []
@@ -157,11 +163,12 @@ class FollowerLane(Generic[F]):
                 acks.append(ack)
         return acks
 
-    def _let_go(self, followed: F) -> None:
+    def _let_go(self, followed: F) -> _Handle[F] | None:
         handle = self._by_followed.get(followed)
         if handle is not None:
             self._forget(handle)
             self._leaves.append(handle.number)
+        return handle
 
     def _forget(self, handle: _Handle[F]) -> None:
         del self._by_number[handle.number]

@@ -12,7 +12,8 @@ knows of every attempt that may be under way. After one without a definite answe
 Looking costs some microseconds, and a busy partition stirs at each append that finds its followers at the end. So::
 
     all replicas in sync    only a shrink can come of it, which is a matter of replica.lag.time.max.ms: one look every
-                            quarter of it; none when its followers hold all that it has
+                            quarter of it; none when its followers hold all that it has. At once when one of them is
+                            on no stream, or its log takes no appends
     some are not            at once, for it may be that one has caught up; and again after LOOK_MS at the earliest
     the metadata has changed it, or its brokers     at once
 """
@@ -95,7 +96,7 @@ class IsrKeeper:
     def due(self, leader: PartitionLeader) -> None:
         """Something has happened to it (``PartitionLeader``'s ``on_isr_due``); a new leader is announced so, too."""
         now_ms = self._now_ms()
-        if leader in self._due_ms and _all_in_sync(leader):
+        if leader in self._due_ms and _all_in_sync(leader) and not leader.is_isr_pressed:
             return  # it is looked at in time
         looked_ms = self._looked_ms.get(leader)
         self._look_at(leader, now_ms if looked_ms is None else max(now_ms, looked_ms + LOOK_MS))

@@ -255,11 +255,12 @@ class LeaderLane:
         elif self._ready:
             self._wake()  # the stream's own window may have been what was full
 
-    def leave(self, handle: int) -> None:
-        """The follower lets go of a handle; one that is not known was ended here meanwhile."""
+    def leave(self, handle: int, *, cannot_append: bool = False) -> None:
+        """The follower lets go of a handle; one that is not known was ended here meanwhile. ``cannot_append``: its log
+        takes nothing, so it is out of sync from here on."""
         follow = self._follows.get(handle)
         if follow is not None:
-            self.forget(follow)
+            self.forget(follow, cannot_append=cannot_append)
 
     def close(self) -> None:
         """The stream is over. Idempotent."""
@@ -295,7 +296,7 @@ class LeaderLane:
             self._ended.append(Ended(follow.handle, error, other_lane))
             self._wake()
 
-    def forget(self, follow: Follow) -> bool:
+    def forget(self, follow: Follow, *, cannot_append: bool = False) -> bool:
         """Without a word to the follower; True when it was there."""
         if self._follows.get(follow.handle) is not follow:
             return False
@@ -312,7 +313,7 @@ class LeaderLane:
         leader = follow.leader
         leader.unwatch_log(follow)
         if self._registry.remove(follow):
-            leader.follower_left(self.broker_id, self._now_ms())
+            leader.follower_left(self.broker_id, self._now_ms(), cannot_append=cannot_append)
             self._host.low_watermark_moved(leader)
         if self._ready:
             self._wake()  # what was in flight for it is room for the others

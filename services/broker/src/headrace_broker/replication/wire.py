@@ -73,6 +73,7 @@ def request_to_proto(request: Request) -> Any:
             window_bytes=join.window_bytes,
         )
     message.leaves.extend(request.leaves)
+    message.cannot_append.extend(request.cannot_append)
     add = message.acks.add
     for handle, settled_end, log_end, log_start in request.acks:
         add(handle=handle, settled_end=settled_end, log_end=log_end, log_start=log_start)
@@ -83,7 +84,7 @@ def request_of(message: Any) -> Request:
     """InvalidRequestError for one with a hello, or with more items than any follower has partitions."""
     if message.HasField("hello"):
         raise InvalidRequestError("a hello in the midst of a Follow stream")
-    count = len(message.joins) + len(message.leaves) + len(message.acks)
+    count = len(message.joins) + len(message.leaves) + len(message.acks) + len(message.cannot_append)
     if count > ITEMS_MAX:
         raise InvalidRequestError(f"{count} joins, leaves and acknowledgements in one request, at most {ITEMS_MAX}")
     joins = tuple(
@@ -101,7 +102,7 @@ def request_of(message: Any) -> Request:
         for join in message.joins
     )
     acks = tuple([Ack(ack.handle, ack.settled_end, ack.log_end, ack.log_start) for ack in message.acks])
-    return Request(None, joins, tuple(message.leaves), acks)
+    return Request(None, joins, tuple(message.leaves), acks, frozenset(message.cannot_append))
 
 
 # -- what a leader says ------------------------------------------------------------------------------------------------

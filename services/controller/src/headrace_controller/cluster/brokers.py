@@ -7,6 +7,9 @@
 A broker's id belongs to its directories: whoever comes with the same directories gets the same id. Each registration
 has a larger epoch, so what an earlier life of the broker says is refused.
 
+A broker that cannot lead for now says so in its heartbeats (leadership.py); what follows for its partitions follows at
+once, as when a directory fails.
+
 A directory is offline from the heartbeat that says so, or the registration that does not name it, until a later
 registration names it again (directories.py has where replicas are). A broker without any online directory is fenced:
 it heartbeats, but it can serve nothing.
@@ -46,7 +49,7 @@ from headrace_core.metadata import (
 )
 from headrace_core.types import NO_LEADER
 
-from . import elections, features
+from . import elections, features, leadership
 from .decision import Decision, View
 from .requests import FenceSilentBrokers, Heartbeat, HeartbeatReply, HeartbeatsEnded, RegisterBroker, Registered
 from .sessions import Contact
@@ -93,12 +96,24 @@ def register(view: View, request: RegisterBroker) -> Decision:
 
 
 def heartbeat(view: View, request: Heartbeat) -> Decision:
-    """Raises BrokerIdNotRegisteredError, StaleBrokerEpochError."""
+    """Raises BrokerIdNotRegisteredError, StaleBrokerEpochError, InvalidRequestError."""
     broker = known(view.image, request.broker_id, request.broker_epoch)
+    leadership.check(request.cannot_lead)
     contact = Contact(
-        broker.broker_id, broker.broker_epoch, view.now_ms, request.metadata_offset, stream=request.stream
+        broker.broker_id,
+        broker.broker_epoch,
+        view.now_ms,
+        request.metadata_offset,
+        stream=request.stream,
+        cannot_lead=request.cannot_lead,
     )
+    is_news = view.hindered.get(broker.broker_id, ()) != request.cannot_lead
+    if is_news:
+        hindered = leadership.with_told(view.hindered, broker.broker_id, request.cannot_lead)
+        view = msgspec.structs.replace(view, hindered=hindered)
     lost, unsettled = _directories_lost(view, broker, request.offline_directories)
+    if is_news and not lost:
+        lost, unsettled = _consequences(view, view.image, broker.broker_id, None, room=_batch_max(view))
     if lost:  # what else the heartbeat asks for is decided on what is left
         image = view.image.apply(lost, view.image.next_offset + len(lost))
         view, broker = msgspec.structs.replace(view, image=image), image.brokers[broker.broker_id]
@@ -273,7 +288,8 @@ def _with_consequences(
 def _consequences(
     view: View, image: MetadataImage, broker_id: int, former: BrokerImage | None, *, room: int
 ) -> tuple[list[MetadataRecord], tuple[int, ...]]:
-    changes = elections.after_broker_changed(elections.Electorate(image, view.settings), broker_id, former=former)
+    electorate = elections.Electorate(image, view.settings, view.hindered)
+    changes = elections.after_broker_changed(electorate, broker_id, former=former)
     records: list[MetadataRecord] = list(itertools.islice(changes, room))
     return records, () if next(changes, None) is None else (broker_id,)
 

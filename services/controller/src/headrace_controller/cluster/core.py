@@ -293,6 +293,7 @@ class ClusterCore:
             now_ms,
             self._new_id,
             self.agenda,
+            self.sessions.hindered,
         )
 
     def _push(self, step: tuple[MetadataImage, MetadataDelta]) -> None:

@@ -11,6 +11,7 @@ from headrace_core.errors import HeadraceError
 from headrace_core.metadata import MetadataImage, MetadataRecord
 
 from .coordinator_sessions import CoordinatorContact, CoordinatorSessions
+from .leadership import Hindered
 from .requests import Reply
 from .sessions import BrokerSessions, Contact
 
@@ -60,7 +61,9 @@ class Agenda:
 
 
 class View(msgspec.Struct, frozen=True):
-    """What a decision may look at: the speculative image, the sessions, the time, new ids, the agenda."""
+    """What a decision may look at: the speculative image, the sessions, the time, new ids, the agenda.
+
+    ``hindered``: which brokers cannot lead for now, by the sessions and by the request at hand."""
 
     image: MetadataImage
     sessions: BrokerSessions
@@ -69,6 +72,7 @@ class View(msgspec.Struct, frozen=True):
     now_ms: float
     new_id: Callable[[], bytes]
     agenda: Agenda = msgspec.field(default_factory=Agenda)
+    hindered: Hindered = msgspec.field(default_factory=dict)
 
 
 class Decision(msgspec.Struct, frozen=True):

@@ -39,7 +39,7 @@ def assign(view: View, request: AssignDirectories) -> Decision:
             f"metadata.max.records.per.request={view.settings.metadata_max_records_per_request}; split it"
         )
     told: dict[tuple[bytes, int], bytes] = {}
-    electorate = elections.Electorate(image, view.settings)
+    electorate = elections.Electorate(image, view.settings, view.hindered)
     fresh = {(each.topic_id, each.partition) for each in request.placements if each.fresh}
     records: list[MetadataRecord] = []
     refused = []

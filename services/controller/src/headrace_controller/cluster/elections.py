@@ -7,7 +7,8 @@
     any other           it lacks records, or nobody knows                    when an unclean election is asked for
 
 *It works*: its broker is active (registered, not fenced, not stopping), its directory is online (KIP-858). A replica
-that does not work is in no ISR, and leads nothing.
+that does not work is in no ISR, and leads nothing. One that works but cannot lead for now (leadership.py) leads only
+while no other in-sync replica can.
 
 **Eligible leader replicas (KIP-966).** Below ``min.insync.replicas`` the high watermark stands still. So a replica that
 leaves the ISR then still has every committed record, and stays eligible until the ISR has that many members again: from
@@ -55,7 +56,9 @@ from headrace_core.metadata import (
 from headrace_core.metadata.configs import min_insync_replicas, topic_value
 from headrace_core.types import NO_LEADER
 
+from . import leadership
 from .decision import ClusterSettings, View
+from .leadership import Hindered
 
 UNCLEAN_KEY = "unclean.leader.election.enable"
 MIN_INSYNC_KEY = "min.insync.replicas"
@@ -71,10 +74,13 @@ class Election(enum.Enum):
 
 
 class Electorate:
-    """The rules above on one image, for one decision; what a topic's settings say is looked up once."""
+    """The rules above on one image, for one decision; what a topic's settings say is looked up once.
 
-    def __init__(self, image: MetadataImage, settings: ClusterSettings) -> None:
+    ``hindered``: which brokers cannot lead for now."""
+
+    def __init__(self, image: MetadataImage, settings: ClusterSettings, hindered: Hindered | None = None) -> None:
         self.image = image
+        self.hindered: Hindered = hindered or {}
         self.has_elr = image.metadata_version >= ELR_LEVEL
         self._settings = settings
         self._minimums: dict[str, int] = {}
@@ -82,6 +88,17 @@ class Electorate:
 
     def works(self, partition: PartitionImage, broker_id: int) -> bool:
         return self.image.is_available(partition, broker_id)
+
+    def can_lead(self, partition: PartitionImage, broker_id: int) -> bool:
+        """Has its broker said nothing against it?"""
+        return leadership.can_lead(self.image, self.hindered, partition, broker_id)
+
+    def able_of(self, partition: PartitionImage, candidates: Iterable[int]) -> tuple[int, ...]:
+        """Those of ``candidates`` that can lead; all of them when none can."""
+        every = tuple(candidates)
+        if not self.hindered:
+            return every
+        return tuple(each for each in every if self.can_lead(partition, each)) or every
 
     def minimum(self, topic: TopicImage, partition: PartitionImage) -> int:
         """How many in-sync replicas commit a record: min.insync.replicas, or all there are."""
@@ -125,13 +142,15 @@ class Electorate:
         self, before: PartitionImage, wanted: PartitionImage, isr: Collection[int], elr: Collection[int], how: Election
     ) -> int:
         """A leader that has every committed record; NO_LEADER when none of them works."""
+        isr = self.able_of(wanted, isr)
         if isr:
             if how is Election.PREFERRED and wanted.replicas[0] in isr:
                 return wanted.replicas[0]
             if before.leader in isr:
                 return before.leader
             return next(each for each in wanted.replicas if each in isr)
-        return next((each for each in wanted.replicas if each in elr and self.works(wanted, each)), NO_LEADER)
+        working = [each for each in wanted.replicas if each in elr and self.works(wanted, each)]
+        return next(iter(self.able_of(wanted, working)), NO_LEADER)
 
     def unclean_leader(
         self,
@@ -254,9 +273,12 @@ def after_broker_changed(
 
 
 def _concerns(electorate: Electorate, partition: PartitionImage, broker_id: int) -> bool:
-    """Quickly: may it lead what nobody leads, or has it a place that it cannot fill?"""
+    """Quickly: may it lead what nobody leads, or what somebody leads who cannot? Or has it a place that it cannot
+    fill?"""
     if partition.leader == NO_LEADER:
         return electorate.works(partition, broker_id)
+    if electorate.hindered and broker_id in partition.isr and not electorate.can_lead(partition, partition.leader):
+        return True
     has_place = partition.leader == broker_id or broker_id in partition.isr
     return has_place and not electorate.works(partition, broker_id)
 
@@ -278,7 +300,7 @@ def after_min_insync_changed(view: View, records: Sequence[MetadataRecord]) -> l
     if not resources:
         return []
     image = view.image.apply(records, view.image.next_offset + len(records))
-    electorate = Electorate(image, view.settings)
+    electorate = Electorate(image, view.settings, view.hindered)
     topics: Iterable[TopicImage] = image.topics.values()
     if all(kind == ConfigResourceType.TOPIC for kind, _ in resources):
         topics = [topic for _, name in resources if (topic := image.topic(name)) is not None]

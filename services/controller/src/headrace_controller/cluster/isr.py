@@ -81,7 +81,7 @@ class Altering:
 
     def __init__(self, view: View, request: AlterPartition) -> None:
         self.image: MetadataImage = view.image
-        self.electorate = elections.Electorate(view.image, view.settings)
+        self.electorate = elections.Electorate(view.image, view.settings, view.hindered)
         self.leader = request.broker_id
         self._applied = request.metadata_offset
         self._min_insync_offset = view.agenda.min_insync_offset
@@ -189,18 +189,21 @@ class Altering:
 
 
 def _result(item: AlteredPartition, partition: PartitionImage, record: PartitionChangeRecord | None) -> PartitionResult:
-    """The partition's state with ``record`` in it. A leader that works stays leader, so its epoch stays too."""
+    """The partition's state with ``record`` in it. The leader stays, and its epoch, unless it cannot lead for now and
+    a member can (leadership.py): then it hears of its successor here first."""
     isr, recovering, epoch = partition.isr, partition.recovering, partition.partition_epoch
+    leader, leader_epoch = partition.leader, partition.leader_epoch
     if record is not None:
-        assert record.leader is None, "altering an in-sync set moved the lead"
+        leader = leader if record.leader is None else record.leader
+        leader_epoch = leader_epoch if record.leader_epoch is None else record.leader_epoch
         isr = isr if record.isr is None else record.isr
         recovering = recovering if record.recovering is None else record.recovering
         epoch = record.partition_epoch
     return PartitionResult(
         topic_id=item.topic_id,
         partition=item.partition,
-        leader=partition.leader,
-        leader_epoch=partition.leader_epoch,
+        leader=leader,
+        leader_epoch=leader_epoch,
         partition_epoch=epoch,
         isr=isr,
         recovering=recovering,

@@ -28,7 +28,7 @@ BALANCED_AT_ONCE = 1_000
 
 def elect(view: View, request: ElectLeaders) -> Decision:
     """One ElectionResult for each partition that is named, or for each that needed an election."""
-    electorate = Electorate(view.image, view.settings)
+    electorate = Electorate(view.image, view.settings, view.hindered)
     records: list[MetadataRecord] = []
     results = []
     seen: set[tuple[str, int]] = set()
@@ -60,7 +60,7 @@ def balance(view: View) -> Decision:
         preferred[first] += 1
         if partition.leader != first:
             missed.setdefault(first, []).append((topic, number))
-    electorate = Electorate(view.image, view.settings)
+    electorate = Electorate(view.image, view.settings, view.hindered)
     share = view.settings.leader_imbalance_per_broker_percentage / 100
     records: list[MetadataRecord] = []
     for broker_id in sorted(missed):
@@ -77,7 +77,7 @@ def balance(view: View) -> Decision:
 
 def elect_uncleanly(view: View) -> Decision:
     """Elects for partitions without a leader that may be led uncleanly: the setting may be newer than the loss."""
-    electorate = Electorate(view.image, view.settings)
+    electorate = Electorate(view.image, view.settings, view.hindered)
     records: list[MetadataRecord] = []
     for topic, number, partition in _all(view.image):
         if partition.leader == NO_LEADER and _has_hope(electorate, partition):
@@ -95,10 +95,10 @@ def _has_hope(electorate: Electorate, partition: PartitionImage) -> bool:
 
 
 def preferred_election(electorate: Electorate, topic: TopicImage, number: int) -> PartitionChangeRecord | None:
-    """None when the preferred replica leads, or is not in sync."""
+    """None when the preferred replica leads, is not in sync, or cannot lead for now."""
     partition = topic.partitions[number]
     first = partition.replicas[0]
-    if partition.leader == first or first not in partition.isr:
+    if partition.leader == first or first not in partition.isr or not electorate.can_lead(partition, first):
         return None
     return settled(electorate, topic, number, how=Election.PREFERRED)
 
@@ -128,7 +128,8 @@ def _elected(electorate: Electorate, kind: ElectionType, name: str, number: int)
         record = preferred_election(electorate, topic, number)
         if record is None:
             raise PreferredLeaderNotAvailableError(
-                f"{name}-{number}: broker {partition.replicas[0]}, the preferred replica, is not in sync"
+                f"{name}-{number}: broker {partition.replicas[0]}, the preferred replica, "
+                + _why_not(electorate, partition, partition.replicas[0])
             )
         return record
     if partition.leader != NO_LEADER:
@@ -137,3 +138,10 @@ def _elected(electorate: Electorate, kind: ElectionType, name: str, number: int)
     if record is None:
         raise EligibleLeadersNotAvailableError(f"{name}-{number}: none of its replicas works")
     return record
+
+
+def _why_not(electorate: Electorate, partition: PartitionImage, broker_id: int) -> str:
+    told = electorate.hindered.get(broker_id, ())
+    if broker_id not in partition.isr or not told:
+        return "is not in sync"
+    return f"cannot lead for now ({', '.join(sorted({each.reason for each in told}))}); mend that on the broker"

@@ -238,7 +238,7 @@ class _Steps:
         self.ended: set[Key] = set()
         self._queued = len(view.image.ledger.queued)
         self._copies = _copies(view.image)
-        self._electorate = Electorate(view.image, view.settings)
+        self._electorate = Electorate(view.image, view.settings, view.hindered)
 
     def move(self, key: Key, wanted: QueuedReassignment) -> None:
         """Begins it, or puts it (leaves it) in the queue while its brokers have their hands full."""
@@ -264,7 +264,7 @@ class _Steps:
         if key not in after.ledger.reassigning:  # nothing is added, nothing goes
             self.ended.add(key)
             return
-        done = moves.completed(Electorate(after, self.view.settings), key)
+        done = moves.completed(Electorate(after, self.view.settings, self.view.hindered), key)
         if done is not None:
             self.records.append(done)
             self.ended.add(key)

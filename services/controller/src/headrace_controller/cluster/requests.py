@@ -13,6 +13,7 @@ from headrace_core.errors import HeadraceError
 from headrace_core.metadata import BrokerEndpoint, ConfigResource, FeatureRange
 from headrace_core.metadata.features import SUPPORTED_FEATURES
 
+from .leadership import CannotLead
 from .ledger_requests import LedgerReply, LedgerRequest
 
 
@@ -52,7 +53,8 @@ class Registered:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heartbeat:
     """``metadata_offset``: how far the broker has applied the metadata log (exclusive). ``offline_directories``: those
-    that have failed in this life of it. ``stream``: which of its streams this comes on; each has another number."""
+    that have failed in this life of it. ``stream``: which of its streams this comes on; each has another number.
+    ``cannot_lead``: where its replicas are not to lead for now."""
 
     broker_id: int
     broker_epoch: int
@@ -61,6 +63,7 @@ class Heartbeat:
     want_shutdown: bool = False
     offline_directories: tuple[bytes, ...] = ()
     stream: int = 0
+    cannot_lead: tuple[CannotLead, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from .leadership import CannotLead, Hindered, with_told
+
 
 @dataclass(slots=True)
 class Session:
@@ -41,7 +43,7 @@ class Session:
 @dataclass(frozen=True, slots=True)
 class Contact:
     """A broker was heard of; ``connected`` False: its stream broke. ``shutdown_offset``: it wants to stop, and may once
-    all others have applied the metadata log up to there."""
+    all others have applied the metadata log up to there. ``cannot_lead``: what it said of that; None: nothing new."""
 
     broker_id: int
     broker_epoch: int
@@ -50,18 +52,22 @@ class Contact:
     connected: bool = True
     shutdown_offset: int | None = None
     stream: int = 0
+    cannot_lead: tuple[CannotLead, ...] | None = None
 
 
 class BrokerSessions:
     def __init__(self, timeout_ms: float, grace_ms: float = 500) -> None:
         self.timeout_ms = timeout_ms
         self.grace_ms = grace_ms
+        #: Which brokers cannot lead for now, and where; a value that is replaced, so that a view may keep it.
+        self.hindered: Hindered = {}
         self._sessions: dict[int, Session] = {}
         self._breaks: dict[int, tuple[float, float]] = {}  # broker -> (last break of this life, its grace then)
 
     def forget(self) -> None:
         self._sessions.clear()
         self._breaks.clear()
+        self.hindered = {}
 
     def begin(self, broker_id: int, broker_epoch: int, now_ms: float) -> None:
         """A leader's term begins: the broker counts as just heard of, so that nobody is fenced in haste; but as not
@@ -81,6 +87,7 @@ class BrokerSessions:
             if not contact.connected:
                 return  # the end of something that this leader never saw
             self._breaks.pop(contact.broker_id, None)  # those of an earlier life
+            self.hindered = with_told(self.hindered, contact.broker_id, ())
             session = self._sessions[contact.broker_id] = Session(
                 contact.broker_epoch, contact.at_ms, stream=contact.stream
             )
@@ -92,6 +99,8 @@ class BrokerSessions:
             session.connected = True
             session.stream = contact.stream
             session.broken_ms = None
+            if contact.cannot_lead is not None:
+                self.hindered = with_told(self.hindered, contact.broker_id, contact.cannot_lead)
         elif self._is_latest(session, contact):
             self._broke(session, contact)
         if session.shutdown_offset is None:

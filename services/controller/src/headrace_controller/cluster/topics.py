@@ -30,7 +30,7 @@ from headrace_core.metadata import (
 )
 from headrace_core.types import check_topic_name
 
-from . import configs, internal_topics
+from . import configs, internal_topics, leadership
 from .decision import Decision, View
 from .directories import first_directories
 from .placement import Placer
@@ -122,7 +122,7 @@ def _create_one(
     replicas = _assigned(view, topic) if topic.assignments else _placed(view, topic, placer, room)
     topic_id = _new_topic_id(view)
     records: list[MetadataRecord] = [TopicRecord(topic.name, topic_id)]
-    records += _partition_records(image, topic_id, 0, replicas)
+    records += _partition_records(view, topic_id, 0, replicas)
     records += [
         ConfigRecord(int(ConfigResourceType.TOPIC), topic.name, key, value) for key, value in sorted(entries.items())
     ]
@@ -174,7 +174,7 @@ def _extend_one(
     else:
         placer.begin_topic([partition.replicas for partition in topic.partitions])
         replicas = placer.place_all(added, topic.replication_factor)
-    records = _partition_records(view.image, topic.topic_id, now, replicas)
+    records = _partition_records(view, topic.topic_id, now, replicas)
     _check_room(records, room)
     result = TopicResult(
         name=topic.name,
@@ -186,13 +186,17 @@ def _extend_one(
 
 
 def _partition_records(
-    image: MetadataImage, topic_id: bytes, first: int, replicas: Sequence[tuple[int, ...]]
+    view: View, topic_id: bytes, first: int, replicas: Sequence[tuple[int, ...]]
 ) -> list[MetadataRecord]:
-    """New partitions are led by their first active replica; the replicas that are active are in sync, being empty."""
+    """New partitions are led by their first active replica; the replicas that are active are in sync, being empty. One
+    whose broker takes nothing for now cannot even make its log: it begins out of sync, unless all are like that."""
+    image = view.image
     active = {broker.broker_id for broker in image.brokers.values() if broker.active}
+    able = {each for each in active if not leadership.takes_nothing(image.brokers[each], view.hindered)}
     records: list[MetadataRecord] = []
     for number, assigned in enumerate(replicas, start=first):
-        isr = tuple(replica for replica in assigned if replica in active)
+        isr = tuple(replica for replica in assigned if replica in able)
+        isr = isr or tuple(replica for replica in assigned if replica in active)
         records.append(
             PartitionRecord(
                 topic_id=topic_id,

@@ -20,6 +20,7 @@ from headrace_core.rpc.status import error_to_proto
 from headrace_core.rpc.streams import ServerStream, StreamHandler
 from headrace_protos.v1 import cluster_pb2, cluster_pb2_grpc
 
+from ..cluster.leadership import CannotLead
 from ..cluster.ledger_requests import AllocateProducerIds, RegisterController
 from ..cluster.requests import (
     AlteredPartition,
@@ -258,6 +259,7 @@ class _Heartbeats(StreamHandler[cluster_pb2.BrokerHeartbeatRequest]):
                     want_shutdown=request.want_shutdown,
                     offline_directories=tuple(request.offline_log_dirs),
                     stream=self._number,
+                    cannot_lead=tuple(CannotLead(each.directory_id, each.reason) for each in request.cannot_lead),
                 )
             )
         except HeadraceError as error:

@@ -1,0 +1,110 @@
+"""A follower that says that its log takes no appends: out of the in-sync set at once, and back when it has appended."""
+
+from __future__ import annotations
+
+import asyncio
+
+from test_isr_keeper import FOLLOWER, LONG_MS, World, join, now_ms, until
+from test_partition_leader_isr import Leader
+
+from headrace_broker.partition.messages import Request
+from headrace_broker.replication import wire
+from headrace_broker.replication.following import FollowerLane
+from headrace_core.telemetry import IsrShrunk
+
+
+def test_the_leader_asks_for_an_in_sync_set_without_it_at_once() -> None:
+    leader = Leader()
+    leader.join(2)
+    leader.join(3)
+    leader.append(120)
+    leader.ack(2, 120)
+    stirred = leader.stirred
+    leader.it.follower_left(3, leader.now_ms, cannot_append=True)
+    assert leader.stirred > stirred
+    assert leader.it.next_due_ms(leader.now_ms) == leader.now_ms
+    change = leader.propose()
+    assert change.members == (1, 2)
+    assert leader.it.high_watermark == 100, "not before the controllers agree (KIP-497)"
+    assert leader.it.altered((1, 2), change.partition_epoch + 1, leader.it.leader_epoch)
+    assert leader.it.high_watermark == 120
+
+
+def test_a_follower_that_only_left_stays_for_the_lag_that_is_allowed() -> None:
+    leader = Leader()
+    leader.join(2)
+    leader.join(3)
+    leader.append(120)
+    leader.ack(2, 120)
+    leader.it.follower_left(3, leader.now_ms)
+    assert leader.change() is None
+
+
+def test_one_that_has_all_that_there_is_stays_in_sync() -> None:
+    leader = Leader()
+    leader.join(2)
+    leader.join(3)
+    leader.it.follower_left(3, leader.now_ms, cannot_append=True)
+    assert leader.change() is None
+
+
+def test_while_it_cannot_append_nothing_waits_for_it_however_often_it_joins() -> None:
+    leader = Leader()
+    leader.join(2)
+    leader.join(3)
+    leader.append(120)
+    leader.ack(2, 120)
+    leader.it.follower_left(3, leader.now_ms, cannot_append=True)
+    change = leader.propose()
+    leader.it.altered((1, 2), change.partition_epoch + 1, leader.it.leader_epoch)
+    leader.join(3, 100)  # it keeps up, by time
+    assert leader.change() is None
+    leader.append(140)
+    leader.ack(2, 140)
+    assert leader.it.high_watermark == 140, "it is joined, and is not waited for"
+    leader.ack(3, 140)
+    assert leader.propose().members == (1, 2, 3), "it has appended, and has everything"
+
+
+def test_the_keeper_does_not_wait_for_its_next_look() -> None:
+    async def scenario() -> None:
+        async with World(lag_time_max_ms=LONG_MS) as world:
+            leader = world.leader()
+            join(leader)
+            leader.appended(1, 1, 10)
+            await until(lambda: world.keeper.watched == 1 and not leader._is_stirred)
+            leader.appended(2, 2, 10)  # it stirs: the next look is a quarter of the lag away
+            leader.follower_left(FOLLOWER, now_ms(), cannot_append=True)
+            await until(lambda: any(isinstance(event, IsrShrunk) for event in world.events))
+
+    asyncio.run(scenario())
+
+
+class Followed:
+    can_join = True
+
+    def join(self, handle: int) -> object:
+        return handle
+
+    def next_ack(self) -> None:
+        return None
+
+
+def test_the_stream_says_it_with_the_leave_once() -> None:
+    lane: FollowerLane[Followed] = FollowerLane()  # type: ignore[type-var]
+    one, other = Followed(), Followed()
+    lane.join(one)
+    lane.join(other)
+    lane.next()
+    lane.leave(one, cannot_append=True)
+    lane.leave(other)
+    said = lane.next()
+    assert said is not None
+    assert (set(said.leaves), said.cannot_append) == ({1, 2}, frozenset({1}))
+    assert wire.request_of(wire.request_to_proto(Request(leaves=(1, 2), cannot_append=frozenset({1})))) == Request(
+        leaves=(1, 2), cannot_append=frozenset({1})
+    )
+    lane.join(one)
+    again = lane.next()
+    assert again is not None
+    assert not again.cannot_append
