@@ -17,6 +17,8 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+from headrace_core.testing import verdicts
+
 # Machines with two busy cores: time limits per example would measure the neighbours.
 settings.register_profile("headrace", deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "headrace"))
@@ -103,9 +105,13 @@ def pytest_runtest_makereport(
     exception nobody has fetched; asyncio logs it with a traceback, and that parses too: CPython before 3.13 has one
     counter for all parsers ("SystemError: AST constructor recursion depth mismatch", its issue 106905). So nothing is
     collected meanwhile. And the test's alarm, which pytest-timeout takes back only after the report, goes first.
+
+    What ended the test is recorded for tools/test_again.py: only what did not come in time may run again.
     """
     if call.excinfo is None:
         return (yield)
+    if not call.excinfo.errisinstance(pytest.skip.Exception):
+        verdicts.record(item.nodeid, call.excinfo.value)
     hooks: Any = item.config.hook
     if hasattr(hooks, "pytest_timeout_cancel_timer"):
         hooks.pytest_timeout_cancel_timer(item=item)

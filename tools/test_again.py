@@ -1,9 +1,14 @@
-"""`make test`, and what failed in it once more, alone: what CI runs.
+"""`make test`, and what did not come in time in it once more, alone: what CI runs.
 
 CI's machine is slow and shared with others. A test of real processes that waits generously may still meet a minute in
-which nothing moves. So what failed is run again, with nothing beside it (Kafka's own build does the same:
-maxTestRetries=1). What passes then is flaky: it is named loudly, so that somebody mends it. What fails twice has
-failed; so has everything when more than ten tests failed, for that is no accident.
+which nothing moves. So a test that a time-out ended runs again, with nothing beside it (Kafka's own build does the
+same: maxTestRetries=1). If it passes then, it is flaky: it is named loudly, so that somebody mends it. If it fails
+twice, it has failed.
+
+Nothing else runs again: no verdict about safety (lost, doubled, reordered, shared, a violated invariant), no failed
+assertion, no error, no crashed worker. One of these fails the whole run at once. tests/conftest.py records what ended
+each test (headrace_core.testing.verdicts says what counts as a time-out); a test without a record has no second chance.
+Nor has any when more than ten failed, for that is no accident.
 
     tools/test_again.py            the exit code is 0 when every test has passed, the first time or the second
 """
@@ -15,6 +20,7 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -22,6 +28,8 @@ ROOT = Path(__file__).resolve().parent.parent
 FIRST = ("make", "--no-print-directory", "test")
 AGAIN = ("tools/test.sh", "--last-failed", "--last-failed-no-failures", "none")
 AGAIN_MAX = 10
+#: As headrace_core.testing.verdicts has them.
+RECORD_KEY, TIME_OUT = "HEADRACE_TEST_VERDICTS", "time-out"
 
 _SUMMARY = re.compile(r"=* ?(?P<counts>(?:\d+ \w+,? ?)+) in (?P<seconds>[\d.]+)s")
 
@@ -32,14 +40,22 @@ def run(
     """The exit code. ``cache``: where pytest keeps what failed."""
     failed_file = (cache or root / ".pytest_cache") / "v" / "cache" / "lastfailed"
     failed_file.unlink(missing_ok=True)  # of other runs
-    code, summary = _run(first, root)
+    with tempfile.TemporaryDirectory() as directory:
+        record = Path(directory) / "verdicts"
+        code, summary = _run(first, root, {RECORD_KEY: str(record)})
+        ended = _ended(record)
     failed = sorted(json.loads(failed_file.read_text())) if failed_file.exists() else []
     if code == 0 or not failed:
         return code
     if len(failed) > AGAIN_MAX:
         print(f"test: {len(failed)} tests failed, more than the {AGAIN_MAX} that are run again")
         return code
-    print(f"test: {len(failed)} failed; again, alone: {', '.join(failed)}", flush=True)
+    if final := [name for name in failed if {kind for kind, _ in ended.get(name, [("", "")])} != {TIME_OUT}]:
+        for name in final:
+            why = "; ".join(f"{kind}: {error}" for kind, error in ended.get(name, [])) or "nothing recorded why"
+            print(f"test: NOT RUN AGAIN: {name} was not ended by a time-out ({why})", flush=True)
+        return code
+    print(f"test: {len(failed)} did not end in time; again, alone: {', '.join(failed)}", flush=True)
     code, _ = _run(again, root, {"TEST_WORKERS": "1"})
     if code:
         return code
@@ -47,6 +63,15 @@ def run(
         print(f"test: FLAKY: {name} failed, and passed when it ran again, alone. Mend it.")
     print(f"=== {_with_flaky(summary, len(failed))} ===", flush=True)
     return 0
+
+
+def _ended(record: Path) -> dict[str, list[tuple[str, str]]]:
+    """What ended each test that failed: (kind, error), for its call, and perhaps its teardown."""
+    ended: dict[str, list[tuple[str, str]]] = {}
+    for line in record.read_text(encoding="utf-8").splitlines() if record.exists() else ():
+        found = json.loads(line)
+        ended.setdefault(found["test"], []).append((found["kind"], found["error"]))
+    return ended
 
 
 def _run(command: Sequence[str], root: Path, environment: dict[str, str] | None = None) -> tuple[int, str]:

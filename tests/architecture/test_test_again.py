@@ -1,13 +1,16 @@
-"""CI's second chance for a test that failed once: flaky tests pass, and are named; broken ones fail."""
+"""CI's second chance for a test that a time-out ended: it may pass, and is named. Verdicts have none."""
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import textwrap
 from pathlib import Path
 
 import pytest
+
+from headrace_core.testing import verdicts
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -16,6 +19,15 @@ def again(project: Path, tests: str) -> subprocess.CompletedProcess[str]:
     """The tool on a project with these tests, with pytest itself in place of ``make test``."""
     (project / "test_it.py").write_text(textwrap.dedent(tests))
     (project / "pytest.ini").write_text("[pytest]\n")
+    (project / "conftest.py").write_text(
+        textwrap.dedent(f"""
+            import importlib.util
+            spec = importlib.util.spec_from_file_location("ours", {str(ROOT / "tests" / "conftest.py")!r})
+            ours = importlib.util.module_from_spec(spec)
+            spec.loader.exec_module(ours)
+            pytest_runtest_makereport = ours.pytest_runtest_makereport
+        """)
+    )
     program = textwrap.dedent(f"""
         import sys
         from pathlib import Path
@@ -45,7 +57,8 @@ def test_a_flaky_test_passes_and_is_named(tmp_path: Path) -> None:
             seen = Path(__file__).with_name("seen")
             is_second = seen.exists()
             seen.write_text("")
-            assert is_second
+            if not is_second:
+                raise TimeoutError
         """,
     )
     assert done.returncode == 0, done.stdout
@@ -55,7 +68,7 @@ def test_a_flaky_test_passes_and_is_named(tmp_path: Path) -> None:
 
 
 def test_a_broken_test_fails_twice_and_the_last_line_is_pytest_s(tmp_path: Path) -> None:
-    done = again(tmp_path, "def test_broken():\n    assert False\n")
+    done = again(tmp_path, "def test_broken():\n    raise TimeoutError\n")
     assert done.returncode != 0
     assert "again, alone: test_it.py::test_broken" in done.stdout
     assert "1 failed" in done.stdout.splitlines()[-1]
@@ -68,11 +81,106 @@ def test_many_failures_are_no_accident(tmp_path: Path) -> None:
         import pytest
         @pytest.mark.parametrize("number", range(11))
         def test_broken(number):
-            assert False
+            raise TimeoutError
         """,
     )
     assert done.returncode != 0
     assert "again, alone" not in done.stdout
+
+
+TIME_OUTS = {
+    "a wait that was not met": "raise NotInTimeError('never')",
+    "asyncio's": "asyncio.run(asyncio.wait_for(asyncio.Event().wait(), 0.01))",
+    "a process's": "subprocess.run(['sleep', '9'], timeout=0.1)",
+    "pytest's own": "time.sleep(60)",
+    "what was raised from one": "raise RuntimeError('the cluster does not start') from TimeoutError()",
+}
+VERDICTS = {
+    "an assertion": "assert 'lost' == 'found'",
+    "an error": "{}['lost']",
+    "a verdict about safety": "raise SafetyViolation('1 lost')",
+    "a verdict that a wait ended in": "raise SafetyViolation('skipped') from NotInTimeError('never')",
+    "a verdict in the midst of a clean-up that timed out": """
+    try:
+        raise SafetyViolation('1 lost')
+    finally:
+        raise TimeoutError""",
+    "an assertion while a time-out was handled": """
+    try:
+        raise TimeoutError
+    except TimeoutError:
+        assert False, 'the record is there twice'""",
+}
+
+
+def planted(tmp_path: Path, bodies: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    """Tests that fail with these bodies the first time, and would pass the second time."""
+    tests = "".join(
+        f"@pytest.mark.timeout(2)\n"
+        f"def test_{number}():\n"
+        f"    seen = Path(__file__).with_name('seen-{number}')\n"
+        f"    if seen.exists():\n        return\n"
+        f"    seen.write_text('')\n    {body.strip()}\n"
+        for number, body in enumerate(bodies.values())
+    )
+    heading = (
+        "import asyncio, subprocess, time\nfrom pathlib import Path\nimport pytest\n"
+        "from headrace_core.testing.verdicts import NotInTimeError, SafetyViolation\n"
+    )
+    return again(tmp_path, heading + tests)
+
+
+def test_time_outs_have_a_second_chance(tmp_path: Path) -> None:
+    done = planted(tmp_path, TIME_OUTS)
+    assert done.returncode == 0, done.stdout
+    for number, what in enumerate(TIME_OUTS):
+        assert f"FLAKY: test_it.py::test_{number}" in done.stdout, what
+
+
+def test_verdicts_have_none(tmp_path: Path) -> None:
+    done = planted(tmp_path, VERDICTS)
+    assert done.returncode != 0, done.stdout
+    for number, what in enumerate(VERDICTS):
+        assert f"NOT RUN AGAIN: test_it.py::test_{number}" in done.stdout, what
+    assert done.stdout.count("test session starts") == 1
+
+
+def test_one_verdict_among_time_outs_fails_the_run_at_once(tmp_path: Path) -> None:
+    done = again(tmp_path, "def test_late():\n    raise TimeoutError\ndef test_lost():\n    assert False\n")
+    assert done.returncode != 0
+    assert "NOT RUN AGAIN: test_it.py::test_lost" in done.stdout
+    assert done.stdout.count("test session starts") == 1
+
+
+def test_a_time_out_whose_teardown_finds_a_broken_promise_is_a_verdict(tmp_path: Path) -> None:
+    done = again(
+        tmp_path,
+        """
+        import pytest
+        from headrace_core.testing.verdicts import SafetyViolation
+        @pytest.fixture
+        def cluster():
+            yield
+            raise SafetyViolation("1 lost")
+        def test_late(cluster):
+            raise TimeoutError
+        """,
+    )
+    assert done.returncode != 0
+    assert "1 lost" in done.stdout
+    assert "NOT RUN AGAIN" in done.stdout
+
+
+def test_the_data_of_a_verdict_is_kept_and_not_without_bound(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    (data / "orders-0").mkdir(parents=True)
+    (data / "orders-0" / "0.log").write_bytes(b"what is left")
+    os.mkfifo(data / "pipe")
+    for number in range(verdicts.KEPT_MAX + 2):
+        kept = verdicts.keep(data, tmp_path / "kept", f"run-{number}")
+        os.utime(kept, (number, number))
+    assert (kept / "orders-0" / "0.log").read_bytes() == b"what is left"
+    assert len(list((tmp_path / "kept").iterdir())) == verdicts.KEPT_MAX
 
 
 def test_a_file_that_cannot_be_imported_has_no_second_chance_by_another_name(tmp_path: Path) -> None:

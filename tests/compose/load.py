@@ -10,6 +10,7 @@ from typing import Any
 from stack import BOOTSTRAP, LIMIT_S, until
 
 from headrace import Admin, Consumer, Producer, TopicPartition
+from headrace_core.testing.verdicts import NotInTimeError
 
 TOPIC = "orders"
 PARTITIONS = 12
@@ -91,7 +92,8 @@ def stored(topic: str = TOPIC) -> list[tuple[bytes | None, bytes]]:
         consumer.assign(partitions)
         deadline = time.monotonic() + LIMIT_S
         while any(consumer.position(partition) < ends[partition] for partition in partitions):
-            assert time.monotonic() < deadline, "the topic is read to its end"
+            if time.monotonic() >= deadline:
+                raise NotInTimeError("the topic is read to its end")
             found += [(record.key, record.value) for record in consumer.poll(timeout=1.0) if record.value is not None]
     return found
 

@@ -10,6 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from headrace_core.testing.verdicts import NotInTimeError
+
 ROOT = Path(__file__).resolve().parents[2]
 PROJECT = "headrace-test"
 FIGURES = ROOT / "build" / "compose" / "figures.json"
@@ -97,7 +99,8 @@ def until(holds: Callable[[], bool], what: str, limit_s: float = LIMIT_S) -> flo
     """Seconds until ``holds``; AssertionError with ``what`` after ``limit_s``."""
     began = time.monotonic()
     while not holds():
-        assert time.monotonic() - began < limit_s, f"not within {limit_s:.0f} s: {what}"
+        if time.monotonic() - began >= limit_s:
+            raise NotInTimeError(f"not within {limit_s:.0f} s: {what}")
         time.sleep(0.2)
     return time.monotonic() - began
 

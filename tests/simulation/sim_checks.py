@@ -39,9 +39,10 @@ from headrace_controller.raft import (
 from headrace_core.metadata import EMPTY_IMAGE, MetadataDelta, MetadataImage, MetadataRecord
 from headrace_core.metadata.codec import MetadataBatch, decode_batches
 from headrace_core.testing.histories import HistoryViolation, ReadHistory, WriteHistory
+from headrace_core.testing.verdicts import SafetyViolation
 
 
-class Violation(AssertionError):
+class Violation(SafetyViolation):
     """A promise was broken. ``check`` names it, for the table of what killed a mutant."""
 
     def __init__(self, check: str, message: str) -> None:

@@ -29,17 +29,18 @@ from headrace.local.state import Life, Node
 from headrace.models import PartitionDescription
 from headrace_core.testing.power_loss import Dials, Loss, lose_power
 from headrace_core.testing.tcp_proxy import FaultyNetwork
+from headrace_core.testing.verdicts import NotInTimeError, SafetyViolation
 
 #: For conditions that a healthy cluster meets in a second or two. CI's machine is slow, and shared.
 PATIENCE_S = 120.0
 
 
 def eventually(condition: Callable[[], Any], what: str | Callable[[], str], *, within_s: float = PATIENCE_S) -> Any:
-    """The first true value of ``condition``; AssertionError with ``what`` when there is none in time."""
+    """The first true value of ``condition``; NotInTimeError with ``what`` when there is none."""
     deadline = time.monotonic() + within_s
     while not (value := condition()):
         if time.monotonic() > deadline:
-            raise AssertionError(f"not within {within_s:g} s: {what() if callable(what) else what}")
+            raise NotInTimeError(f"not within {within_s:g} s: {what() if callable(what) else what}")
         time.sleep(0.05)
     return value
 
@@ -387,7 +388,7 @@ class FaultyCluster:
         return b"".join(segment.read_bytes() for segment in segments)
 
     def until_identical(self, topic: str, partitions: Collection[int], *, within_s: float = PATIENCE_S) -> None:
-        """Until the replicas of each partition are the same, byte for byte."""
+        """Until the replicas of each partition are the same, byte for byte; SafetyViolation when they never are."""
         for description in self.describe(topic):
             if description.partition not in partitions:
                 continue
@@ -396,13 +397,13 @@ class FaultyCluster:
             def logs(names: list[str] = names, partition: int = description.partition) -> list[bytes]:
                 return [self.replica_bytes(name, topic, partition) for name in names]
 
-            eventually(
-                lambda logs=logs: len(set(logs())) == 1,
-                lambda logs=logs, names=names, partition=description.partition: (
-                    f"the replicas of {topic}-{partition} differ: {_differences(dict(zip(names, logs(), strict=True)))}"
-                ),
-                within_s=within_s,
-            )
+            try:
+                eventually(lambda logs=logs: len(set(logs())) == 1, "the replicas are the same", within_s=within_s)
+            except NotInTimeError as never:  # (all are in sync, and nothing is sent any more)
+                differences = _differences(dict(zip(names, logs(), strict=True)))
+                raise SafetyViolation(
+                    f"the replicas of {topic}-{description.partition} differ: {differences}"
+                ) from never
 
 
 def _differences(logs: Mapping[str, bytes]) -> str:

@@ -18,6 +18,7 @@ import pytest
 
 from headrace import Admin, LocalCluster, NewTopic
 from headrace.errors import HeadraceError
+from headrace_core.testing.verdicts import NotInTimeError
 
 IS_FULL = os.environ.get("HEADRACE_FULL_KILLS", "0") not in ("", "0")
 KILLS = 20 if IS_FULL else 4
@@ -119,7 +120,8 @@ class Controllers:
 def eventually(condition: Callable[[], Any], what: Callable[[], str]) -> None:
     deadline = time.monotonic() + PATIENCE_S
     while not condition():
-        assert time.monotonic() < deadline, f"not within {PATIENCE_S:g} s: {what()}"
+        if time.monotonic() >= deadline:
+            raise NotInTimeError(f"not within {PATIENCE_S:g} s: {what()}")
 
 
 @pytest.fixture

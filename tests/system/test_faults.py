@@ -22,12 +22,14 @@ from faulty_cluster import FaultyCluster
 from scenarios import SCENARIOS, Run, Scenario
 from workload import Load, verdict
 
+from headrace_core.testing import verdicts
 from headrace_core.testing.kafka_history import Kind
 from headrace_core.testing.power_loss import Loss
 
 WHICH = os.environ.get("HEADRACE_FAULTS", "")
 SECONDS = float(os.environ.get("HEADRACE_FAULTS_SECONDS", "60" if WHICH else "0"))
 ROTATED = 2
+KEPT = Path(__file__).resolve().parents[2] / "build" / "kept"
 SMALL_DISK = "broker-3"
 SMALL_DISK_BYTES = 256 << 20
 
@@ -82,11 +84,13 @@ class Clusters:
             ).__enter__()
         return self._running
 
-    def discard(self) -> None:
-        """After a failure, for which nobody cleans up."""
+    def discard(self, *, keep_as: str | None = None) -> None:
+        """After a failure, for which nobody cleans up. ``keep_as``: its directory is copied to build/kept."""
         if self._running is not None:
             running, self._running = self._running, None
             running.__exit__(AssertionError, None, None)
+            if keep_as is not None:
+                print(f"the cluster's data and logs are kept in {verdicts.keep(running.directory, KEPT, keep_as)}")
         self._unmount()
 
     def close(self) -> None:
@@ -132,15 +136,16 @@ def test_nothing_acknowledged_is_lost_repeated_reordered_or_made_up(
         )
         with Load(cluster, topic, scenario.partitions, seed=rng.randrange(2**31), **scenario.load) as load:
             load.until_more(1, what="before anything breaks")
-            run = Run(cluster, topic, scenario.partitions, load, rng, SECONDS)
+            run = Run(cluster, topic, scenario.partitions, load, rng, SECONDS, silence_s=scenario.silence_s)
             scenario.tell(run)
             run.judge()
         cluster.delete_topic(topic)
     except pytest.skip.Exception:
         raise
-    except BaseException:
+    except BaseException as error:
         print(cluster.tails())
-        clusters.discard()
+        is_verdict = verdicts.kind_of(error) == verdicts.SAFETY
+        clusters.discard(keep_as=f"{scenario.name}-{os.environ['HEADRACE_TEST_SEED']}" if is_verdict else None)
         raise
 
 

@@ -19,8 +19,11 @@ import pytest
 from faulty_cluster import FaultyCluster, eventually
 from groups_load import GroupsLoad
 
+from headrace_core.testing import verdicts
+
 WHICH = os.environ.get("HEADRACE_FAULTS", "")
 FULL = WHICH == "full"
+KEPT = Path(__file__).resolve().parents[2] / "build" / "kept"
 SECONDS = float(os.environ.get("HEADRACE_FAULTS_SECONDS", "30" if WHICH else "0"))
 KILLS_MIN = 30 if FULL else 1
 GROUPS, MEMBERS = (10, 10) if FULL else (2, 3)
@@ -207,8 +210,11 @@ def test_groups_skip_nothing_and_repeat_only_what_was_not_committed(
         SCENARIOS[name](cluster, rng)
         if dead := cluster.dead():
             cluster.start(*dead)
-    except BaseException:
+    except BaseException as error:
         print(cluster.tails())
         clusters.clear()
         cluster.__exit__(AssertionError, None, None)
+        if verdicts.kind_of(error) == verdicts.SAFETY:
+            kept = verdicts.keep(cluster.directory, KEPT, f"{name}-{os.environ['HEADRACE_TEST_SEED']}")
+            print(f"the cluster's data and logs are kept in {kept}")
         raise

@@ -19,6 +19,7 @@ from faulty_cluster import PATIENCE_S, FaultyCluster, eventually
 from headrace import Consumer, Producer, TopicPartition
 from headrace.errors import DeliveryTimeoutError, HeadraceError, NotEnoughReplicasError, UnknownOutcomeError
 from headrace_core.testing.kafka_history import Anomaly, History, Mark, Seen
+from headrace_core.testing.verdicts import NotInTimeError, SafetyViolation
 
 #: Of one producer and partition, at a time: a partition that is stuck holds nobody else up.
 IN_FLIGHT_MAX = 32
@@ -90,7 +91,7 @@ class _Producing(threading.Thread):
         """False: the producer is of no use any more."""
         self._free[partition].release()
         if error is None:
-            self._load.acknowledge(mark, metadata.offset)
+            self._load.acknowledge(mark, partition, metadata.offset)
         elif type(error) is DeliveryTimeoutError or isinstance(error, NotEnoughReplicasError):
             self._load.refuse(mark, error)
         else:  # also what we do not know: nothing is claimed of it
@@ -147,6 +148,32 @@ class _Consuming(threading.Thread):
             raise
 
 
+class Silences:
+    """Each partition's longest time without an acknowledgement, from its first one on (by ``time.monotonic``)."""
+
+    def __init__(self, partitions: int) -> None:
+        self._last: dict[int, float] = {}
+        self._longest = [0.0] * partitions
+        self._ended: float | None = None
+
+    def acknowledged(self, partition: int, now: float) -> None:
+        if self._ended is not None:
+            return
+        self._longest[partition] = max(self._longest[partition], now - self._last.get(partition, now))
+        self._last[partition] = now
+
+    def end(self, now: float) -> None:
+        """Nothing more is sent: what lasts until now counts, what comes later does not."""
+        if self._ended is None:
+            for partition in self._last:
+                self.acknowledged(partition, now)
+            self._ended = now
+
+    def longest_s(self, now: float) -> float:
+        open_s = [] if self._ended is not None else [now - last for last in self._last.values()]
+        return max([*self._longest, *open_s])
+
+
 class Load:
     """Producers and consumers on one topic, from ``with`` to ``finish``."""
 
@@ -188,15 +215,13 @@ class Load:
         self._lock = threading.Lock()
         self._sent_at: dict[Mark, float] = {}
         self._acknowledged = 0
-        self._last_acknowledged_at = time.monotonic()
-        self.longest_silence_s = 0.0
+        self._silences = Silences(partitions)
         self._counts = (producers, consumers)
         self._producing: list[_Producing] = []
         self._consuming: list[_Consuming] = []
 
     def __enter__(self) -> Load:
         producers, consumers = self._counts
-        self._last_acknowledged_at = time.monotonic()
         self._producing = [_Producing(self, f"p{number}") for number in range(producers)]
         self._consuming = [_Consuming(self, f"c{number}", again=number > 0) for number in range(consumers)]
         return self
@@ -212,13 +237,12 @@ class Load:
             self.history.sent(mark, partition)
             self._sent_at[mark] = time.monotonic()
 
-    def acknowledge(self, mark: Mark, offset: int) -> None:
+    def acknowledge(self, mark: Mark, partition: int, offset: int) -> None:
         now = time.monotonic()
         with self._lock:
             self.history.acknowledged(mark, offset)
             self._acknowledged += 1
-            self.longest_silence_s = max(self.longest_silence_s, now - self._last_acknowledged_at)
-            self._last_acknowledged_at = now
+            self._silences.acknowledged(partition, now)
 
     def refuse(self, mark: Mark, error: BaseException) -> None:
         with self._lock:
@@ -254,6 +278,12 @@ class Load:
     # -- what a scenario waits for
 
     @property
+    def longest_silence_s(self) -> float:
+        """The longest time without an acknowledgement in any one partition, until now or the end of producing."""
+        with self._lock:
+            return self._silences.longest_s(time.monotonic())
+
+    @property
     def acknowledged(self) -> int:
         with self._lock:
             return self._acknowledged
@@ -277,6 +307,8 @@ class Load:
 
     def end_producing(self) -> None:
         """Producers send what they have, and end."""
+        with self._lock:
+            self._silences.end(time.monotonic())
         self.stopping.set()
         for producing in self._producing:
             producing.join(2 * PATIENCE_S)
@@ -302,7 +334,8 @@ class Load:
             found: dict[int, list[Seen]] = {number: [] for number in range(self.partitions)}
             deadline = time.monotonic() + PATIENCE_S
             while any(consumer.position(each, timeout=PATIENCE_S) < ends[each] for each in assigned):
-                assert time.monotonic() < deadline, f"the log is not readable up to {ends}"
+                if time.monotonic() >= deadline:
+                    raise NotInTimeError(f"the log is not readable up to {ends}")
                 for record in consumer.poll(timeout=1.0, max_records=5000):
                     found[record.partition].append(Seen(record.offset, mark_of(record.value)))
         for each in assigned:
@@ -330,16 +363,18 @@ class Load:
     def _report(self, history: History) -> str:
         return (
             f"{history.count_acknowledged} acknowledged, {history.count_refused} refused, {history.count_unknown} "
-            f"unknown, {history.count_polled} read; the longest time without an acknowledgement: "
-            f"{self.longest_silence_s:.2f} s; errors: {dict(self.errors)}, reading: {dict(self.reading_errors)}"
+            f"unknown, {history.count_polled} read; the longest time without an acknowledgement in a partition: "
+            f"{self._silences.longest_s(time.monotonic()):.2f} s; errors: {dict(self.errors)}, "
+            f"reading: {dict(self.reading_errors)}"
         )
 
 
 def verdict(load: Load, *, may_lose: Callable[[Mark], bool] = lambda mark: False, unclean: bool = False) -> None:
-    """AssertionError with what is wrong, and how often. The arguments are those of ``History.anomalies``."""
+    """SafetyViolation with what is wrong, and how often. The arguments are those of ``History.anomalies``."""
     found = load.history.anomalies(may_lose=may_lose, unclean=unclean)
     print(load.report())
-    assert not found, f"{len(found)} anomalies, such as\n" + _listed(found) + f"\n{load.report()}"
+    if found:
+        raise SafetyViolation(f"{len(found)} anomalies, such as\n" + _listed(found) + f"\n{load.report()}")
     assert load.history.count_acknowledged >= 100
 
 

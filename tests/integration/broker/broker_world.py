@@ -20,6 +20,7 @@ from headrace_core.node.meta_properties import format_directories
 from headrace_core.node.state_file import RuntimeState, read_state
 from headrace_core.records import decode_batch, encode_batch, split_batches
 from headrace_core.rpc.channel import COMMON_OPTIONS
+from headrace_core.testing.verdicts import NotInTimeError
 from headrace_protos.v1 import (
     admin_pb2,
     admin_pb2_grpc,
@@ -40,7 +41,8 @@ def until(condition: Callable[[], Any], what: str, timeout_s: float = WAIT_S) ->
     """The first true value of ``condition``; AssertionError when there is none in time."""
     deadline = time.monotonic() + timeout_s
     while not (value := condition()):
-        assert time.monotonic() < deadline, f"waited {timeout_s:.0f} s for {what}"
+        if time.monotonic() >= deadline:
+            raise NotInTimeError(f"waited {timeout_s:.0f} s for {what}")
         time.sleep(0.005)
     return value
 

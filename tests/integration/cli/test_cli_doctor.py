@@ -24,6 +24,7 @@ import pytest
 
 from headrace import Admin, Consumer, NewTopic, Producer, TopicPartition
 from headrace.errors import HeadraceError
+from headrace_core.testing.verdicts import NotInTimeError
 
 PATIENCE_S = 120.0
 TOPIC, GROUP = "orders", "billing"
@@ -41,7 +42,8 @@ def eventually(condition: Callable[[], Any], what: str) -> Any:
     """What ``condition`` gives, as soon as that is true."""
     deadline = time.monotonic() + PATIENCE_S
     while not (found := condition()):
-        assert time.monotonic() < deadline, what
+        if time.monotonic() >= deadline:
+            raise NotInTimeError(what)
         time.sleep(0.1)
     return found
 

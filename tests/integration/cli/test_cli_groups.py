@@ -14,6 +14,7 @@ import pytest
 
 from headrace import Admin, Consumer, LocalCluster, NewTopic, Producer, TopicPartition
 from headrace.cli.app import run
+from headrace_core.testing.verdicts import NotInTimeError
 
 
 class Outcome(NamedTuple):
@@ -61,7 +62,8 @@ def until(found: Callable[[], Any], what: str) -> Any:
     """What ``found`` returns once it is true; asking is what takes the time."""
     give_up = time.monotonic() + LIMIT_S
     while not (value := found()):
-        assert time.monotonic() < give_up, f"{what}: not within {LIMIT_S:g} s"
+        if time.monotonic() >= give_up:
+            raise NotInTimeError(f"{what}: not within {LIMIT_S:g} s")
     return value
 
 

@@ -19,6 +19,7 @@ from headrace import Admin, NewTopic
 from headrace.errors import HeadraceError
 from headrace_core.log.files import RealFileSystem
 from headrace_core.shell.state import load
+from headrace_core.testing.verdicts import NotInTimeError
 
 Cli = Callable[..., Any]
 #: Nothing here waits longer than this for anything.
@@ -72,7 +73,8 @@ class Cluster:
 def eventually(condition: Callable[[], Any], what: str) -> None:
     deadline = time.monotonic() + PATIENCE_S
     while not condition():
-        assert time.monotonic() < deadline, f"not within {PATIENCE_S:g} s: {what}"
+        if time.monotonic() >= deadline:
+            raise NotInTimeError(f"not within {PATIENCE_S:g} s: {what}")
 
 
 @pytest.fixture

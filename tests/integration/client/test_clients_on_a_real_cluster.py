@@ -37,6 +37,7 @@ from headrace.errors import (
     TopicAlreadyExistsError,
     UnknownTopicOrPartitionError,
 )
+from headrace_core.testing.verdicts import NotInTimeError
 
 _names = itertools.count()
 
@@ -551,7 +552,8 @@ def test_ctrl_c_ends_a_wait_at_once_and_close_still_flushes(bootstrap: str, topi
 def _wait(condition: Any, timeout_s: float = 60) -> None:
     deadline = time.monotonic() + timeout_s
     while not condition():
-        assert time.monotonic() < deadline, "the condition did not come true"
+        if time.monotonic() >= deadline:
+            raise NotInTimeError("the condition did not come true")
         time.sleep(0.002)
 
 

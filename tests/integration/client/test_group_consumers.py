@@ -37,6 +37,7 @@ from headrace.errors import (
     UnknownTopicOrPartitionError,
 )
 from headrace.local.cluster import LocalCluster
+from headrace_core.testing.verdicts import NotInTimeError
 
 LIMIT_S = 90.0
 _names = itertools.count()
@@ -120,7 +121,8 @@ def poll_until(condition: Callable[[], object], *consumers: Consumer) -> list[An
     deadline = time.monotonic() + LIMIT_S
     came: list[Any] = []
     while not condition():
-        assert time.monotonic() < deadline, "it did not happen"
+        if time.monotonic() >= deadline:
+            raise NotInTimeError("it did not happen")
         for each in consumers:
             came += each.poll(0.05)
     return came
@@ -130,7 +132,8 @@ def until(condition: Callable[[], object]) -> None:
     deadline = time.monotonic() + LIMIT_S
     pause = threading.Event()
     while not condition():
-        assert time.monotonic() < deadline, "it did not happen"
+        if time.monotonic() >= deadline:
+            raise NotInTimeError("it did not happen")
         pause.wait(0.02)
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from headrace import Admin, Consumer, LocalCluster, NewTopic, Producer, TopicPartition
+from headrace_core.testing.verdicts import NotInTimeError
 
 WAIT_S = 120
 
@@ -46,7 +47,8 @@ class Stream:
     def wait_for(self, more: int) -> None:
         wanted, deadline = self.acknowledged + more, time.monotonic() + WAIT_S
         while self.acknowledged < wanted:
-            assert time.monotonic() < deadline, f"{wanted - self.acknowledged} of {more} acknowledgements did not come"
+            if time.monotonic() >= deadline:
+                raise NotInTimeError(f"{wanted - self.acknowledged} of {more} acknowledgements did not come")
             self._stop.wait(0.01)
 
     def stop(self) -> list[Any]:

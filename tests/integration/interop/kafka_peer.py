@@ -20,6 +20,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from headrace_core.testing.verdicts import NotInTimeError
+
 ROOT = Path(__file__).resolve().parents[3]
 SEPARATOR = "\x1f"
 NULL = "~null~"
@@ -116,7 +118,8 @@ class KafkaBroker:
         deadline = time.monotonic() + 90
         while True:
             assert self._process.poll() is None, f"Kafka ended: {self.log()[-2000:]}"
-            assert time.monotonic() < deadline, f"Kafka does not serve: {self.log()[-2000:]}"
+            if time.monotonic() >= deadline:
+                raise NotInTimeError(f"Kafka does not serve: {self.log()[-2000:]}")
             try:
                 socket.create_connection(("127.0.0.1", self._port), 1).close()
                 return

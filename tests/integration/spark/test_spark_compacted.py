@@ -11,6 +11,7 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadMaxRows
 
 from headrace import Admin, LocalCluster, NewTopic, Producer
+from headrace_core.testing.verdicts import NotInTimeError
 from headrace_spark.batch import HeadraceBatchReader
 from headrace_spark.schema import RECORD
 from headrace_spark.stream import HeadraceStreamReader
@@ -35,7 +36,8 @@ def servers() -> Iterator[str]:
                 producer.send(TOPIC, b"%d" % number, key=b"key-%d" % (number % KEYS), partition=0)
         deadline = time.monotonic() + 60
         while len(left := offsets(HeadraceBatchReader(options(cluster.bootstrap_servers), RECORD))) > RECORDS // 4:
-            assert time.monotonic() < deadline, f"{len(left)} of {RECORDS} records are left, nothing cleans"
+            if time.monotonic() >= deadline:
+                raise NotInTimeError(f"{len(left)} of {RECORDS} records are left, nothing cleans")
             time.sleep(0.05)
         yield cluster.bootstrap_servers
 

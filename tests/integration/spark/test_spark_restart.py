@@ -19,6 +19,7 @@ import pytest
 
 from headrace import Admin, Consumer, NewTopic, Producer, TopicPartition
 from headrace.fetch import OffsetRange, RangeReader
+from headrace_core.testing.verdicts import NotInTimeError
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(540)]
 
@@ -65,7 +66,8 @@ def wait_until(condition: Callable[[], Any], driver: subprocess.Popen[bytes], di
     while not condition():
         if driver.poll() is not None:
             pytest.fail(f"the driver ended before {what}: {(directory / 'driver.log').read_text()[-3_000:]}")
-        assert time.monotonic() < deadline, f"never: {what}"
+        if time.monotonic() >= deadline:
+            raise NotInTimeError(f"never: {what}")
         time.sleep(0.05)  # looking again, not waiting for a state by guess
 
 

@@ -19,6 +19,7 @@ import grpc  # isort: skip
 import pytest
 
 from headrace_core.records import check_batch, read_header, split_batches, with_base
+from headrace_core.testing.verdicts import NotInTimeError
 from headrace_protos.v1 import (
     admin_pb2,
     admin_pb2_grpc,
@@ -455,7 +456,8 @@ def until() -> Callable[..., None]:
     def wait(condition: Callable[[], object], timeout_s: float = 60.0) -> None:
         deadline = time.monotonic() + timeout_s
         while not condition():
-            assert time.monotonic() < deadline, "the condition did not come true"
+            if time.monotonic() >= deadline:
+                raise NotInTimeError("the condition did not come true")
             time.sleep(0.002)
 
     return wait

@@ -15,6 +15,7 @@ import pytest
 from headrace import Admin, AsyncConsumer, AsyncProducer, Consumer, Producer, TopicPartition
 from headrace.errors import ClosedError, HeadraceError, InvalidArgumentError
 from headrace_core.records import encode_batch
+from headrace_core.testing.verdicts import NotInTimeError
 
 T0 = TopicPartition("t", 0)
 
@@ -36,7 +37,8 @@ def read(inp: Consumer, count: int) -> list[Any]:
     out: list[Any] = []
     deadline = time.monotonic() + 60
     while len(out) < count:
-        assert time.monotonic() < deadline, f"only {len(out)} of {count} records came"
+        if time.monotonic() >= deadline:
+            raise NotInTimeError(f"only {len(out)} of {count} records came")
         out += inp.poll(0.5)
     return out
 

@@ -22,6 +22,7 @@ from headrace.errors import (
     UnknownTopicOrPartitionError,
 )
 from headrace_core.records import encode_batch
+from headrace_core.testing.verdicts import NotInTimeError
 
 T0 = TopicPartition("t", 0)
 NOT_LEADER, UNKNOWN_EPOCH, UNKNOWN_SERVER, TOPIC_DENIED = 6, 75, -1, 29
@@ -44,7 +45,8 @@ def read(inp: Consumer, count: int, **how: Any) -> list[Any]:
     out: list[Any] = []
     deadline = time.monotonic() + 60
     while len(out) < count:
-        assert time.monotonic() < deadline, f"only {len(out)} of {count} records came"
+        if time.monotonic() >= deadline:
+            raise NotInTimeError(f"only {len(out)} of {count} records came")
         out += inp.poll(0.5, **how)
     return out
 

@@ -26,6 +26,7 @@ from headrace_core.metadata import MetadataDelta, MetadataImage
 from headrace_core.node.ids import random_id
 from headrace_core.rpc.broker_session import BrokerRegistration, BrokerSession
 from headrace_core.rpc.metadata_follower import MetadataFollower
+from headrace_core.testing.verdicts import NotInTimeError
 from headrace_protos.v1 import admin_pb2, admin_pb2_grpc, cluster_pb2_grpc, metadata_pb2, metadata_pb2_grpc
 
 Make = Callable[..., Any]
@@ -101,7 +102,8 @@ async def eventually(condition: Callable[[], bool], timeout_s: float = 60) -> No
     """Wait for a condition."""
     deadline = time.monotonic() + timeout_s
     while not condition():
-        assert time.monotonic() < deadline, "it did not become true"
+        if time.monotonic() >= deadline:
+            raise NotInTimeError("it did not become true")
         await asyncio.sleep(0.01)
 
 

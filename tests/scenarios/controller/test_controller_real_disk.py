@@ -16,6 +16,7 @@ import pytest
 
 from headrace_core.errors import DiskFullError
 from headrace_core.metadata import METADATA_VERSION
+from headrace_core.testing.verdicts import NotInTimeError
 from headrace_protos.v1 import admin_pb2, admin_pb2_grpc, cluster_pb2, cluster_pb2_grpc, metadata_pb2, metadata_pb2_grpc
 
 DISK_BYTES = 8 * 1024 * 1024
@@ -104,7 +105,8 @@ class Client:
 def until(condition: Callable[[], Any], what: str) -> None:
     deadline = time.monotonic() + WAIT_S
     while not condition():
-        assert time.monotonic() < deadline, f"waited {WAIT_S} s for {what}"
+        if time.monotonic() >= deadline:
+            raise NotInTimeError(f"waited {WAIT_S} s for {what}")
         time.sleep(0.02)
 
 

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, Self
 
 from headrace import Admin, Consumer, NewTopic, Producer, TopicPartition
 from headrace.models import OffsetAndMetadata
+from headrace_core.testing.verdicts import NotInTimeError
 
 #: For what a slow machine with other tests on it may need.
 LONG_S = 90.0
@@ -22,11 +23,11 @@ _names = itertools.count()
 
 
 def until(condition: Callable[[], Any], what: str | Callable[[], str], within_s: float = LONG_S) -> Any:
-    """The first true value of ``condition``; AssertionError with ``what`` when there is none in time."""
+    """The first true value of ``condition``; NotInTimeError with ``what`` when there is none."""
     deadline = time.monotonic() + within_s
     while not (value := condition()):
         if time.monotonic() > deadline:
-            raise AssertionError(f"not within {within_s:g} s: {what() if callable(what) else what}")
+            raise NotInTimeError(f"not within {within_s:g} s: {what() if callable(what) else what}")
         time.sleep(0.01)
     return value
 

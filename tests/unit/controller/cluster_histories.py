@@ -47,11 +47,12 @@ from headrace_core.metadata import (
 )
 from headrace_core.metadata.codec import decode_batches, encode_decision
 from headrace_core.metadata.configs import min_insync_replicas, topic_value
+from headrace_core.testing.verdicts import SafetyViolation
 
 Key = tuple[bytes, int]
 
 
-class Broken(AssertionError):
+class Broken(SafetyViolation):
     """A promise was broken; ``rule`` names it."""
 
     def __init__(self, rule: str, message: str) -> None:

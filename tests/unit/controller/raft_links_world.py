@@ -12,6 +12,7 @@ from headrace_controller.raft import Message, ReplicaKey, VoterSet
 from headrace_controller.raft.types import Body
 from headrace_controller.transport.links import PeerLinks
 from headrace_core.rpc.server import Listener
+from headrace_core.testing.verdicts import NotInTimeError
 
 CLUSTER = "q1Sh-9_ISia_zwGINzRvyQ"
 
@@ -76,7 +77,7 @@ async def until(is_so: Callable[[], object], what: str, *, timeout_s: float = 60
             while not is_so():  # noqa: ASYNC110  (what is waited for has no event)
                 await asyncio.sleep(pause_s)
     except TimeoutError:
-        raise AssertionError(f"it did not come to this: {what}") from None
+        raise NotInTimeError(f"it did not come to this: {what}") from None
 
 
 def voters_of(ends: Sequence[End]) -> VoterSet:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from headrace_core.testing.tcp_proxy import FaultyNetwork
+from headrace_core.testing.verdicts import NotInTimeError
 
 PATIENCE_S = 60.0
 SILENCE_S = 0.3
@@ -87,7 +88,8 @@ def connect(network: FaultyNetwork, echo: Echo) -> Iterator[Callable[..., socket
 def until(condition: Callable[[], bool], what: str) -> None:
     deadline = time.monotonic() + PATIENCE_S
     while not condition():
-        assert time.monotonic() < deadline, what
+        if time.monotonic() >= deadline:
+            raise NotInTimeError(what)
         time.sleep(0.005)
 
 

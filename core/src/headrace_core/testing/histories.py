@@ -15,6 +15,8 @@ import enum
 from collections.abc import Hashable
 from dataclasses import dataclass
 
+from .verdicts import SafetyViolation
+
 
 class Outcome(enum.Enum):
     #: No answer: it may have happened, or happen yet.
@@ -23,7 +25,7 @@ class Outcome(enum.Enum):
     REFUSED = "refused"
 
 
-class HistoryViolation(AssertionError):
+class HistoryViolation(SafetyViolation):
     """Somebody was told what is not so."""
 
 

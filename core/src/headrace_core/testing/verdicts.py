@@ -1,0 +1,95 @@
+"""Which failures of a test may be the machine's fault, and which are verdicts.
+
+    SafetyViolation     a promise was broken: lost, doubled, reordered, phantom, shared, an invariant, a history's word
+    NotInTimeError      a condition did not come true in time: a slow machine, or a bug
+    TimeoutError, subprocess.TimeoutExpired, pytest-timeout's failure: as NotInTimeError
+    anything else       an assertion, an error: a verdict as well
+
+Only what did not come in time may run again (tools/test_again.py, by the file that ``record`` writes). A failure counts
+as such when the exception that ends the test is one, or was raised from one; a SafetyViolation anywhere in its history
+outweighs that.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+#: The file that ``record`` appends to; not set: nothing is recorded.
+RECORD_KEY = "HEADRACE_TEST_VERDICTS"
+SAFETY, TIME_OUT, FAILURE = "safety", "time-out", "failure"
+#: Of the data directories that are kept, the newest so many.
+KEPT_MAX = 3
+_PYTEST_TIMEOUT = "from pytest-timeout"
+
+
+class SafetyViolation(AssertionError):
+    """A promise was broken. Never retried."""
+
+
+class NotInTimeError(AssertionError):
+    """A condition did not come true in time."""
+
+
+def kind_of(error: BaseException) -> str:
+    """SAFETY, TIME_OUT or FAILURE."""
+    if any(isinstance(each, SafetyViolation) for each in _history(error)):
+        return SAFETY
+    return TIME_OUT if _is_time_out(error) else FAILURE
+
+
+def record(test: str, error: BaseException) -> None:
+    """Append what ended ``test`` to the file that RECORD_KEY names, as a line of JSON."""
+    path = os.environ.get(RECORD_KEY)
+    if not path:
+        return
+    line = {"test": test, "kind": kind_of(error), "error": f"{type(error).__name__}: {error}"[:500]}
+    with open(path, "a", encoding="utf-8") as file:  # (a short line is written at once, whoever else appends)
+        file.write(json.dumps(line) + "\n")
+
+
+def keep(directory: Path, root: Path, name: str) -> Path:
+    """Copy a data directory to ``root``/``name``, where no later run removes it; the oldest beyond KEPT_MAX go."""
+    kept = root / name
+    shutil.rmtree(kept, ignore_errors=True)
+    root.mkdir(parents=True, exist_ok=True)
+    shutil.copytree(directory, kept, symlinks=True, ignore=_special_files, ignore_dangling_symlinks=True)
+    os.utime(kept)
+    for old in sorted(root.iterdir(), key=lambda each: each.stat().st_mtime)[:-KEPT_MAX]:
+        shutil.rmtree(old, ignore_errors=True)
+    return kept
+
+
+def _special_files(directory: str, names: list[str]) -> list[str]:
+    """Sockets and pipes cannot be copied."""
+    paths = ((name, Path(directory, name)) for name in names)
+    return [name for name, path in paths if not (path.is_file() or path.is_dir() or path.is_symlink())]
+
+
+def _is_time_out(error: BaseException) -> bool:
+    if isinstance(error, BaseExceptionGroup):
+        return all(_is_time_out(each) for each in error.exceptions)
+    if isinstance(error, NotInTimeError | TimeoutError | subprocess.TimeoutExpired):
+        return True
+    if type(error).__name__ == "Failed" and _PYTEST_TIMEOUT in str(error):
+        return True
+    return error.__cause__ is not None and _is_time_out(error.__cause__)
+
+
+def _history(error: BaseException | None) -> Iterator[BaseException]:
+    """The exception, what it was raised from or while handling, and the members of groups."""
+    seen: set[int] = set()
+    waiting = [error]
+    while waiting:
+        each = waiting.pop()
+        if each is None or id(each) in seen:
+            continue
+        seen.add(id(each))
+        yield each
+        waiting += [each.__cause__, each.__context__]
+        if isinstance(each, BaseExceptionGroup):
+            waiting += each.exceptions
