@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Callable
 from typing import Any, Protocol
 
 import typer
 
-from headrace_core.errors import HeadraceError
+from headrace_core.errors import CoordinatorNotAvailableError, HeadraceError
 from headrace_core.types import TopicPartition
 
+from .coordinated import TIMEOUT_S
 from .output import note
 from .progress import HowFar, Progress
 
@@ -83,6 +85,7 @@ def run_in_group(
         for partition in partitions:
             stops.pop(partition, None)
 
+    waited = _Waiting(gives_up=exit_at_end)
     with Consumer(config) as consumer:
         callbacks: dict[str, Any] = {"on_assigned": assigned, "on_revoked": gone}
         if topics[0].startswith("^"):
@@ -100,6 +103,8 @@ def run_in_group(
                     left = None if left is None else left - len(records)
                 elif reader_is_gone():
                     raise BrokenPipeError
+                elif not consumer.assignment():
+                    waited.look(consumer)
                 shown.at(how_far)
                 if stops and all(consumer.position(partition) >= stop for partition, stop in stops.items()):
                     for partition, stop in sorted(stops.items()):
@@ -111,6 +116,26 @@ def run_in_group(
                     consumer.commit(ours)
             raise
         writer.close()
+
+
+class _Waiting:
+    """Tells a person after some seconds that the group has no coordinator, and again once a minute. ``gives_up``: the
+    command is to end by itself, so it fails after TIMEOUT_S."""
+
+    def __init__(self, *, gives_up: bool) -> None:
+        self._gives_up = gives_up
+        self._tell_at = 0.0
+
+    def look(self, consumer: Any) -> None:
+        """CoordinatorNotAvailableError."""
+        from ..group.consumer import WAITING_AGAIN_S, WAITING_S
+
+        group = consumer._core.in_group("consume -G")
+        if self._gives_up and (why := group.waiting(TIMEOUT_S)):
+            raise CoordinatorNotAvailableError(f"nothing was read within {TIMEOUT_S:g} s: {why}")
+        if time.monotonic() >= self._tell_at and (why := group.waiting(WAITING_S)):
+            self._tell_at = time.monotonic() + WAITING_AGAIN_S
+            note(f"% {why[0].upper()}{why[1:]}")
 
 
 def _named(partitions: list[TopicPartition]) -> str:

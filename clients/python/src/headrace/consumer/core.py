@@ -593,6 +593,7 @@ class ConsumerCore:
             "records-lag-max": float(max(lags, default=0)),
             "assigned-partitions": float(len(self.partitions)),
             "queued-bytes": float(self.inbox.queued_bytes),
+            **({} if self.group is None else self.group.metric_values()),
         }
 
 

@@ -40,7 +40,7 @@ from headrace_core.types import TopicPartition, check_topic_name
 from ..engine.coordinators import Coordinators
 from ..models import GroupMetadata, OffsetAndMetadata
 from .commits import NO_MEMBER, Commits, Who
-from .member import NOTHING, Assign, Failed, Lost, Parts, Resumed, Revoke, Subscription, Suspended
+from .member import NOTHING, Assign, Failed, Lost, Parts, PauseCause, Resumed, Revoke, Subscription, Suspended
 from .membership import LEAVE_S, Membership
 
 if TYPE_CHECKING:
@@ -95,7 +95,18 @@ class Trouble(NamedTuple):
     error: HeadraceError
 
 
+class Paused(NamedTuple):
+    """Reading stops; ``since_ms``: wall clock."""
+
+    cause: PauseCause
+    why: str
+    since_ms: int
+
+
 Event = Assigned | Revoking | Gone | Trouble
+
+#: A caller learns that its group has no coordinator after so long, and again every so often.
+WAITING_S, WAITING_AGAIN_S = 3.0, 60.0
 
 #: The topic was deleted, or is another one by now: an auto-commit has nothing to wait for.
 DELETED = (UnknownTopicOrPartitionError, UnknownTopicIdError)
@@ -130,6 +141,10 @@ class GroupConsumer:
         self.seen_at = time.monotonic()
         self.is_here = False
         self.is_evicted = False
+        #: Set on the I/O thread; None while records may be handed out.
+        self.paused: Paused | None = None
+        self._told_pause: Paused | None = None
+        self._tell_waiting_at = 0.0
         self._core = core
         self._engine = core.engine
         self._max_poll_interval_s: float = config["max.poll.interval.ms"] / 1000
@@ -148,6 +163,7 @@ class GroupConsumer:
         self._coordinators = Coordinators(self._engine)
         self._membership = Membership(self._engine, self._coordinators, config, self._member_id, self._settle)
         self._membership.has_trouble = self._has_trouble
+        self._membership.begins_to_wait = core.interrupt
         self._commits = Commits(self._engine, self._coordinators, self.group_id, self._who, self._topic_id_of)
         self._topic_ids: tuple[Parts, dict[TopicPartition, bytes]] = NOTHING, {}
         self._changing = asyncio.Lock()  # who joins waits until the leave before it is over
@@ -214,8 +230,35 @@ class GroupConsumer:
         """At each call of the caller: it lives. Raises what ended the membership, once the caller knows all that came
         of it."""
         self.seen_at = time.monotonic()
+        self._warn()
         if not self._events:
             self._go_on()
+
+    def _warn(self) -> None:
+        """Log what keeps the member from reading: a pause once, a missing coordinator now and then."""
+        paused = self.paused
+        if paused is not self._told_pause:
+            self._told_pause = paused
+            if paused is not None:
+                logger.warning(
+                    "group %r: member %s stops reading: %s, so others may have its partitions; it reads on once a "
+                    "coordinator answers: check coordinators and controllers with `headrace doctor`",
+                    self.group_id,
+                    self._member_id,
+                    paused.why,
+                )
+        if self.seen_at >= self._tell_waiting_at and (why := self.waiting(WAITING_S)):
+            self._tell_waiting_at = self.seen_at + WAITING_AGAIN_S
+            logger.warning("%s", why)
+
+    def waiting(self, longer_than_s: float) -> str:
+        """For what the group has waited so long; "": it has not."""
+        waiting = self._membership.waiting
+        if waiting is None or self.subscription is None or time.monotonic() - waiting[0] < longer_than_s:
+            return ""
+        error = waiting[1]
+        cure = "" if "--coordinators" in error.message else "; `headrace up --coordinators 1` starts a coordinator"
+        return f"waiting for the coordinator of group {self.group_id!r}: {error.code}: {error.message}{cure}"
 
     def _go_on(self) -> None:
         """The caller knows all that happened."""
@@ -267,7 +310,10 @@ class GroupConsumer:
             self._commit_now()
 
     def wake_at(self, deadline: float) -> float:
-        """When a caller that waits until ``deadline`` has to look at ``has_work``."""
+        """When a caller that waits until ``deadline`` has to look at ``has_work``, or at ``check``."""
+        waiting = self._membership.waiting
+        if waiting is not None:
+            deadline = min(deadline, max(waiting[0] + WAITING_S, self._tell_waiting_at, self.seen_at + 0.05))
         return min(deadline, self._next_commit_at) if self._commits_itself and self._core.partitions else deadline
 
     def _take_up(self, event: Assigned) -> Steps:
@@ -351,8 +397,17 @@ class GroupConsumer:
                 self.is_evicted = self._is_leaving = False
                 self._told_losses = self._losses
                 self._core.inbox.alarm = self._core.inbox.shut = False
+                self.paused = None
                 self._commits_itself = self._core.config["enable.auto.commit"]
                 self._patience_s = self._engine.request_timeout_s
+
+    def metric_values(self) -> dict[str, float]:
+        """Since when reading is paused (0: it is not), and a gauge for each cause: 1 for that of the pause."""
+        paused = self.paused
+        found = {"paused-since-ms": 0.0 if paused is None else float(paused.since_ms)}
+        for cause in PauseCause:
+            found[f"paused-{cause}"] = float(paused is not None and paused.cause is cause)
+        return found
 
     def commit_work(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> Coroutine[Any, Any, None]:
         """For the I/O thread. UnknownMemberIdError: the consumer was evicted, or has lost its partitions."""
@@ -439,9 +494,11 @@ class GroupConsumer:
                 logger.warning("group %r: partitions are lost: %s", self.group_id, event.why)
                 self._gone(event.parts, event.why)
             elif isinstance(event, Suspended):
-                logger.warning("group %r: reading stops: %s", self.group_id, event.why)
+                self.paused = Paused(event.cause, event.why, time.time_ns() // 1_000_000)
                 self._core.shut(True)
+                self._core.interrupt()  # the caller logs it
             elif isinstance(event, Resumed):
+                self.paused = None
                 self._core.shut(False)
             elif isinstance(event, Failed):
                 self.error = event.error

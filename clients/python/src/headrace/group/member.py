@@ -38,6 +38,7 @@ owned partitions would be taken for more than it knows.
 
 from __future__ import annotations
 
+import enum
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -111,8 +112,18 @@ class Lost(NamedTuple):
     why: str
 
 
+class PauseCause(enum.StrEnum):
+    """Why a member stops reading for a while; ``metrics()`` has a gauge for each."""
+
+    NO_CONNECTION = "no-connection"
+    NO_ANSWER = "no-answer"
+    OWNER_UNKNOWN = "owner-unknown"
+    STOOD_STILL = "stood-still"
+
+
 class Suspended(NamedTuple):
     why: str
+    cause: PauseCause
 
 
 class Resumed(NamedTuple):
@@ -278,7 +289,7 @@ class Member:
         why = self._why_to_stop(now)
         if why and not self.is_suspended:
             self.is_suspended = True
-            self._events.append(Suspended(why))
+            self._events.append(Suspended(why, self._cause_over(now) or PauseCause.NO_ANSWER))
         elif not why and self.is_suspended:
             self.is_suspended = False
             self._events.append(Resumed())
@@ -288,15 +299,23 @@ class Member:
 
     def _why_over(self, now: float) -> str:
         """Why others may have what is its own; "": they have not."""
-        if self._broken_at is not None and now - self._broken_at >= self.grace_s:
-            return f"no connection to the coordinator for {self.grace_s:g} s"
-        if now - self._lease_from() >= self.session_s:
-            if self._is_orphaned:
+        match self._cause_over(now):
+            case PauseCause.NO_CONNECTION:
+                return f"no connection to the coordinator for {self.grace_s:g} s"
+            case PauseCause.NO_ANSWER:
+                return f"no answer of the coordinator for {self.session_s:g} s"
+            case PauseCause.OWNER_UNKNOWN:
                 return f"for {self.session_s:g} s it is not certain that nobody else coordinates the group"
-            return f"no answer of the coordinator for {self.session_s:g} s"
-        if self._stood_still_until is not None:
-            return f"this process stood still for more than {self._still_s:g} s"
+            case PauseCause.STOOD_STILL:
+                return f"this process stood still for more than {self._still_s:g} s"
         return ""
+
+    def _cause_over(self, now: float) -> PauseCause | None:
+        if self._broken_at is not None and now - self._broken_at >= self.grace_s:
+            return PauseCause.NO_CONNECTION
+        if now - self._lease_from() >= self.session_s:
+            return PauseCause.OWNER_UNKNOWN if self._is_orphaned else PauseCause.NO_ANSWER
+        return None if self._stood_still_until is None else PauseCause.STOOD_STILL
 
     def _lease_from(self) -> float:
         return self._vacant_at if self._is_orphaned else self._answered_at

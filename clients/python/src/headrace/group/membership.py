@@ -65,6 +65,10 @@ class Membership:
         self._left: asyncio.Future[None] | None = None
         #: Told of what a person has to mend, while it is tried again.
         self.has_trouble: Callable[[HeadraceError], None] = lambda _: None
+        #: Since when (time.monotonic()) no request was answered without an error, and the last one; None: all is well.
+        self.waiting: tuple[float, HeadraceError] | None = None
+        #: Told when ``waiting`` begins.
+        self.begins_to_wait: Callable[[], None] = lambda: None
         self._writing = asyncio.Lock()  # (gRPC takes one message of a stream at a time)
         self._was_answered = False
 
@@ -98,6 +102,7 @@ class Membership:
         called while another one, or ``subscribe``, is under way."""
         may_be_member = self.member.epoch != 0 or self.member.is_waiting  # a join may be on its way
         self.member.left()
+        self.waiting = None
         tasks, self._tasks = self._tasks, []
         try:
             if self._stream is not None and may_be_member:
@@ -139,6 +144,7 @@ class Membership:
                 self._address = await self._coordinators.address(self.group_id, self._engine.request_timeout_s)
                 await self._session(self._address)
             except HeadraceError as error:
+                self._waits(error)
                 self._coordinators.forget(self.group_id, self._address)
                 if not isinstance(error, NotCoordinatorError):
                     await self._engine.connections.renew(self._address, ChannelPurpose.HEARTBEAT)
@@ -236,10 +242,18 @@ class Membership:
             if isinstance(error, NotCoordinatorError):
                 member.refused_unheard(response.correlation_id)
                 raise error
+            self._waits(error)
             member.refused(response.correlation_id, error, now)
         else:
+            self.waiting = None
             member.heard(_answer(response), now)
         self.nudge()
+
+    def _waits(self, error: HeadraceError) -> None:
+        begins = self.waiting is None
+        self.waiting = time.monotonic() if self.waiting is None else self.waiting[0], error
+        if begins:
+            self.begins_to_wait()
 
     async def _watch_lease(self) -> None:
         """Time goes by, connected or not."""

@@ -1,0 +1,115 @@
+"""What a caller learns when its group's member cannot read: why it pauses, and that no coordinator answers."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pytest
+from test_group_consumer import Coordinator, Make, Party, joined, make, parties, run
+
+from headrace.cli import consume_group
+from headrace.group import consumer as group_consumer
+from headrace.group.driving import drive_async
+from headrace_core.errors import CoordinatorNotAvailableError
+
+__all__ = ["make", "parties"]
+
+
+def warnings(caplog: pytest.LogCaptureFixture, text: str) -> list[str]:
+    return [each.getMessage() for each in caplog.records if each.levelno == logging.WARNING and text in each.message]
+
+
+def alone(make: Make) -> Party:
+    """Its group has no coordinator."""
+    party = make(Coordinator(0))
+
+    async def address(group_id: str, timeout_s: float) -> str:
+        raise CoordinatorNotAvailableError("group 'g': no coordinator has shard 3 now")
+
+    party.group._coordinators.address = address  # type: ignore[method-assign]
+    party.subscribe()
+    return party
+
+
+def test_a_pause_is_logged_once_by_poll_and_shown_by_metrics(make: Make, caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario() -> None:
+        party = await joined(make, 0)
+        membership = party.group._membership
+        assert party.core.metric_values()["paused-since-ms"] == 0
+        membership.member.session_s = 0.0  # (as if it had passed without an answer)
+        membership.nudge()
+        await party.away_until(lambda: party.group.paused)
+        assert party.core.inbox.alarm, "a poll that waits is woken"
+        assert not warnings(caplog, "stops reading"), "it is poll that logs it"
+        for _ in range(3):
+            await party.comes_back()
+        (told,) = warnings(caplog, "stops reading")
+        assert f"group 'g': member {party.group._member_id} stops reading: no answer of the coordinator" in told
+        assert "headrace doctor" in told
+        values = party.core.metric_values()
+        assert values["paused-since-ms"] > 1e12
+        assert (values["paused-no-answer"], values["paused-no-connection"]) == (1, 0)
+        party.coordinator.tell(party.coordinator.streams[-1], with_assignment=False)
+        await party.away_until(lambda: party.group.paused is None)
+        await party.comes_back()
+        assert party.core.metric_values()["paused-no-answer"] == 0
+        assert len(warnings(caplog, "stops reading")) == 1
+        await drive_async(party.group.leave_steps(), party.io)
+
+    run(scenario)
+
+
+def test_who_waits_for_a_coordinator_hears_of_it_after_some_seconds_and_seldom(
+    make: Make, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(group_consumer, "WAITING_S", 0.02)
+
+    async def scenario() -> None:
+        party = alone(make)
+        await party.until(lambda: warnings(caplog, "waiting for the coordinator"))
+        for _ in range(3):
+            await party.comes_back()
+        (told,) = warnings(caplog, "waiting for the coordinator")
+        assert "group 'g': COORDINATOR_NOT_AVAILABLE" in told
+        assert "headrace up --coordinators 1" in told
+        assert party.group.wake_at(float("inf")) < float("inf"), "a poll that waits looks again"
+        await drive_async(party.group.leave_steps(), party.io)
+        assert party.group.waiting(0.0) == ""
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("exit_at_end", [False, True])
+def test_consume_in_a_group_says_that_no_coordinator_answers_and_fails_when_it_should_end(
+    make: Make, monkeypatch: pytest.MonkeyPatch, *, exit_at_end: bool
+) -> None:
+    monkeypatch.setattr(group_consumer, "WAITING_S", 0.01)
+    monkeypatch.setattr(consume_group, "TIMEOUT_S", 0.2)
+    notes: list[str] = []
+    monkeypatch.setattr(consume_group, "note", notes.append)
+
+    class Face:
+        def __init__(self, core: Any) -> None:
+            self._core = core
+
+    async def scenario() -> None:
+        party = alone(make)
+        waiting, face = consume_group._Waiting(gives_up=exit_at_end), Face(party.core)
+
+        def is_told() -> bool:
+            waiting.look(face)
+            return bool(notes)
+
+        await party.until(is_told)
+        assert notes[0].startswith("% Waiting for the coordinator of group 'g'")
+        await party.until(lambda: party.group.waiting(0.25))
+        if exit_at_end:
+            with pytest.raises(CoordinatorNotAvailableError, match="nothing was read within"):
+                waiting.look(face)
+        else:
+            waiting.look(face)
+        assert len(notes) == 1
+        await drive_async(party.group.leave_steps(), party.io)
+
+    run(scenario)
