@@ -9,7 +9,7 @@ Source: the error table of the Kafka protocol guide. Codes of our own start at 1
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 
 class HeadraceError(Exception):
@@ -67,7 +67,7 @@ class NotLeaderOrFollowerError(RetriableError):
     code, number = "NOT_LEADER_OR_FOLLOWER", 6
 
 
-class RequestTimedOutError(RetriableError):
+class RequestTimedOutError(RetriableError, TimeoutError):
     """The request timed out; whether it took effect is not known."""
 
     code, number = "REQUEST_TIMED_OUT", 7
@@ -214,7 +214,7 @@ class InvalidReplicaAssignmentError(HeadraceError):
     code, number = "INVALID_REPLICA_ASSIGNMENT", 39
 
 
-class InvalidConfigError(HeadraceError):
+class InvalidConfigError(HeadraceError, ValueError):
     """A configuration key is unknown, or its value does not fit."""
 
     code, number = "INVALID_CONFIG", 40
@@ -570,7 +570,7 @@ class ClosedError(ClientError):
     code = "CLIENT_CLOSED"
 
 
-class DeliveryTimeoutError(ClientError):
+class DeliveryTimeoutError(ClientError, TimeoutError):
     """The record was not acknowledged within delivery.timeout.ms."""
 
     code = "DELIVERY_TIMED_OUT"
@@ -585,12 +585,25 @@ class UnknownOutcomeError(DeliveryTimeoutError):
 
 
 class SerializationError(ClientError):
-    """A key or value could not be serialized or deserialized."""
+    """A key or value could not be serialized or deserialized.
+
+    ``topic`` and ``field`` ("key" or "value") say of what. From a consumer (KIP-1036) also ``partition``, ``offset``
+    and ``record``: the record as it is in the log, with bytes for key and value, headers and timestamp. The consumer
+    goes on after ``seek(error.topic_partition, error.offset + 1)``."""
 
     code = "SERIALIZATION_FAILED"
 
+    def __init__(
+        self, message: str = "", *, topic: str | None = None, field: str | None = None, record: Any = None
+    ) -> None:
+        super().__init__(message)
+        self.topic, self.field, self.record = topic, field, record
+        self.partition: int | None = getattr(record, "partition", None)
+        self.offset: int | None = getattr(record, "offset", None)
+        self.topic_partition: Any = getattr(record, "topic_partition", None)
 
-class BufferTimeoutError(ClientError):
+
+class BufferTimeoutError(ClientError, TimeoutError):
     """buffer.memory stayed exhausted for max.block.ms."""
 
     code, retriable = "BUFFER_EXHAUSTED", True
@@ -600,6 +613,12 @@ class InvalidArgumentError(ClientError, ValueError):
     """An argument has a value that can never work."""
 
     code = "INVALID_ARGUMENT"
+
+
+class InvalidTypeError(InvalidArgumentError, TypeError):
+    """An argument has a type that can never work."""
+
+    code = "INVALID_TYPE"
 
 
 class NoOffsetForPartitionError(ClientError):

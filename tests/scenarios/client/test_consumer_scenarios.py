@@ -402,7 +402,7 @@ def test_a_subscription_is_checked(fake: Any) -> None:
         with pytest.raises(InvalidTopicError):
             inp.subscribe(["no such/name"])
         for offset in (-1, True, "7"):
-            with pytest.raises(InvalidArgumentError, match="no offset to commit"):
+            with pytest.raises(InvalidArgumentError, match="whole number from 0"):
                 inp.commit({T0: offset})  # type: ignore[dict-item]
 
 
@@ -428,7 +428,7 @@ def test_bad_arguments_are_refused(fake: Any) -> None:
         for offset in (-1, 1.5, True):
             with pytest.raises(InvalidArgumentError, match="whole number"):
                 inp.seek(T0, offset)
-        with pytest.raises(InvalidArgumentError, match="negative"):
+        with pytest.raises(InvalidArgumentError, match="whole number from 0"):
             inp.assign([TopicPartition("t", -1)])
 
 

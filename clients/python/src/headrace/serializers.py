@@ -37,7 +37,7 @@ def from_json(topic: str, data: bytes) -> Any:
 
 def serializer(given: Any, key_name: str) -> Serializer | None:
     """A callable for what the configuration holds; failures become SerializationError naming topic and key."""
-    call = _callable(given, "serialize", key_name)
+    call, field = _callable(given, "serialize", key_name), key_name.partition(".")[0]
     if call is None:
         return None
 
@@ -46,10 +46,14 @@ def serializer(given: Any, key_name: str) -> Serializer | None:
             data = call(topic, value)
         except Exception as error:
             raise SerializationError(
-                f"{key_name} failed for topic {topic!r}: {type(error).__name__}: {error}"
+                f"{key_name} failed for topic {topic!r}: {type(error).__name__}: {error}", topic=topic, field=field
             ) from error
         if data is not None and not isinstance(data, bytes):
-            raise SerializationError(f"{key_name} gave {type(data).__name__} for topic {topic!r}, not bytes or None")
+            raise SerializationError(
+                f"{key_name} gave {type(data).__name__} for topic {topic!r}, not bytes or None",
+                topic=topic,
+                field=field,
+            )
         return data
 
     return serialize
@@ -57,7 +61,7 @@ def serializer(given: Any, key_name: str) -> Serializer | None:
 
 def deserializer(given: Any, key_name: str) -> Deserializer | None:
     """As serializer; null keys and values are handed out as None without asking it."""
-    call = _callable(given, "deserialize", key_name)
+    call, field = _callable(given, "deserialize", key_name), key_name.partition(".")[0]
     if call is None:
         return None
 
@@ -66,7 +70,7 @@ def deserializer(given: Any, key_name: str) -> Deserializer | None:
             return call(topic, data)
         except Exception as error:
             raise SerializationError(
-                f"{key_name} failed for topic {topic!r}: {type(error).__name__}: {error}"
+                f"{key_name} failed for topic {topic!r}: {type(error).__name__}: {error}", topic=topic, field=field
             ) from error
 
     return deserialize

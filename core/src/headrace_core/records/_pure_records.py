@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 from ..errors import InvalidRecordError
-from ..types import TimestampType
+from ..types import TimestampType, TopicPartition
 from .types import RECORD_BYTES_MIN, BatchHeader, Buffer, DecodeLimits, Headers
 
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
@@ -75,6 +75,10 @@ class Record:
         if self._headers is None:  # most records have none: their list is made when somebody looks
             super().__setattr__("_headers", [])
         return self._headers  # type: ignore[return-value]
+
+    @property
+    def topic_partition(self) -> TopicPartition:
+        return TopicPartition(self.topic, self.partition)
 
     def _fields(self) -> tuple[Any, ...]:
         return (

@@ -1,7 +1,7 @@
 from collections.abc import Iterable, Iterator
 from typing import Any, final
 
-from ..types import TimestampType
+from ..types import TimestampType, TopicPartition
 from .types import Buffer, DecodeLimits, Headers
 
 @final
@@ -20,6 +20,8 @@ class Record:
     def timestamp_type(self) -> TimestampType: ...
     @property
     def headers(self) -> Headers: ...
+    @property
+    def topic_partition(self) -> TopicPartition: ...
     key: Any
     value: Any
     def __init__(

@@ -23,7 +23,7 @@ from ._wire cimport (
 )
 
 from ..errors import IllegalStateError
-from ..types import TimestampType
+from ..types import TimestampType, TopicPartition
 from ._faults import invalid_record
 from .types import DEFAULT_LIMITS
 
@@ -67,6 +67,10 @@ cdef class Record:
     @property
     def timestamp_type(self):
         return TimestampType(self._timestamp_type)
+
+    @property
+    def topic_partition(self):
+        return TopicPartition(self.topic, self.partition)
 
     def _fields(self):
         return (

@@ -113,7 +113,8 @@ def encode_arrow(
 def _canonical(table: pa.Table | pa.RecordBatch) -> pa.Table:
     """The columns that are encoded, in types that the encoder reads; copies only what has to be cast."""
     found = {}
-    for name, convert in (("value", _binary), ("key", _binary), ("headers", _headers), ("timestamp", _timestamps)):
+    converters = {"value": binary_column, "key": binary_column, "headers": _headers, "timestamp": _timestamps}
+    for name, convert in converters.items():
         count = table.schema.names.count(name)
         if count > 1:
             raise InvalidArgumentError(f"the table has {count} columns named {name!r}")
@@ -132,7 +133,8 @@ def _cast(name: str, column: pa.ChunkedArray, to: pa.DataType, wanted: str) -> p
         raise InvalidArgumentError(f"column {name!r} has type {column.type}, not {wanted}: {error}") from None
 
 
-def _binary(name: str, column: pa.ChunkedArray) -> pa.ChunkedArray:
+def binary_column(name: str, column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """``column`` as binary or text that is no dictionary and no view. InvalidArgumentError names the column."""
     kind = column.type
     if pa.types.is_dictionary(kind):
         column = _cast(name, column, kind.value_type, "binary or string")

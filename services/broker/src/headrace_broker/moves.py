@@ -229,8 +229,12 @@ class Moves:
                     await on_thread(functools.partial(_abandon, move.copy))
                 raise
         except (TargetFailedError, MoveInDoubtError) as error:
-            if isinstance(error.__cause__, OSError):  # else it says nothing about the disk
+            if isinstance(error.__cause__, OSError) and not isinstance(
+                error.__cause__, HeadraceError
+            ):  # else no disk's
                 move.target_writer.fail(error.__cause__)
+            raise
+        except HeadraceError:  # a time-out of the controllers is a TimeoutError too, and no disk's failure
             raise
         except OSError as error:
             move.source_writer.fail(error)

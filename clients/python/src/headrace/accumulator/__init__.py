@@ -8,17 +8,18 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from ._pure import Headers as Headers
+from ._checks import Headers as Headers
+from ._checks import NoSuchPartition as NoSuchPartition
 
 BACKEND: str
 
 if TYPE_CHECKING:
     from . import _pure_futures as _futures
+    from ._checks import header_list as header_list
     from ._pure import Accumulator as Accumulator
     from ._pure import PartitionQueue as PartitionQueue
     from ._pure import SendBatch as SendBatch
     from ._pure import TopicQueues as TopicQueues
-    from ._pure import header_list as header_list
     from ._pure import key_partitions as key_partitions
     from ._pure import murmur2 as murmur2
     from ._pure_metadata import RecordMetadata as RecordMetadata

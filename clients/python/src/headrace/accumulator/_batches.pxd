@@ -30,6 +30,7 @@ cdef class SendBatch:
     cdef readonly long long base_offset
     cdef readonly long long log_append_time_ms
     cdef readonly object error
+    cdef public object watch  # concurrent.futures.wait's (_watching.py), or None
     cdef object _event
     cdef list _waiters
 

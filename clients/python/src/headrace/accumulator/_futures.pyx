@@ -6,7 +6,10 @@ cimport cython
 from ._batches cimport SendBatch
 
 import asyncio
+import concurrent.futures
 
+from ..arguments import seconds
+from . import _watching
 from ..callbacks import check_callback, run_callback
 
 cdef extern from *:
@@ -38,16 +41,54 @@ cdef extern from *:
 @cython.no_gc  # it refers to its batch, and no batch refers to futures once it is done
 @cython.freelist(256)
 cdef class RecordFuture:
-    """The outcome of one record, to be: ask it, wait for it, or have a callback called."""
+    """The outcome of one record, to be: ask it, wait for it, or have a callback called.
+
+    It is a concurrent.futures.Future to ``concurrent.futures.wait``, ``as_completed`` and ``asyncio.wrap_future``. It
+    cannot be cancelled: the record is on its way.
+    """
 
     def __init__(self, SendBatch batch not None, int index, long long timestamp_ms):
         self._batch = batch
         self._index = index
         self._timestamp_ms = timestamp_ms
 
+    @property
+    def __class__(self):
+        # What isinstance asks for, after the type: a real subclass would cost a record half of its speed.
+        return concurrent.futures.Future
+
     def done(self):
         """Whether the outcome is known."""
         return self._batch.done
+
+    def running(self):
+        """Whether the outcome is not known yet."""
+        return not self._batch.done
+
+    def cancelled(self):
+        return False
+
+    def cancel(self):
+        """False: the record is on its way."""
+        return False
+
+    @property
+    def _state(self):
+        return _watching.state_of(self, self._batch)
+
+    @property
+    def _condition(self):
+        return _watching.Condition(self, self._batch)
+
+    @property
+    def _waiters(self):
+        return _watching.Waiters(self, self._batch)
+
+    def __repr__(self):
+        return _watching.shown(self._batch, self._index, "RecordFuture")
+
+    def __reduce__(self):
+        raise _watching.not_copied("RecordFuture")
 
     def result(self, timeout=None):
         """Where the record went; waits up to ``timeout`` seconds (TimeoutError), raises the record's failure."""
@@ -71,6 +112,8 @@ cdef class RecordFuture:
             run_callback(callback, self)
 
     cdef int _wait(self, timeout) except -1:
+        if timeout is not None:
+            timeout = seconds(timeout, negative=True)
         if not self._batch.wait(timeout):
             raise TimeoutError(f"no outcome after {timeout:g} s; the record is still being sent")
         return 0
@@ -96,6 +139,12 @@ cdef class AsyncRecordFuture:
 
     def cancelled(self):
         return self._cancelled
+
+    def __repr__(self):
+        return _watching.shown(self._batch, self._index, "AsyncRecordFuture")
+
+    def __reduce__(self):
+        raise _watching.not_copied("AsyncRecordFuture")
 
     def result(self):
         """Where the record went; raises its failure, asyncio.InvalidStateError before the outcome is known."""

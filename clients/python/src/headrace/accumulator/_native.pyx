@@ -20,9 +20,26 @@ from ._murmur cimport hash_key
 
 from . import _batches, _futures, _metadata, _murmur
 from ._murmur import murmur2
-from ._pure import header_list, too_large, wrong_type
+from ._checks import (
+    NoSuchPartition,
+    header_list,
+    partition_number,
+    prepared,
+    timestamp_of,
+    too_large,
+    wrong_topic,
+    wrong_type,
+)
 
 cdef extern from "Python.h":
+    long long PyLong_AsLongLongAndOverflow(object pylong, int* overflow) except? -1
+    bint PyLong_CheckExact(object o)
+    bint PyUnicode_CheckExact(object o)
+    bint PyTuple_CheckExact(object o)
+    bint PyList_CheckExact(object o)
+    Py_ssize_t PyTuple_GET_SIZE(object o)
+    Py_ssize_t PyUnicode_GET_LENGTH(object o)
+    bint PyUnicode_IS_ASCII(object o)
     int PyGC_Disable()
     int PyGC_Enable()
 
@@ -39,8 +56,55 @@ globals().update(
 
 cdef enum:
     STICKY_MIN = 16384
+    ALONE = 96  # more than a batch's header and the lengths and numbers of its only record take
+    PARTITION_MAX = 0x7FFFFFFF
     OPEN_STATE = 0
     WAKE_RECORDS = 256  # a power of two: so many records of one list, and the sender hears of them
+
+
+cdef Py_ssize_t _number(object partition) except -1:
+    cdef int overflow = 0
+    cdef long long number
+    if PyLong_CheckExact(partition):
+        number = PyLong_AsLongLongAndOverflow(partition, &overflow)
+        if not overflow and 0 <= number <= PARTITION_MAX:
+            return number
+    return partition_number(partition)
+
+
+cdef long long _when(object timestamp_ms) except? -2:
+    cdef int overflow = 0
+    cdef long long when
+    if PyLong_CheckExact(timestamp_ms):
+        when = PyLong_AsLongLongAndOverflow(timestamp_ms, &overflow)
+        if not overflow and when >= -1:
+            return when
+    return timestamp_of(timestamp_ms)
+
+
+cdef inline bint _is_plain(object data, Py_ssize_t* size) noexcept:
+    """Bytes or None; adds to ``size``."""
+    if data is None:
+        return True
+    if not PyBytes_CheckExact(data):
+        return False
+    size[0] += PyBytes_GET_SIZE(data)
+    return True
+
+
+cdef bint _are_plain(object headers, Py_ssize_t* size) noexcept:
+    """A list of pairs of ASCII and bytes or None; adds what they take at most to ``size``."""
+    cdef object pair
+    if not PyList_CheckExact(headers):
+        return False
+    for pair in <list>headers:
+        if not PyTuple_CheckExact(pair) or PyTuple_GET_SIZE(pair) != 2:
+            return False
+        name = (<tuple>pair)[0]
+        if not PyUnicode_CheckExact(name) or not PyUnicode_IS_ASCII(name) or not _is_plain((<tuple>pair)[1], size):
+            return False
+        size[0] += PyUnicode_GET_LENGTH(name) + 10
+    return True
 
 
 @cython.final
@@ -98,7 +162,7 @@ cdef class Accumulator(Ledger):
     # --- callers ---------------------------------------------------------------------------------------------------
 
     def send(
-        self, str topic not None, value=None, key=None, headers=None, partition=None, timestamp_ms=None, on_delivery=None
+        self, topic, value=None, key=None, headers=None, partition=None, timestamp_ms=None, on_delivery=None
     ):
         cdef RecordFuture future
         cdef SendBatch batch
@@ -107,7 +171,7 @@ cdef class Accumulator(Ledger):
         if on_delivery is None:
             try:
                 batch = self._append(topic, value, key, headers, partition, timestamp_ms, &index, &when)
-            except IndexError:  # no such partition, as far as we know: the slow way asks again
+            except NoSuchPartition:  # the slow way asks again
                 batch = None
             if batch is not None:
                 future = RecordFuture.__new__(RecordFuture)
@@ -124,7 +188,7 @@ cdef class Accumulator(Ledger):
                 return future
         return self._slow(topic, value, key, headers, partition, timestamp_ms, on_delivery)
 
-    def send_async(self, str topic not None, value=None, key=None, headers=None, partition=None, timestamp_ms=None):
+    def send_async(self, topic, value=None, key=None, headers=None, partition=None, timestamp_ms=None):
         cdef Sent sent
         cdef AsyncRecordFuture future
         cdef SendBatch batch
@@ -135,7 +199,7 @@ cdef class Accumulator(Ledger):
         else:
             try:
                 batch = self._append(topic, value, key, headers, partition, timestamp_ms, &index, &when)
-            except IndexError:
+            except NoSuchPartition:
                 batch = None
             if batch is not None:
                 future = AsyncRecordFuture.__new__(AsyncRecordFuture)
@@ -147,11 +211,38 @@ cdef class Accumulator(Ledger):
                 return sent
         return self._slow(topic, value, key, headers, partition, timestamp_ms, None)
 
-    def append(self, future_class, str topic not None, value, key, headers, partition, timestamp_ms):
+    def append(self, future_class, topic, value, key, headers, partition, timestamp_ms):
         cdef int index = 0
         cdef long long when = 0
         cdef SendBatch batch = self._append(topic, value, key, headers, partition, timestamp_ms, &index, &when)
         return None if batch is None else future_class(batch, index, when)
+
+    def prepare_many(self, str topic not None, values, partition):
+        cdef TopicQueues known = self.topics[topic]
+        cdef list items = list(values)
+        cdef Py_ssize_t limit = min(known.max_batch_bytes, self.buffer_bytes) - ALONE
+        cdef Py_ssize_t at, size
+        cdef tuple parts
+        cdef object item, headers
+        if partition is not None and partition >= PyList_GET_SIZE(known.queues):
+            raise NoSuchPartition(partition)
+        for at in range(PyList_GET_SIZE(items)):
+            item = items[at]
+            if not self._custom:
+                if item is None or (PyBytes_CheckExact(item) and PyBytes_GET_SIZE(item) <= limit):
+                    continue
+                if PyTuple_CheckExact(item) and 2 <= PyTuple_GET_SIZE(item) <= 3:
+                    parts = <tuple>item
+                    size = 0
+                    if _is_plain(parts[0], &size) and _is_plain(parts[1], &size) and size <= limit:
+                        if PyTuple_GET_SIZE(item) == 2:
+                            continue
+                        headers = parts[2]
+                        if headers is None or (_are_plain(headers, &size) and size <= limit):
+                            items[at] = (parts[0], parts[1], None if headers is None else list(headers))
+                            continue
+            items[at] = prepared(self, known, item, at, partition)
+        return items
 
     def append_many(self, str topic not None, list values not None, Py_ssize_t start, partition, long long timestamp_ms, list runs not None):
         try:
@@ -179,25 +270,18 @@ cdef class Accumulator(Ledger):
             item = values[start]
             key = headers = None
             value = item
+            chosen = partition
             if isinstance(item, tuple):
                 parts = <tuple>item
                 fields = len(parts)
-                if not 2 <= fields <= 3:
-                    raise TypeError(f"record {start} is a tuple of {fields}, not (key, value[, headers])")
+                if not 2 <= fields <= 4:
+                    raise wrong_type(topic, None, None, None, TypeError(f"a tuple of {fields}"))
                 key = parts[0]
                 value = parts[1]
-                if fields == 3 and parts[2] is not None:
-                    headers = header_list(parts[2])
-            chosen = partition
-            if self._custom:
-                if self.key_serializer is not None:
-                    key = self.key_serializer(topic, key)
-                if self.value_serializer is not None:
-                    value = self.value_serializer(topic, value)
-                if chosen is None and self.partitioner is not None:
-                    chosen = self.partitioner(topic, key, value, len(known.queues))
-            if self.state != OPEN_STATE:  # closed while the caller's code ran
-                break
+                if fields >= 3:
+                    headers = parts[2]
+                if fields == 4:
+                    chosen = parts[3]
             queue = self._queue_for(known, key, chosen)
             batch = self._put(queue, timestamp_ms, key, value, headers, self._is_sticky(key, chosen), &index)
             if run is None or run[0] is not batch or <int>run[1] + <int>run[2] != index:
@@ -236,7 +320,7 @@ cdef class Accumulator(Ledger):
 
     cdef SendBatch _append(
         self,
-        str topic,
+        object topic,
         object value,
         object key,
         object headers,
@@ -248,9 +332,11 @@ cdef class Accumulator(Ledger):
         cdef TopicQueues known
         cdef PartitionQueue queue
         cdef SendBatch batch
-        if topic is self._last_name:
+        if topic is self._last_name and topic is not None:
             known = self._last_topic
         else:
+            if not isinstance(topic, str):
+                raise wrong_topic(topic)
             known = self.topics.get(topic)
             if known is None:
                 return None
@@ -269,7 +355,7 @@ cdef class Accumulator(Ledger):
                 partition = self.partitioner(topic, key, value, len(known.queues))
         if self.state != OPEN_STATE:  # closed while the caller's code ran: nobody would send it any more
             return None
-        when[0] = now_ms() if timestamp_ms is None else timestamp_ms
+        when[0] = now_ms() if timestamp_ms is None else _when(timestamp_ms)
         queue = self._queue_for(known, key, partition)
         batch = self._put(queue, when[0], key, value, headers, self._is_sticky(key, partition), index)
         self._wake_sender()
@@ -282,9 +368,9 @@ cdef class Accumulator(Ledger):
         cdef PartitionQueue queue
         cdef Py_ssize_t number
         if partition is not None:
-            number = partition
-            if not 0 <= number < PyList_GET_SIZE(known.queues):
-                raise IndexError(number)
+            number = _number(partition)
+            if number >= PyList_GET_SIZE(known.queues):
+                raise NoSuchPartition(number)
             return <PartitionQueue>known.queues[number]
         if key is not None and not self.ignore_keys:
             if PyBytes_CheckExact(key):
@@ -292,8 +378,8 @@ cdef class Accumulator(Ledger):
             else:
                 try:
                     number = <unsigned int>murmur2(key) & 0x7FFFFFFF
-                except TypeError as error:
-                    raise wrong_type(key, None, error) from None
+                except (TypeError, ValueError, BufferError) as error:
+                    raise wrong_type(known.name, key, None, None, error) from None
             return <PartitionQueue>known.queues[number % PyList_GET_SIZE(known.queues)]
         queue = <PartitionQueue>known.queues[known.sticky]
         if queue.open is None and known.sticky_bytes >= STICKY_MIN:
@@ -352,8 +438,8 @@ cdef class Accumulator(Ledger):
                 else:
                     try:
                         at = builder._append(timestamp_ms, key, value, headers)
-                    except (TypeError, ValueError) as error:
-                        raise wrong_type(key, value, error, headers) from None
+                    except (TypeError, ValueError, BufferError) as error:
+                        raise wrong_type(topic.name, key, value, headers, error) from None
                 if at >= 0:
                     break
                 self._seal(queue)

@@ -18,20 +18,28 @@ import random
 import struct
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from crc32c import crc32c
 
-from headrace_core.errors import HeadraceError, RecordTooLargeError
+from headrace_core.errors import HeadraceError
 from headrace_core.records import BatchBuilder
 
 from ..callbacks import refuse_to_wait
+from ._checks import (
+    Headers,
+    NoSuchPartition,
+    header_list,
+    partition_number,
+    prepared,
+    timestamp_of,
+    too_large,
+    wrong_topic,
+    wrong_type,
+)
 from ._pure_futures import AsyncRecordFuture, RecordFuture, Sent
 from ._pure_metadata import RecordMetadata as RecordMetadata
-
-#: What a caller may give as a record's headers.
-Headers = Mapping[str, bytes | None] | Iterable[tuple[str, bytes | None]]
 
 OPEN, CLOSED, FORKED = 0, 1, 2
 
@@ -42,6 +50,7 @@ STICKY_BYTES_MIN = 16_384
 WAKE_RECORDS = 256
 
 _MASK = 0xFFFFFFFF
+
 
 #: Where a batch's header (see headrace_core.records.types) has the CRC of what follows it, and the producer's fields.
 _CRC, _PRODUCER_FIELDS = 17, 43
@@ -94,6 +103,7 @@ class SendBatch:
         self.base_offset = -1
         self.log_append_time_ms = -1
         self.error: HeadraceError | None = None
+        self.watch: Any = None  # concurrent.futures.wait's (_watching.py)
         self._event: threading.Event | None = None
         self._waiters: list[Any] = []
 
@@ -262,7 +272,7 @@ class Accumulator:
         if on_delivery is None:
             try:
                 future = self.append(RecordFuture, topic, value, key, headers, partition, timestamp_ms)
-            except IndexError:  # no such partition, as far as we know: the slow way asks again
+            except NoSuchPartition:  # the slow way asks again
                 future = None
             if future is not None:
                 return future
@@ -283,7 +293,7 @@ class Accumulator:
         else:
             try:
                 future = self.append(AsyncRecordFuture, topic, value, key, headers, partition, timestamp_ms)
-            except IndexError:
+            except NoSuchPartition:
                 future = None
             if future is not None:
                 return Sent(future)
@@ -301,8 +311,11 @@ class Accumulator:
     ) -> Any:
         """A future for the record; None when the caller must wait first (topic not known, or buffer full).
 
-        RecordTooLargeError; InvalidArgumentError for a partition that does not exist is the caller's to find out.
+        RecordTooLargeError, InvalidTypeError, InvalidTimestampError, InvalidArgumentError; NoSuchPartition: whether it
+        is new is the caller's to find out.
         """
+        if not isinstance(topic, str):
+            raise wrong_topic(topic)
         known = self.topics.get(topic)
         if known is None or self.state != OPEN or self.buffered_bytes >= self.buffer_bytes:
             return None
@@ -314,8 +327,7 @@ class Accumulator:
             headers = header_list(headers)
         if partition is None and self.partitioner is not None:
             partition = self.partitioner(topic, key, value, len(known.queues))
-        if timestamp_ms is None:
-            timestamp_ms = time.time_ns() // 1_000_000
+        timestamp_ms = time.time_ns() // 1_000_000 if timestamp_ms is None else timestamp_of(timestamp_ms)
         with self.lock:
             if self.state != OPEN:  # closed while the caller's code ran: nobody would send it any more
                 return None
@@ -325,12 +337,21 @@ class Accumulator:
         self._wake_sender()
         return future_class(batch, index, timestamp_ms)
 
+    def prepare_many(self, topic: str, values: Iterable[Any], partition: int | None) -> list[Any]:
+        """A list of its own for append_many, each record serialized and checked: that a batch may hold it, that its
+        partition exists. The topic must be known. Errors are those of append; the message names the record."""
+        known = self.topics[topic]
+        if partition is not None and partition >= len(known.queues):
+            raise NoSuchPartition(partition)
+        return [prepared(self, known, item, number, partition) for number, item in enumerate(values)]
+
     def append_many(
         self, topic: str, values: Any, start: int, partition: int | None, timestamp_ms: int, runs: list[list[Any]]
     ) -> int:
         """Append ``values[start:]`` until they are all in, or the buffer is full; returns where it stopped.
 
-        ``runs`` collects [batch, first index, count] of neighbours.
+        ``values`` is what prepare_many made: each a value, (key, value), (key, value, headers), or these and a
+        partition. ``runs`` collects [batch, first index, count] of neighbours.
         """
         try:
             return self._append_many(topic, values, start, partition, timestamp_ms, runs)
@@ -344,17 +365,13 @@ class Accumulator:
         count = len(values)
         while known is not None and start < count and self.state == OPEN and self.buffered_bytes < self.buffer_bytes:
             item = values[start]
-            key, value, headers = None, item, None
+            key, value, headers, chosen = None, item, None, partition
             if isinstance(item, tuple):
+                if not 2 <= len(item) <= 4:
+                    raise wrong_type(topic, None, None, None, TypeError(f"a tuple of {len(item)}"))
                 key, value = item[0], item[1]
-                headers = header_list(item[2]) if len(item) > 2 and item[2] is not None else None
-            if self.key_serializer is not None:
-                key = self.key_serializer(topic, key)
-            if self.value_serializer is not None:
-                value = self.value_serializer(topic, value)
-            chosen = partition
-            if chosen is None and self.partitioner is not None:
-                chosen = self.partitioner(topic, key, value, len(known.queues))
+                headers = item[2] if len(item) > 2 else None
+                chosen = item[3] if len(item) > 3 else partition
             with self.lock:
                 if self.state != OPEN:
                     break
@@ -390,14 +407,15 @@ class Accumulator:
         return batch
 
     def queue_for(self, known: TopicQueues, key: bytes | None, partition: int | None) -> PartitionQueue:
-        """The queue of a partition, of a key, or the sticky one; IndexError when there is no such partition."""
+        """The queue of a partition, of a key, or the sticky one; NoSuchPartition."""
         if partition is not None:
-            if partition < 0:
-                raise IndexError(partition)
+            partition = partition_number(partition)
+            if partition >= len(known.queues):
+                raise NoSuchPartition(partition)
             return known.queues[partition]
         if key is not None and not self.ignore_keys:
             if not isinstance(key, bytes | bytearray | memoryview):
-                raise wrong_type(key, None, TypeError())
+                raise wrong_type(known.name, key, None)
             return known.queues[(murmur2(bytes(key)) & 0x7FFFFFFF) % len(known.queues)]
         queue = known.queues[known.sticky]
         if queue.open is None and known.sticky_bytes >= STICKY_BYTES_MIN:
@@ -415,8 +433,8 @@ class Accumulator:
                 batch = SendBatch(queue, BatchBuilder(min(self.batch_bytes, topic.max_batch_bytes)))
             try:
                 index: int = batch.builder.append(timestamp_ms, key, value, headers)
-            except (TypeError, ValueError) as error:
-                raise wrong_type(key, value, error, headers) from None
+            except (TypeError, ValueError, BufferError) as error:
+                raise wrong_type(topic.name, key, value, headers, error) from None
             if index >= 0:
                 break
             self._seal(queue)
@@ -517,31 +535,3 @@ class Accumulator:
                 waiters, self._space_waiters = self._space_waiters, []
             for waiter in waiters:
                 waiter()
-
-
-def header_list(headers: Headers) -> list[Any]:
-    """The headers of a call, a dict or pairs, as a list that nobody else changes."""
-    return list(headers.items() if isinstance(headers, Mapping) else headers)
-
-
-def wrong_type(key: Any, value: Any, error: Exception, headers: list[Any] | None = None) -> Exception:
-    """The error for a key, value or header of the wrong type, saying which and what to do."""
-    for name, given in (("value", value), ("key", key)):
-        if given is not None and not isinstance(given, bytes | bytearray | memoryview):
-            return TypeError(f"a {name} must be bytes or None, not {type(given).__name__}: set {name}.serializer")
-    for index, pair in enumerate(headers or ()):
-        match pair:
-            case [str(), None | bytes() | bytearray() | memoryview()]:
-                continue
-        return TypeError(f"header {index} must be a pair of a str and bytes (or None), not {pair!r:.80}")
-    return error
-
-
-def too_large(topic: str, size: int, limit: int, buffer_bytes: int) -> RecordTooLargeError:
-    """The error for a record that no batch may hold."""
-    if size > limit:
-        return RecordTooLargeError(
-            f"a record of {size} bytes (as a batch of its own) is larger than topic {topic!r} takes from this "
-            f"producer: {limit} bytes, the smaller of max.request.size and the topic's max.message.bytes"
-        )
-    return RecordTooLargeError(f"a record of {size} bytes does not fit into buffer.memory={buffer_bytes}")

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 from collections.abc import Callable
 from typing import Any, Protocol
 
 from headrace_core.errors import HeadraceError
 
+from ..arguments import seconds
 from ..callbacks import check_callback, run_callback
+from . import _watching
 from ._pure_metadata import RecordMetadata
 
 
@@ -20,14 +23,19 @@ class Batch(Protocol):
     error: HeadraceError | None
     base_offset: int
     log_append_time_ms: int
+    watch: Any
 
     def add_waiter(self, waiter: Any) -> bool: ...
 
     def wait(self, timeout: float | None) -> bool: ...
 
 
-class RecordFuture:
-    """The outcome of one record, to be: ask it, wait for it, or have a callback called."""
+class RecordFuture(concurrent.futures.Future[RecordMetadata]):
+    """The outcome of one record, to be: ask it, wait for it, or have a callback called.
+
+    It is a concurrent.futures.Future to ``concurrent.futures.wait``, ``as_completed`` and ``asyncio.wrap_future``. It
+    cannot be cancelled: the record is on its way.
+    """
 
     def __init__(self, batch: Batch, index: int, timestamp_ms: int) -> None:
         self._batch = batch
@@ -37,6 +45,35 @@ class RecordFuture:
     def done(self) -> bool:
         """Whether the outcome is known."""
         return self._batch.done
+
+    def running(self) -> bool:
+        """Whether the outcome is not known yet."""
+        return not self._batch.done
+
+    def cancelled(self) -> bool:
+        return False
+
+    def cancel(self) -> bool:
+        """False: the record is on its way."""
+        return False
+
+    @property
+    def _state(self) -> str:  # type: ignore[override]
+        return _watching.state_of(self, self._batch)
+
+    @property
+    def _condition(self) -> Any:  # type: ignore[override]
+        return _watching.Condition(self, self._batch)
+
+    @property
+    def _waiters(self) -> Any:  # type: ignore[override]
+        return _watching.Waiters(self, self._batch)
+
+    def __repr__(self) -> str:
+        return _watching.shown(self._batch, self._index, "RecordFuture")
+
+    def __reduce__(self) -> Any:
+        raise _watching.not_copied("RecordFuture")
 
     def result(self, timeout: float | None = None) -> RecordMetadata:
         """Where the record went; waits up to ``timeout`` seconds (TimeoutError), raises the record's failure."""
@@ -50,7 +87,7 @@ class RecordFuture:
         self._wait(timeout)
         return self._batch.error
 
-    def add_done_callback(self, callback: Callable[[RecordFuture], object]) -> None:
+    def add_done_callback(self, callback: Callable[[Any], object]) -> None:
         """Call ``callback(self)`` on the I/O thread once the outcome is known, at once when it is. Keep it short:
         nothing may wait there. What it raises is logged."""
         check_callback("callback", callback)
@@ -58,6 +95,8 @@ class RecordFuture:
             run_callback(callback, self)
 
     def _wait(self, timeout: float | None) -> None:
+        if timeout is not None and not self._batch.done:
+            timeout = seconds(timeout, negative=True)
         if not self._batch.done and not self._batch.wait(timeout):
             raise TimeoutError(f"no outcome after {timeout:g} s; the record is still being sent")
 
@@ -91,6 +130,12 @@ class AsyncRecordFuture:
 
     def cancelled(self) -> bool:
         return self._cancelled
+
+    def __repr__(self) -> str:
+        return _watching.shown(self._batch, self._index, "AsyncRecordFuture")
+
+    def __reduce__(self) -> Any:
+        raise _watching.not_copied("AsyncRecordFuture")
 
     def result(self) -> RecordMetadata:
         """Where the record went; raises its failure, asyncio.InvalidStateError before the outcome is known."""

@@ -8,6 +8,7 @@ from typing import Any, Self, TypeVar
 from headrace_core.errors import HeadraceError
 from headrace_core.types import TopicPartition
 
+from .. import arguments
 from ..group_models import GroupDescription, GroupLag, GroupListing, GroupState, Rebalance
 from ..models import (
     ClusterDescription,
@@ -30,7 +31,7 @@ from ..models import (
 )
 from ..settings import ADMIN, resolve
 from . import configs, features, groups, log_dirs, node, offsets, quorum, replicas
-from .calls import AdminCalls, new_topics
+from .calls import AdminCalls, new_counts, new_topics, records_before
 
 T = TypeVar("T")
 
@@ -54,36 +55,47 @@ class AsyncAdmin:
     ) -> list[CreatedTopic]:
         """Create topics; the first failure is raised, its message naming every topic that failed."""
         wanted = new_topics(topics)
-        return await self._run(lambda calls: calls.create_topics(wanted, timeout, validate_only))
+        return await self._run(
+            lambda calls: calls.create_topics(wanted, timeout, validate_only), validate_only=validate_only
+        )
 
     async def delete_topics(self, names: Iterable[str], *, timeout: float | None = None) -> None:
         """Delete topics and their records; UnknownTopicOrPartitionError when one does not exist."""
-        await self._run(lambda calls: calls.delete_topics(_names(names), timeout))
+        wanted = arguments.texts("names", names)
+        await self._run(lambda calls: calls.delete_topics(wanted, timeout))
 
     async def list_topics(self, *, include_internal: bool = False, timeout: float | None = None) -> list[str]:
         """The names of all topics, sorted."""
-        return await self._run(lambda calls: calls.list_topics(include_internal, timeout))
+        return await self._run(
+            lambda calls: calls.list_topics(include_internal, timeout), include_internal=include_internal
+        )
 
     async def describe_topics(
         self, names: Iterable[str] | None = None, *, timeout: float | None = None
     ) -> list[TopicDescription]:
         """Partitions, leaders and replicas, in the order of ``names`` (None: all topics, sorted)."""
-        wanted = None if names is None else _names(names)
+        wanted = None if names is None else arguments.texts("names", names)
         return await self._run(lambda calls: calls.describe_topics(wanted, timeout))
 
     async def create_partitions(
         self, counts: Mapping[str, int], *, timeout: float | None = None, validate_only: bool = False
     ) -> None:
         """Raise topics to new partition counts; a smaller count is InvalidPartitionsError."""
-        await self._run(lambda calls: calls.create_partitions(dict(counts), timeout, validate_only))
+        wanted = new_counts(counts)
+        await self._run(
+            lambda calls: calls.create_partitions(wanted, timeout, validate_only), validate_only=validate_only
+        )
 
     async def describe_configs(
         self, resources: Iterable[ConfigResource], *, include_synonyms: bool = False, timeout: float | None = None
     ) -> dict[ConfigResource, dict[str, ConfigEntry]]:
         """All keys of each resource, with where their values come from; with ``include_synonyms`` every value that is
         set for them. A live broker is asked itself what its properties file says."""
-        wanted = list(resources)
-        return await self._run(lambda calls: configs.describe_configs(calls, wanted, include_synonyms, timeout))
+        wanted = configs.wanted_resources(resources)
+        return await self._run(
+            lambda calls: configs.describe_configs(calls, wanted, include_synonyms, timeout),
+            include_synonyms=include_synonyms,
+        )
 
     async def alter_configs(
         self,
@@ -94,14 +106,17 @@ class AsyncAdmin:
     ) -> None:
         """Set keys, put them back to their default (None), or change lists (AppendConfig, SubtractConfig); what is not
         named stays (KIP-339). ``validate_only``: check, and change nothing."""
-        wanted = dict(changes)
-        await self._run(lambda calls: configs.alter_configs(calls, wanted, timeout, validate_only))
+        wanted = configs.wanted_changes(changes)
+        await self._run(
+            lambda calls: configs.alter_configs(calls, wanted, timeout, validate_only), validate_only=validate_only
+        )
 
     async def delete_records(
         self, before: Mapping[TopicPartition, int], *, timeout: float | None = None
     ) -> dict[TopicPartition, int]:
         """Delete the records below an offset (-1: all that are committed); returns the new first offsets."""
-        return await self._run(lambda calls: calls.delete_records(dict(before), timeout))
+        wanted = records_before(before)
+        return await self._run(lambda calls: calls.delete_records(wanted, timeout))
 
     async def list_offsets(
         self,
@@ -125,7 +140,10 @@ class AsyncAdmin:
     ) -> ClusterDescription:
         """Cluster id, active controller, brokers: the live ones, or with ``include_fenced_brokers`` all that are
         registered (KIP-1073)."""
-        return await self._run(lambda calls: calls.describe_cluster(include_fenced_brokers, timeout))
+        return await self._run(
+            lambda calls: calls.describe_cluster(include_fenced_brokers, timeout),
+            include_fenced_brokers=include_fenced_brokers,
+        )
 
     async def describe_node(self, address: str, *, timeout: float | None = None) -> NodeDescription:
         """What the process at ``address`` ("host:port", of either listener) says of itself: role, version, how its
@@ -145,7 +163,7 @@ class AsyncAdmin:
 
         A directory that has failed is listed with its ``error``. BrokerIdNotRegisteredError when a broker is not live.
         """
-        ids, wanted = None if brokers is None else list(brokers), log_dirs.wanted_replicas(topics)
+        ids, wanted = log_dirs.wanted_brokers(brokers), log_dirs.wanted_replicas(topics)
         return await self._run(lambda calls: log_dirs.describe_log_dirs(calls, ids, wanted, timeout))
 
     async def alter_replica_log_dirs(
@@ -173,6 +191,7 @@ class AsyncAdmin:
         Raises DuplicateVoterError, RequestTimedOutError (it did not catch up), InvalidArgumentError.
         """
         node, directory = quorum.wanted_node(node_id), quorum.wanted_directory(directory_id)
+        arguments.text("address", address)
         await self._run(lambda calls: quorum.add_voter(calls, node, directory, address, timeout))
 
     async def remove_voter(
@@ -207,7 +226,11 @@ class AsyncAdmin:
         Raises InvalidUpdateVersionError, which says what stands in the way.
         """
         wanted = features.wanted_levels(levels)
-        await self._run(lambda calls: features.update_features(calls, wanted, downgrade, validate_only, timeout))
+        await self._run(
+            lambda calls: features.update_features(calls, wanted, downgrade, validate_only, timeout),
+            downgrade=downgrade,
+            validate_only=validate_only,
+        )
 
     async def elect_leaders(
         self,
@@ -246,7 +269,8 @@ class AsyncAdmin:
         await self._run(
             lambda calls: replicas.alter_partition_reassignments(
                 calls, wanted, throttle, allow_replication_factor_change, timeout
-            )
+            ),
+            allow_replication_factor_change=allow_replication_factor_change,
         )
 
     async def list_partition_reassignments(
@@ -263,7 +287,7 @@ class AsyncAdmin:
         Raises BrokerIdNotRegisteredError, InvalidRequestError (nobody else could take them).
         """
         broker = replicas.wanted_broker(broker_id)
-        return await self._run(lambda calls: replicas.drain_broker(calls, broker, cancel, timeout))
+        return await self._run(lambda calls: replicas.drain_broker(calls, broker, cancel, timeout), cancel=cancel)
 
     async def unregister_broker(self, broker_id: int, *, timeout: float | None = None) -> None:
         """Forget a broker that will not come back. Raises BrokerIdNotRegisteredError, InvalidRequestError (it is alive,
@@ -288,7 +312,9 @@ class AsyncAdmin:
         failed. ``raise_errors`` False: such a group is described by its ``error``.
         """
         wanted = groups.wanted_groups(group_ids)
-        return await self._run(lambda calls: groups.describe_groups(calls, wanted, raise_errors, timeout))
+        return await self._run(
+            lambda calls: groups.describe_groups(calls, wanted, raise_errors, timeout), raise_errors=raise_errors
+        )
 
     async def describe_lag(
         self, group_ids: Iterable[str], *, raise_errors: bool = True, timeout: float | None = None
@@ -296,7 +322,9 @@ class AsyncAdmin:
         """How far groups are behind in the partitions that they have committed offsets of, in records and in time, and
         whether they are well; errors as of ``describe_groups``. Kept by the coordinator, so asking costs little."""
         wanted = groups.wanted_groups(group_ids)
-        return await self._run(lambda calls: groups.describe_lag(calls, wanted, raise_errors, timeout))
+        return await self._run(
+            lambda calls: groups.describe_lag(calls, wanted, raise_errors, timeout), raise_errors=raise_errors
+        )
 
     async def explain_group(self, group_id: str, *, timeout: float | None = None) -> list[Rebalance]:
         """The last rebalances of a group, the oldest first, 20 at most: when, why, what moved, how long it went unread.
@@ -316,7 +344,10 @@ class AsyncAdmin:
         there is nothing. A group that does not exist has committed nothing. ``require_stable``: wait for transactions
         that are about to commit (KIP-447)."""
         group, wanted = groups.wanted_group(group_id), groups.wanted_partitions(partitions)
-        return await self._run(lambda calls: groups.list_group_offsets(calls, group, wanted, require_stable, timeout))
+        return await self._run(
+            lambda calls: groups.list_group_offsets(calls, group, wanted, require_stable, timeout),
+            require_stable=require_stable,
+        )
 
     async def alter_group_offsets(
         self,
@@ -366,10 +397,8 @@ class AsyncAdmin:
     async def __aexit__(self, *exception: object) -> None:
         await self.close()
 
-    async def _run(self, start: Callable[[AdminCalls], Coroutine[Any, Any, T]]) -> T:
+    async def _run(self, start: Callable[[AdminCalls], Coroutine[Any, Any, T]], **flags: bool) -> T:
+        for name, given in flags.items():
+            arguments.flag(name, given)
         self._calls.check_open()
         return await self._calls.engine.io.run_async(start(self._calls))
-
-
-def _names(names: Iterable[str]) -> list[str]:
-    return [names] if isinstance(names, str) else list(names)

@@ -8,6 +8,7 @@ from typing import Any, Self, TypeVar
 from headrace_core.errors import HeadraceError
 from headrace_core.types import TopicPartition
 
+from .. import arguments
 from ..callbacks import refuse_to_wait
 from ..group_models import GroupDescription, GroupLag, GroupListing, GroupState, Rebalance
 from ..models import (
@@ -31,7 +32,7 @@ from ..models import (
 )
 from ..settings import ADMIN, resolve
 from . import configs, features, groups, log_dirs, node, offsets, quorum, replicas
-from .calls import AdminCalls, new_topics
+from .calls import AdminCalls, new_counts, new_topics, records_before
 
 T = TypeVar("T")
 
@@ -54,37 +55,41 @@ class Admin:
     ) -> list[CreatedTopic]:
         """Create topics; the first failure is raised, its message naming every topic that failed."""
         wanted = new_topics(topics)
-        return self._run(lambda calls: calls.create_topics(wanted, timeout, validate_only))
+        return self._run(lambda calls: calls.create_topics(wanted, timeout, validate_only), validate_only=validate_only)
 
     def delete_topics(self, names: Iterable[str], *, timeout: float | None = None) -> None:
         """Delete topics and their records; UnknownTopicOrPartitionError when one does not exist."""
-        wanted = [names] if isinstance(names, str) else list(names)
+        wanted = arguments.texts("names", names)
         self._run(lambda calls: calls.delete_topics(wanted, timeout))
 
     def list_topics(self, *, include_internal: bool = False, timeout: float | None = None) -> list[str]:
         """The names of all topics, sorted."""
-        return self._run(lambda calls: calls.list_topics(include_internal, timeout))
+        return self._run(lambda calls: calls.list_topics(include_internal, timeout), include_internal=include_internal)
 
     def describe_topics(
         self, names: Iterable[str] | None = None, *, timeout: float | None = None
     ) -> list[TopicDescription]:
         """Partitions, leaders and replicas, in the order of ``names`` (None: all topics, sorted)."""
-        wanted = [names] if isinstance(names, str) else None if names is None else list(names)
+        wanted = None if names is None else arguments.texts("names", names)
         return self._run(lambda calls: calls.describe_topics(wanted, timeout))
 
     def create_partitions(
         self, counts: Mapping[str, int], *, timeout: float | None = None, validate_only: bool = False
     ) -> None:
         """Raise topics to new partition counts; a smaller count is InvalidPartitionsError."""
-        self._run(lambda calls: calls.create_partitions(dict(counts), timeout, validate_only))
+        wanted = new_counts(counts)
+        self._run(lambda calls: calls.create_partitions(wanted, timeout, validate_only), validate_only=validate_only)
 
     def describe_configs(
         self, resources: Iterable[ConfigResource], *, include_synonyms: bool = False, timeout: float | None = None
     ) -> dict[ConfigResource, dict[str, ConfigEntry]]:
         """All keys of each resource, with where their values come from; with ``include_synonyms`` every value that is
         set for them. A live broker is asked itself what its properties file says."""
-        wanted = list(resources)
-        return self._run(lambda calls: configs.describe_configs(calls, wanted, include_synonyms, timeout))
+        wanted = configs.wanted_resources(resources)
+        return self._run(
+            lambda calls: configs.describe_configs(calls, wanted, include_synonyms, timeout),
+            include_synonyms=include_synonyms,
+        )
 
     def alter_configs(
         self,
@@ -95,14 +100,17 @@ class Admin:
     ) -> None:
         """Set keys, put them back to their default (None), or change lists (AppendConfig, SubtractConfig); what is not
         named stays (KIP-339). ``validate_only``: check, and change nothing."""
-        wanted = dict(changes)
-        self._run(lambda calls: configs.alter_configs(calls, wanted, timeout, validate_only))
+        wanted = configs.wanted_changes(changes)
+        self._run(
+            lambda calls: configs.alter_configs(calls, wanted, timeout, validate_only), validate_only=validate_only
+        )
 
     def delete_records(
         self, before: Mapping[TopicPartition, int], *, timeout: float | None = None
     ) -> dict[TopicPartition, int]:
         """Delete the records below an offset (-1: all that are committed); returns the new first offsets."""
-        return self._run(lambda calls: calls.delete_records(dict(before), timeout))
+        wanted = records_before(before)
+        return self._run(lambda calls: calls.delete_records(wanted, timeout))
 
     def list_offsets(
         self,
@@ -126,7 +134,10 @@ class Admin:
     ) -> ClusterDescription:
         """Cluster id, active controller, brokers: the live ones, or with ``include_fenced_brokers`` all that are
         registered (KIP-1073)."""
-        return self._run(lambda calls: calls.describe_cluster(include_fenced_brokers, timeout))
+        return self._run(
+            lambda calls: calls.describe_cluster(include_fenced_brokers, timeout),
+            include_fenced_brokers=include_fenced_brokers,
+        )
 
     def describe_node(self, address: str, *, timeout: float | None = None) -> NodeDescription:
         """What the process at ``address`` ("host:port", of either listener) says of itself: role, version, how its
@@ -146,7 +157,7 @@ class Admin:
 
         A directory that has failed is listed with its ``error``. BrokerIdNotRegisteredError when a broker is not live.
         """
-        ids, wanted = None if brokers is None else list(brokers), log_dirs.wanted_replicas(topics)
+        ids, wanted = log_dirs.wanted_brokers(brokers), log_dirs.wanted_replicas(topics)
         return self._run(lambda calls: log_dirs.describe_log_dirs(calls, ids, wanted, timeout))
 
     def alter_replica_log_dirs(
@@ -174,6 +185,7 @@ class Admin:
         Raises DuplicateVoterError, RequestTimedOutError (it did not catch up), InvalidArgumentError.
         """
         node, directory = quorum.wanted_node(node_id), quorum.wanted_directory(directory_id)
+        arguments.text("address", address)
         self._run(lambda calls: quorum.add_voter(calls, node, directory, address, timeout))
 
     def remove_voter(
@@ -208,7 +220,11 @@ class Admin:
         Raises InvalidUpdateVersionError, which says what stands in the way.
         """
         wanted = features.wanted_levels(levels)
-        self._run(lambda calls: features.update_features(calls, wanted, downgrade, validate_only, timeout))
+        self._run(
+            lambda calls: features.update_features(calls, wanted, downgrade, validate_only, timeout),
+            downgrade=downgrade,
+            validate_only=validate_only,
+        )
 
     def elect_leaders(
         self,
@@ -247,7 +263,8 @@ class Admin:
         self._run(
             lambda calls: replicas.alter_partition_reassignments(
                 calls, wanted, throttle, allow_replication_factor_change, timeout
-            )
+            ),
+            allow_replication_factor_change=allow_replication_factor_change,
         )
 
     def list_partition_reassignments(
@@ -264,7 +281,7 @@ class Admin:
         Raises BrokerIdNotRegisteredError, InvalidRequestError (nobody else could take them).
         """
         broker = replicas.wanted_broker(broker_id)
-        return self._run(lambda calls: replicas.drain_broker(calls, broker, cancel, timeout))
+        return self._run(lambda calls: replicas.drain_broker(calls, broker, cancel, timeout), cancel=cancel)
 
     def unregister_broker(self, broker_id: int, *, timeout: float | None = None) -> None:
         """Forget a broker that will not come back. Raises BrokerIdNotRegisteredError, InvalidRequestError (it is alive,
@@ -289,7 +306,9 @@ class Admin:
         failed. ``raise_errors`` False: such a group is described by its ``error``.
         """
         wanted = groups.wanted_groups(group_ids)
-        return self._run(lambda calls: groups.describe_groups(calls, wanted, raise_errors, timeout))
+        return self._run(
+            lambda calls: groups.describe_groups(calls, wanted, raise_errors, timeout), raise_errors=raise_errors
+        )
 
     def describe_lag(
         self, group_ids: Iterable[str], *, raise_errors: bool = True, timeout: float | None = None
@@ -297,7 +316,9 @@ class Admin:
         """How far groups are behind in the partitions that they have committed offsets of, in records and in time, and
         whether they are well; errors as of ``describe_groups``. Kept by the coordinator, so asking costs little."""
         wanted = groups.wanted_groups(group_ids)
-        return self._run(lambda calls: groups.describe_lag(calls, wanted, raise_errors, timeout))
+        return self._run(
+            lambda calls: groups.describe_lag(calls, wanted, raise_errors, timeout), raise_errors=raise_errors
+        )
 
     def explain_group(self, group_id: str, *, timeout: float | None = None) -> list[Rebalance]:
         """The last rebalances of a group, the oldest first, 20 at most: when, why, what moved, how long it went unread.
@@ -317,7 +338,10 @@ class Admin:
         there is nothing. A group that does not exist has committed nothing. ``require_stable``: wait for transactions
         that are about to commit (KIP-447)."""
         group, wanted = groups.wanted_group(group_id), groups.wanted_partitions(partitions)
-        return self._run(lambda calls: groups.list_group_offsets(calls, group, wanted, require_stable, timeout))
+        return self._run(
+            lambda calls: groups.list_group_offsets(calls, group, wanted, require_stable, timeout),
+            require_stable=require_stable,
+        )
 
     def alter_group_offsets(
         self,
@@ -368,6 +392,8 @@ class Admin:
     def __exit__(self, *exception: object) -> None:
         self.close()
 
-    def _run(self, start: Callable[[AdminCalls], Coroutine[Any, Any, T]]) -> T:
+    def _run(self, start: Callable[[AdminCalls], Coroutine[Any, Any, T]], **flags: bool) -> T:
+        for name, given in flags.items():
+            arguments.flag(name, given)
         self._calls.check_open()
         return self._calls.engine.io.run(start(self._calls))

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from headrace_core.errors import (
     HeadraceError,
-    InvalidArgumentError,
     InvalidPartitionsError,
     InvalidReplicationFactorError,
     from_number,
@@ -18,6 +17,7 @@ from headrace_core.rpc.limits import pages
 from headrace_core.types import TopicPartition
 from headrace_protos.v1 import admin_pb2, metadata_pb2, offsets_pb2
 
+from .. import arguments
 from ..engine.client import Engine
 from ..engine.connections import call
 from ..engine.coordinators import Coordinators
@@ -84,10 +84,8 @@ class AdminCalls:
         for topic in new:
             item = request.topics.add(
                 name=topic.name,
-                partitions=-1 if topic.partitions is None else _int32(topic.partitions, "partitions"),
-                replication_factor=-1
-                if topic.replication_factor is None
-                else _int32(topic.replication_factor, "replication_factor"),
+                partitions=-1 if topic.partitions is None else topic.partitions,
+                replication_factor=-1 if topic.replication_factor is None else topic.replication_factor,
                 configs={key: str(value) for key, value in topic.config.items()},
             )
             for partition, brokers in sorted((topic.assignments or {}).items()):
@@ -110,7 +108,7 @@ class AdminCalls:
         for page in pages(list(counts.items())):
             request = admin_pb2.CreatePartitionsRequest(validate_only=validate_only)
             for topic, count in page:
-                request.topics.add(topic=topic, total_count=_int32(count, "count"))
+                request.topics.add(topic=topic, total_count=count)
             results += (await self.change("CreatePartitions", request, timeout)).results
         raise_failures((item.topic, item.error) for item in results)
 
@@ -238,17 +236,48 @@ def raise_failures(results: Iterable[tuple[str, Any]]) -> None:
 
 
 def new_topics(topics: Iterable[NewTopic | str] | NewTopic | str) -> list[NewTopic | str]:
-    """What create_topics was given, read in the caller's thread; a single topic stands for a list of one."""
-    return [topics] if isinstance(topics, str | NewTopic) else list(topics)
+    """What create_topics was given, checked in the caller's thread; a single topic stands for a list of one."""
+    what = "NewTopic, or names"
+    found = [topics] if isinstance(topics, str | NewTopic) else arguments.items("topics", topics, what)
+    for topic in found:
+        if isinstance(topic, str):
+            arguments.text("topic", topic)
+            continue
+        if not isinstance(topic, NewTopic):
+            raise arguments.wrong("topics", topic, what)
+        name = arguments.text("NewTopic.name", topic.name)
+        for field, count in (("partitions", topic.partitions), ("replication_factor", topic.replication_factor)):
+            if count is not None:
+                arguments.whole(f"{field} of {name!r}", count, -arguments.INT32_MAX, arguments.INT32_MAX)
+        for key, value in arguments.mapping(f"config of {name!r}", topic.config, "key: value").items():
+            arguments.text(f"config of {name!r}", key)
+            arguments.text(f"{key} of {name!r}", str(value))
+        if topic.assignments is not None:
+            given = arguments.mapping(f"assignments of {name!r}", topic.assignments, "partition: broker ids")
+            for partition, brokers in given.items():
+                arguments.whole(f"partition of {name!r}", partition, 0, arguments.INT32_MAX)
+                for broker in arguments.items(f"assignments of {name!r}", brokers, "broker ids"):
+                    arguments.whole(f"broker of {name!r}", broker, 0, arguments.INT32_MAX)
+    return found
+
+
+def new_counts(counts: Mapping[str, int]) -> dict[str, int]:
+    """What create_partitions was given. InvalidArgumentError."""
+    return {
+        arguments.text("topic", topic): arguments.whole(f"count of {topic!r}", count, -1, arguments.INT32_MAX)
+        for topic, count in arguments.mapping("counts", counts, "topic: number of partitions").items()
+    }
+
+
+def records_before(before: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+    """What delete_records was given: offsets, -1 for all. InvalidArgumentError."""
+    return {
+        arguments.partition(tp): arguments.whole(f"offset of {tp}", offset, -1)
+        for tp, offset in arguments.mapping("before", before, "TopicPartition: offset").items()
+    }
 
 
 def _check_count(topic: NewTopic, what: str, count: int | None, error: type[HeadraceError]) -> None:
     """None and Kafka's -1 mean the cluster's default; the wire's 0 would too, and is a mistake here."""
     if count is not None and count < 1 and count != -1:
         raise error(f"topic {topic.name!r}: {what}={count}: must be at least 1, or None for the cluster's default")
-
-
-def _int32(value: int, what: str) -> int:
-    if not -1 <= value < 2**31:
-        raise InvalidArgumentError(f"{what}={value}: out of range")
-    return value

@@ -7,13 +7,14 @@ whoever answers tells what is set dynamically, and the defaults.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from headrace_core.errors import BrokerIdNotRegisteredError, InvalidArgumentError
 from headrace_core.rpc.limits import limit_of, pages
 from headrace_protos.v1 import admin_pb2
 
+from .. import arguments
 from ..engine.connections import call
 from ..models import AppendConfig, ConfigEntry, ConfigResource, ConfigSynonym, ConfigValue, SubtractConfig
 from .calls import AdminCalls, raise_failures
@@ -25,6 +26,33 @@ _RESOURCE_TYPES = {
 }
 _DESCRIBED_MAX = limit_of("Admin/DescribeConfigs", "resources")
 _RESOURCE_NAMES = {number: name for name, number in _RESOURCE_TYPES.items()}
+
+
+def wanted_resources(resources: Iterable[ConfigResource]) -> list[ConfigResource]:
+    """InvalidArgumentError."""
+    what = "ConfigResource(type, name)"
+    if isinstance(resources, ConfigResource):
+        raise arguments.wrong("resources", resources, f"a list of {what}")
+    return [_checked(each) for each in arguments.items("resources", resources, what)]
+
+
+def wanted_changes(
+    changes: Mapping[ConfigResource, Mapping[str, ConfigValue]],
+) -> dict[ConfigResource, dict[str, ConfigValue]]:
+    """InvalidArgumentError."""
+    found: dict[ConfigResource, dict[str, ConfigValue]] = {}
+    for resource, values in arguments.mapping("changes", changes, "ConfigResource: {key: value}").items():
+        of_one = found[_checked(resource)] = dict(arguments.mapping(f"changes of {resource}", values, "key: value"))
+        for key, value in of_one.items():
+            arguments.text("configuration key", key)
+            arguments.text(key, _op(value)[1])
+    return found
+
+
+def _checked(resource: ConfigResource) -> ConfigResource:
+    if not isinstance(resource, tuple) or len(resource) != 2 or resource[0] not in ("topic", "broker"):
+        raise InvalidArgumentError(f"configuration resource {resource!r:.80}: its type must be 'topic' or 'broker'")
+    return ConfigResource(resource[0], arguments.text("ConfigResource.name", str(resource[1])))
 
 
 async def describe_configs(

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from headrace_core.errors import InvalidArgumentError
 from headrace_protos.v1 import admin_pb2
 
+from .. import arguments
 from ..models import FeatureInfo
 from .calls import AdminCalls, raise_failures
 
@@ -15,9 +16,11 @@ _LEVEL_MAX = 2**15 - 1
 
 def wanted_levels(levels: Mapping[str, int]) -> dict[str, int]:
     """Read in the caller's thread; InvalidArgumentError."""
+    arguments.mapping("levels", levels, "feature: level")
     if not levels:
         raise InvalidArgumentError("levels: no feature is named")
     for name, level in levels.items():
+        arguments.text("feature", name)
         if isinstance(level, bool) or not isinstance(level, int) or not 0 <= level <= _LEVEL_MAX:
             raise InvalidArgumentError(f"{name}={level!r}: a level is a number from 0 to {_LEVEL_MAX}")
     return dict(levels)

@@ -23,6 +23,7 @@ from headrace_core.rpc.limits import pages
 from headrace_core.types import TopicPartition
 from headrace_protos.v1 import groups_pb2, metadata_pb2
 
+from .. import arguments
 from ..engine.connections import call
 from ..engine.coordinators import PATIENCE_S, raise_first
 from ..group_models import (
@@ -50,17 +51,18 @@ def wanted_group(group_id: str) -> str:
     """InvalidGroupIdError."""
     if not isinstance(group_id, str) or not group_id:
         raise InvalidGroupIdError(f"group id {group_id!r}: must be a text that is not empty")
-    return group_id
+    return arguments.text("group id", group_id)
 
 
 def wanted_groups(group_ids: Iterable[str] | str) -> list[str]:
     """Each once, in order; a single text stands for a list of one. InvalidGroupIdError."""
-    return list(dict.fromkeys(map(wanted_group, [group_ids] if isinstance(group_ids, str) else group_ids)))
+    given = [group_ids] if isinstance(group_ids, str) else arguments.items("group_ids", group_ids, "group ids")
+    return list(dict.fromkeys(map(wanted_group, given)))
 
 
 def wanted_states(states: Iterable[str] | str | None) -> list[str]:
     """As the wire has them; none: all. InvalidArgumentError."""
-    given = [states] if isinstance(states, str) else list(states or ())
+    given = [states] if isinstance(states, str) else arguments.items("states", states or (), "states")
     for state in given:
         if not isinstance(state, str) or state.lower() not in GROUP_STATES:
             raise InvalidArgumentError(f"state {state!r}: must be one of {', '.join(GROUP_STATES)}")
@@ -69,7 +71,7 @@ def wanted_states(states: Iterable[str] | str | None) -> list[str]:
 
 def wanted_partitions(partitions: Iterable[TopicPartition] | None) -> list[TopicPartition] | None:
     """InvalidArgumentError."""
-    return None if partitions is None else [_partition(each) for each in partitions]
+    return None if partitions is None else arguments.partitions(partitions)
 
 
 def wanted_offsets(
@@ -77,33 +79,17 @@ def wanted_offsets(
 ) -> dict[TopicPartition, OffsetAndMetadata]:
     """InvalidArgumentError: no offset, or a negative one."""
     found = {}
-    for partition, given in offsets.items():
-        value = OffsetAndMetadata(given) if isinstance(given, int) and not isinstance(given, bool) else given
-        if not isinstance(value, OffsetAndMetadata) or not 0 <= value.offset < 2**63:
-            raise InvalidArgumentError(f"{_partition(partition)}: {given!r}: must be an offset, 0 or more")
-        found[_partition(partition)] = value
+    for each, given in arguments.mapping("offsets", offsets, "TopicPartition: offset").items():
+        partition = arguments.partition(each)
+        found[partition] = arguments.offset_to_commit(partition, given)
     return found
-
-
-def _partition(given: TopicPartition) -> TopicPartition:
-    try:
-        topic, partition = given
-    except (TypeError, ValueError):
-        raise InvalidArgumentError(f"{given!r}: must be a TopicPartition(topic, partition)") from None
-    if not isinstance(topic, str) or isinstance(partition, bool) or not isinstance(partition, int) or partition < 0:
-        raise InvalidArgumentError(f"{given!r}: must be a TopicPartition(topic, partition)")
-    return TopicPartition(topic, partition)
 
 
 def wanted_members(member_ids: Iterable[str] | str | None) -> list[str] | None:
     """Each once; None: all. InvalidArgumentError."""
     if member_ids is None:
         return None
-    given = [member_ids] if isinstance(member_ids, str) else list(member_ids)
-    for each in given:
-        if not isinstance(each, str) or not each:
-            raise InvalidArgumentError(f"member id {each!r}: must be a text that is not empty")
-    return list(dict.fromkeys(given))
+    return list(dict.fromkeys(arguments.texts("member_ids", member_ids)))
 
 
 # -- groups -----------------------------------------------------------------------------------------------------------

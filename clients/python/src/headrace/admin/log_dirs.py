@@ -14,6 +14,7 @@ from headrace_core.rpc.status import error_of
 from headrace_core.types import TopicPartition
 from headrace_protos.v1 import admin_pb2
 
+from .. import arguments
 from ..engine.connections import call
 from ..models import LogDirDescription, ReplicaInfo, TopicPartitionReplica
 from .calls import AdminCalls
@@ -26,22 +27,33 @@ def wanted_replicas(topics: Iterable[str | TopicPartition] | str | None) -> dict
         return None
     wanted: dict[str, set[int]] = {}
     whole: set[str] = set()
-    for item in [topics] if isinstance(topics, str) else topics:
+    what = "names, or TopicPartition(topic, number)"
+    for item in [topics] if isinstance(topics, str) else arguments.items("topics", topics, what):
         if isinstance(item, str):
-            whole.add(item)
+            whole.add(arguments.text("topics", item))
         else:
-            topic, partition = item
+            topic, partition = arguments.partition(item)
             wanted.setdefault(topic, set()).add(partition)
     return wanted | {topic: set() for topic in whole}
+
+
+def wanted_brokers(brokers: Iterable[int] | None) -> list[int] | None:
+    """None: all. InvalidArgumentError."""
+    if brokers is None:
+        return None
+    given = arguments.items("brokers", brokers, "broker ids")
+    return [arguments.whole("broker", each, 0, arguments.INT32_MAX) for each in given]
 
 
 def wanted_moves(moves: Mapping[TopicPartitionReplica, str]) -> dict[TopicPartitionReplica, str]:
     """Checked, with tuples as TopicPartitionReplica; InvalidArgumentError."""
     checked = {}
-    for replica, path in moves.items():
-        if len(replica) != 3:
+    for replica, path in arguments.mapping("moves", moves, "TopicPartitionReplica: path").items():
+        if not isinstance(replica, tuple) or len(replica) != 3:
             raise InvalidArgumentError(f"{replica!r}: must be TopicPartitionReplica(topic, partition, broker_id)")
-        checked[TopicPartitionReplica(*replica)] = str(path)
+        tp = arguments.partition(replica[:2])
+        broker_id = arguments.whole(f"broker_id of {tp}", replica[2], 0, arguments.INT32_MAX)
+        checked[TopicPartitionReplica(*tp, broker_id)] = arguments.text(f"path of {tp}", str(path), empty=False)
     return checked
 
 

@@ -9,6 +9,7 @@ from headrace_core.errors import InvalidArgumentError
 from headrace_core.types import split_address
 from headrace_protos.v1 import node_pb2
 
+from .. import arguments
 from ..engine.connections import call
 from ..models import NodeDescription
 from .calls import AdminCalls
@@ -16,6 +17,7 @@ from .calls import AdminCalls
 
 def wanted_address(address: str) -> str:
     """Read in the caller's thread; InvalidArgumentError."""
+    arguments.text("address", address)
     try:
         split_address(address)
     except (ValueError, TypeError, AttributeError):

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from headrace_core.errors import InvalidArgumentError
 from headrace_core.types import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, MAX_TIMESTAMP, TopicPartition
 
+from .. import arguments
 from ..engine import offsets
 from ..models import OffsetAndTimestamp, OffsetSpec
 from .calls import AdminCalls
@@ -16,12 +17,13 @@ _SPECIAL = {"earliest": EARLIEST_TIMESTAMP, "latest": LATEST_TIMESTAMP, "max-tim
 
 def wanted_offsets(specs: Mapping[TopicPartition, OffsetSpec]) -> dict[TopicPartition, int]:
     """The wire's timestamps, read in the caller's thread; InvalidArgumentError."""
-    return {TopicPartition(*partition): _timestamp(partition, spec) for partition, spec in specs.items()}
+    given = arguments.mapping("wanted", specs, "TopicPartition: where to look")
+    return {arguments.partition(partition): _timestamp(partition, spec) for partition, spec in given.items()}
 
 
 def wanted_isolation(level: str) -> int:
     """The wire's number; InvalidArgumentError."""
-    found = offsets.ISOLATION.get(level)
+    found = offsets.ISOLATION.get(arguments.text("isolation_level", level))
     if found is None:
         raise InvalidArgumentError(f"isolation_level={level!r}: must be {' or '.join(offsets.ISOLATION)}")
     return int(found)

@@ -7,6 +7,7 @@ from typing import Any
 from headrace_core.errors import InvalidArgumentError, InvalidConfigError
 from headrace_protos.v1 import admin_pb2
 
+from .. import arguments
 from ..models import QuorumBroker, QuorumInfo, QuorumReplica
 from .calls import AdminCalls
 
@@ -31,6 +32,8 @@ def wanted_directory(directory_id: bytes | str | None) -> bytes:
             return id_from_text(directory_id)
         except InvalidConfigError as error:
             raise InvalidArgumentError(f"directory_id: {error.message}") from None
+    if not isinstance(directory_id, bytes):
+        raise arguments.wrong("directory_id", directory_id, f"{_DIRECTORY_BYTES} bytes, or their 22 letters")
     if len(directory_id) != _DIRECTORY_BYTES:
         raise InvalidArgumentError(f"directory_id: {len(directory_id)} bytes, must be {_DIRECTORY_BYTES}")
     return bytes(directory_id)

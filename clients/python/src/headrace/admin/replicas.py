@@ -16,6 +16,7 @@ from headrace_core.rpc.limits import ITEMS_MAX, pages
 from headrace_core.types import TopicPartition
 from headrace_protos.v1 import admin_pb2
 
+from .. import arguments
 from ..models import ElectionType, PartitionReassignment
 from .calls import AdminCalls, raise_failures
 
@@ -33,7 +34,7 @@ Elections = dict[TopicPartition, HeadraceError | None]
 
 def wanted_election(election_type: ElectionType) -> admin_pb2.ElectionType:
     """InvalidArgumentError."""
-    if election_type not in _TYPES:
+    if not isinstance(election_type, str) or election_type not in _TYPES:
         raise InvalidArgumentError(f"election_type={election_type!r}: must be one of {', '.join(map(repr, _TYPES))}")
     return _TYPES[election_type]
 
@@ -44,7 +45,7 @@ def wanted_partitions(partitions: Iterable[TopicPartition] | None) -> list[Topic
         return None
     if isinstance(partitions, str | TopicPartition):
         raise InvalidArgumentError(f"{partitions!r}: must be a list of TopicPartition(topic, partition)")
-    return list(dict.fromkeys(_partition(each) for each in partitions))
+    return list(dict.fromkeys(_partition(each) for each in arguments.items("partitions", partitions, "TopicPartition")))
 
 
 def wanted_reassignments(
@@ -52,8 +53,12 @@ def wanted_reassignments(
 ) -> dict[TopicPartition, list[int] | None]:
     """The replicas wanted of each partition, None: cancel. InvalidArgumentError."""
     return {
-        _partition(partition): None if replicas is None else [_broker(each) for each in replicas]
-        for partition, replicas in reassignments.items()
+        _partition(partition): None
+        if replicas is None
+        else [_broker(each) for each in arguments.items(f"replicas of {partition}", replicas, "broker ids")]
+        for partition, replicas in arguments.mapping(
+            "reassignments", reassignments, "TopicPartition: broker ids, or None"
+        ).items()
     }
 
 
@@ -77,7 +82,7 @@ def _partition(item: TopicPartition) -> TopicPartition:
         raise InvalidArgumentError(f"{item!r}: must be TopicPartition(topic, partition)") from None
     if not isinstance(topic, str) or isinstance(number, bool) or not isinstance(number, int) or not 0 <= number < 2**31:
         raise InvalidArgumentError(f"{item!r}: must be TopicPartition(topic, partition)")
-    return TopicPartition(topic, number)
+    return arguments.partition((topic, number))
 
 
 def _broker(broker_id: int) -> int:

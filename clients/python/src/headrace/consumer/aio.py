@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Self, overload
 from headrace_core.records import Record
 from headrace_core.types import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, TopicPartition
 
+from .. import arguments
 from ..awaitable import DONE, AwaitableDict, AwaitableSet, Done
 from ..callbacks import check_callback, run_callback
 from ..group.consumer import Callback, Callbacks
@@ -67,7 +68,8 @@ class AsyncConsumer:
         topics (``[]``) it is ``unsubscribe``, and has to be awaited."""
         for name, callback in (("on_assigned", on_assigned), ("on_revoked", on_revoked), ("on_lost", on_lost)):
             check_callback(name, callback, may_be_async=True)
-        topics = topics if topics is None or isinstance(topics, str) else list(topics)
+        if topics is not None and not isinstance(topics, str):
+            topics = arguments.items("topics", topics, "topic names")
         if topics == [] and pattern is None:
             return self.unsubscribe()
         callbacks = Callbacks(*(self._bound(each) for each in (on_assigned, on_revoked, on_lost)))
@@ -96,7 +98,7 @@ class AsyncConsumer:
             await self._steps.take(core.group.leave_steps(), core.engine.io)
         core.clear_assignment()
 
-    async def commit(self, offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | None = None) -> None:
+    async def commit(self, offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | Record | None = None) -> None:
         """Commit to the group: the positions of what was handed out, or these offsets (see Consumer.commit)."""
         core = self._core
         group = core.in_group("commit")
@@ -104,7 +106,7 @@ class AsyncConsumer:
 
     def commit_async(
         self,
-        offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | None = None,
+        offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | Record | None = None,
         callback: Callable[[dict[TopicPartition, OffsetAndMetadata], BaseException | None], object] | None = None,
     ) -> asyncio.Future[None]:
         """As ``commit``, which goes on while the caller does; the future may be awaited, or forgotten. ``callback``
@@ -158,7 +160,7 @@ class AsyncConsumer:
 
     def seek(self, partition: TopicPartition, offset: int) -> Done:
         """Go on at ``offset``."""
-        self._core.seek(TopicPartition(*partition), offset)
+        self._core.seek(arguments.partition(partition), offset)
         return DONE
 
     def seek_to_beginning(self, *partitions: TopicPartition | Iterable[TopicPartition]) -> Done:
@@ -192,9 +194,10 @@ class AsyncConsumer:
         that is cancelled; the next poll waits for it before it hands out records.
         """
         core = self._core
+        timeout, most = arguments.polling(timeout, max_records)
         await asyncio.sleep(0)  # before records are taken, which a cancelled poll would lose
         await self._begin_poll()
-        limit = core.max_poll_records if max_records is None else max_records
+        limit = core.max_poll_records if most is None else most
         records = core.drain(limit)
         if records or timeout <= 0:
             return records
@@ -270,6 +273,8 @@ class AsyncConsumer:
         from headrace_core.records.arrow import arrow_schema
 
         core = self._core
+        timeout = arguments.fetching(timeout, columns, include_headers, max_bytes)
+        schema = arrow_schema(None if columns is None else tuple(columns), include_headers)
         await self._begin_poll()
         deadline = deadline_after(timeout)
         while True:
@@ -284,13 +289,11 @@ class AsyncConsumer:
                 raise
             if batches or not await self._wait(deadline):
                 break
-        return pa.Table.from_batches(
-            batches, schema=arrow_schema(None if columns is None else tuple(columns), include_headers)
-        )
+        return pa.Table.from_batches(batches, schema=schema)
 
     async def position(self, partition: TopicPartition, timeout: float | None = None) -> int:
         """The offset of the next record to be handed out."""
-        core, tp = self._core, TopicPartition(*partition)
+        core, tp = self._core, arguments.partition(partition)
         core.check_open()
         found = core.known_position(tp)
         if found is None:
@@ -318,7 +321,7 @@ class AsyncConsumer:
         """The first record at or after each time; None where no record is that late."""
         core = self._core
         core.check_open()
-        found = await core.engine.io.run_async(core.offsets(timestamps_ms, timeout))
+        found = await core.engine.io.run_async(core.offsets(arguments.times(timestamps_ms), timeout))
         return {tp: None if item.offset < 0 else item for tp, item in found.items()}
 
     async def partitions_for(self, topic: str, timeout: float | None = None) -> list[int]:
@@ -332,7 +335,9 @@ class AsyncConsumer:
     ) -> dict[TopicPartition, OffsetAndTimestamp]:
         core = self._core
         core.check_open()
-        return await core.engine.io.run_async(core.offsets(dict.fromkeys(partitions, timestamp), timeout))
+        return await core.engine.io.run_async(
+            core.offsets(dict.fromkeys(arguments.partitions(partitions), timestamp), timeout)
+        )
 
     def metrics(self) -> AwaitableDict[str, float]:
         """Kafka's consumer metrics by name; times are in ms."""
@@ -344,6 +349,7 @@ class AsyncConsumer:
 
     async def _close(self, timeout: float, *, commits: bool) -> None:
         """To its end, also when this is cancelled."""
+        timeout = arguments.seconds(timeout)
         self._finalizer.detach()
         if self._closing is None or self._closing.done():
             self._closing = asyncio.create_task(self._close_whole(timeout, commits=commits), name="headrace-close")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Self, overload
 from headrace_core.records import Record
 from headrace_core.types import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, TopicPartition
 
+from .. import arguments
 from ..callbacks import check_callback, refuse_to_wait, run_callback
 from ..group.consumer import Callback, Callbacks
 from ..group.driving import committed_of, drive
@@ -70,7 +71,8 @@ class Consumer:
         """
         for name, callback in (("on_assigned", on_assigned), ("on_revoked", on_revoked), ("on_lost", on_lost)):
             check_callback(name, callback)
-        topics = topics if topics is None or isinstance(topics, str) else list(topics)
+        if topics is not None and not isinstance(topics, str):
+            topics = arguments.items("topics", topics, "topic names")
         if topics == [] and pattern is None:
             self.unsubscribe()
             return
@@ -98,7 +100,7 @@ class Consumer:
             drive(core.group.leave_steps(), core.engine.io)
         core.clear_assignment()
 
-    def commit(self, offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | None = None) -> None:
+    def commit(self, offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | Record | None = None) -> None:
         """Commit to the group: the positions of what was handed out, or these offsets (each the next record to read).
 
         Returns when they are on all in-sync replicas. InvalidGroupIdError; UnknownMemberIdError,
@@ -111,7 +113,7 @@ class Consumer:
 
     def commit_async(
         self,
-        offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | None = None,
+        offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | Record | None = None,
         callback: Callable[[dict[TopicPartition, OffsetAndMetadata], BaseException | None], object] | None = None,
     ) -> Future[None]:
         """As ``commit``, without waiting; commits keep their order. ``callback(offsets, error)`` runs on Headrace's I/O
@@ -161,7 +163,7 @@ class Consumer:
 
     def seek(self, partition: TopicPartition, offset: int) -> None:
         """Go on at ``offset``."""
-        self._core.seek(TopicPartition(*partition), offset)
+        self._core.seek(arguments.partition(partition), offset)
 
     def seek_to_beginning(self, *partitions: TopicPartition | Iterable[TopicPartition]) -> None:
         """Go on at the first record there is (of all partitions, if none is named); found at the next poll."""
@@ -191,8 +193,9 @@ class Consumer:
         At most ``max_records`` (``max.poll.records``), of several partitions perhaps, each partition's in order.
         """
         core = self._core
+        timeout, most = arguments.polling(timeout, max_records)
         self._begin_poll()
-        limit = core.max_poll_records if max_records is None else max_records
+        limit = core.max_poll_records if most is None else most
         records = core.drain(limit)
         if records or timeout <= 0:
             return records
@@ -276,21 +279,21 @@ class Consumer:
         from headrace_core.records.arrow import arrow_schema
 
         core = self._core
+        timeout = arguments.fetching(timeout, columns, include_headers, max_bytes)
+        schema = arrow_schema(None if columns is None else tuple(columns), include_headers)
         self._begin_poll()
         deadline = deadline_after(timeout)
         while True:
             batches = core.take_arrow(max_bytes, columns, include_headers)
             if batches or not self._wait(deadline):
                 break
-        return pa.Table.from_batches(
-            batches, schema=arrow_schema(None if columns is None else tuple(columns), include_headers)
-        )
+        return pa.Table.from_batches(batches, schema=schema)
 
     # --- questions -------------------------------------------------------------------------------------------------
 
     def position(self, partition: TopicPartition, timeout: float | None = None) -> int:
         """The offset of the next record to be handed out."""
-        core, tp = self._core, TopicPartition(*partition)
+        core, tp = self._core, arguments.partition(partition)
         core.check_open()
         found = core.known_position(tp)
         if found is None:
@@ -317,7 +320,7 @@ class Consumer:
         """The first record at or after each time; None where no record is that late."""
         core = self._core
         core.check_open()
-        found = core.engine.io.run(core.offsets(timestamps_ms, timeout))
+        found = core.engine.io.run(core.offsets(arguments.times(timestamps_ms), timeout))
         return {tp: None if item.offset < 0 else item for tp, item in found.items()}
 
     def partitions_for(self, topic: str, timeout: float | None = None) -> list[int]:
@@ -331,7 +334,7 @@ class Consumer:
     ) -> dict[TopicPartition, OffsetAndTimestamp]:
         core = self._core
         core.check_open()
-        return core.engine.io.run(core.offsets(dict.fromkeys(partitions, timestamp), timeout))
+        return core.engine.io.run(core.offsets(dict.fromkeys(arguments.partitions(partitions), timestamp), timeout))
 
     def metrics(self) -> dict[str, float]:
         """Kafka's consumer metrics by name (``records-consumed-rate``, ``fetch-latency-avg``, ...); times are in ms."""
@@ -344,6 +347,7 @@ class Consumer:
     def _close(self, timeout: float, *, commits: bool) -> None:
         core = self._core
         refuse_to_wait()
+        timeout = arguments.seconds(timeout)
         self._finalizer.detach()
         try:
             if core.state == "open" and core.group is not None:

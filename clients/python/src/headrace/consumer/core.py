@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any
 from headrace_core.errors import (
     HeadraceError,
     IllegalStateError,
-    InvalidArgumentError,
     SerializationError,
 )
 from headrace_core.records import Record, RecordIterator, iterate_headers
-from headrace_core.types import TopicPartition, check_topic_name
+from headrace_core.types import TopicPartition
 
+from .. import arguments
 from ..engine.client import Engine
 from ..engine.io_thread import closed_error, forget, forked_error, register
 from ..engine.offsets import ISOLATION, list_offsets
@@ -97,10 +97,6 @@ class ConsumerCore:
         if self.is_subscribed:
             raise not_both(subscribed=True)
         wanted = _each(partitions)
-        for tp in wanted:
-            check_topic_name(tp.topic)
-            if tp.partition < 0:
-                raise InvalidArgumentError(f"partition {tp.partition} of {tp.topic!r}: must not be negative")
         group = self.in_group("assign") if self.config["group.id"] else None
         if group is not None:
             group.assigned_by_hand()
@@ -157,20 +153,19 @@ class ConsumerCore:
         return found
 
     def offsets_to_commit(
-        self, offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | None
+        self, offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | Record | None
     ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """InvalidArgumentError."""
+        """InvalidArgumentError. A record: what follows it."""
         if offsets is None:
             return self.positions()
         found = {}
-        for tp, given in offsets.items():
-            (partition,) = _each([tp])
-            each = OffsetAndMetadata(given) if isinstance(given, int) else given
-            if not isinstance(each, OffsetAndMetadata) or isinstance(given, bool) or each.offset < 0:
-                raise InvalidArgumentError(
-                    f"{partition}: {given!r} is no offset to commit: give a whole number, or OffsetAndMetadata"
-                )
-            found[partition] = each
+        if isinstance(offsets, Record):
+            tp, after = TopicPartition(offsets.topic, offsets.partition), offsets.offset + 1
+            epochs = self.partitions[tp].epochs if tp in self.partitions else None
+            return {tp: OffsetAndMetadata(after, leader_epoch=-1 if epochs is None else epochs.before(after))}
+        for tp, given in arguments.mapping("offsets", offsets, "TopicPartition: offset, or a record").items():
+            partition = arguments.partition(tp)
+            found[partition] = arguments.offset_to_commit(partition, given)
         return found
 
     def clear_assignment(self) -> None:
@@ -223,8 +218,7 @@ class ConsumerCore:
     def seek(self, tp: TopicPartition, offset: int) -> None:
         self.check_open()
         assigned = self.assigned(tp)
-        if not isinstance(offset, int) or isinstance(offset, bool) or offset < 0:
-            raise InvalidArgumentError(f"seek to {offset!r}: an offset is a whole number of 0 and more")
+        offset = arguments.offset(offset)
         self._void(assigned)
         assigned.position, assigned.reset = offset, None
 
@@ -402,20 +396,24 @@ class ConsumerCore:
             try:
                 self.deserialize(record)
             except SerializationError as error:
-                self.go_back(record)
+                raw = self.go_back(record)
                 if index == 0:
                     raise SerializationError(
                         f"{record.topic}-{record.partition} at offset {record.offset}: {error.message}; "
-                        "seek past it to go on"
-                    ) from error
+                        f"seek past it to go on: seek(error.topic_partition, {record.offset + 1})",
+                        topic=record.topic,
+                        field=error.field,
+                        record=raw,
+                    ) from error.__cause__
                 return records[:index]
         return records
 
-    def go_back(self, record: Record) -> None:
-        """Make ``record``, which was taken from the slice under way, the next one again."""
+    def go_back(self, record: Record) -> Record:
+        """Make ``record``, which was taken from the slice under way, the next one again. Returns it as it was."""
         assert self.current is not None
         item = self.current[0]
         self.current = (item, self._iterator(item, record.offset))
+        return self._iterator(item, record.offset).take(1)[0]
 
     def iterate_ready(self, iterator: RecordIterator) -> Iterator[Record]:
         """The records of one slice, until it ends or the slice under way is another (seek, pause, close)."""
@@ -525,8 +523,8 @@ class ConsumerCore:
     async def offsets(
         self, timestamps: Mapping[TopicPartition, int], timeout_s: float | None
     ) -> dict[TopicPartition, OffsetAndTimestamp]:
+        wanted = {arguments.partition(tp): timestamp for tp, timestamp in timestamps.items()}
         self.engine.start()
-        wanted = {TopicPartition(*tp): timestamp for tp, timestamp in timestamps.items()}
         return await list_offsets(self.engine, wanted, self.isolation, self.engine.deadline(timeout_s))
 
     async def find_position(self, tp: TopicPartition, reset: str | None, timeout_s: float | None) -> int:
@@ -540,7 +538,7 @@ class ConsumerCore:
         return found[tp].offset
 
     async def partition_numbers(self, topic: str, timeout_s: float | None) -> list[int]:
-        info = await self.engine.topic(topic, timeout_s, create=False)
+        info = await self.engine.topic(arguments.topic(topic), timeout_s, create=False)
         return [part.partition for part in info.partitions]
 
     # --- the end ---------------------------------------------------------------------------------------------------
@@ -600,15 +598,11 @@ class ConsumerCore:
 def _each(partitions: Named) -> list[TopicPartition]:
     """The partitions of a call; InvalidArgumentError for what is none."""
     found: list[TopicPartition] = []
-    if isinstance(partitions, str):
-        partitions = (partitions,)  # refused below, not read letter by letter
-    for item in partitions:
+    for item in arguments.items("partitions", partitions, "TopicPartition(topic, number)"):
         if isinstance(item, list | set | frozenset | dict):
             found += _each(item)
             continue
-        if not (isinstance(item, tuple) and len(item) == 2 and isinstance(item[0], str) and isinstance(item[1], int)):
-            raise InvalidArgumentError(f"{item!r} is no partition: give TopicPartition(topic, number)")
-        found.append(TopicPartition(*item))
+        found.append(arguments.partition(item))
     return found
 
 

@@ -18,6 +18,7 @@ from headrace_core.errors import (
     UnknownTopicOrPartitionError,
 )
 
+from .. import arguments
 from .connections import Connections, call
 from .io_thread import IoThread, io_thread
 from .metadata import Backoff, MetadataCache, TopicInfo
@@ -66,7 +67,8 @@ class Engine:
         await self.connections.close()
 
     def deadline(self, timeout_s: float | None = None) -> float:
-        return time.monotonic() + (self.api_timeout_s if timeout_s is None else timeout_s)
+        """time.monotonic() at which a call gives up. InvalidArgumentError for what is no time-out."""
+        return time.monotonic() + (self.api_timeout_s if timeout_s is None else arguments.seconds(timeout_s))
 
     async def topic(self, name: str, timeout_s: float | None = None, *, create: bool | None = None) -> TopicInfo:
         self.start()

@@ -35,8 +35,9 @@ from headrace_core.errors import (
     UnknownTopicIdError,
     UnknownTopicOrPartitionError,
 )
-from headrace_core.types import TopicPartition, check_topic_name
+from headrace_core.types import TopicPartition
 
+from .. import arguments
 from ..engine.coordinators import Coordinators
 from ..models import GroupMetadata, OffsetAndMetadata
 from .commits import NO_MEMBER, Commits, Who
@@ -578,10 +579,9 @@ def subscription_of(topics: Iterable[str] | None, pattern: str | None) -> Subscr
     if pattern is not None:
         if not isinstance(pattern, str) or not pattern:
             raise InvalidArgumentError(f"pattern {pattern!r}: give a regular expression (RE2) that whole names match")
+        arguments.text("pattern", pattern)
         return Subscription(pattern=pattern)
-    names = tuple(dict.fromkeys(topics or ()))
-    for name in names:
-        check_topic_name(name)
+    names = tuple(dict.fromkeys(map(arguments.topic, arguments.items("topics", topics, "topic names"))))
     return Subscription(names)
 
 

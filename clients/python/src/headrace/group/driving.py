@@ -12,6 +12,7 @@ from typing import Any
 from headrace_core.errors import InvalidArgumentError
 from headrace_core.types import TopicPartition
 
+from .. import arguments
 from ..engine.io_thread import IoThread
 from .consumer import OnIoThread, Steps
 
@@ -113,9 +114,5 @@ class AsyncSteps:
 def committed_of(partitions: TopicPartition | Iterable[TopicPartition]) -> tuple[list[TopicPartition], bool]:
     """The partitions of a call of ``committed``, and whether it named one by itself. InvalidArgumentError."""
     if isinstance(partitions, tuple) and len(partitions) == 2 and isinstance(partitions[0], str):
-        return [TopicPartition(partitions[0], partitions[1])], True
-    found = [TopicPartition(*each) for each in partitions]
-    for tp in found:
-        if not isinstance(tp.topic, str) or not isinstance(tp.partition, int):
-            raise InvalidArgumentError(f"{tp!r} is no partition: give TopicPartition(topic, number)")
-    return found, False
+        return [arguments.partition(partitions)], True
+    return arguments.partitions(partitions), False

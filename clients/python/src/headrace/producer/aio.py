@@ -5,18 +5,22 @@ from __future__ import annotations
 import asyncio
 import time
 import weakref
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Self
 
-from ..accumulator import AsyncRecordFuture, Headers, header_list
+from headrace_core.errors import HeadraceError
+
+from .. import arguments
+from ..accumulator import AsyncRecordFuture, Headers, NoSuchPartition, RecordMetadata, header_list
+from ..accumulator._checks import partition_number, timestamp_of
 from ..awaitable import AwaitableDict
 from ..settings import PRODUCER, resolve
-from .blocking import OnDelivery
+from .blocking import ArrowData, OnDelivery
 from .core import ProducerCore, deadline_error
 from .futures import ManyFuture
 
 if TYPE_CHECKING:
-    import pyarrow as pa
+    pass
 
 
 class AsyncProducer:
@@ -57,39 +61,64 @@ class AsyncProducer:
         )
         return sent
 
+    async def send_and_wait(
+        self,
+        topic: str,
+        value: Any = None,
+        key: Any = None,
+        headers: Headers | None = None,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+    ) -> RecordMetadata:
+        """Queue one record and wait for its outcome: ``await (await producer.send(...))``. Errors are those of both."""
+        metadata: RecordMetadata = await (await self.send(topic, value, key, headers, partition, timestamp_ms))
+        return metadata
+
     async def send_many(
-        self, topic: str, values: Sequence[Any], *, partition: int | None = None, timestamp_ms: int | None = None
+        self, topic: str, values: Iterable[Any], *, partition: int | None = None, timestamp_ms: int | None = None
     ) -> ManyFuture:
-        """Queue many records: values, or (key, value) or (key, value, headers) tuples; await the future for the lot."""
-        items = values if isinstance(values, list) else list(values)
+        """Queue many records: values, or (key, value) or (key, value, headers) tuples; await the future for the lot.
+        All or nothing, as Producer.send_many."""
         core, start = self._core, 0
-        runs: list[list[Any]] = []
-        when = time.time_ns() // 1_000_000 if timestamp_ms is None else timestamp_ms
+        arguments.topic(topic)
+        if partition is not None:
+            partition = partition_number(partition)
+        when = time.time_ns() // 1_000_000 if timestamp_ms is None else timestamp_of(timestamp_ms)
+        items = arguments.items("values", values, "values, (key, value) or (key, value, headers)")
+        if not items:
+            return ManyFuture(topic, [])
         deadline = time.monotonic() + core.max_block_s
+        while topic not in core.accumulator.topics:
+            await core.wait_until_sendable_async(topic, deadline)
         while True:
             try:
-                reached = core.accumulator.append_many(topic, items, start, partition, when, runs)
-            except IndexError:
-                number = -1 if partition is None else partition
-                await core.engine.io.run_async(core.recheck_partition(topic, number, core.max_block_s))
-                continue
-            if reached >= len(items):
-                return ManyFuture(topic, runs)
+                items = core.prepare_many(topic, items, partition)
+                break
+            except NoSuchPartition as error:
+                await core.engine.io.run_async(core.recheck_partition(topic, error.args[0], core.max_block_s))
+        runs: list[list[Any]] = []
+        while (reached := core.append_prepared(topic, items, start, partition, when, runs)) < len(items):
             if reached > start:
                 deadline = time.monotonic() + core.max_block_s
             start = reached
-            await core.wait_until_sendable_async(topic, deadline)
+            try:
+                await core.wait_until_sendable_async(topic, deadline)
+            except HeadraceError as error:
+                raise core.stopped(error, start, len(items)) from None
+        return ManyFuture(topic, runs)
 
-    async def send_arrow(self, topic: str, table: pa.Table | pa.RecordBatch) -> ManyFuture:
+    async def send_arrow(self, topic: str, table: ArrowData) -> ManyFuture:
         """Queue the rows of an Arrow table (see Producer.send_arrow). Encoding runs on a worker thread."""
-        from .arrow import arrow_batches
+        from .arrow import arrow_batches, as_table
 
+        arguments.topic(topic)
+        rows = as_table(table)
         core = self._core
         runs: list[list[Any]] = []
         deadline = time.monotonic() + core.max_block_s
         while topic not in core.accumulator.topics:
             await core.wait_until_sendable_async(topic, deadline)
-        batches = arrow_batches(core, topic, table)
+        batches = arrow_batches(core, topic, rows)
         while (item := await asyncio.to_thread(next, batches, None)) is not None:
             partition, data, count = item
             deadline = time.monotonic() + core.max_block_s
@@ -101,11 +130,12 @@ class AsyncProducer:
     async def flush(self, timeout: float | None = None) -> None:
         """Send everything now and wait until each record has its outcome (seconds; DeliveryTimeoutError)."""
         self._core.check_open()
-        await self._core.flush_async(timeout)
+        await self._core.flush_async(None if timeout is None else arguments.seconds(timeout))
 
     async def partitions_for(self, topic: str) -> list[int]:
         """The topic's partition numbers."""
         self._core.check_open()
+        arguments.topic(topic)
         info = await self._core.engine.io.run_async(self._core.learn(topic, self._core.max_block_s))
         return [part.partition for part in info.partitions]
 
@@ -115,8 +145,9 @@ class AsyncProducer:
 
     async def close(self, timeout: float | None = None) -> None:
         """Send what is left (waiting up to ``timeout`` seconds, None: delivery.timeout.ms), then end."""
+        timeout_s = self._core.sender.delivery_timeout_s + 1 if timeout is None else arguments.seconds(timeout)
         self._finalizer.detach()
-        await self._core.close_async(self._core.sender.delivery_timeout_s + 1 if timeout is None else timeout)
+        await self._core.close_async(timeout_s)
 
     async def __aenter__(self) -> Self:
         return self
@@ -141,10 +172,12 @@ class _Slow:
         on_delivery: OnDelivery | Callable[..., object] | None,
     ) -> AsyncRecordFuture:
         core = self.core
+        arguments.topic(topic)
+        if partition is not None:
+            partition = partition_number(partition)
         if headers is not None:
             headers = header_list(headers)
-        if timestamp_ms is None:
-            timestamp_ms = time.time_ns() // 1_000_000
+        timestamp_ms = time.time_ns() // 1_000_000 if timestamp_ms is None else timestamp_of(timestamp_ms)
         deadline = time.monotonic() + core.max_block_s
         await asyncio.sleep(0)  # a batch has just become full: let the caller's loop turn
         while True:
@@ -152,9 +185,8 @@ class _Slow:
                 future: AsyncRecordFuture | None = core.accumulator.append(
                     AsyncRecordFuture, topic, value, key, headers, partition, timestamp_ms
                 )
-            except IndexError as error:
-                number = partition if partition is not None else int(error.args[0])
-                await core.engine.io.run_async(core.recheck_partition(topic, number, core.max_block_s))
+            except NoSuchPartition as error:
+                await core.engine.io.run_async(core.recheck_partition(topic, error.args[0], core.max_block_s))
                 continue
             if future is not None:
                 return future

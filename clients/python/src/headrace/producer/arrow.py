@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace_core.errors import InvalidArgumentError
-from headrace_core.records.arrow import encode_arrow
+from headrace_core.records.arrow import binary_column, encode_arrow
 
 from ..accumulator import key_partitions
 
@@ -26,16 +26,39 @@ RECORD_OVERHEAD = 10
 CHUNK_BATCHES_MAX = 16
 
 
-def arrow_batches(core: Any, topic: str, table: pa.Table | pa.RecordBatch) -> Iterator[tuple[int, bytes, int]]:
-    """(partition, batch, record count) for all rows. The topic must be known to the accumulator.
+def as_table(data: Any) -> pa.Table:
+    """What send_arrow was given, as a table: of pyarrow, or anything with the Arrow PyCapsule interface (of polars,
+    pandas, DuckDB: ``__arrow_c_stream__``, ``__arrow_c_array__``). InvalidArgumentError."""
+    if isinstance(data, pa.Table):
+        table = data
+    elif isinstance(data, pa.RecordBatch):
+        table = pa.Table.from_batches([data])
+    elif isinstance(data, pa.RecordBatchReader):
+        table = data.read_all()
+    elif hasattr(data, "__arrow_c_stream__") or hasattr(data, "__arrow_c_array__"):
+        try:
+            table = pa.table(data)
+        except (TypeError, ValueError, NotImplementedError, KeyError) as error:  # Arrow's own are among these
+            raise InvalidArgumentError(f"table: {type(data).__name__} does not come as columns: {error}") from error
+    else:
+        raise InvalidArgumentError(
+            f"table={data!r:.80}: must be a pyarrow Table, RecordBatch or RecordBatchReader, or an object with "
+            "__arrow_c_stream__ (of polars, pandas, DuckDB)"
+        )
+    for name in ("value", "key", "headers", "partition", "timestamp"):
+        if table.column_names.count(name) > 1:
+            raise InvalidArgumentError(f"the table has {table.column_names.count(name)} columns named {name!r}")
+    if "value" not in table.column_names:
+        raise InvalidArgumentError(f"send_arrow needs a column 'value'; the table has {table.column_names}")
+    return table
+
+
+def arrow_batches(core: Any, topic: str, table: pa.Table) -> Iterator[tuple[int, bytes, int]]:
+    """(partition, batch, record count) for all rows of an ``as_table``. The topic must be known to the accumulator.
 
     Raises what encode_arrow raises (rows before the offending one may have been yielded), and InvalidArgumentError for
     a partition that does not exist.
     """
-    if isinstance(table, pa.RecordBatch):
-        table = pa.Table.from_batches([table])
-    if "value" not in table.column_names:
-        raise InvalidArgumentError(f"send_arrow needs a column 'value'; the table has {table.column_names}")
     if not table.num_rows:
         return
     queues = core.accumulator.topics[topic]
@@ -74,7 +97,7 @@ def _partitions(core: Any, topic: str, chunk: pa.Table, first_row: int, count: i
     """The partition of each row, -1 for the sticky one."""
     found: pa.Array | None = None
     if "key" in chunk.column_names and not core.accumulator.ignore_keys:
-        keys = chunk["key"].cast(pa.large_binary()).combine_chunks()
+        keys = binary_column("key", chunk["key"]).cast(pa.large_binary()).combine_chunks()
         if isinstance(keys, pa.ChunkedArray):
             keys = pa.concat_arrays(keys.chunks)
         out = bytearray(4 * len(keys))
@@ -90,7 +113,12 @@ def _partitions(core: Any, topic: str, chunk: pa.Table, first_row: int, count: i
         )
         found = pa.Array.from_buffers(pa.int32(), len(keys), [None, pa.py_buffer(out)])
     if "partition" in chunk.column_names:
-        given = chunk["partition"].cast(pa.int32())
+        try:
+            given = chunk["partition"].cast(pa.int32())
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+            raise InvalidArgumentError(
+                f"rows {first_row} to {first_row + len(chunk) - 1}: column 'partition' holds no partitions: {error}"
+            ) from None
         wrong = pc.fill_null(pc.or_(pc.less(given, 0), pc.greater_equal(given, count)), False)
         if pc.any(wrong).as_py():
             row = pc.index(wrong, True).as_py()

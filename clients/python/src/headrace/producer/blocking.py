@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import time
 import weakref
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Self
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeAlias
 
 from headrace_core.errors import HeadraceError
 
-from ..accumulator import Headers, RecordFuture, RecordMetadata, header_list
+from .. import arguments
+from ..accumulator import Headers, NoSuchPartition, RecordFuture, RecordMetadata, header_list
+from ..accumulator._checks import partition_number, timestamp_of
 from ..callbacks import check_callback, refuse_to_wait
 from ..settings import PRODUCER, resolve
 from .core import ProducerCore, deadline_error
@@ -17,6 +19,21 @@ from .futures import ManyFuture
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+
+class ArrowStream(Protocol):
+    """Rows that come as an Arrow stream (the PyCapsule interface): of polars, pandas, DuckDB, and others."""
+
+    def __arrow_c_stream__(self, requested_schema: object = None, /) -> object: ...
+
+
+class ArrowArray(Protocol):
+    """Rows that come as one Arrow struct array."""
+
+    def __arrow_c_array__(self, requested_schema: object = None, /) -> Any: ...
+
+
+ArrowData: TypeAlias = "pa.Table | pa.RecordBatch | pa.RecordBatchReader | ArrowStream | ArrowArray"
 
 OnDelivery = Callable[[RecordMetadata | None, HeadraceError | None], object]
 
@@ -68,43 +85,61 @@ class Producer:
         return future
 
     def send_many(
-        self, topic: str, values: Sequence[Any], *, partition: int | None = None, timestamp_ms: int | None = None
+        self, topic: str, values: Iterable[Any], *, partition: int | None = None, timestamp_ms: int | None = None
     ) -> ManyFuture:
-        """Queue many records: values, or (key, value) or (key, value, headers) tuples; one future for the lot."""
-        items = values if isinstance(values, list) else list(values)
+        """Queue many records: values, or (key, value) or (key, value, headers) tuples; one future for the lot.
+
+        ``values`` may be any iterable. All records are serialized and checked before the first is queued: when one is
+        refused, nothing was sent, and the error names the record. Only a time-out (BufferTimeoutError) or a close in
+        the middle of a list larger than the free buffer leaves its beginning sent; the message says how much.
+        """
         core, start = self._core, 0
-        runs: list[list[Any]] = []
-        when = time.time_ns() // 1_000_000 if timestamp_ms is None else timestamp_ms
+        arguments.topic(topic)
+        if partition is not None:
+            partition = partition_number(partition)
+        when = time.time_ns() // 1_000_000 if timestamp_ms is None else timestamp_of(timestamp_ms)
+        items = arguments.items("values", values, "values, (key, value) or (key, value, headers)")
+        if not items:
+            return ManyFuture(topic, [])
         deadline = time.monotonic() + core.max_block_s
+        while topic not in core.accumulator.topics:
+            core.wait_until_sendable(topic, deadline)
         while True:
             try:
-                reached = core.accumulator.append_many(topic, items, start, partition, when, runs)
-            except IndexError:
-                core.engine.io.run(
-                    core.recheck_partition(topic, -1 if partition is None else partition, core.max_block_s)
-                )
-                continue
-            if reached >= len(items):
-                return ManyFuture(topic, runs)
+                items = core.prepare_many(topic, items, partition)
+                break
+            except NoSuchPartition as error:
+                core.engine.io.run(core.recheck_partition(topic, error.args[0], core.max_block_s))
+        runs: list[list[Any]] = []
+        while (reached := core.append_prepared(topic, items, start, partition, when, runs)) < len(items):
             if reached > start:
                 deadline = time.monotonic() + core.max_block_s
             start = reached
-            core.wait_until_sendable(topic, deadline)
+            try:
+                core.wait_until_sendable(topic, deadline)
+            except HeadraceError as error:
+                raise core.stopped(error, start, len(items)) from None
+        return ManyFuture(topic, runs)
 
-    def send_arrow(self, topic: str, table: pa.Table | pa.RecordBatch) -> ManyFuture:
+    def send_arrow(self, topic: str, table: ArrowData) -> ManyFuture:
         """Queue the rows of an Arrow table: column ``value``, and if there are such columns ``key``, ``headers``,
         ``partition`` and ``timestamp``. No Python object is made for a row; one future for the lot.
 
+        ``table`` may be of pyarrow, or whatever has ``__arrow_c_stream__``: a data frame of polars or pandas, a
+        relation of DuckDB. ``value`` and ``key`` are binary or text of any width.
+
         Serializers and ``partitioner.class`` are not asked. Rows are copied out before this returns.
         """
-        from .arrow import arrow_batches
+        from .arrow import arrow_batches, as_table
 
+        arguments.topic(topic)
+        rows = as_table(table)
         core = self._core
         runs: list[list[Any]] = []
         deadline = time.monotonic() + core.max_block_s
         while topic not in core.accumulator.topics:
             core.wait_until_sendable(topic, deadline)
-        for partition, data, count in arrow_batches(core, topic, table):
+        for partition, data, count in arrow_batches(core, topic, rows):
             deadline = time.monotonic() + core.max_block_s
             while (batch := core.accumulator.append_encoded(topic, partition, data, count)) is None:
                 core.wait_until_sendable(topic, deadline)
@@ -114,11 +149,12 @@ class Producer:
     def flush(self, timeout: float | None = None) -> None:
         """Send everything now and wait until each record has its outcome (seconds; DeliveryTimeoutError)."""
         self._core.check_open()
-        self._core.flush(timeout)
+        self._core.flush(None if timeout is None else arguments.seconds(timeout))
 
     def partitions_for(self, topic: str) -> list[int]:
         """The topic's partition numbers."""
         self._core.check_open()
+        arguments.topic(topic)
         info = self._core.engine.io.run(self._core.learn(topic, self._core.max_block_s))
         return [part.partition for part in info.partitions]
 
@@ -129,8 +165,9 @@ class Producer:
     def close(self, timeout: float | None = None) -> None:
         """Send what is left (waiting up to ``timeout`` seconds, None: delivery.timeout.ms), then end."""
         refuse_to_wait()
+        timeout_s = self._core.sender.delivery_timeout_s + 1 if timeout is None else arguments.seconds(timeout)
         self._finalizer.detach()
-        self._core.close(self._core.sender.delivery_timeout_s + 1 if timeout is None else timeout)
+        self._core.close(timeout_s)
 
     def __enter__(self) -> Self:
         return self
@@ -155,20 +192,21 @@ class _Slow:
         on_delivery: OnDelivery | None,
     ) -> RecordFuture:
         core = self.core
+        arguments.topic(topic)
         check_callback("on_delivery", on_delivery)
+        if partition is not None:
+            partition = partition_number(partition)
         if headers is not None:
             headers = header_list(headers)
-        if timestamp_ms is None:
-            timestamp_ms = time.time_ns() // 1_000_000
+        timestamp_ms = time.time_ns() // 1_000_000 if timestamp_ms is None else timestamp_of(timestamp_ms)
         deadline = time.monotonic() + core.max_block_s
         while True:
             try:
                 future: RecordFuture | None = core.accumulator.append(
                     RecordFuture, topic, value, key, headers, partition, timestamp_ms
                 )
-            except IndexError as error:
-                number = partition if partition is not None else int(error.args[0])
-                core.engine.io.run(core.recheck_partition(topic, number, core.max_block_s))
+            except NoSuchPartition as error:
+                core.engine.io.run(core.recheck_partition(topic, error.args[0], core.max_block_s))
                 continue
             if future is not None:
                 break

@@ -19,7 +19,7 @@ from headrace_core.errors import (
     RequestTimedOutError,
 )
 
-from ..accumulator import Accumulator, TopicQueues
+from ..accumulator import Accumulator, NoSuchPartition, TopicQueues
 from ..callbacks import on_io_thread, refuse_to_wait, waiting_text
 from ..engine.client import Engine
 from ..engine.io_thread import call_in, closed_error, forget, forked_error, register
@@ -100,6 +100,29 @@ class ProducerCore:
         if info.max_message_bytes > 0 and self.config["compression.type"] == "none":
             limit = min(limit, info.max_message_bytes)
         return limit
+
+    # --- sending many ----------------------------------------------------------------------------------------------
+
+    def prepare_many(self, topic: str, values: Any, partition: int | None) -> list[Any]:
+        """The records of a send_many, serialized and checked; the topic is known. NoSuchPartition."""
+        self.check_open()
+        return self.accumulator.prepare_many(topic, values, partition)
+
+    def append_prepared(
+        self, topic: str, items: list[Any], start: int, partition: int | None, when: int, runs: list[list[Any]]
+    ) -> int:
+        """Append what prepare_many made, from ``start`` on; where it stopped, for want of room."""
+        try:
+            return self.accumulator.append_many(topic, items, start, partition, when, runs)
+        except NoSuchPartition as error:  # the topic was created again meanwhile, with fewer
+            gone = InvalidArgumentError(f"topic {topic!r} has no partition {error.args[0]} any more")
+            raise self.stopped(gone, sum(run[2] for run in runs), len(items)) from None
+
+    def stopped(self, error: HeadraceError, sent: int, count: int) -> HeadraceError:
+        """``error`` broke a send_many off in the middle: say how far it came."""
+        if sent:
+            error.args = (f"{error.message}; the first {sent} of {count} records are being sent", *error.args[1:])
+        return error
 
     # --- waiting ---------------------------------------------------------------------------------------------------
 

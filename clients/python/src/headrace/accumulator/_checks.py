@@ -1,0 +1,124 @@
+"""What a producer takes: records, partitions and times are checked here, for both twins of the accumulator."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from headrace_core.errors import HeadraceError, InvalidTimestampError, InvalidTypeError, RecordTooLargeError
+from headrace_core.records import BatchBuilder
+
+from ..arguments import INT32_MAX, INT64_MAX, whole
+
+#: What a caller may give as a record's headers.
+Headers = Mapping[str, bytes | None] | Iterable[tuple[str, bytes | None]]
+
+
+class NoSuchPartition(IndexError):
+    """The topic has no such partition, as far as is known. Its argument is the number."""
+
+
+def header_list(headers: Headers) -> list[Any]:
+    """The headers of a call, a dict or pairs, as a list that nobody else changes."""
+    try:
+        return list(headers.items() if isinstance(headers, Mapping) else headers)
+    except TypeError:
+        raise InvalidTypeError(
+            f"headers must be a dict, or pairs of a str and bytes (or None), not {headers!r:.80}"
+        ) from None
+
+
+def partition_number(partition: Any) -> int:
+    """InvalidArgumentError for what is no partition of any topic."""
+    return whole("partition", partition, 0, INT32_MAX)
+
+
+def timestamp_of(timestamp_ms: Any) -> int:
+    """InvalidTypeError, InvalidTimestampError."""
+    try:
+        value = operator.index(timestamp_ms)
+        if isinstance(timestamp_ms, bool):
+            raise TypeError
+    except TypeError:
+        raise InvalidTypeError(
+            f"timestamp_ms must be whole milliseconds since 1970, not {timestamp_ms!r:.80}"
+        ) from None
+    if not -1 <= value <= INT64_MAX:
+        raise InvalidTimestampError(f"timestamp_ms={value}: must be milliseconds since 1970, or -1 for none")
+    return value
+
+
+def wrong_topic(topic: Any) -> InvalidTypeError:
+    return InvalidTypeError(f"topic must be a str, not {topic!r:.80}")
+
+
+def wrong_type(
+    topic: str, key: Any, value: Any, headers: list[Any] | None = None, error: Exception | None = None
+) -> Exception:
+    """The error for a key, value or header that is no bytes, saying which and what to do."""
+    if isinstance(error, HeadraceError):  # of a timestamp
+        return error
+    for name, given in (("value", value), ("key", key)):
+        if given is not None and not isinstance(given, bytes | bytearray | memoryview):
+            return InvalidTypeError(
+                f"topic {topic!r}: a {name} must be bytes or None, not {type(given).__name__}: set {name}.serializer"
+            )
+    for index, pair in enumerate(headers or ()):
+        match pair:
+            case [str(name), None | bytes() | bytearray() | memoryview()] if _is_utf8(name):
+                continue
+        return InvalidTypeError(
+            f"topic {topic!r}: header {index} must be a pair of a str and bytes (or None), not {pair!r:.80}"
+        )
+    return InvalidTypeError(f"topic {topic!r}: this is no record: {error}")
+
+
+def _is_utf8(name: str) -> bool:
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def prepared(accumulator: Any, known: Any, item: Any, number: int, partition: int | None) -> tuple[Any, ...]:
+    """Record ``number`` of a list as (key, value, headers, partition), serialized and checked."""
+    try:
+        key, value, headers = None, item, None
+        if isinstance(item, tuple):
+            if not 2 <= len(item) <= 3:
+                raise InvalidTypeError(f"a tuple of {len(item)} is no record: must be (key, value[, headers])")
+            key, value, headers = (*item, None)[:3]
+        if accumulator.key_serializer is not None:
+            key = accumulator.key_serializer(known.name, key)
+        if accumulator.value_serializer is not None:
+            value = accumulator.value_serializer(known.name, value)
+        headers = None if headers is None else header_list(headers)
+        limit = min(known.max_batch_bytes, accumulator.buffer_bytes)
+        try:
+            key, value = (None if each is None else bytes(memoryview(each)) for each in (key, value))
+            alone = BatchBuilder(limit)
+            alone.append(0, key, value, headers)
+        except (TypeError, ValueError, BufferError) as error:
+            raise wrong_type(known.name, key, value, headers, error) from None
+        if alone.size > limit:
+            raise too_large(known.name, alone.size, known.max_batch_bytes, accumulator.buffer_bytes)
+        if partition is None and accumulator.partitioner is not None:
+            partition = accumulator.partitioner(known.name, key, value, len(known.queues))
+            if partition is not None and partition_number(partition) >= len(known.queues):
+                raise NoSuchPartition(partition)
+    except HeadraceError as error:
+        error.args = (f"record {number}: {error.message}; nothing of the list was sent", *error.args[1:])
+        raise
+    return key, value, headers, partition
+
+
+def too_large(topic: str, size: int, limit: int, buffer_bytes: int) -> RecordTooLargeError:
+    """The error for a record that no batch may hold."""
+    if size > limit:
+        return RecordTooLargeError(
+            f"a record of {size} bytes (as a batch of its own) is larger than topic {topic!r} takes from this "
+            f"producer: {limit} bytes, the smaller of max.request.size and the topic's max.message.bytes"
+        )
+    return RecordTooLargeError(f"a record of {size} bytes does not fit into buffer.memory={buffer_bytes}")

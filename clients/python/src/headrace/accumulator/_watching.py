@@ -1,0 +1,143 @@
+"""``concurrent.futures.wait`` and ``as_completed`` over record futures.
+
+Both freeze all futures (``_condition``), look at their ``_state``, leave a waiter with each (``_waiters``) and let go.
+A record future has no lock of its own: what it needs is made when it is asked for, and forgotten afterwards. Freezing
+never blocks. While a future is frozen its state is what it was; when it is thawed, its waiters hear what they missed.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+from ..callbacks import refuse_to_wait
+
+#: Guards all entries, for moments; nothing else is taken, and no foreign code runs, while it is held.
+_lock = threading.Lock()
+
+
+class _Entry:
+    __slots__ = ("frozen", "waiters")
+
+    def __init__(self) -> None:
+        self.frozen = 0
+        self.waiters: list[Any] = []
+
+
+class Watch:
+    """The frozen and awaited futures of one batch; a waiter of that batch itself."""
+
+    __slots__ = ("entries", "is_over")
+
+    def __init__(self) -> None:
+        self.entries: dict[Any, _Entry] = {}
+        self.is_over = False
+
+    def __call__(self, _: object = None) -> None:
+        """The batch has its outcome."""
+        with _lock:
+            self.is_over = True
+            heard = {future: entry.waiters for future, entry in self.entries.items() if not entry.frozen}
+            for future in heard:
+                del self.entries[future]
+        for future, waiters in heard.items():
+            _notify(future, waiters)
+
+
+def state_of(future: Any, batch: Any) -> str:
+    """RUNNING or FINISHED; of a frozen future what it was then."""
+    if not batch.done:
+        return "RUNNING"
+    entry = None if batch.watch is None else batch.watch.entries.get(future)
+    return "RUNNING" if entry is not None and entry.frozen else "FINISHED"
+
+
+class Condition:
+    """``_condition``: acquiring it freezes the future."""
+
+    __slots__ = ("_batch", "_future")
+
+    def __init__(self, future: Any, batch: Any) -> None:
+        self._future, self._batch = future, batch
+
+    def acquire(self, *_: object) -> bool:
+        batch, is_new = self._batch, False
+        if batch.done and batch.watch is None:
+            return True
+        with _lock:
+            if batch.watch is None:
+                batch.watch, is_new = Watch(), True
+            watch = batch.watch
+            if not watch.is_over or self._future in watch.entries:
+                watch.entries.setdefault(self._future, _Entry()).frozen += 1
+        if is_new and not batch.add_waiter((None, watch)):
+            watch()
+        return True
+
+    def release(self) -> None:
+        watch = self._batch.watch
+        if watch is None:
+            return
+        with _lock:
+            entry = watch.entries.get(self._future)
+            if entry is None:
+                return
+            entry.frozen -= 1
+            if entry.frozen or (entry.waiters and not watch.is_over):
+                return
+            del watch.entries[self._future]
+        _notify(self._future, entry.waiters)
+
+    def __enter__(self) -> bool:
+        return self.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+
+class Waiters:
+    """``_waiters``: of a frozen future."""
+
+    __slots__ = ("_batch", "_future")
+
+    def __init__(self, future: Any, batch: Any) -> None:
+        self._future, self._batch = future, batch
+
+    def append(self, waiter: Any) -> None:
+        entry = self._entry()
+        if entry is not None:
+            refuse_to_wait("concurrent.futures.wait()")
+            entry.waiters.append(waiter)
+
+    def remove(self, waiter: Any) -> None:
+        entry = self._entry()
+        if entry is not None and waiter in entry.waiters:
+            entry.waiters.remove(waiter)
+
+    def _entry(self) -> _Entry | None:
+        watch = self._batch.watch
+        found: _Entry | None = None if watch is None else watch.entries.get(self._future)
+        return found
+
+
+def _notify(future: Any, waiters: list[Any]) -> None:
+    if waiters:
+        failed = future.exception() is not None
+        for waiter in waiters:
+            waiter.add_exception(future) if failed else waiter.add_result(future)
+
+
+def shown(batch: Any, index: int, name: str) -> str:
+    """A future's repr: its partition, and its state."""
+    where = f"{batch.queue.topic.name}-{batch.queue.partition}"
+    if not batch.done:
+        state = "pending"
+    elif batch.error is not None:
+        state = f"failed: {batch.error.code}"
+    else:
+        state = f"acknowledged at offset {batch.base_offset + index}" if batch.base_offset >= 0 else "acknowledged"
+    return f"<{name} {where} {state}>"
+
+
+def not_copied(name: str) -> TypeError:
+    return TypeError(f"a {name} cannot be pickled or copied: pass on what its result() is")

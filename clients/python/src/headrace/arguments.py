@@ -1,0 +1,156 @@
+"""What callers give, checked where they give it: InvalidArgumentError names the argument, the value and what fits.
+
+So nothing reaches protobuf, a file or a lock that refuses it in words of its own. A number may be of any whole type
+(``operator.index``: NumPy's, too), but is no bool.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping
+from typing import Any
+
+from headrace_core.errors import InvalidArgumentError
+from headrace_core.types import TopicPartition, check_topic_name
+
+from .models import OffsetAndMetadata
+
+INT32_MAX = 2**31 - 1
+INT64_MAX = 2**63 - 1
+#: The longest time-out that a request carries (int32 milliseconds, 24 days). A longer one, infinity too, means this.
+SECONDS_MAX = 2_147_483.0
+
+
+def wrong(name: str, given: Any, must: str) -> InvalidArgumentError:
+    """The error for an argument."""
+    shown = repr(given)
+    return InvalidArgumentError(f"{name}={shown if len(shown) <= 100 else shown[:97] + '...'}: must be {must}")
+
+
+def whole(name: str, given: Any, low: int = 0, high: int = INT64_MAX) -> int:
+    """A whole number from ``low`` to ``high``."""
+    try:
+        value = operator.index(given)
+    except TypeError:
+        value = low - 1
+    if isinstance(given, bool) or not low <= value <= high:
+        raise wrong(name, given, f"a whole number from {low} to {high}")
+    return value
+
+
+def offset(given: Any, name: str = "offset") -> int:
+    """An offset: 0 to 2^63-1."""
+    return whole(name, given)
+
+
+def flag(name: str, given: Any) -> bool:
+    if not isinstance(given, bool):
+        raise wrong(name, given, "True or False")
+    return given
+
+
+def seconds(given: Any, name: str = "timeout", *, none: bool = False, negative: bool = False) -> float:
+    """A time-out in seconds, ``SECONDS_MAX`` at most. ``none``: None is one, too, and the longest; ``negative``: those
+    below 0 mean 0, as for a concurrent.futures.Future."""
+    if given is None and none:
+        return SECONDS_MAX
+    value = float("nan")
+    if not isinstance(given, bool | str | bytes):
+        try:
+            value = float(given)
+        except OverflowError:
+            value = SECONDS_MAX if given > 0 else -1.0
+        except (TypeError, ValueError):
+            pass
+    if negative and value < 0:
+        return 0.0
+    if not value >= 0:
+        raise wrong(name, given, f"seconds, 0 or more{', or None' if none else ''}")
+    return min(value, SECONDS_MAX)
+
+
+def text(name: str, given: Any, *, empty: bool = True) -> str:
+    """A str that UTF-8 can hold."""
+    if not isinstance(given, str) or not (given or empty):
+        raise wrong(name, given, "a text" if empty else "a text that is not empty")
+    try:
+        given.encode()
+    except UnicodeEncodeError:
+        raise wrong(name, given, "a text that UTF-8 can hold") from None
+    return given
+
+
+def items(name: str, given: Any, what: str) -> list[Any]:
+    """A list of what an iterable holds; a text or bytes is none."""
+    if isinstance(given, str | bytes | bytearray):
+        raise wrong(name, given, f"a list of {what}")
+    try:
+        return list(given)
+    except TypeError:
+        raise wrong(name, given, f"a list of {what}") from None
+
+
+def texts(name: str, given: Any, *, empty: bool = False) -> list[str]:
+    """A list of texts; a single one stands for a list of one."""
+    found = [given] if isinstance(given, str) else items(name, given, "texts")
+    return [text(name, each, empty=empty) for each in found]
+
+
+def mapping(name: str, given: Any, what: str) -> Mapping[Any, Any]:
+    if not isinstance(given, Mapping):
+        raise wrong(name, given, f"a dict of {what}")
+    return given
+
+
+def topic(given: Any) -> str:
+    """A legal topic name; InvalidTopicError for another text."""
+    return check_topic_name(text("topic", given))
+
+
+def partition(given: Any) -> TopicPartition:
+    """A TopicPartition, or a pair of a topic's name and a number."""
+    if not isinstance(given, tuple | list) or len(given) != 2 or not isinstance(given[0], str):
+        raise InvalidArgumentError(f"{given!r:.100} is no partition: give TopicPartition(topic, number)")
+    return TopicPartition(topic(given[0]), whole(f"partition of {given[0]!r}", given[1], 0, INT32_MAX))
+
+
+def partitions(given: Any, name: str = "partitions") -> list[TopicPartition]:
+    """Each once, in order."""
+    if isinstance(given, TopicPartition):
+        raise wrong(name, given, "a list of TopicPartition(topic, number)")
+    return list(dict.fromkeys(partition(each) for each in items(name, given, "TopicPartition(topic, number)")))
+
+
+def offset_to_commit(tp: TopicPartition, given: Any) -> OffsetAndMetadata:
+    """An offset, or OffsetAndMetadata."""
+    if not isinstance(given, OffsetAndMetadata):
+        return OffsetAndMetadata(offset(given, f"offset of {tp}"))
+    return OffsetAndMetadata(
+        offset(given.offset, f"offset of {tp}"),
+        text(f"metadata of {tp}", given.metadata),
+        whole(f"leader_epoch of {tp}", given.leader_epoch, -1, INT32_MAX),
+    )
+
+
+def polling(timeout: Any, max_records: Any) -> tuple[float, int | None]:
+    """The arguments of a poll."""
+    most = None if max_records is None else whole("max_records", max_records, 1)
+    return seconds(timeout), most
+
+
+def fetching(timeout: Any, columns: Any, include_headers: Any, max_bytes: Any) -> float:
+    """The arguments of a fetch_arrow; the time-out."""
+    if columns is not None:
+        for each in items("columns", columns, "column names"):
+            text("columns", each)
+    flag("include_headers", include_headers)
+    whole("max_bytes", max_bytes, 1)
+    return seconds(timeout)
+
+
+def times(given: Any) -> dict[TopicPartition, int]:
+    """Milliseconds since 1970 by partition."""
+    found = {}
+    for tp, timestamp_ms in mapping("timestamps_ms", given, "TopicPartition: ms since 1970").items():
+        found[partition(tp)] = whole(f"time of {tp}", timestamp_ms)
+    return found

@@ -1,0 +1,117 @@
+"""send_arrow: rows of pyarrow, and of whatever speaks Arrow's PyCapsule interface."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from headrace import AsyncProducer, Producer
+from headrace.errors import InvalidArgumentError
+
+pa = pytest.importorskip("pyarrow")
+
+
+class Stream:
+    """What a data frame of polars or a relation of DuckDB looks like to Arrow."""
+
+    def __init__(self, table: Any) -> None:
+        self.table = table
+
+    def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
+        return self.table.__arrow_c_stream__(requested_schema)
+
+
+class Array:
+    def __init__(self, batch: Any) -> None:
+        self.batch = batch
+
+    def __arrow_c_array__(self, requested_schema: Any = None) -> Any:
+        return self.batch.__arrow_c_array__(requested_schema)
+
+
+ROWS = {"key": [b"a", None, b"c"], "value": [b"1", b"2", None]}
+TABLE = pa.table(ROWS)
+BATCH = TABLE.to_batches()[0]
+
+
+def written(cluster: Any) -> list[tuple[Any, Any]]:
+    return [(record.key, record.value) for record in cluster.records("t")]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: TABLE,
+        lambda: BATCH,
+        lambda: pa.RecordBatchReader.from_batches(TABLE.schema, [BATCH]),
+        lambda: Stream(TABLE),
+        lambda: Stream(pa.concat_tables([TABLE.slice(0, 1), TABLE.slice(1)])),
+        lambda: Array(BATCH),
+        lambda: TABLE.to_pandas(),
+    ],
+    ids=["table", "batch", "reader", "stream", "stream of chunks", "array", "pandas"],
+)
+def test_rows_of_any_library_are_sent(fake: Any, make: Any) -> None:
+    with Producer(bootstrap_servers=fake.bootstrap_servers) as out:
+        assert out.send_arrow("t", make()).result(60).record_count == 3
+    assert set(written(fake)) == set(zip(ROWS["key"], ROWS["value"], strict=True))
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pa.binary(),
+        pa.large_binary(),
+        pa.string(),
+        pa.large_string(),
+        pa.binary_view(),
+        pa.string_view(),
+        pa.binary(1),
+        pa.dictionary(pa.int32(), pa.string()),
+    ],
+    ids=str,
+)
+def test_key_and_value_may_be_binary_or_text_of_any_width(fake: Any, kind: Any) -> None:
+    column = pa.array(["x", "y", None], pa.string())
+    column = column.cast(pa.binary()).cast(kind) if kind == pa.binary(1) else column.cast(kind)
+    fake.create("six", 6)
+    with Producer(bootstrap_servers=fake.bootstrap_servers) as out:
+        out.send_arrow("t", pa.table({"value": column})).result(60)
+        out.send_arrow("six", pa.table({"value": column, "key": column})).result(60)
+        by_hand = [out.send("six", b"v", key=key).result(60).partition for key in (b"x", b"y")]
+    assert written(fake) == [(None, b"x"), (None, b"y"), (None, None)]
+    for key, partition in zip((b"x", b"y"), by_hand, strict=True):
+        assert key in [record.key for record in fake.records("six", partition)][:-1]
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (Stream(pa.chunked_array([[b"a"]])), "does not come as columns"),
+        (pa.array([b"a"]), "does not come as columns"),
+        ([b"a"], "__arrow_c_stream__"),
+        (pa.table({"key": [b"a"]}), "needs a column 'value'"),
+        (pa.table([[b"a"], [b"b"]], names=["value", "value"]), "2 columns named 'value'"),
+        (pa.table({"value": [1, 2]}), "column 'value' has type int64"),
+        (pa.table({"value": [b"a"], "partition": ["x"]}), "column 'partition' holds no partitions"),
+        (pa.table({"value": [b"a"], "partition": [2**40]}), "column 'partition' holds no partitions"),
+        (pa.table({"value": [b"a"], "partition": [-1]}), "there is no -1"),
+    ],
+)
+def test_rows_that_are_none_are_refused_in_our_words(fake: Any, data: Any, words: str) -> None:
+    with Producer(bootstrap_servers=fake.bootstrap_servers) as out:
+        with pytest.raises(InvalidArgumentError, match=words):
+            out.send_arrow("t", data)
+        out.flush(60)
+    assert written(fake) == []
+
+
+def test_asyncio_twin_takes_streams_too(fake: Any) -> None:
+    async def run() -> None:
+        async with AsyncProducer(bootstrap_servers=fake.bootstrap_servers) as out:
+            assert (await (await out.send_arrow("t", Stream(TABLE)))).record_count == 3
+
+    asyncio.run(run())
+    assert len(written(fake)) == 3
