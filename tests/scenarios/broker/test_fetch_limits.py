@@ -25,3 +25,50 @@ def test_the_brokers_fetch_max_bytes_bounds_an_answer_that_the_client_does_not_b
             consumer.on_closed()
 
     asyncio.run(scenario())
+
+
+def test_clients_that_do_not_read_share_one_budget_and_others_go_on():
+    """A hundred slow readers held 3 MiB each, and a broker of 55 MiB grew to 880."""
+
+    async def scenario() -> None:
+        one = batch(b"x" * 200_000)
+        async with SoloBroker(CrashingFileSystem()) as broker:
+            await broker.topic("orders")
+            for _ in range(5):
+                assert not (await broker.append("orders", one)).error.code
+            unread = broker.context.unread
+            unread.limit = 3_000_000
+            slow = [broker.consumer() for _ in range(20)]
+            for consumer, _ in slow:
+                for number in range(20):
+                    consumer.on_request(fetch(number, "orders", max_wait_ms=0))
+            assert unread.is_full
+            assert unread.used < unread.limit + 1_100_000 + 20 * 210_000, "one answer each, beyond the limit"
+            reading, answers = broker.consumer()
+            reading.on_request(fetch(1, "orders", max_wait_ms=0))
+            (answer,) = await answers.wait_sent(1)
+            assert answer.results[0].next_offset == 1  # small answers, of a batch at least
+            for consumer, _ in [*slow, (reading, answers)]:
+                consumer.on_closed()
+            assert unread.used == 0
+
+    asyncio.run(scenario())
+
+
+def test_requests_that_wait_behind_unread_answers_are_bounded_in_bytes():
+    async def scenario() -> None:
+        async with SoloBroker(CrashingFileSystem()) as broker:
+            await broker.topic("orders")
+            consumer, answers = broker.consumer()
+            answers.queued_bytes = 10_000_000  # it reads nothing
+            answers.request_bytes = 30_000
+            for number in range(3):
+                assert not answers.paused
+                consumer.on_request(fetch(number, "orders", max_wait_ms=0))
+            assert answers.paused
+            answers.queued_bytes = 0
+            consumer.on_written()
+            assert not answers.paused
+            consumer.on_closed()
+
+    asyncio.run(scenario())

@@ -223,7 +223,7 @@ def test_kafkas_own_file_is_taken_and_what_does_nothing_is_told(tmp_path: Path) 
         ("log.retention.hours=2 weeks", "2 weeks is 336"),
         ("compression.type=lz5", "did you mean 'lz4'"),
         ("log.cleaner.threds=1", r"did you mean 'log.cleaner.threads'\? \(.*line 2\)"),
-        ("message.max.bytes=33554433", "message.max.bytes=33554433 is above socket.request.max.bytes=33554432"),
+        ("message.max.bytes=16777217", "message.max.bytes=16777217 is above socket.request.max.bytes=16777216"),
         ("broker.heartbeat.interval.ms=9000", "not below broker.session.timeout.ms=9000"),
         ("log.cleaner.threads=129", "each thread needs 1 MiB"),
         ("group.min.session.timeout.ms=1800001", "no session would fit"),

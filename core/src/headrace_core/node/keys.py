@@ -279,7 +279,7 @@ _BROKER = [
     ConfigKey(
         name="socket.request.max.bytes",
         kind=Kind.INT,
-        default=33_554_432,
+        default=16_777_216,
         doc="The largest request that clients may send, in bytes of records. A message with 1 MiB more is refused "
         "unread. Kafka's default is 100 MiB, which every connection can hold in the broker's memory.",
         low=1_024,

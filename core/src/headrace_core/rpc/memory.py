@@ -14,7 +14,7 @@ import logging
 logger = logging.getLogger(__name__)
 
 #: Between a refusal and the trim, so that gRPC has dropped the message; and between two trims.
-PAUSE_S = 2.0
+PAUSE_S = 1.0
 
 _due: asyncio.TimerHandle | None = None
 

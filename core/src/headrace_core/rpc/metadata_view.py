@@ -81,11 +81,13 @@ class MetadataView:
         controllers: Mapping[int, str] | None = None,
     ) -> metadata_pb2.MetadataResponse:
         """``response``, for a request of any length: the event loop goes on every few milliseconds."""
-        turns, parts = Turns(), self._building(image, request, controller_id, lag_ms, controllers)
-        answer = next(parts)
-        for _ in parts:
-            if turns.is_over():
-                await turns.next()
+        topics = len(image.topic_ids) if request.all_topics else len(request.topics)
+        async with Turns(topics) as turns:
+            parts = self._building(image, request, controller_id, lag_ms, controllers)
+            answer = next(parts)
+            for _ in parts:
+                if turns.is_over():
+                    await turns.next()
         return answer
 
     def _building(

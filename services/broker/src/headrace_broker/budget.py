@@ -15,6 +15,26 @@ class Pausable(Protocol):
     def resume(self) -> None: ...
 
 
+class UnreadAnswers:
+    """Bytes of fetched records that clients have not read, of all streams together. Over ``limit`` nobody is stopped:
+    each stream has one small answer at a time then, so that clients which do not read cost no others their memory."""
+
+    __slots__ = ("limit", "used")
+
+    def __init__(self, limit: int = 64 * 1024 * 1024) -> None:
+        self.limit = limit
+        self.used = 0
+
+    def changed(self, size: int) -> None:
+        """A stream holds ``size`` bytes more (or less, when negative)."""
+        self.used += size
+        assert self.used >= 0, "more bytes read than were unread"
+
+    @property
+    def is_full(self) -> bool:
+        return self.used > self.limit
+
+
 class ByteBudget:
     """Bytes in flight, of all streams together. Over ``limit`` a stream that asks is paused; it resumes, in turn, when
     there is room again. One request may overshoot: it has arrived already when its size is known."""

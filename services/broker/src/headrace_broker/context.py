@@ -10,7 +10,7 @@ from headrace_core.errors import HeadraceError
 from headrace_core.rpc.metadata_state import MetadataState
 from headrace_core.telemetry import Counter, Emitter, Metrics
 
-from .budget import ByteBudget
+from .budget import ByteBudget, UnreadAnswers
 from .deadlines import Deadlines
 from .low_watermarks import LowWatermarks
 
@@ -24,7 +24,7 @@ class BrokerLimits:
     """Bounds on what clients may have the broker hold. Bytes unless said otherwise."""
 
     #: Of one request (socket.request.max.bytes).
-    request_bytes_max: int = 32 * 1024 * 1024
+    request_bytes_max: int = 16 * 1024 * 1024
     #: Of one fetch's answer (fetch.max.bytes); answers are cut earlier anyway.
     fetch_bytes_max: int = 55 * 1024 * 1024
     #: Of one produce stream's unanswered requests; above it the stream is not read.
@@ -86,6 +86,7 @@ class BrokerContext:
     #: May consumers be sent to followers in their rack (replica.selector.class, KIP-392)?
     reads_by_rack: bool = False
     low_watermarks: LowWatermarks = field(default_factory=LowWatermarks)
+    unread: UnreadAnswers = field(default_factory=UnreadAnswers)
     #: Every open stream of the client listener.
     streams: set[EndableStream] = field(default_factory=set)
 

@@ -70,17 +70,18 @@ class Commits:
         if not offsets:
             return
         deadline = self._engine.deadline(timeout_s)
+        who = self._who()
         for page in pages(list(offsets.items())):
-            await self._commit(dict(page), deadline, final)
+            await self._commit(dict(page), who, deadline, final)
 
     async def _commit(
         self,
         offsets: Mapping[TopicPartition, OffsetAndMetadata],
+        who: Who,
         deadline: float,
         final: tuple[type[HeadraceError], ...],
     ) -> None:
         """As much as one request may have."""
-        who = self._who()
         request = groups_pb2.CommitOffsetsRequest(
             group_id=self._group_id, member_id=who.member_id, member_epoch=who.epoch, instance_id=who.instance_id
         )

@@ -14,7 +14,7 @@ from headrace_core.errors import HeadraceError, InvalidRequestError, UnknownTopi
 from headrace_core.metadata.configs import ConfigDescription, describe_broker, describe_topic, parse_broker_id
 from headrace_core.rpc.config_messages import config_entries
 from headrace_core.rpc.status import error_to_proto
-from headrace_core.rpc.turns import Turns
+from headrace_core.rpc.turns import DESCRIPTION_ITEMS, Turns
 from headrace_protos.v1 import admin_pb2, admin_pb2_grpc
 
 from .log_dirs import LogDirs, alter_replica_log_dirs, describe_log_dirs
@@ -87,11 +87,13 @@ class AdminService(admin_pb2_grpc.AdminServicer):
         return await self._ask("TransferLeadership", request, request.timeout_ms)
 
     async def DescribeConfigs(self, request: Any, context: Any) -> Any:
-        answer, turns = admin_pb2.DescribeConfigsResponse(), Turns()
-        for item in request.resources:
-            if turns.is_over():
-                await turns.next()
-            answer.results.append(self._describe(item, include_synonyms=request.include_synonyms))
+        answer = admin_pb2.DescribeConfigsResponse()
+        # A description has dozens of entries, and costs as much as dozens of other items.
+        async with Turns(DESCRIPTION_ITEMS * len(request.resources)) as turns:
+            for item in request.resources:
+                if turns.is_over():
+                    await turns.next()
+                answer.results.append(self._describe(item, include_synonyms=request.include_synonyms))
         return answer
 
     async def DescribeLogDirs(self, request: Any, context: Any) -> Any:

@@ -29,9 +29,9 @@ from headrace_core.errors import (
     OffsetOutOfRangeError,
     UnknownServerError,
 )
+from headrace_core.rpc.memory import give_memory_back
 from headrace_core.rpc.status import error_to_proto
 from headrace_core.rpc.streams import ServerStream, StreamHandler
-from headrace_core.rpc.turns import Turns
 from headrace_core.types import TopicPartition
 from headrace_protos.v1 import common_pb2, fetch_pb2, fetch_pb2_grpc
 
@@ -53,6 +53,10 @@ DEFAULT_PARTITION_MAX_BYTES = 1024 * 1024
 ANSWER_BYTES_MAX = 1024 * 1024
 #: Answers that may wait to be written before the next request is looked at.
 QUEUED_BYTES_MAX = 2 * ANSWER_BYTES_MAX
+#: The same while clients leave too many answers of all streams unread (UnreadAnswers): those who read go on.
+CROWDED_ANSWER_BYTES_MAX = 64 * 1024
+#: Partitions looked up in one turn of the loop, when requests have queued.
+TURN_PARTITIONS_MAX = 500
 #: Requests that may wait to be looked at before the stream is read no further, and their bytes as received. Each stream
 #: has a limit of its own: with one budget for all of them, clients that read no answers would stop the others.
 QUEUED_REQUESTS_MAX = 64
@@ -108,6 +112,7 @@ class FetchStream(StreamHandler[Any]):
         "_session",
         "_stream",
         "_timer",
+        "_unread",
         "_wake_scheduled",
     )
 
@@ -122,6 +127,7 @@ class FetchStream(StreamHandler[Any]):
         self._looked_ms: dict[TopicPartition, float] = {}
         self._requests: deque[tuple[Any, int]] = deque()  # with their sizes as received
         self._requests_bytes = 0
+        self._unread = 0  # bytes of answers, as counted in the broker's
         self._current: Any = None  # the request being waited or read for
         self._refused: list[Any] = []  # results of partitions that the current request named in vain
         self._cold: dict[TopicPartition, tuple[int, ReadResult | HeadraceError]] = {}
@@ -153,11 +159,16 @@ class FetchStream(StreamHandler[Any]):
         return self._current is None and not self._requests
 
     def on_written(self) -> None:
+        self._count_unread()
         if self._requests:
             self._pump()
 
     def on_closed(self) -> None:
         self._closed = True
+        self._broker.unread.changed(-self._unread)
+        if self._unread >= ANSWER_BYTES_MAX:
+            give_memory_back()
+        self._unread = 0
         self._stop_waiting()
         self._current = None
         while self._requests:
@@ -171,12 +182,13 @@ class FetchStream(StreamHandler[Any]):
 
     def _pump(self) -> None:
         """Look at queued requests until one has to wait, the answers pile up, or this turn of the loop is long."""
-        turns = Turns()
-        while self._requests and self._current is None and self._stream.queued_bytes < QUEUED_BYTES_MAX:
-            if turns.is_over():
+        looked_up = 0
+        while self._requests and self._current is None and self._stream.queued_bytes < self._queued_bytes_max():
+            if looked_up > TURN_PARTITIONS_MAX:
                 self._loop.call_soon(self._pump)
                 return
             self._current = self._next_request()
+            looked_up += len(self._current.partitions)
             self._rack = self._current.rack or self._rack
             self._apply(self._current)
             self._broker.metrics.fetch_requests.value += 1
@@ -187,6 +199,15 @@ class FetchStream(StreamHandler[Any]):
         if self._current is None and not self._requests:
             self._stream.check_idle()
 
+    def _queued_bytes_max(self) -> int:
+        """Answers that may wait before the next request is looked at: none, when all streams together hold too many."""
+        return 1 if self._broker.unread.is_full else QUEUED_BYTES_MAX
+
+    def _count_unread(self) -> None:
+        if not self._closed:
+            self._broker.unread.changed(self._stream.queued_bytes - self._unread)
+            self._unread = self._stream.queued_bytes
+
     def _next_request(self) -> Any:
         request, size = self._requests.popleft()
         self._requests_bytes -= size
@@ -195,7 +216,8 @@ class FetchStream(StreamHandler[Any]):
     def _look(self, *, give_up: bool) -> None:
         """Answer the current request if that can be; ``give_up``: with what there is."""
         request = self._current
-        most = min(request.max_bytes or DEFAULT_MAX_BYTES, ANSWER_BYTES_MAX, self._broker.limits.fetch_bytes_max)
+        largest = CROWDED_ANSWER_BYTES_MAX if self._broker.unread.is_full else ANSWER_BYTES_MAX
+        most = min(request.max_bytes or DEFAULT_MAX_BYTES, largest, self._broker.limits.fetch_bytes_max)
         pieces, size, cold = self._collect(most)
         if cold is not None and not size:
             self._stop_waiting()
@@ -299,6 +321,7 @@ class FetchStream(StreamHandler[Any]):
         self._current = None
         self._broker.metrics.fetch_bytes.value += size
         self._stream.send(response, size_told + _OVERHEAD_BYTES * len(response.results))
+        self._count_unread()
 
     # -- waiting -----------------------------------------------------------------------------------------------------
 

@@ -116,15 +116,16 @@ class OffsetsService(offsets_pb2_grpc.OffsetsServicer):
         self, items: Any, one: Callable[[Any], Awaitable[Any]], refused: Callable[[Any, HeadraceError], Any]
     ) -> list[Any]:
         """One result for each item, in order; a failed item's result says so, and the others go on."""
-        results, turns = [], Turns()
-        for item in items:
-            if turns.is_over():
-                await turns.next()
-            try:
-                results.append(await one(item))
-            except HeadraceError as error:
-                partition = TopicPartition(item.topic, item.partition)
-                results.append(refused(item, self._broker.replicas.for_clients(partition, error)))
+        results = []
+        async with Turns(len(items)) as turns:
+            for item in items:
+                if turns.is_over():
+                    await turns.next()
+                try:
+                    results.append(await one(item))
+                except HeadraceError as error:
+                    partition = TopicPartition(item.topic, item.partition)
+                    results.append(refused(item, self._broker.replicas.for_clients(partition, error)))
         return results
 
 

@@ -18,7 +18,7 @@ from headrace_core.metadata.configs import describe_broker, describe_topic
 from headrace_core.rpc.config_messages import config_entries
 from headrace_core.rpc.server import Listener
 from headrace_core.rpc.status import error_to_proto
-from headrace_core.rpc.turns import Turns
+from headrace_core.rpc.turns import DESCRIPTION_ITEMS, Turns
 from headrace_protos.v1 import admin_pb2, admin_pb2_grpc
 
 from ..cluster.configs import check_resource
@@ -108,11 +108,13 @@ class AdminHandler(ElectionCalls, ReassignmentCalls, FeatureCalls, QuorumCalls, 
         )
 
     async def DescribeConfigs(self, request: admin_pb2.DescribeConfigsRequest, context: Any) -> Any:
-        answer, turns = admin_pb2.DescribeConfigsResponse(), Turns()
-        for item in request.resources:
-            if turns.is_over():
-                await turns.next()
-            answer.results.append(self._described(item, include_synonyms=request.include_synonyms))
+        answer = admin_pb2.DescribeConfigsResponse()
+        # A description has dozens of entries, and costs as much as dozens of other items.
+        async with Turns(DESCRIPTION_ITEMS * len(request.resources)) as turns:
+            for item in request.resources:
+                if turns.is_over():
+                    await turns.next()
+                answer.results.append(self._described(item, include_synonyms=request.include_synonyms))
         return answer
 
     async def AlterConfigs(self, request: admin_pb2.AlterConfigsRequest, context: Any) -> Any:

@@ -1,0 +1,142 @@
+"""Answers that take long are made in turns: others go on meanwhile, and work for a cancelled call stops."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from headrace_core.metadata import MetadataDelta, MetadataImage
+from headrace_core.rpc import turns
+from headrace_core.rpc.metadata_view import MetadataView, concerns
+from headrace_core.rpc.metadata_watch import MetadataWatch
+from headrace_protos.v1 import metadata_pb2
+
+NAMES = 10_000
+
+
+@pytest.fixture(autouse=True)
+def clock_that_goes_on_by_a_millisecond_at_each_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    def clock() -> Iterator[float]:
+        now = 0.0
+        while True:
+            now += 0.001
+            yield now
+
+    ticking = clock()
+    monkeypatch.setattr(turns, "PAUSE_S", 0)
+    monkeypatch.setattr(turns, "time", SimpleNamespace(perf_counter=lambda: next(ticking)))
+
+
+def request() -> metadata_pb2.MetadataRequest:
+    return metadata_pb2.MetadataRequest(topics=[f"unknown-{number}" for number in range(NAMES)])
+
+
+def respond(view: MetadataView) -> Any:
+    return view.response_in_turns(MetadataImage(), request(), controller_id=1)
+
+
+def test_others_go_on_while_ten_thousand_names_are_looked_up() -> None:
+    async def scenario() -> None:
+        passes = 0
+
+        async def other() -> None:
+            nonlocal passes
+            while True:
+                passes += 1
+                await asyncio.sleep(0)
+
+        beside = asyncio.create_task(other())
+        answer = await respond(MetadataView())
+        beside.cancel()
+        assert len(answer.topics) == NAMES
+        assert passes > NAMES / 10
+
+    asyncio.run(scenario())
+
+
+def test_work_for_a_cancelled_call_stops(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked_up = []
+    look_up = MetadataView._topic
+    monkeypatch.setattr(MetadataView, "_topic", lambda *args: (looked_up.append(args), look_up(*args))[1])
+
+    async def scenario() -> None:
+        call = asyncio.create_task(respond(MetadataView()))
+        for _ in range(3):
+            await asyncio.sleep(0)
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        assert 0 < len(looked_up) < 100
+
+    asyncio.run(scenario())
+
+
+def test_long_work_takes_one_turn_at_a_time_and_short_work_waits_for_none() -> None:
+    async def scenario() -> None:
+        async def work(items: int) -> None:
+            async with turns.Turns(items) as mine:
+                for _ in range(20):
+                    await mine.next()
+
+        async with turns.Turns(NAMES):
+            await work(turns.SHORT_ITEMS)  # it does not wait for the long one
+            waiting = [asyncio.create_task(work(NAMES)) for _ in range(5)]
+            await asyncio.sleep(0)
+            assert not any(task.done() for task in waiting)
+            waiting[0].cancel()
+        done = await asyncio.gather(*waiting, return_exceptions=True)
+        assert isinstance(done[0], asyncio.CancelledError)
+        assert done[1:] == [None] * 4
+        async with turns.Turns(NAMES):  # the cancelled one left no lock behind
+            pass
+
+    asyncio.run(asyncio.wait_for(scenario(), 10))
+
+
+def test_newer_metadata_in_between_leave_no_stale_entry_behind() -> None:
+    """What an answer at an older image looks up late is not kept for requests at the newer one."""
+    view = MetadataView()
+    old, new = MetadataImage(), MetadataImage()
+    parts = view._building(old, request(), 1, None, None)
+    next(parts)
+    view.response(new, metadata_pb2.MetadataRequest(), controller_id=1)
+    assert len(list(parts)) == NAMES
+    assert view._image is new
+    assert not view._topics
+
+
+def test_answer_in_turns_is_the_answer() -> None:
+    async def scenario() -> None:
+        answer = await respond(MetadataView())
+        assert answer == MetadataView().response(MetadataImage(), request(), controller_id=1)
+
+    asyncio.run(scenario())
+
+
+def test_watch_of_many_topics_costs_what_changed() -> None:
+    """Each change was compared with every name of every watch."""
+
+    class Names:
+        """A repeated field that counts who walks through it."""
+
+        walks = 0
+
+        def __iter__(self) -> Iterator[str]:
+            self.walks += 1
+            return iter(["a"])
+
+        def __bool__(self) -> bool:
+            return True
+
+    names = Names()
+    asked = SimpleNamespace(all_topics=False, topics=names)
+    watch = MetadataWatch(asked, lambda: None, lambda watcher: lambda: None)  # type: ignore[arg-type,return-value]
+    assert names.walks == 1
+    for _ in range(3):
+        watch._changed(MetadataImage(), MetadataDelta(from_offset=0, next_offset=1))
+    assert names.walks == 1
+    assert not concerns(asked, MetadataImage(), MetadataDelta(from_offset=0, next_offset=1), frozenset(names))  # type: ignore[arg-type]
