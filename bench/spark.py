@@ -60,7 +60,7 @@ def fill(bootstrap_servers: str, records: int) -> None:
             admin.delete_topics([TOPIC])
         admin.create_topics([NewTopic(TOPIC, partitions=PARTITIONS, replication_factor=1)])
     each, chunk = records // PARTITIONS, 50_000
-    with Producer(bootstrap_servers=bootstrap_servers, **{"batch.size": 1 << 20, "linger.ms": 20}) as producer:
+    with Producer(bootstrap_servers=bootstrap_servers, batch_size=1 << 20, linger_ms=20) as producer:
         for start in range(0, each, chunk):
             for partition in range(PARTITIONS):
                 values = [os.urandom(VALUE_BYTES) for _ in range(min(chunk, each - start))]

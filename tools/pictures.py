@@ -122,8 +122,9 @@ def _life(bootstrap: str) -> Iterator[None]:
                 producer.send("shipments", b"a lorry")
 
     def consume() -> None:
-        config = {"group_id": "packers", "auto_offset_reset": "earliest", "auto_commit_interval_ms": 500}
-        with Consumer(bootstrap_servers=bootstrap, **config) as consumer:
+        with Consumer(
+            bootstrap_servers=bootstrap, group_id="packers", auto_offset_reset="earliest", auto_commit_interval_ms=500
+        ) as consumer:
             consumer.subscribe(["orders"])
             while not over.is_set():
                 if consumer.poll(timeout=0.2, max_records=1_000):

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from headrace_core.records import Record as Record
     from headrace_core.types import TopicPartition as TopicPartition
 
+    from . import errors as errors
+    from . import serializers as serializers
     from .accumulator import RecordMetadata as RecordMetadata
     from .admin import Admin as Admin
     from .admin import AsyncAdmin as AsyncAdmin
@@ -66,6 +68,9 @@ if TYPE_CHECKING:
     from .producer import ManyFuture as ManyFuture
     from .producer import Producer as Producer
     from .producer import RecordFuture as RecordFuture
+    from .typed_settings import AdminSettings as AdminSettings
+    from .typed_settings import ConsumerSettings as ConsumerSettings
+    from .typed_settings import ProducerSettings as ProducerSettings
 
     ConsumerRecord = Record
 
@@ -74,6 +79,9 @@ __version__ = "0.1.0"
 #: Public name -> the module that holds it.
 _HOMES = {
     "Admin": ".admin",
+    "AdminSettings": ".typed_settings",
+    "ConsumerSettings": ".typed_settings",
+    "ProducerSettings": ".typed_settings",
     "AppendConfig": ".models",
     "AsyncAdmin": ".admin",
     "AsyncConsumer": ".consumer",
@@ -127,8 +135,12 @@ _HOMES = {
     "tune_memory": ".memory",
 }
 
+#: Modules that ``import headrace`` gives without an import of their own.
+_MODULES = ("errors", "serializers")
+
 __all__ = [
     "Admin",
+    "AdminSettings",
     "AppendConfig",
     "AsyncAdmin",
     "AsyncConsumer",
@@ -141,6 +153,7 @@ __all__ = [
     "ConfigSynonym",
     "Consumer",
     "ConsumerRecord",
+    "ConsumerSettings",
     "ControllerInfo",
     "CoordinatorInfo",
     "CreatedTopic",
@@ -166,6 +179,7 @@ __all__ = [
     "PartitionReassignment",
     "PriorityPartitioner",
     "Producer",
+    "ProducerSettings",
     "QuorumBroker",
     "QuorumInfo",
     "QuorumReplica",
@@ -187,6 +201,8 @@ logging.getLogger(__name__).addHandler(logging.NullHandler())
 
 
 def __getattr__(name: str) -> Any:
+    if name in _MODULES:  # bound to its name by the import
+        return importlib.import_module(f".{name}", __name__)
     wanted = "Record" if name == "ConsumerRecord" else name
     home = _HOMES.get(wanted)
     if home is None:
@@ -197,4 +213,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *__all__, *_MODULES})

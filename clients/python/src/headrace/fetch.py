@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, Unpack
 
 from headrace_core.errors import InvalidArgumentError, OffsetOutOfRangeError, RequestTimedOutError
 from headrace_core.types import TopicPartition
@@ -13,6 +13,7 @@ from .callbacks import refuse_to_wait
 from .consumer.core import ConsumerCore
 from .consumer.inbox import Slice
 from .settings import CONSUMER, resolve
+from .typed_settings import ConsumerSettings
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -54,7 +55,11 @@ class RangeReader:
     """
 
     def __init__(
-        self, ranges: Iterable[OffsetRange], config: Mapping[str, Any] | None = None, /, **settings: Any
+        self,
+        ranges: Iterable[OffsetRange],
+        config: Mapping[str, Any] | None = None,
+        /,
+        **settings: Unpack[ConsumerSettings],
     ) -> None:
         given = {"max.partition.fetch.bytes": 4 << 20, "auto.offset.reset": "none"}
         core = self._core = ConsumerCore(resolve(CONSUMER, {**given, **_dotted(config, settings)}, {}))

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeVar, Unpack
 
 from headrace_core.errors import HeadraceError
 from headrace_core.types import TopicPartition
 
 from .. import arguments
 from ..callbacks import refuse_to_wait
+from ..faces import Face, where
 from ..group_models import GroupDescription, GroupLag, GroupListing, GroupState, Rebalance
 from ..models import (
     ClusterDescription,
@@ -31,13 +32,14 @@ from ..models import (
     TopicPartitionReplica,
 )
 from ..settings import ADMIN, resolve
+from ..typed_settings import AdminSettings
 from . import configs, features, groups, log_dirs, node, offsets, quorum, replicas
 from .calls import AdminCalls, new_counts, new_topics, records_before
 
 T = TypeVar("T")
 
 
-class Admin:
+class Admin(Face):
     """Changes and describes a cluster.
 
         with Admin(bootstrap_servers="127.0.0.1:9095") as admin:
@@ -47,8 +49,11 @@ class Admin:
     ``default.api.timeout.ms``.
     """
 
-    def __init__(self, config: Mapping[str, Any] | None = None, /, **settings: Any) -> None:
+    def __init__(self, config: Mapping[str, Any] | None = None, /, **settings: Unpack[AdminSettings]) -> None:
         self._calls = AdminCalls(resolve(ADMIN, config, settings))
+
+    def _shown(self) -> list[str]:
+        return [where(self._calls.engine.config), self._calls.state]
 
     def create_topics(
         self, topics: Iterable[NewTopic | str], *, timeout: float | None = None, validate_only: bool = False

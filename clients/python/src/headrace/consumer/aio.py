@@ -8,7 +8,7 @@ import logging
 import time
 import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Self, overload
+from typing import TYPE_CHECKING, Any, Self, Unpack, overload
 
 from headrace_core.records import Record
 from headrace_core.types import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, TopicPartition
@@ -16,10 +16,12 @@ from headrace_core.types import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, TopicParti
 from .. import arguments
 from ..awaitable import DONE, AwaitableDict, AwaitableSet, Done
 from ..callbacks import check_callback, run_callback
+from ..faces import Face
 from ..group.consumer import Callback, Callbacks
 from ..group.driving import AsyncSteps, committed_of, drive_async
 from ..models import GroupMetadata, OffsetAndMetadata, OffsetAndTimestamp
 from ..settings import CONSUMER, resolve
+from ..typed_settings import ConsumerSettings
 from .blocking import ARROW_BYTES
 from .core import ConsumerCore, deadline_after, deadline_passed
 
@@ -35,7 +37,7 @@ TURN_S = 0.005
 AsyncRebalanced = Callable[["AsyncConsumer", list[TopicPartition]], object]
 
 
-class AsyncConsumer:
+class AsyncConsumer(Face):
     """Reads records, from asyncio: of partitions that its group gives it, or of those that it is assigned by hand.
 
         async with AsyncConsumer(bootstrap_servers="127.0.0.1:9095", group_id="g") as consumer:
@@ -48,12 +50,15 @@ class AsyncConsumer:
     I/O thread, so a busy loop starves nothing.
     """
 
-    def __init__(self, config: Mapping[str, Any] | None = None, /, **settings: Any) -> None:
+    def __init__(self, config: Mapping[str, Any] | None = None, /, **settings: Unpack[ConsumerSettings]) -> None:
         self._core = ConsumerCore(resolve(CONSUMER, config, settings))
         self._steps = AsyncSteps()
         self._closing: asyncio.Task[None] | None = None
         self._finalizer = weakref.finalize(self, self._core.abandon)
         self._finalizer.atexit = False
+
+    def _shown(self) -> list[str]:
+        return self._core.shown()
 
     def subscribe(
         self,

@@ -5,17 +5,19 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import CancelledError, Future
-from typing import TYPE_CHECKING, Any, Self, overload
+from typing import TYPE_CHECKING, Any, Self, Unpack, overload
 
 from headrace_core.records import Record
 from headrace_core.types import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, TopicPartition
 
 from .. import arguments
 from ..callbacks import check_callback, refuse_to_wait, run_callback
+from ..faces import Face
 from ..group.consumer import Callback, Callbacks
 from ..group.driving import committed_of, drive
 from ..models import GroupMetadata, OffsetAndMetadata, OffsetAndTimestamp
 from ..settings import CONSUMER, resolve
+from ..typed_settings import ConsumerSettings
 from .core import ConsumerCore, deadline_after, deadline_passed
 
 if TYPE_CHECKING:
@@ -29,7 +31,7 @@ ARROW_BYTES = 16 * 1024 * 1024
 Rebalanced = Callable[["Consumer", list[TopicPartition]], object]
 
 
-class Consumer:
+class Consumer(Face):
     """Reads records: of partitions that its group gives it, or of those that it is assigned by hand.
 
         with Consumer(bootstrap_servers="127.0.0.1:9095", group_id="g", auto_offset_reset="earliest") as consumer:
@@ -43,11 +45,14 @@ class Consumer:
     NoOffsetForPartitionError (``auto.offset.reset=none``), CorruptMessageError, SerializationError, ClosedError.
     """
 
-    def __init__(self, config: Mapping[str, Any] | None = None, /, **settings: Any) -> None:
+    def __init__(self, config: Mapping[str, Any] | None = None, /, **settings: Unpack[ConsumerSettings]) -> None:
         self._core = ConsumerCore(resolve(CONSUMER, config, settings))
         self._iterator: Iterator[Record] | None = None
         self._finalizer = weakref.finalize(self, self._core.abandon)
         self._finalizer.atexit = False
+
+    def _shown(self) -> list[str]:
+        return self._core.shown()
 
     # --- what to read ----------------------------------------------------------------------------------------------
 

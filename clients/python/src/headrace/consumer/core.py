@@ -24,6 +24,7 @@ from .. import arguments
 from ..engine.client import Engine
 from ..engine.io_thread import closed_error, forget, forked_error, register
 from ..engine.offsets import ISOLATION, list_offsets
+from ..faces import several, where
 from ..group.consumer import Callbacks, GroupConsumer, check_group, not_both, subscription_of
 from ..metrics import Metrics
 from ..models import OffsetAndMetadata, OffsetAndTimestamp
@@ -82,6 +83,19 @@ class ConsumerCore:
     def current(self, value: tuple[Slice, RecordIterator] | None) -> None:
         self._current = value
         self.under_way = None if value is None else value[1]
+
+    def shown(self) -> list[str]:
+        """What the face's repr says."""
+        parts = [where(self.config)]
+        if self.config["group.id"]:
+            parts.append(f"group {self.config['group.id']!r}")
+        if self.group is not None and self.group.subscription is not None:
+            pattern = self.group.subscription.pattern
+            topics = f"pattern {pattern!r}" if pattern else several("topics", sorted(self.group.subscription.topics))
+            parts.append(f"subscribed to {topics}")
+        if self.partitions:
+            parts.append(several("assigned", sorted(self.partitions)))
+        return [*parts, self.state]
 
     # --- assignment and positions ----------------------------------------------------------------------------------
 

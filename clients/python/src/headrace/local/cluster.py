@@ -22,6 +22,7 @@ from typing import Any, Literal
 
 from headrace_core.errors import IllegalStateError, InvalidArgumentError
 
+from ..faces import Face
 from . import guardian
 from .directory import ClusterDirectory, Topology
 
@@ -34,7 +35,7 @@ def config_text(config: Mapping[str, Any] | None) -> dict[str, str]:
     }
 
 
-class LocalCluster:
+class LocalCluster(Face):
     """A cluster of real processes; start it with ``with`` or ``start()``, and it serves when that returns.
 
     ``brokers``, ``controllers``: None: as many as ``data`` has already, else three of each, and a topic has three
@@ -84,6 +85,10 @@ class LocalCluster:
         self._bootstrap_servers = ""
         self._finalizer: weakref.finalize[[ClusterDirectory, bool, int], LocalCluster] | None = None
         self._guardian: guardian.Guardian | None = None
+
+    def _shown(self) -> list[str]:
+        kind = "inprocess" if self._is_in_process else "process"
+        return [kind, "stopped"] if self._cluster is None else [kind, f"at {self._bootstrap_servers}", "running"]
 
     # -- life
 

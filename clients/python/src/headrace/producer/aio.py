@@ -6,7 +6,7 @@ import asyncio
 import time
 import weakref
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from headrace_core.errors import HeadraceError
 
@@ -14,7 +14,9 @@ from .. import arguments
 from ..accumulator import AsyncRecordFuture, Headers, NoSuchPartition, RecordMetadata, header_list
 from ..accumulator._checks import partition_number, timestamp_of
 from ..awaitable import AwaitableDict
+from ..faces import Face
 from ..settings import PRODUCER, resolve
+from ..typed_settings import ProducerSettings
 from .blocking import ArrowData, OnDelivery
 from .core import ProducerCore, deadline_error
 from .futures import ManyFuture
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
     pass
 
 
-class AsyncProducer:
+class AsyncProducer(Face):
     """Writes records to topics, from asyncio.
 
         async with AsyncProducer(bootstrap_servers="127.0.0.1:9095") as producer:
@@ -34,7 +36,7 @@ class AsyncProducer:
     delays nobody's acknowledgement. Configuration and errors are Producer's.
     """
 
-    def __init__(self, config: Mapping[str, Any] | None = None, /, **settings: Any) -> None:
+    def __init__(self, config: Mapping[str, Any] | None = None, /, **settings: Unpack[ProducerSettings]) -> None:
         values = resolve(PRODUCER, config, settings)
         slow = _Slow()
         core = self._core = slow.core = ProducerCore(values, slow)
@@ -42,6 +44,9 @@ class AsyncProducer:
             self.__dict__["send"] = core.accumulator.send_async
         self._finalizer = weakref.finalize(self, core.abandon)
         self._finalizer.atexit = False
+
+    def _shown(self) -> list[str]:
+        return self._core.shown()
 
     def send(
         self,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 import weakref
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Protocol, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeAlias, Unpack
 
 from headrace_core.errors import HeadraceError
 
@@ -13,7 +13,9 @@ from .. import arguments
 from ..accumulator import Headers, NoSuchPartition, RecordFuture, RecordMetadata, header_list
 from ..accumulator._checks import partition_number, timestamp_of
 from ..callbacks import check_callback, refuse_to_wait
+from ..faces import Face
 from ..settings import PRODUCER, resolve
+from ..typed_settings import ProducerSettings
 from .core import ProducerCore, deadline_error
 from .futures import ManyFuture
 
@@ -38,7 +40,7 @@ ArrowData: TypeAlias = "pa.Table | pa.RecordBatch | pa.RecordBatchReader | Arrow
 OnDelivery = Callable[[RecordMetadata | None, HeadraceError | None], object]
 
 
-class Producer:
+class Producer(Face):
     """Writes records to topics.
 
         with Producer(bootstrap_servers="127.0.0.1:9095", acks="all") as producer:
@@ -50,7 +52,7 @@ class Producer:
     is full, and never fails for that reason at once; ``close``, or leaving the ``with``, sends what is left.
     """
 
-    def __init__(self, config: Mapping[str, Any] | None = None, /, **settings: Any) -> None:
+    def __init__(self, config: Mapping[str, Any] | None = None, /, **settings: Unpack[ProducerSettings]) -> None:
         values = resolve(PRODUCER, config, settings)
         slow = _Slow()
         core = self._core = slow.core = ProducerCore(values, slow.send)
@@ -58,6 +60,9 @@ class Producer:
             self.__dict__["send"] = core.accumulator.send
         self._finalizer = weakref.finalize(self, core.abandon)
         self._finalizer.atexit = False  # the core has its own, which waits
+
+    def _shown(self) -> list[str]:
+        return self._core.shown()
 
     def send(
         self,

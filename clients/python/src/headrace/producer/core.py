@@ -24,6 +24,7 @@ from ..callbacks import on_io_thread, refuse_to_wait, waiting_text
 from ..engine.client import Engine
 from ..engine.io_thread import call_in, closed_error, forget, forked_error, register
 from ..engine.metadata import Snapshot, TopicInfo
+from ..faces import several, where
 from ..metrics import Metrics
 from ..partitioners import partitioner
 from ..serializers import serializer
@@ -123,6 +124,12 @@ class ProducerCore:
         if sent:
             error.args = (f"{error.message}; the first {sent} of {count} records are being sent", *error.args[1:])
         return error
+
+    def shown(self) -> list[str]:
+        """What the face's repr says."""
+        topics = [several("topics", sorted(self.accumulator.topics))] if self.accumulator.topics else []
+        state = ("open", "closed", "forked")[self.accumulator.state]
+        return [where(self.config), *topics, state]
 
     # --- waiting ---------------------------------------------------------------------------------------------------
 
