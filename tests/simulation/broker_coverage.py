@@ -18,6 +18,7 @@ BROKERS_LISTED: tuple[tuple[str, str], ...] = (
     ("state", "batch sent again"),
     ("state", "duplicate answered"),
     ("state", "stopped cleanly"),
+    ("state", "disk full while all else is well"),
     ("state", "unclean election"),
     ("state", "reader was told of a truncation"),
     ("refusal", "NOT_ENOUGH_REPLICAS"),

@@ -19,6 +19,7 @@ from typing import Any
 
 from broker_checks import BrokerChecks
 from broker_clients import ConsumerModel, ProducerModel
+from broker_liveness import prove_while_a_disk_is_full
 from broker_loop import SimWriter
 from broker_node import CLUSTER, Broker, BrokerHost, LeaderEnd, converse, heartbeats_ended
 from broker_plan import BrokerPlan
@@ -475,8 +476,15 @@ class BrokerWorld:
                 raise Violation("liveness", f"{EVENTS_MAX} events, and only {scheduler.now_ms:.0f} ms have passed")
 
     def _prove(self) -> None:
-        """All is mended: within HEAL_MS every ISR is full, all logs are equal, and writes go through."""
+        """All is mended: within HEAL_MS every ISR is full, all logs are equal, and writes go through; also while a disk
+        is full, and again when it is not."""
         self.quality = GOOD
+        self._heal()
+        prove_while_a_disk_is_full(self)
+        self._heal()
+        self._prove_equal()
+
+    def _heal(self) -> None:
         until_ms = self.scheduler.now_ms + HEAL_MS
         marks = [producer.acknowledged for producer in self.producers]
         while True:
@@ -489,6 +497,8 @@ class BrokerWorld:
                 break
             if self.scheduler.now_ms > until_ms:
                 raise Violation("liveness", f"{HEAL_MS:.0f} ms after all was mended: {why or 'no write goes through'}")
+
+    def _prove_equal(self) -> None:
         for producer in self.producers:
             producer.stop()
         until_ms = self.scheduler.now_ms + HEAL_MS

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from mutant import Mutant, Patch
@@ -17,11 +18,13 @@ from headrace_broker.replica import Replica
 from headrace_broker.replicas import Replicas
 from headrace_broker.replication import leading
 from headrace_broker.replication.healing import Step, Ward, next_step
+from headrace_controller.cluster.elections import Electorate
 from headrace_core.errors import HeadraceError
 from headrace_core.log import partition_log
 from headrace_core.log.appender import LogAppender
 from headrace_core.log.partition_log import PartitionLog
 from headrace_core.log.producer_state import Check, ProducerTable
+from headrace_core.metadata import PartitionImage
 from headrace_core.testing.node_clock import EPOCH_MS
 from headrace_core.types import NO_LEADER
 
@@ -221,6 +224,10 @@ def _replicas_keep_no_table(self: LogAppender, part: Any, group: Any, outcomes: 
 _appended = Replica._appended
 
 
+def _all_are_able(self: Electorate, partition: PartitionImage, candidates: Iterable[int]) -> tuple[int, ...]:
+    return tuple(candidates)
+
+
 def _answer_duplicates_at_once(self: Replica, done: Any, committed: bool, written: Any, outcome: Any) -> None:
     is_duplicate = not isinstance(outcome, HeadraceError) and outcome.is_duplicate
     _appended(self, done, committed and not is_duplicate, written, outcome)
@@ -349,6 +356,11 @@ MUTANTS = (
         "FollowersForgetProducers",
         "idempotence: a failover forgets who wrote what",
         Patch(LogAppender, "_add_part", _replicas_keep_no_table),
+    ),
+    _mutant(
+        "LeavesTheLeadWithAFullDisk",
+        "a broker that says that it cannot lead is believed to lead well",
+        Patch(Electorate, "able_of", _all_are_able),
     ),
     _mutant(
         "AnswersDuplicatesAtOnce",

@@ -32,20 +32,22 @@ class FollowRequest(_message.Message):
     def __init__(self, hello: _Optional[_Union[FollowHello, _Mapping]] = ..., joins: _Optional[_Iterable[_Union[FollowJoin, _Mapping]]] = ..., leaves: _Optional[_Iterable[int]] = ..., acks: _Optional[_Iterable[_Union[FollowAck, _Mapping]]] = ..., cannot_append: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class FollowHello(_message.Message):
-    __slots__ = ("cluster_id", "broker_id", "broker_epoch", "leader_id", "lane", "window_bytes")
+    __slots__ = ("cluster_id", "broker_id", "broker_epoch", "leader_id", "lane", "window_bytes", "speaks_every_second")
     CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
     BROKER_ID_FIELD_NUMBER: _ClassVar[int]
     BROKER_EPOCH_FIELD_NUMBER: _ClassVar[int]
     LEADER_ID_FIELD_NUMBER: _ClassVar[int]
     LANE_FIELD_NUMBER: _ClassVar[int]
     WINDOW_BYTES_FIELD_NUMBER: _ClassVar[int]
+    SPEAKS_EVERY_SECOND_FIELD_NUMBER: _ClassVar[int]
     cluster_id: str
     broker_id: int
     broker_epoch: int
     leader_id: int
     lane: ReplicationLane
     window_bytes: int
-    def __init__(self, cluster_id: _Optional[str] = ..., broker_id: _Optional[int] = ..., broker_epoch: _Optional[int] = ..., leader_id: _Optional[int] = ..., lane: _Optional[_Union[ReplicationLane, str]] = ..., window_bytes: _Optional[int] = ...) -> None: ...
+    speaks_every_second: bool
+    def __init__(self, cluster_id: _Optional[str] = ..., broker_id: _Optional[int] = ..., broker_epoch: _Optional[int] = ..., leader_id: _Optional[int] = ..., lane: _Optional[_Union[ReplicationLane, str]] = ..., window_bytes: _Optional[int] = ..., speaks_every_second: _Optional[bool] = ...) -> None: ...
 
 class FollowJoin(_message.Message):
     __slots__ = ("handle", "topic_id", "partition", "leader_epoch", "log_start", "log_end", "last_epoch", "settled_end", "window_bytes")

@@ -18,6 +18,7 @@ from headrace_core.errors import (
     HeadraceError,
     InconsistentClusterIdError,
     InvalidRequestError,
+    NetworkError,
     NotLeaderOrFollowerError,
     ServerShuttingDownError,
     StaleBrokerEpochError,
@@ -32,7 +33,7 @@ from headrace_protos.v1 import replication_pb2_grpc
 
 from ..partition.messages import Hello, Lane
 from ..replication.follows import ColdRead, Followers
-from ..replication.leading import LeaderLane
+from ..replication.leading import SILENCE_MS, LeaderLane
 from ..replication.pacing import UNLIMITED, Pacer
 from ..replication.wire import hello_of, request_of, response_to_proto
 
@@ -47,6 +48,9 @@ logger = logging.getLogger(__name__)
 
 #: Answers to joins that may wait to be written before the stream is read no further.
 UNSENT_MAX = 20_000
+
+#: A look at a follower's silence that comes so late finds a loop that stood still, and proves nothing.
+STALLED_MS = 500
 
 _THROTTLED_REPLICAS = "leader.replication.throttled.replicas"
 
@@ -167,7 +171,18 @@ class ReplicationService(replication_pb2_grpc.ReplicationServicer):
 class LeaderStream(StreamHandler[Any]):
     """One follower's stream."""
 
-    __slots__ = ("_closed", "_is_scheduled", "_key", "_lane", "_loop", "_service", "_stream", "_timer", "_timer_ms")
+    __slots__ = (
+        "_closed",
+        "_is_scheduled",
+        "_key",
+        "_lane",
+        "_loop",
+        "_service",
+        "_silence",
+        "_stream",
+        "_timer",
+        "_timer_ms",
+    )
 
     def __init__(self, service: ReplicationService, stream: ServerStream[Any, Any]) -> None:
         self._service = service
@@ -179,6 +194,7 @@ class LeaderStream(StreamHandler[Any]):
         self._timer_ms = 0
         self._is_scheduled = False
         self._closed = False
+        self._silence: asyncio.TimerHandle | None = None
 
     @property
     def broker_id(self) -> int:
@@ -196,9 +212,11 @@ class LeaderStream(StreamHandler[Any]):
             hello = hello_of(request)
             self._lane = self._service.lane(hello, self)
             self._key = (hello.broker_id, hello.lane)
+            self._listen()
             return
         if lane.is_closed:
             return  # it came while the stream was ended: a join would take the place of one on the stream that counts
+        lane.heard()
         said = request_of(request)
         for handle in said.leaves:
             lane.leave(handle, cannot_append=handle in said.cannot_append)
@@ -218,9 +236,30 @@ class LeaderStream(StreamHandler[Any]):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        if self._silence is not None:
+            self._silence.cancel()
+            self._silence = None
         if self._lane is not None:
             self._service.closed(self, self._key)
             self._lane.close()
+
+    def _listen(self) -> None:
+        """End the stream when the follower is silent for too long: the link to it is broken, though nothing tells so.
+        What waits to be written, and cannot be, does not hold this up."""
+        self._silence = None
+        lane = self._lane
+        if lane is None or self._closed or lane.is_closed:
+            return
+        silent_at_ms, now_ms = lane.silent_at_ms(), self._service.now_ms()
+        if silent_at_ms is None:
+            return
+        if self._stream.paused or now_ms - silent_at_ms > STALLED_MS:
+            lane.heard()  # nothing was read here, whatever it said
+            silent_at_ms = now_ms + SILENCE_MS
+        if now_ms >= silent_at_ms:
+            self.end(NetworkError(f"broker {self.broker_id} has said nothing for {SILENCE_MS} ms: the link is broken"))
+        else:
+            self._silence = self._loop.call_later((silent_at_ms - now_ms) / 1000, self._listen)
 
     # -- for the service ---------------------------------------------------------------------------------------------
 

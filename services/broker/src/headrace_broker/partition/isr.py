@@ -36,7 +36,8 @@ The first three lines end a certain proposal, and leave an uncertain one open.
     follower          joins the ISR when its settled end has reached the high watermark and the end of the log at the
                       beginning of this leader's epoch, in a life that the controllers know (KIP-841, KIP-903)
                       leaves it when it has not reached the leader's log end for replica.lag.time.max.ms, or is fenced;
-                      at once when its log takes no appends, until it has appended something again
+                      at once when its log takes no appends, until it has appended something again; and when it is
+                      behind, its stream has broken, and it was not back within REJOIN_MS
 
 Falling behind is judged by settled ends: what a follower holds in its page cache is no progress.
 """
@@ -53,6 +54,11 @@ Alive = Callable[[int], int | None]
 
 #: After a refusal, the next AlterPartition waits so long, unless newer metadata comes before.
 RETRY_BACKOFF_MS = 100
+
+#: How long a follower may take to come back after its stream broke. One that is slow has replica.lag.time.max.ms; of
+#: one that is on no stream it is known that it makes no progress. (A connection that only broke is back in some
+#: milliseconds; a broker that restarts is fenced meanwhile, which takes it out as well.)
+REJOIN_MS = 2_000
 
 #: It was caught up until the log grew, or this epoch began, and nobody has looked at a clock since.
 _UNSEEN = -1
@@ -81,6 +87,7 @@ class FollowerProgress:
     __slots__ = (
         "ack_leader_end",
         "ack_ms",
+        "broken_ms",
         "broker_epoch",
         "broker_id",
         "cannot_append",
@@ -112,6 +119,8 @@ class FollowerProgress:
         self.is_eligible = False
         #: Its log takes nothing: so it said, and has not appended anything since.
         self.cannot_append = False
+        #: Since when its stream has been over; None: it stands, or it let go by itself.
+        self.broken_ms: int | None = None
 
     def acked(self, settled_end: int, log_end: int, log_start: int, leader_end: int, now_ms: int) -> None:
         if log_end > self.log_end:
@@ -123,9 +132,10 @@ class FollowerProgress:
             self.caught_up_ms = max(self.caught_up_ms, self.ack_ms)
         self.ack_ms, self.ack_leader_end = now_ms, leader_end
 
-    def left(self, *, cannot_append: bool) -> None:
+    def left(self, *, cannot_append: bool, broken_ms: int | None) -> None:
         """It is on no stream."""
         self.joined = self.is_eligible = False
+        self.broken_ms = broken_ms
         self.cannot_append = self.cannot_append or cannot_append
 
     def seen(self, leader_end: int, now_ms: int) -> None:
@@ -136,7 +146,12 @@ class FollowerProgress:
     def keeps_up(self, leader_end: int, now_ms: int, lag_ms_max: int) -> bool:
         if self.settled_end >= leader_end:
             return True
-        return not self.cannot_append and now_ms - self.caught_up_ms <= lag_ms_max
+        return not self.cannot_append and now_ms <= self.late_after_ms(lag_ms_max)
+
+    def late_after_ms(self, lag_ms_max: int) -> int:
+        """Until when it may be behind."""
+        late_ms = self.caught_up_ms + lag_ms_max
+        return late_ms if self.broken_ms is None else min(late_ms, self.broken_ms + REJOIN_MS)
 
 
 class InSyncSet:
@@ -323,7 +338,7 @@ class InSyncSet:
             if follower.broker_id in self.committed:
                 if follower.settled_end >= leader_end:
                     continue
-                at = now_ms if follower.cannot_append else follower.caught_up_ms + self.lag_time_max_ms + 1
+                at = now_ms if follower.cannot_append else follower.late_after_ms(self.lag_time_max_ms) + 1
             elif follower.joined:
                 # It may join; or it was refused, or waits for its broker to be unfenced, which metadata would tell.
                 at = now_ms + self.lag_time_max_ms if not follower.is_eligible else now_ms + RETRY_BACKOFF_MS

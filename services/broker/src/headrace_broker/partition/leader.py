@@ -415,6 +415,7 @@ class PartitionLeader:
             return False
         follower.broker_epoch = broker_epoch
         follower.joined = True
+        follower.broken_ms = None
         follower.joining = joining
         follower.acked(settled_end, log_end, log_start, self.log_end, now_ms)
         self._recompute()
@@ -444,15 +445,21 @@ class PartitionLeader:
         return True
 
     def follower_left(
-        self, broker_id: int, now_ms: int, *, joining: object = None, cannot_append: bool = False
+        self,
+        broker_id: int,
+        now_ms: int,
+        *,
+        joining: object = None,
+        cannot_append: bool = False,
+        broken: bool = False,
     ) -> None:
         """Its stream broke, or it let go: it makes no progress. What it has settled still counts for as long as it is
         in sync, and it is so until the controllers agree that it is not. ``cannot_append``: its log takes nothing, so
-        the controllers are asked at once."""
+        the controllers are asked at once. ``broken``: its stream is over: they are asked unless it is back soon."""
         follower = self._in_sync.get(broker_id)
         if follower is not None and follower.joined and follower.joining == joining:
             follower.seen(self.log_end, now_ms)
-            follower.left(cannot_append=cannot_append)
+            follower.left(cannot_append=cannot_append, broken_ms=now_ms if broken else None)
             self._recompute()
             self._is_stirred = False  # it may have stirred before, for less
             self._stir()

@@ -29,6 +29,8 @@ class Hello(NamedTuple):
     leader_id: int
     lane: Lane
     window_bytes: int
+    #: It says something every second, or the link is broken.
+    speaks: bool = False
 
 
 class Join(NamedTuple):

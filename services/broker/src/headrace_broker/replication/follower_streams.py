@@ -31,7 +31,7 @@ from headrace_core.rpc.streams import read_message
 from headrace_core.telemetry import Emitter, Metrics, PushRefused, ReplicaTruncated
 from headrace_protos.v1 import replication_pb2_grpc
 
-from ..partition.messages import Hello, Lane, Response
+from ..partition.messages import Hello, Lane, Request, Response
 from . import wire
 from .farewell import Farewell, OnStream
 from .follower_replica import FollowerReplica
@@ -41,6 +41,9 @@ logger = logging.getLogger("headrace.broker.replication")
 
 #: Of records of one stream that may be pushed and not acknowledged.
 STREAM_WINDOW_BYTES = 32 * 1024 * 1024
+#: A follower says something so often (replication.proto, ``speaks_every_second``).
+SPEAK_S = 1.0
+_STILL_HERE = wire.request_to_proto(Request())
 #: Between two attempts; the first one after a stream that lasted so long comes at once.
 _RETRY_FIRST_MS, _RETRY_MOST_MS, _LASTED_S = 50.0, 1_000.0, 1.0
 
@@ -101,7 +104,7 @@ class FollowerStreams:
 
     def hello(self, leader_id: int, lane: Lane) -> Hello:
         cluster_id, broker_id, broker_epoch = self._who()
-        return Hello(cluster_id, broker_id, broker_epoch, leader_id, lane, STREAM_WINDOW_BYTES)
+        return Hello(cluster_id, broker_id, broker_epoch, leader_id, lane, STREAM_WINDOW_BYTES, speaks=True)
 
     async def close(self) -> None:
         """Follow nobody any more. Idempotent."""
@@ -177,6 +180,11 @@ class FollowerStreams:
         stream.task.add_done_callback(self._ending.discard)
 
 
+def _end_waiting(waiting: asyncio.Future[bool]) -> None:
+    if not waiting.done():
+        waiting.set_result(False)
+
+
 class _Stream:
     """A lane, and the task that carries it: stream after stream."""
 
@@ -188,7 +196,7 @@ class _Stream:
         self._kind = lane
         self._call: Any = None
         #: The writer has nothing to say, and waits here.
-        self.waiting: asyncio.Future[None] | None = None
+        self.waiting: asyncio.Future[bool] | None = None
         #: Set when the stream is over, or (meanwhile) when there is reason to dial at once.
         self._changed = asyncio.Event()
         self._address = ""
@@ -198,7 +206,7 @@ class _Stream:
     def wake(self) -> None:
         """There may be something to say."""
         if self.waiting is not None and not self.waiting.done():
-            self.waiting.set_result(None)
+            self.waiting.set_result(True)
 
     def hello(self) -> Hello:
         return self._streams.hello(self.leader_id, self._kind)
@@ -326,17 +334,27 @@ class _Writer:
         self._is_over = True
         self._stream.wake()
 
-    async def run(self) -> None:
+    async def _something_to_say(self) -> bool:
+        """Wait for it; False after SPEAK_S: the leader takes a longer silence for a broken link."""
         stream, loop = self._stream, asyncio.get_running_loop()
+        waiting = stream.waiting = loop.create_future()
+        timer = loop.call_later(SPEAK_S, _end_waiting, waiting)
+        try:
+            return bool(await waiting)
+        finally:
+            timer.cancel()
+            stream.waiting = None
+
+    async def run(self) -> None:
+        stream = self._stream
         try:
             await self._call.write(wire.hello_to_proto(stream.hello()))
             self.has_said_hello = True
             while not self._is_over:
                 request = stream.lane.next()
                 if request is None:
-                    stream.waiting = loop.create_future()
-                    await stream.waiting
-                    stream.waiting = None
+                    if not await self._something_to_say():
+                        await self._call.write(_STILL_HERE)
                     continue
                 await self._call.write(wire.request_to_proto(request))
         except (grpc.aio.AioRpcError, asyncio.InvalidStateError, asyncio.CancelledError):

@@ -69,6 +69,8 @@ NEWS_DELAY_MS = 20
 PACED_LOOK_MS = 500
 #: Reads from the disk that a lane has under way.
 COLD_READS_MAX = 2
+#: A follower that speaks every second and was not heard for so long is behind a broken link, or frozen.
+SILENCE_MS = 3_000
 #: What an item in a message counts beside its records.
 ITEM_BYTES = 32
 #: Ended handles that a queue may hold.
@@ -92,6 +94,7 @@ class LeaderLane:
         "_cold",
         "_ended",
         "_follows",
+        "_heard_ms",
         "_host",
         "_in_flight_bytes",
         "_joined",
@@ -104,6 +107,7 @@ class LeaderLane:
         "_ready",
         "_registry",
         "_resigned",
+        "_speaks",
         "_wake",
         "_wants_cold",
         "_window_bytes",
@@ -136,6 +140,8 @@ class LeaderLane:
         self.is_closed = False
         self._window_bytes = min(hello.window_bytes, WINDOW_BYTES_MAX)
         self._in_flight_bytes = 0
+        self._speaks = hello.speaks
+        self._heard_ms = now_ms()
         self._host = host
         self._registry = registry
         self._pacer = pacer
@@ -262,11 +268,20 @@ class LeaderLane:
         if follow is not None:
             self.forget(follow, cannot_append=cannot_append)
 
+    def heard(self) -> None:
+        """The follower has said something, if only that it is there."""
+        self._heard_ms = self._now_ms()
+
+    def silent_at_ms(self) -> int | None:
+        """When the link counts as broken unless the follower says something before; None: never, for this follower does
+        not speak regularly (an older version)."""
+        return self._heard_ms + SILENCE_MS if self._speaks else None
+
     def close(self) -> None:
         """The stream is over. Idempotent."""
         self.is_closed = True
         for follow in list(self._follows.values()):
-            self.forget(follow)
+            self.forget(follow, broken=True)
         for queue in (self._ready, self._paced, self._cold):
             queue.clear()
 
@@ -296,8 +311,8 @@ class LeaderLane:
             self._ended.append(Ended(follow.handle, error, other_lane))
             self._wake()
 
-    def forget(self, follow: Follow, *, cannot_append: bool = False) -> bool:
-        """Without a word to the follower; True when it was there."""
+    def forget(self, follow: Follow, *, cannot_append: bool = False, broken: bool = False) -> bool:
+        """Without a word to the follower; True when it was there. ``broken``: the stream is over."""
         if self._follows.get(follow.handle) is not follow:
             return False
         del self._follows[follow.handle]
@@ -313,7 +328,7 @@ class LeaderLane:
         leader = follow.leader
         leader.unwatch_log(follow)
         if self._registry.remove(follow):
-            leader.follower_left(self.broker_id, self._now_ms(), cannot_append=cannot_append)
+            leader.follower_left(self.broker_id, self._now_ms(), cannot_append=cannot_append, broken=broken)
             self._host.low_watermark_moved(leader)
         if self._ready:
             self._wake()  # what was in flight for it is room for the others

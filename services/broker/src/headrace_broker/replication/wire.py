@@ -40,6 +40,7 @@ def hello_to_proto(hello: Hello) -> Any:
             leader_id=hello.leader_id,
             lane=_LANES[hello.lane],
             window_bytes=hello.window_bytes,
+            speaks_every_second=hello.speaks,
         )
     )
 
@@ -54,7 +55,15 @@ def hello_of(request: Any) -> Hello:
         raise InvalidRequestError(f"the hello of broker {hello.broker_id} names no lane ({hello.lane})")
     if request.joins or request.leaves or request.acks:
         raise InvalidRequestError(f"the hello of broker {hello.broker_id} says more than hello")
-    return Hello(hello.cluster_id, hello.broker_id, hello.broker_epoch, hello.leader_id, lane, hello.window_bytes)
+    return Hello(
+        hello.cluster_id,
+        hello.broker_id,
+        hello.broker_epoch,
+        hello.leader_id,
+        lane,
+        hello.window_bytes,
+        hello.speaks_every_second,
+    )
 
 
 def request_to_proto(request: Request) -> Any:

@@ -1,12 +1,15 @@
-"""A follower that says that its log takes no appends: out of the in-sync set at once, and back when it has appended."""
+"""Followers of which the leader knows that they make no progress: they leave the in-sync set before the lag is over.
+
+Those whose logs take no appends leave at once, those whose streams broke when they are not back soon."""
 
 from __future__ import annotations
 
 import asyncio
 
 from test_isr_keeper import FOLLOWER, LONG_MS, World, join, now_ms, until
-from test_partition_leader_isr import Leader
+from test_partition_leader_isr import LAG_MS, Leader
 
+from headrace_broker.partition.isr import REJOIN_MS
 from headrace_broker.partition.messages import Request
 from headrace_broker.replication import wire
 from headrace_broker.replication.following import FollowerLane
@@ -64,6 +67,37 @@ def test_while_it_cannot_append_nothing_waits_for_it_however_often_it_joins() ->
     assert leader.it.high_watermark == 140, "it is joined, and is not waited for"
     leader.ack(3, 140)
     assert leader.propose().members == (1, 2, 3), "it has appended, and has everything"
+
+
+def test_a_follower_whose_stream_broke_leaves_when_it_is_not_back_soon() -> None:
+    leader = Leader()
+    leader.join(2)
+    leader.join(3)
+    leader.append(120)
+    leader.ack(2, 120)
+    stirred = leader.stirred
+    leader.it.follower_left(3, leader.now_ms, broken=True)
+    assert leader.stirred > stirred
+    assert leader.it.next_due_ms(leader.now_ms) == leader.now_ms, "it is looked at, and watched from then on"
+    assert leader.change() is None
+    assert leader.it.next_due_ms(leader.now_ms) == leader.now_ms + min(REJOIN_MS, LAG_MS) + 1
+    leader.now_ms += min(REJOIN_MS, LAG_MS)
+    assert leader.change() is None
+    leader.now_ms += 1
+    assert leader.propose().members == (1, 2)
+
+
+def test_a_follower_that_is_back_in_time_has_the_whole_lag_again() -> None:
+    leader = Leader()
+    leader.join(2)
+    leader.join(3)
+    leader.append(120)
+    leader.ack(2, 120)
+    leader.it.follower_left(3, leader.now_ms, broken=True)
+    leader.now_ms += 1
+    leader.join(3, 110)
+    leader.now_ms += LAG_MS - 1
+    assert leader.change() is None
 
 
 def test_the_keeper_does_not_wait_for_its_next_look() -> None:
