@@ -32,7 +32,10 @@ def readers_of(group: GroupDescription) -> dict[TopicPartition, MemberDescriptio
 def document(group: GroupDescription, lag: GroupLag, ends: Mapping[TopicPartition, int]) -> dict[str, Any]:
     """As ``-o json`` has it. ``ends``: of logs, as their leaders say now; where none does, what the coordinator saw
     last. The lag is the distance to that end, so that it does not contradict what stands beside it."""
+    from ..group_ends import at_ends
+
     error = group.error or lag.error
+    lag = at_ends(lag, ends)
     rows = [] if error is not None else _rows(group, lag, ends)
     return {
         "group": group.group_id,
@@ -64,7 +67,7 @@ def _rows(group: GroupDescription, lag: GroupLag, ends: Mapping[TopicPartition, 
                 "partition": part.partition,
                 "current_offset": None if known is None else known.committed_offset,
                 "log_end_offset": end,
-                "lag": None if known is None or end is None else max(0, end - known.committed_offset),
+                "lag": None if known is None else known.lag,
                 "lag_ms": None if known is None else known.lag_ms,
                 "lag_ms_is_at_least": known is not None and known.lag_ms_is_at_least,
                 "records_lost": 0 if known is None else known.records_lost,

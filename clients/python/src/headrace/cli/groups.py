@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headrace_core.errors import GroupIdNotFoundError, HeadraceError, UnknownTopicOrPartitionError
+from headrace_core.errors import GroupIdNotFoundError, UnknownTopicOrPartitionError
 
 from . import group_lag
 from .client import DEFAULT_BOOTSTRAP, Bootstrap, admin
@@ -149,6 +149,8 @@ def describe(
 def _look(client: Any, wanted: list[str], timeout_s: float, *, may_fail: bool) -> list[dict[str, Any]]:
     """The groups' documents; of all groups, where none is named. ``may_fail``: what is wrong with one is in its
     document."""
+    from ..group_ends import log_ends
+
     ids = wanted or [each.group_id for each in client.list_groups(timeout=timeout_s)]
     raises = bool(wanted) and not may_fail
     described = client.describe_groups(ids, raise_errors=raises, timeout=timeout_s)
@@ -159,34 +161,8 @@ def _look(client: Any, wanted: list[str], timeout_s: float, *, may_fail: bool) -
         if wanted or not isinstance(group.error or lag.error, GroupIdNotFoundError)  # deleted since it was listed
     ]
     parts = {part for group, lag in pairs for part in group_lag.partitions_of(group, lag)}
-    ends = _ends(client, parts)
+    ends = log_ends(client, parts, timeout_s=_ENDS_S)
     return [group_lag.document(group, lag, ends) for group, lag in pairs]
-
-
-def _ends(client: Any, parts: set[TopicPartition]) -> dict[TopicPartition, int]:
-    """Where the logs end now, as far as that can be told at once."""
-    if not parts:
-        return {}
-    there = _counts(client, sorted({part.topic for part in parts}))
-    known = sorted(part for part in parts if part.partition < there.get(part.topic, 0))
-    try:
-        found = client.list_offsets(dict.fromkeys(known, "latest"), timeout=_ENDS_S) if known else {}
-    except HeadraceError:
-        return {}
-    return {part: each.offset for part, each in found.items()}
-
-
-def _counts(client: Any, topics: list[str]) -> dict[str, int]:
-    """Partitions of each topic, without topics that are gone: what groups committed of them stays for a while."""
-    try:
-        return {topic.name: len(topic.partitions) for topic in client.describe_topics(topics, timeout=_ENDS_S)}
-    except UnknownTopicOrPartitionError:
-        if len(topics) == 1:
-            return {}
-        half = len(topics) // 2
-        return _counts(client, topics[:half]) | _counts(client, topics[half:])
-    except HeadraceError:
-        return {}
 
 
 _COLUMNS = (

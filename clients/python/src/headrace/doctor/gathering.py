@@ -16,6 +16,8 @@ from headrace_core.errors import HeadraceError, UnknownTopicOrPartitionError
 from headrace_core.types import TopicPartition
 
 from ..asking import ask_each
+from ..group_ends import at_ends, log_ends
+from ..group_models import GroupLag
 from ..local.directory import ClusterDirectory
 from ..models import ClusterDescription, ConfigResource, LogDirDescription, PartitionReassignment, QuorumInfo
 from .facts import THE_QUORUM, Facts, GroupFacts, LocalNode, Move, NotAsked, Tried, Trouble
@@ -29,6 +31,8 @@ T = TypeVar("T")
 
 #: Topics in one question for their configuration.
 _TOPICS_AT_ONCE = 500
+#: How long the ends of logs are waited for.
+_ENDS_S = 5.0
 #: Groups whose rebalances are looked at; of others only state and lag.
 _GROUPS_EXPLAINED_MAX = 500
 
@@ -211,7 +215,7 @@ class Gathering:
             "members of groups", lambda: client.describe_groups(names, raise_errors=False, timeout=timeout_s)
         )
         lags = self._ask("lag of groups", lambda: client.describe_lag(names, raise_errors=False, timeout=timeout_s))
-        lag_of = {each.group_id: each for each in lags or () if each.error is None}
+        lag_of = self._at_ends([each for each in lags or () if each.error is None])
         if len(names) > _GROUPS_EXPLAINED_MAX:
             why = f"there are {len(names)} groups; the first {_GROUPS_EXPLAINED_MAX} were asked"
             self._not_asked.append(NotAsked(what="rebalances of all groups", why=why, is_no_fault=True))
@@ -234,6 +238,12 @@ class Gathering:
                 )
             )
         return tuple(found)
+
+    def _at_ends(self, lags: list[GroupLag]) -> dict[str, GroupLag]:
+        """By where the logs end now, as ``groups describe`` shows them."""
+        parts = {TopicPartition(part.topic, part.partition) for each in lags for part in each.partitions}
+        ends = log_ends(self._client, parts, timeout_s=min(self._timeout_s, _ENDS_S))
+        return {each.group_id: at_ends(each, ends) for each in lags}
 
 
 def local_nodes(cluster: ClusterDirectory) -> tuple[LocalNode, ...]:
