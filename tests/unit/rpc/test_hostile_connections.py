@@ -250,7 +250,7 @@ def test_single_requests_under_way_are_bounded_over_all_connections() -> None:
 
 def test_memory_of_refused_requests_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
     trimmed = asyncio.Event()
-    monkeypatch.setattr(memory, "PAUSE_S", 0.01)
+    monkeypatch.setattr(memory, "QUIET_S", 0.01)
     monkeypatch.setattr(memory, "trim", lambda: loop.call_soon_threadsafe(trimmed.set))
 
     async def scenario() -> None:

@@ -103,13 +103,14 @@ LIMITS: Mapping[str, RequestLimits] = {
     "Admin/RemoveRaftVoter": _NONE,
     "Admin/TransferLeadership": _NONE,
     "Cluster/RegisterBroker": RequestLimits({"directory_ids": 1_000, "endpoints": 100, "features": 100}, 1 * MIB),
-    "Cluster/BrokerHeartbeat": RequestLimits({"offline_log_dirs": 1_000}, 1 * MIB),
+    "Cluster/BrokerHeartbeat": RequestLimits({"offline_log_dirs": 1_000, "cannot_lead": 1_001}, 1 * MIB),
     "Cluster/AssignReplicasToDirs": RequestLimits(
         {"directories": 1_000, "directories.topics": ITEMS_MAX, "directories.topics.partitions": 100_000}
     ),
     "Cluster/AlterPartition": RequestLimits(
         {"topics": ITEMS_MAX, "topics.partitions": ITEMS_MAX, "topics.partitions.isr": 100_000}
     ),
+    "Cluster/CreateInternalTopic": _NONE,
     "Cluster/FollowMetadata": _NONE,
     "Cluster/VouchMetadata": _NONE,
     "Cluster/AllocateProducerIds": _NONE,
@@ -125,7 +126,7 @@ LIMITS: Mapping[str, RequestLimits] = {
         },
         _BULK,
     ),
-    "Replication/Follow": RequestLimits(_items("joins", "leaves", "acks", most=200_000), 32 * MIB),
+    "Replication/Follow": RequestLimits(_items("joins", "leaves", "acks", "cannot_append", most=200_000), 32 * MIB),
     "Node/DescribeNode": _NONE,
 }
 

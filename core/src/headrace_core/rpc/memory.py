@@ -1,8 +1,8 @@
 """Memory given back to the operating system after large requests were refused.
 
 Our processes keep freed buffers in the heap (``tune_malloc``), because record batches need them again at once. After a
-flood of large refused requests nothing needs them again, so the heap is trimmed then: on a thread, and not more often
-than every ``PAUSE_S``.
+flood of large refused requests nothing needs them again, so the heap is trimmed then, on a thread: when none has come
+for ``QUIET_S``, and every ``PAUSE_S`` while they do. (Pages given back cost a fault each when the next one comes.)
 """
 
 from __future__ import annotations
@@ -13,18 +13,23 @@ import logging
 
 logger = logging.getLogger(__name__)
 
-#: Between a refusal and the trim, so that gRPC has dropped the message; and between two trims.
-PAUSE_S = 1.0
+QUIET_S = 1.0
+PAUSE_S = 10.0
 
 _due: asyncio.TimerHandle | None = None
+_first_s = 0.0
 
 
 def give_memory_back() -> None:
-    """Have the heap trimmed soon. In an event loop; further calls until then change nothing."""
-    global _due
+    """Have the heap trimmed soon. In an event loop; calls before that put it off."""
+    global _due, _first_s
     loop = asyncio.get_running_loop()
-    if _due is None or _due.when() < loop.time() - PAUSE_S:  # a loop that has ended takes its timer along
-        _due = loop.call_later(PAUSE_S, _trim_on_thread)
+    now_s = loop.time()
+    if _due is None or _due.when() < now_s - PAUSE_S:  # a loop that has ended takes its timer along
+        _first_s = now_s
+    else:
+        _due.cancel()
+    _due = loop.call_at(min(now_s + QUIET_S, _first_s + PAUSE_S), _trim_on_thread)
 
 
 def _trim_on_thread() -> None:

@@ -7,6 +7,7 @@ the call with the typed error in it.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +18,9 @@ from google.protobuf.message import DecodeError
 from ..errors import HeadraceError, InvalidRequestError
 from .limits import LIMITS, RequestCheck
 
+#: The answer to a refused request waits as long as its bytes take at this rate: a client that sends nothing but large
+#: refused requests, one after the other, costs a few percent of the loop.
+REFUSED_BYTES_PER_S = 8 * 1024 * 1024
 #: Called with the size of a request that was refused unparsed.
 OnRefused = Callable[[int], None]
 
@@ -34,6 +38,11 @@ class Arrival:
         if self.error is not None:
             raise self.error
         return self.message
+
+
+async def pause_after_refusal(size: int) -> None:
+    """Before the answer to a refused request of ``size`` bytes."""
+    await asyncio.sleep(size / REFUSED_BYTES_PER_S)
 
 
 def arrivals_of(

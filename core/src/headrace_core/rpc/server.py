@@ -24,7 +24,7 @@ from grpc_reflection.v1alpha import reflection
 from ..errors import HeadraceError, ServerBusyError, UnknownServerError
 from .channel import COMMON_OPTIONS, MAX_MESSAGE_BYTES, UNMEASURED_OPTIONS
 from .memory import give_memory_back
-from .receiving import Arrival, OnRefused, arrivals_of
+from .receiving import Arrival, OnRefused, arrivals_of, pause_after_refusal
 from .status import status_of
 
 logger = logging.getLogger(__name__)
@@ -39,9 +39,6 @@ CONNECTIONS_MAX = 10_000
 STREAMS_PER_CONNECTION_MAX = 1_000
 #: Bytes of a call's headers: above the first gRPC may refuse the call, above the second it does.
 HEADER_BYTES_MAX, HEADER_BYTES_REFUSED = 8 * 1024, 16 * 1024
-#: The answer to a refused request waits as long as its bytes take at this rate: a client that sends nothing but large
-#: refused requests, one after the other, costs a few percent of the loop.
-REFUSED_BYTES_PER_S = 8 * 1024 * 1024
 #: A refused request of this size has its memory given back (memory.py).
 LARGE_REFUSED_BYTES = 1024 * 1024
 
@@ -143,7 +140,7 @@ def _guard(behaviour: Any, method: str, calls: CallsUnderWay, requests: RequestB
             if requests is None:
                 return await behaviour(request, context)
             if request.error is not None:
-                await asyncio.sleep(request.size / REFUSED_BYTES_PER_S)
+                await pause_after_refusal(request.size)
             message = request.opened()
             with requests.held(request.size, method):
                 return await behaviour(message, context)

@@ -26,7 +26,7 @@ import grpc.aio
 from google.protobuf.message import DecodeError
 
 from ..errors import InvalidRequestError, NetworkError
-from .receiving import Arrival
+from .receiving import Arrival, pause_after_refusal
 
 logger = logging.getLogger(__name__)
 
@@ -178,6 +178,8 @@ class ServerStream(Generic[Request, Response]):
                     await asyncio.sleep(0)
                     break
                 if isinstance(request, Arrival):
+                    if request.error is not None:
+                        await pause_after_refusal(request.size)
                     self.request_bytes, request = request.size, request.opened()
                 elif request is None:  # gRPC could not deserialize it
                     raise InvalidRequestError("the request is not a valid protobuf message")

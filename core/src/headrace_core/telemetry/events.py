@@ -265,6 +265,16 @@ class LogDirectoryFailed(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DescriptorsShort(Event):
+    """The process has nearly no file descriptor left, of ``limit``; or, not ``short``, has enough again. While it is
+    short a broker leads nothing that another in-sync replica can lead."""
+
+    severity: ClassVar[int] = logging.WARNING
+    short: bool
+    limit: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LogDirectoryFull(Event):
     """A log directory refuses appends for want of space; or, not ``full``, takes them again."""
 

@@ -27,6 +27,7 @@ from headrace_core.log.descriptors import DescriptorCache
 from headrace_core.log.files import FileSystem, RealFileSystem
 from headrace_core.metadata import MetadataDelta, MetadataImage
 from headrace_core.node.config import NodeConfig
+from headrace_core.node.descriptors import DescriptorWatch, connections_with_room, descriptor_limit
 from headrace_core.node.ids import random_id
 from headrace_core.node.listeners import CLIENT, EXTERNAL, INTERNAL, ListenerAddress, advertised
 from headrace_core.node.meta_properties import MetaProperties
@@ -44,6 +45,7 @@ from headrace_core.telemetry import (
     BrokerFenced,
     BrokerRegistered,
     BrokerUnfenced,
+    DescriptorsShort,
     Emitter,
     Metrics,
     NodeStarted,
@@ -86,6 +88,7 @@ logger = logging.getLogger("headrace.broker")
 CHECKPOINT_INTERVAL_S = 5.0
 #: How long a controlled shutdown may take, and then what is under way, before the broker stops regardless.
 CONTROLLED_SHUTDOWN_S = 10.0
+DESCRIPTORS_CHECK_S = 0.25
 DRAIN_S = 10.0
 #: Requests make garbage without cycles: rare, larger passes of the collector cost less than many small ones. (Python's
 #: default begins with 700 allocations between two passes over the youngest objects.)
@@ -195,6 +198,7 @@ class Broker:
         self._cluster_id = ""
         #: Why this broker is to lead nothing for now: codes for people.
         self._cannot_lead: set[str] = set()
+        self._descriptors = DescriptorWatch(self._descriptors_changed)
         self._stopping = False
         self._acting = False  # the logs are open: every change from here on is acted upon, in its turn
         self._in_force = asyncio.Event()  # the first image is
@@ -244,6 +248,7 @@ class Broker:
         for listener in self._listeners.values():
             await listener.serving(True)
         self._tasks.append(asyncio.create_task(self._housekeeping(), name="housekeeping"))
+        self._tasks.append(asyncio.create_task(self._watch_descriptors(), name="descriptors"))
         self.upkeep.start()
         self._tasks.append(asyncio.create_task(self.storage.until_all_failed(), name="directories"))
         node_id = registered.broker_id
@@ -318,7 +323,9 @@ class Broker:
                 wanted.host or "[::]",
                 wanted.port,
                 message_bytes_max=MAX_MESSAGE_BYTES if wanted.name == INTERNAL else most,
-                connections_max=config.values["max.connections"],
+                connections_max=connections_with_room(
+                    config.values["max.connections"], self.settings.current.open_files_max
+                ),
             )
             node.register(listener)
             for registrar, servicer, name in served[wanted.name]:
@@ -454,6 +461,18 @@ class Broker:
         can lead. Idempotent. Directories that are short of space need no call."""
         (self._cannot_lead.add if lasts else self._cannot_lead.discard)(reason)
         self._cannot_lead_changed()
+
+    def _descriptors_changed(self, is_short: bool) -> None:
+        self.events.emit(DescriptorsShort(short=is_short, limit=descriptor_limit()))
+        self.cannot_lead("NO_DESCRIPTORS", is_short)
+
+    async def _watch_descriptors(self) -> None:
+        try:
+            while True:
+                self._descriptors.check()
+                await asyncio.sleep(DESCRIPTORS_CHECK_S)
+        finally:
+            self._descriptors.close()
 
     def _cannot_lead_changed(self) -> None:
         if self._session is not None:
