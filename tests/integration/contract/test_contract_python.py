@@ -62,9 +62,10 @@ async def await_every_method(bootstrap: str, topic: str) -> None:
     assert (metadata.topic, metadata.partition, metadata.offset) == (topic, 0, 0)
     assert (await (await on(producer, "send_many", topic, [b"a", (b"k", b"b")], partition=1))).record_count == 2
     assert (await (await on(producer, "send_arrow", topic, pa.table({"value": [b"c"]})))).record_count == 1
+    assert (await on(producer, "send_and_wait", topic, b"d")).topic == topic
     await on(producer, "flush", timeout=60)
     assert await on(producer, "partitions_for", topic) == [0, 1, 2]
-    assert (await on(producer, "metrics"))["record-send-total"] == 4
+    assert (await on(producer, "metrics"))["record-send-total"] == 5
     await on(producer, "close")
 
     consumer = AsyncConsumer({"bootstrap.servers": bootstrap, "auto.offset.reset": "earliest"})
@@ -82,10 +83,10 @@ async def await_every_method(bootstrap: str, topic: str) -> None:
     assert await on(consumer, "position", partitions[1]) == 0
     assert await on(consumer, "partitions_for", topic) == [0, 1, 2]
     assert await on(consumer, "beginning_offsets", partitions) == dict.fromkeys(partitions, 0)
-    assert sum((await on(consumer, "end_offsets", partitions)).values()) == 4
+    assert sum((await on(consumer, "end_offsets", partitions)).values()) == 5
     assert (await on(consumer, "offsets_for_times", {partitions[0]: 0}))[partitions[0]].offset == 0
     got: list[Any] = []
-    while len(got) < 4:
+    while len(got) < 5:
         records = await on(consumer, "poll", timeout=10.0, max_records=500)
         assert records, got
         got += records
@@ -101,7 +102,7 @@ async def await_every_method(bootstrap: str, topic: str) -> None:
     async with AsyncConsumer({"bootstrap.servers": bootstrap, **group}) as member:
         assert await on(member, "subscribe", [topic]) is None
         got = []
-        while len(got) < 4:
+        while len(got) < 5:
             records = await on(member, "poll", timeout=60.0)
             assert records, got
             got += records
@@ -110,7 +111,7 @@ async def await_every_method(bootstrap: str, topic: str) -> None:
         await on(member, "commit_async", {partitions[0]: 0})
         assert await on(member, "committed", partitions[0]) == 0
         await on(member, "commit")
-        assert sum(each.offset for each in (await on(member, "committed", partitions)).values()) == 4
+        assert sum(each.offset for each in (await on(member, "committed", partitions)).values()) == 5
         await on(member, "unsubscribe")
         assert (member.subscription(), member.assignment()) == (frozenset(), set())
     awaited["AsyncConsumer"] |= {"subscription", "group_metadata"}  # what it knows of itself: plain values
@@ -141,7 +142,7 @@ def test_blocking_and_async_faces_name_the_same_partitions_alike(bootstrap: str,
         consumer.resume(*partitions)  # or one by one, as kafka-python has it
         assert consumer.paused() == set()
         for nonsense in (topic, [topic], [(topic, "0")], [7]):
-            with pytest.raises(InvalidArgumentError, match="no partition: give TopicPartition"):
+            with pytest.raises(InvalidArgumentError, match="partition"):
                 consumer.assign(nonsense)  # type: ignore[arg-type]
         assert consumer.assignment() == set(partitions)  # as it was
 

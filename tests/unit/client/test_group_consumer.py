@@ -176,7 +176,7 @@ class Party:
         self.core = ConsumerCore(resolve(CONSUMER, None, given))
         self.io: Any = Io()
         engine: Any = self.core.engine
-        engine.io, engine.connections, engine.start = self.io, coordinator, lambda: None
+        engine._io, engine.connections, engine.start = self.io, coordinator, lambda: None
         self.group: GroupConsumer = self.core.in_group("this")
         self.group._coordinators.address = self._address  # type: ignore[method-assign]
         self.told: list[tuple[str, list[TopicPartition]]] = []

@@ -21,7 +21,7 @@ from .. import arguments
 from ..engine.client import Engine
 from ..engine.connections import call
 from ..engine.coordinators import Coordinators
-from ..engine.io_thread import closed_error, forget, forked_error, register
+from ..engine.io_thread import closed_error, forget, forked_error
 from ..models import (
     BrokerInfo,
     ClusterDescription,
@@ -38,12 +38,11 @@ class AdminCalls:
     """Keeps the largest metadata offset that an answer named, so that reads see this client's own writes."""
 
     def __init__(self, config: dict[str, Any]) -> None:
-        self.engine = Engine(config, watches=False)
+        self.engine = Engine(config, self, watches=False)
         self.engine.create_topics = False  # who asks about a topic, or deletes its records, does not mean to make it
         self.coordinators = Coordinators(self.engine)
         self.written_offset = 0
         self.state = "open"
-        register(self)
 
     def check_open(self) -> None:
         if self.state == "forked":
@@ -52,11 +51,12 @@ class AdminCalls:
             raise closed_error("admin client")
 
     def begin_close(self) -> bool:
+        """False: there is nothing to end."""
         if self.state != "open":
             return False
         self.state = "closed"
         forget(self)
-        return True
+        return self.engine.is_used
 
     def after_fork(self) -> None:
         self.state = "forked"

@@ -22,7 +22,7 @@ from headrace_core.types import TopicPartition
 
 from .. import arguments
 from ..engine.client import Engine
-from ..engine.io_thread import closed_error, forget, forked_error, register
+from ..engine.io_thread import closed_error, forget, forked_error
 from ..engine.offsets import ISOLATION, list_offsets
 from ..faces import several, where
 from ..group.consumer import Callbacks, GroupConsumer, check_group, not_both, subscription_of
@@ -46,7 +46,7 @@ class ConsumerCore:
     def __init__(self, config: dict[str, Any]) -> None:
         self.config = config
         self.state = "open"
-        self.engine = Engine(config)
+        self.engine = Engine(config, self)
         self.metrics = Metrics(config)
         self.inbox = Inbox(config["fetch.queue.max.bytes"], self._room)
         self.fetcher = Fetcher(self.engine, config, self.inbox, self.metrics)
@@ -69,7 +69,6 @@ class ConsumerCore:
         self._taken: list[tuple[Slice, int]] = []  # by the last take_arrow: the first slice of each partition
         self._generation = 0
         self._dirty = False
-        register(self)
 
     def _room(self) -> None:
         self.engine.io.call(self.fetcher.has_room)
@@ -558,13 +557,14 @@ class ConsumerCore:
     # --- the end ---------------------------------------------------------------------------------------------------
 
     def begin_close(self) -> bool:
+        """False: there is nothing to end."""
         if self.state != "open":
             return False
         self.state = "closed"
         self.current = None
         forget(self)
         self.inbox.notify()
-        return True
+        return self.engine.is_used
 
     async def shut_down(self) -> None:
         if self.group is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+import weakref
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -20,7 +21,7 @@ from headrace_core.errors import (
 
 from .. import arguments
 from .connections import Connections, call
-from .io_thread import IoThread, io_thread
+from .io_thread import IoThread, Tenant, io_thread, register
 from .metadata import Backoff, MetadataCache, TopicInfo
 
 
@@ -37,13 +38,17 @@ class NoSuchTopicError(FinalError):
 
 
 class Engine:
-    """Connections and metadata of one client. Everything but ``__init__`` runs on the I/O thread."""
+    """Connections and metadata of one client. All but ``__init__``, ``io`` and ``is_used`` runs on the I/O thread.
 
-    def __init__(self, config: dict[str, Any], *, watches: bool = True) -> None:
+    A client that was opened and never used has no thread, and the fork handlers do not know it: it works in a child.
+    """
+
+    def __init__(self, config: dict[str, Any], tenant: Tenant, *, watches: bool = True) -> None:
         """``watches``: hear of new leaders as they are elected (not worth a stream for a few calls)."""
         self.config = config
         self.watches = watches
-        self.io: IoThread = io_thread()
+        self._tenant = weakref.ref(tenant)
+        self._io: IoThread | None = None
         self.connections = Connections()
         self.backoff = Backoff(config)
         self.request_timeout_s: float = config["request.timeout.ms"] / 1000
@@ -51,6 +56,22 @@ class Engine:
         self.create_topics: bool = config["allow.auto.create.topics"]
         self.metadata = MetadataCache(config, self.connections)
         self._keepers: list[asyncio.Task[None]] = []
+
+    @property
+    def is_used(self) -> bool:
+        """Whether the client has needed the I/O thread yet."""
+        return self._io is not None
+
+    @property
+    def io(self) -> IoThread:
+        """The process's I/O thread. The client is its tenant from the first use on; IllegalStateError in a child that
+        cannot have one."""
+        if self._io is None:
+            found, tenant = io_thread(), self._tenant()
+            if tenant is not None:
+                register(tenant)
+            self._io = found
+        return self._io
 
     def start(self) -> None:
         """Begin background work; later calls do nothing."""

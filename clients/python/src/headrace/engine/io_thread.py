@@ -6,9 +6,10 @@ it. The faces hand work over and are called back; the hot paths (a producer's ap
 caller's thread and touch this one only when it sleeps.
 
 **Fork.** gRPC's threads do not survive a fork, and its state cannot be set up again in the child. So a client that was
-inherited says that it is unusable; a child may open clients of its own when its parent had none open at the fork (they
-may have been closed before), and is told so otherwise, instead of hanging. The thread is therefore started by the first
-client that needs it, never by an import.
+used before the fork says in the child that it is unusable; one that was only opened works there, for it is no tenant of
+the thread before its first use (``Engine.io``). A child may use clients when its parent had used none that was still
+open at the fork, and is told so otherwise, instead of hanging. The thread is therefore started by the first client that
+needs it, never by an import.
 """
 
 from __future__ import annotations
@@ -235,7 +236,7 @@ def leave_before_pools() -> None:
 
 def forked_error(what: str) -> IllegalStateError:
     return IllegalStateError(
-        f"this {what} was opened before the process forked, and a connection does not survive a fork: "
+        f"this {what} was opened before the process forked and used there, and a connection does not survive a fork: "
         "open it in the child (with multiprocessing, use the spawn or forkserver start method)"
     )
 

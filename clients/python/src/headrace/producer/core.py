@@ -22,7 +22,7 @@ from headrace_core.errors import (
 from ..accumulator import Accumulator, NoSuchPartition, TopicQueues
 from ..callbacks import on_io_thread, refuse_to_wait, waiting_text
 from ..engine.client import Engine
-from ..engine.io_thread import call_in, closed_error, forget, forked_error, register
+from ..engine.io_thread import call_in, closed_error, forget, forked_error
 from ..engine.metadata import Snapshot, TopicInfo
 from ..faces import several, where
 from ..metrics import Metrics
@@ -43,7 +43,7 @@ class ProducerCore:
 
     def __init__(self, config: dict[str, Any], slow: Callable[..., Any]) -> None:
         self.config = config
-        self.engine = Engine(config)
+        self.engine = Engine(config, self)
         self.metrics = Metrics(config)
         self.sender = Sender(self.engine, config, self.metrics)
         self.max_block_s: float = config["max.block.ms"] / 1000
@@ -62,7 +62,6 @@ class ProducerCore:
         self.engine.metadata.listeners.append(self._on_snapshot)
         self._closing = threading.Lock()
         self._flushing = threading.Lock()
-        register(self)
 
     def _wake(self) -> None:
         self.engine.io.call(self.sender.wake)
@@ -193,7 +192,8 @@ class ProducerCore:
         with self._flushing:
             self.sender.flushing += 1
         batches = self.accumulator.seal_all()
-        self.engine.io.call(self.sender.wake)
+        if batches:
+            self.engine.io.call(self.sender.wake)
         return batches
 
     def end_flush(self) -> None:
@@ -264,13 +264,14 @@ class ProducerCore:
             await self.engine.io.run_async(self.shut_down())
 
     def _begin_close(self) -> bool:
+        """False: there is nothing to end."""
         with self._closing:
             if self.accumulator.state != OPEN:
                 return False
             self.accumulator.state = CLOSED
         forget(self)
         self.accumulator.space_freed()
-        return True
+        return self.engine.is_used
 
     def end_close(self, left: HeadraceError | None) -> None:
         """Say loudly when records are given up."""
@@ -286,7 +287,11 @@ class ProducerCore:
 
     def abandon(self) -> None:
         """The face was garbage-collected without close: send what is left in the background, then end."""
-        if self.accumulator.state == OPEN:
+        if self.accumulator.state != OPEN:
+            return
+        if not self.engine.is_used:  # a call that is about to use it says so
+            self.accumulator.state = CLOSED
+        else:
             self.engine.io.call(lambda: self.engine.io.spawn(self._flush_and_close(), "headrace-abandoned"))
 
     async def _flush_and_close(self) -> None:
