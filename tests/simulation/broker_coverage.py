@@ -19,6 +19,8 @@ BROKERS_LISTED: tuple[tuple[str, str], ...] = (
     ("state", "duplicate answered"),
     ("state", "stopped cleanly"),
     ("state", "disk full while all else is well"),
+    ("state", "flush failed"),
+    ("state", "power lost after a failed flush"),
     ("state", "unclean election"),
     ("state", "reader was told of a truncation"),
     ("refusal", "NOT_ENOUGH_REPLICAS"),

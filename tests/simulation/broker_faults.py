@@ -6,6 +6,7 @@ could make up for more. A disk counts as healed once every in-sync set is full a
 
 from __future__ import annotations
 
+import errno
 import random
 from collections.abc import Callable
 from dataclasses import replace
@@ -87,6 +88,7 @@ class BrokerFaults:
             host.slow_until_ms = 0.0
             host.fs.capacity_bytes = None
             host.fs.on_operation = None
+            host.fs.faults.clear()
             host.clock.drift(1.0)
             host.resume()
             if host.is_up and host.broker is not None and host.broker.wants_shutdown:
@@ -273,6 +275,48 @@ class BrokerFaults:
         self.world.scheduler.after(fault.for_ms, over)
         return f"{host}: its disk is full for {fault.for_ms:.0f} ms"
 
+    def _failed_flush(self, fault: Fault, rng: random.Random) -> str:
+        """A flush fails as Linux has it. The directory goes offline, the process ends and is started again, and goes on
+        with what the page cache shows; then the power fails."""
+        host = self._anybody(rng, leaders=0.6)
+        if not host.is_up:
+            return ""
+        world, fs, times_mended = self.world, host.fs, self._times_mended
+        some_arrive = random.Random(rng.random()) if rng.random() < 0.5 else None
+        ends = rng.choice([".log", ".log", ".log", ""])
+        planned = fs.fail("sync", errno.EIO, nth=rng.choice([1, 1, 2, 5]), path_ends=ends, rng=some_arrive)
+        evict_ms = rng.uniform(1.0, 140.0) if rng.random() < 0.3 else None
+        power_ms, loss = rng.uniform(220.0, 450.0), rng.choice(_LOSSES)
+
+        def goes_on() -> bool:
+            return times_mended == self._times_mended and host.fs is fs
+
+        def look(until_ms: float) -> None:
+            if not goes_on():
+                return
+            if planned.seen >= planned.nth:
+                world.count("state", "flush failed")
+                if evict_ms is not None:
+                    world.scheduler.after(evict_ms, evict)
+                world.scheduler.after(power_ms, lose_power)
+            elif world.scheduler.now_ms < until_ms:
+                world.scheduler.after(5.0, look, until_ms)
+            elif planned in fs.faults:
+                fs.faults.remove(planned)
+
+        def evict() -> None:
+            if goes_on() and not host.is_up:  # a broker that reads a hole takes it for rot
+                fs.evict()
+
+        def lose_power() -> None:
+            if goes_on() and host.is_up:
+                world.count("state", "power lost after a failed flush")
+                host.power_loss(loss)
+                self.down(host, 40.0)
+
+        look(world.scheduler.now_ms + 150.0 + fault.for_ms)
+        return f"{host}: a flush is to fail"
+
     def _wipe(self, fault: Fault, rng: random.Random) -> str:
         host = self._anybody(rng)
         if not self.may_lose(host):
@@ -306,6 +350,7 @@ class BrokerFaults:
             path = rng.choice(logs)
             position = rng.randrange(len(host.fs.files()[path]) - 200)
             host.fs.flip(path, position, 1 << rng.randrange(8))
+            host.is_rotten = True
             self._damaged, self._rotten = host, (path, position, host.fs.files()[path][position])
         self.down(host, 20.0)
         return path

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from broker_clients import PRODUCER_EXPIRATION_MS
 from broker_loop import SimLoop
+from sim_checks import Violation
 
 from headrace_broker.assignments import DirectoryAssignments
 from headrace_broker.controller_link import DirectoriesTold, IsrAnswer, IsrRequest, ReplicaKey
@@ -48,7 +49,7 @@ from headrace_core.log import PartitionLog
 from headrace_core.log.directory import format_directory
 from headrace_core.metadata import BrokerEndpoint, MetadataDelta, MetadataImage
 from headrace_core.rpc.metadata_state import MetadataState
-from headrace_core.telemetry import Emitter, Metrics
+from headrace_core.telemetry import CorruptionFound, Emitter, Metrics
 from headrace_core.testing.crashing_fs import CrashingFileSystem, Loss
 from headrace_core.testing.node_clock import NodeClock
 from headrace_core.types import TopicPartition
@@ -82,6 +83,8 @@ class BrokerHost:
         self.slow_until_ms = 0.0
         self.down_until_ms = 0.0
         self.is_losing_power: Loss | None = None
+        #: A byte of this disk was flipped: then a damaged log is no one's fault.
+        self.is_rotten = False
         self.fs = CrashingFileSystem(keep_trace=False)
         self.new_disk()
 
@@ -95,6 +98,7 @@ class BrokerHost:
     def new_disk(self) -> None:
         """All that was on it is lost."""
         self.disks += 1
+        self.is_rotten = False
         self.fs = CrashingFileSystem(keep_trace=False)
         self.fs.clock = self.clock
         self.directory = uuid.UUID(int=(1 << 100) + self.number * 1_000 + self.disks)
@@ -330,6 +334,12 @@ class Broker:
     def _happened(self, event: object) -> None:
         self.world.count("event", type(event).__name__)
         self.world.tell(self.host, str(event))
+        if isinstance(event, CorruptionFound):
+            self._damage_found(f"{event.path}, position {event.position}: {event.what}")
+
+    def _damage_found(self, what: str) -> None:
+        if not self.host.is_rotten:
+            self.world.stumbled(self.host, Violation("durability", f"{self.host} finds damage that nobody did: {what}"))
 
     async def _run(self) -> None:
         host, world = self.host, self.world
@@ -343,6 +353,9 @@ class Broker:
             await world.more_metadata(host)
         image = world.known_to(host)
         await self.storage.open(lambda topic: self.replicas.settings_of(topic, image))
+        for writer in self.storage.writers():
+            for error in writer.directory.quarantined.values():
+                self._damage_found(error.message)
         image = world.known_to(host)
         self.streams.metadata_changed(image)
         await self.replicas.apply_all(image)

@@ -42,6 +42,7 @@ ACCIDENTS: dict[str, float] = {
     "torn_block": 1.2,
     "flipped_block": 1.0,
     "full_disk": 0.9,
+    "failed_flush": 1.5,
     "wipe": 1.0,
     "membership": 1.0,
     "stale_replay": 1.2,

@@ -44,6 +44,8 @@ LISTED: tuple[tuple[str, str], ...] = (
     ("state", "voters changed"),
     ("state", "connection flapped in a calm time"),
     ("state", "deaf leader gave way"),
+    ("state", "flush failed"),
+    ("state", "power lost after a failed flush"),
     ("state", "producer ids given out"),
     ("state", "coordinator answered"),
     ("brokers", "registered first"),

@@ -9,6 +9,7 @@ more than half of its disks: nothing could make up for more.
 
 from __future__ import annotations
 
+import errno
 import random
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -35,6 +36,7 @@ class Faults:
         self.world = world
         self._noise: dict[int, tuple[str, float]] = {}
         world.mend_all.append(self._mend_network)
+        world.mend_all.append(self._mend_flushes)
 
     def strike(self, fault: Fault) -> None:
         if self.world.is_quiet or self.world.is_healing:
@@ -296,6 +298,46 @@ class Faults:
 
         self._later(fault.for_ms, room)
         return f"the disk of {host} is full for {fault.for_ms:.0f} ms"
+
+    def _failed_flush(self, fault: Fault, rng: random.Random) -> str:
+        """A flush fails as Linux has it: the controller ends and is started again, and goes on with what the page cache
+        shows; then the power fails."""
+        world, host = self.world, self._some(rng, leaders=0.5)
+        if host is None:
+            return ""
+        fs = host.fs
+        some_arrive = random.Random(rng.random()) if rng.random() < 0.5 else None
+        operation, ends = rng.choice([("sync", ".log"), ("sync", ".log"), ("sync", ""), ("sync_directory", "")])
+        planned = fs.fail(operation, errno.EIO, nth=rng.choice([1, 1, 2, 5]), path_ends=ends, rng=some_arrive)
+        evict_ms = rng.uniform(1.0, 190.0) if rng.random() < 0.3 else None
+        power_ms, loss = rng.uniform(220.0, 600.0), world.draw_loss(rng)
+
+        def look(until_ms: float) -> None:
+            if planned.seen >= planned.nth:
+                world.count("state", "flush failed")
+                if evict_ms is not None:
+                    self._later(evict_ms, evict)
+                self._later(power_ms, lose_power)
+            elif planned in fs.faults and world.now_ms < until_ms:
+                self._later(5.0, look, until_ms)
+            elif planned in fs.faults:
+                fs.faults.remove(planned)
+
+        def evict() -> None:
+            if host.fs is fs and host.controller is None:  # a controller that reads a hole takes it for rot
+                fs.evict()
+
+        def lose_power() -> None:
+            if host.fs is fs and host.controller is not None and not world.is_quiet and not world.is_healing:
+                world.count("state", "power lost after a failed flush")
+                world.crash_now(host, loss)
+
+        look(world.now_ms + 100.0 + fault.for_ms)
+        return f"a flush of {host} is to fail"
+
+    def _mend_flushes(self) -> None:
+        for host in self.world.hosts.values():
+            host.fs.faults.clear()
 
     def _slow_disk(self, fault: Fault, rng: random.Random) -> str:
         host = self._some(rng)

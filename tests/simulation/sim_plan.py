@@ -42,6 +42,7 @@ REQUIRED: dict[str, float] = {
 OTHERS: dict[str, float] = {
     "transfer": 1.5,
     "slow_disk": 0.6,
+    "failed_flush": 1.5,
     "peer_lost": 0.8,
     "broker_crash": 1.0,
     "broker_cut": 0.8,

@@ -21,6 +21,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import failing_fsync
+
 from headrace import Admin, NewTopic, TopicPartition
 from headrace.errors import HeadraceError
 from headrace.local import ports
@@ -89,6 +91,7 @@ class FaultyCluster:
         self._topology = Topology(
             brokers=brokers, controllers=controllers, coordinators=coordinators, config=dict(config or {})
         )
+        self._preload = failing_fsync.compiled(directory / "preload")
         #: Of each node's latest life.
         self._pids: dict[str, int] = {}
         self._local = _Directory(
@@ -141,6 +144,8 @@ class FaultyCluster:
         program = str(Path(__file__).with_name("faulty_node.py"))
         config = str(directory / "config" / f"{node.name}.properties")
         command = [sys.executable, "-P", program, node.role, str(self.journal(node.name)), "--config", config]
+        if self._preload is not None and node.role == "broker":
+            command = [*failing_fsync.prefix(self._preload, self.journal(node.name)), *command]
         return command + [part for key, value in keys.items() for part in ("-o", f"{key}={value}")]
 
     def _client_port(self, node: Node) -> int:
@@ -378,6 +383,15 @@ class FaultyCluster:
             yield
         finally:
             Dials().write(self.journal(name))
+
+    @property
+    def can_fail_fsync(self) -> bool:
+        return self._preload is not None
+
+    def fail_fsync(self, name: str, text: str, *, nth: int = 1) -> Path:
+        """A broker's ``nth`` fdatasync or fsync of a file whose path contains ``text`` fails with EIO; the file that is
+        returned is gone once it has."""
+        return failing_fsync.fail(self.journal(name), text, nth=nth)
 
     # -- the replicas' files
 

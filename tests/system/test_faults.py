@@ -17,6 +17,7 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
+import flush_scenarios  # noqa: F401 (it registers its scenario)
 import pytest
 from faulty_cluster import FaultyCluster
 from scenarios import SCENARIOS, Run, Scenario

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from mutant import Mutant, Patch
+from shell_mutants import scan_and_trust_the_cache
 
 from headrace_broker import roles
 from headrace_broker.partition import isr
@@ -20,7 +21,7 @@ from headrace_broker.replication import leading
 from headrace_broker.replication.healing import Step, Ward, next_step
 from headrace_controller.cluster.elections import Electorate
 from headrace_core.errors import HeadraceError
-from headrace_core.log import partition_log
+from headrace_core.log import opening, partition_log
 from headrace_core.log.appender import LogAppender
 from headrace_core.log.partition_log import PartitionLog
 from headrace_core.log.producer_state import Check, ProducerTable
@@ -314,6 +315,11 @@ MUTANTS = (
         "LeaderCountsItsPageCache",
         "unflushed page cache: the leader's own end counts before it is on its disk",
         Patch(PartitionLeader, "local_promise", property(_all_is_promised)),
+    ),
+    _mutant(
+        "LogsTrustThePageCache",
+        "fsyncgate: after a failed fsync the cache has what the disk has not, and calls it clean",
+        Patch(opening, "scan", scan_and_trust_the_cache),
     ),
     _mutant(
         "FollowersCountTheirPageCache",

@@ -14,8 +14,10 @@ from headrace_controller.raft import Role
 from headrace_controller.snapshots import SnapshotJob
 from headrace_controller.storage import MetadataStorage
 from headrace_controller.waiting import Decisions, Outcome
+from headrace_core.log import opening
 from headrace_core.log.files import FileSystem
 from headrace_core.log.partition_log import PartitionLog
+from headrace_core.log.recovery import Scan
 
 
 def _write_carelessly(fs: FileSystem, path: str, data: bytes) -> None:
@@ -80,6 +82,14 @@ def _lead_at_once(self: QuorumController) -> None:
     self._is_due = True
 
 
+_scan = opening.scan
+
+
+def scan_and_trust_the_cache(*given: Any, **options: Any) -> Scan:
+    """Recovery without what writes the sound batches again."""
+    return _scan(*given, **{**options, "accept": None})
+
+
 def _mutant(name: str, breaks: str, *patches: Patch) -> Mutant:
     return Mutant(name, breaks, 5, patches)
 
@@ -94,6 +104,11 @@ MUTANTS = (
         "VoteInThePageCache",
         "KIP-595, etcd 14370: vote and term durable before the reply",
         Patch(quorum_state, "write_file_atomically", _write_carelessly),
+    ),
+    _mutant(
+        "RecoveryTrustsThePageCache",
+        "fsyncgate: after a failed fsync the cache has what the disk has not, and calls it clean",
+        Patch(opening, "scan", scan_and_trust_the_cache),
     ),
     _mutant("TruncationForgotten", "KIP-101; Raft 5.3", Patch(MetadataStorage, "truncate", _truncate)),
     _mutant(

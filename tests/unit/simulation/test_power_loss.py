@@ -17,6 +17,8 @@ import pytest
 from headrace_core.log.files import RealFileSystem, make_directories, write_file_atomically
 from headrace_core.testing.power_loss import Dials, Loss, PowerLossFileSystem, lose_power
 
+PAGE = 4096
+
 
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
@@ -238,6 +240,42 @@ def test_the_dials_turn_while_it_runs(disk: PowerLossFileSystem, data: Path, jou
     assert caught.value.errno == errno.EIO
     Dials().write(journal)
     file.sync()
+
+
+def failing_sync(disk: PowerLossFileSystem, path: Path, journal: Path) -> None:
+    Dials(sync_errno=errno.EIO).write(journal)
+    with pytest.raises(OSError, match="Input/output error"):
+        disk.open(str(path), write=True).sync()
+    Dials().write(journal)
+
+
+def test_what_a_failed_sync_lost_no_later_sync_forces(disk: PowerLossFileSystem, data: Path, journal: Path) -> None:
+    made(disk, data / "log", b"durable")
+    file = disk.open(str(data / "log"), write=True)
+    file.pwritev([b" and lost" + bytes(PAGE)], 7)
+    failing_sync(disk, data / "log", journal)
+    later = PowerLossFileSystem(journal).open(str(data / "log"), write=True)  # another process: it sees what was lost
+    assert later.pread(9, 7) == b" and lost"
+    later.sync()
+    assert lose_power(journal) == len(" and lost") + PAGE
+    assert (data / "log").read_bytes() == b"durable"
+
+
+def test_what_a_failed_sync_lost_is_forced_once_it_was_written_again(
+    disk: PowerLossFileSystem, data: Path, journal: Path
+) -> None:
+    """Page by page: one byte makes the whole page dirty again, and the pages around it stay lost."""
+    made(disk, data / "log", b"o" * PAGE)
+    file = disk.open(str(data / "log"), write=True)
+    pages = [letter * PAGE for letter in (b"a", b"b", b"c")]
+    file.pwritev(pages, PAGE)
+    failing_sync(disk, data / "log", journal)
+    file.pwritev([b"b"], 2 * PAGE + 5)
+    file.pwritev([b"end"], 4 * PAGE)
+    file.sync()
+    file.pwritev([b"not forced"], 4 * PAGE + 3)
+    assert lose_power(journal) == 2 * PAGE + len("not forced")
+    assert (data / "log").read_bytes() == b"o" * PAGE + bytes(PAGE) + pages[1] + bytes(PAGE) + b"end"
 
 
 def test_reading_and_locking_are_those_of_the_real_file_system(disk: PowerLossFileSystem, data: Path) -> None:

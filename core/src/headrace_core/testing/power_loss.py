@@ -12,6 +12,10 @@ did (``Loss``). Without that call the same kill is a mere kill.
     file or directory renamed       sync of the directory it is in      its old name, and what had the new one
     file or directory removed       at once                             -
 
+A sync that fails does what Linux does (``memory_disk``): what was written before stays in the page cache, clean, and is
+not on the disk. A later sync does not help; only a later write to the same 4-KiB page makes that page dirty again. So a
+power loss undoes such a write however many syncs came after it.
+
 A journal entry is written before its change, so a kill between the two undoes what did not happen, which does nothing.
 A sync that is done and not yet noted counts as not done; nobody was told of it. Changes that a former life left behind
 without a sync are still undone after a later one: a restart makes nothing durable.
@@ -98,6 +102,13 @@ class _Synced(NamedTuple):
     before: int
 
 
+class _SyncFailed(NamedTuple):
+    """Of these files nothing that was written below entry ``before`` and not synced is on the disk."""
+
+    files: tuple[int, ...]
+    before: int
+
+
 class _Made(NamedTuple):
     path: str
 
@@ -120,7 +131,7 @@ class _NamesSynced(NamedTuple):
     entries: tuple[int, ...]
 
 
-_Entry = _Seen | _Write | _Cut | _Synced | _Made | _Renamed | _Removed | _NamesSynced
+_Entry = _Seen | _Write | _Cut | _Synced | _SyncFailed | _Made | _Renamed | _Removed | _NamesSynced
 
 
 def _read_journal(path: Path) -> Iterator[_Entry]:
@@ -150,8 +161,27 @@ def _under(path: str, old: str, new: str) -> str:
 class _FileState:
     number: int
     path: str
-    #: Of the changes since the last sync.
-    unsynced: list[int] = field(default_factory=list)
+    #: The changes since the last sync, and the pages that each made dirty.
+    unsynced: dict[int, range] = field(default_factory=dict)
+    #: Writes whose sync failed, and the pages of theirs that the disk does not have.
+    lost: dict[int, set[int]] = field(default_factory=dict)
+
+    def synced(self, before: int) -> None:
+        forced = {page for number, pages in self.unsynced.items() if number < before for page in pages}
+        self.unsynced = {number: pages for number, pages in self.unsynced.items() if number >= before}
+        self.lost = {number: left for number, pages in self.lost.items() if (left := pages - forced)}
+
+    def sync_failed(self, before: int) -> None:
+        for number, pages in list(self.unsynced.items()):
+            if number < before and pages:  # a cut stays in the file system's journal
+                self.lost[number] = set(pages)
+                del self.unsynced[number]
+
+
+def _pages(entry: _Write | _Cut) -> range:
+    if isinstance(entry, _Cut):
+        return range(0)
+    return range(entry.position // BLOCK_BYTES, -(-(entry.position + entry.size) // BLOCK_BYTES))
 
 
 class _Pending:
@@ -165,7 +195,7 @@ class _Pending:
 
     @property
     def is_empty(self) -> bool:
-        return not self.names and not any(state.unsynced for state in self.files.values())
+        return not self.names and not any(state.unsynced or state.lost for state in self.files.values())
 
     def apply(self, entry: _Entry) -> None:
         number, self.next_entry = self.next_entry, self.next_entry + 1
@@ -174,11 +204,15 @@ class _Pending:
                 self.files[file] = _FileState(file, path)
             case _Write(file=file) | _Cut(file=file):
                 if (known := self.files.get(file)) is not None:  # else it was removed, and who has it open goes on
-                    known.unsynced.append(number)
+                    known.unsynced[number] = _pages(entry)
             case _Synced(files, before):
                 for file in files:
                     if (state := self.files.get(file)) is not None:
-                        state.unsynced = [each for each in state.unsynced if each >= before]
+                        state.synced(before)
+            case _SyncFailed(files, before):
+                for file in files:
+                    if (state := self.files.get(file)) is not None:
+                        state.sync_failed(before)
             case _Made(path):
                 self.names[number] = os.path.dirname(path)
             case _Renamed(old, new):
@@ -311,12 +345,16 @@ class PowerLossFileSystem(RealFileSystem):
         if not files:
             return
         before = self._pending.next_entry
-        self._syncing(files[0].path)
-        if len(files) == 1:
-            RealFile.sync(cast("RealFile", files[0]))
-        else:
-            super().sync_files(files)
         numbers = tuple(file.number for file in files if isinstance(file, _JournaledFile))
+        try:
+            self._syncing(files[0].path)
+            if len(files) == 1:
+                RealFile.sync(cast("RealFile", files[0]))
+            else:
+                super().sync_files(files)
+        except OSError:  # of several, any may have failed: none counts as forced
+            self._note(_SyncFailed(numbers, before))
+            raise
         self._note(_Synced(numbers, before))
 
     # -- names
@@ -368,6 +406,7 @@ class _Undoing:
         for entry in entries:
             pending.apply(entry)
         self._unsynced = {number: set(state.unsynced) for number, state in pending.files.items()}
+        self._lost = {number: pages for state in pending.files.values() for number, pages in state.lost.items()}
         self._undone_names = set(pending.names)
         self._renames = [at for at, entry in enumerate(entries) if isinstance(entry, _Renamed | _Removed)]
         if loss is not Loss.ALL and self._undone_names and rng.random() < 0.5:
@@ -386,6 +425,9 @@ class _Undoing:
         for number in range(len(self._entries) - 1, -1, -1):
             entry = self._entries[number]
             match entry:
+                case _Write(file=file) if number in self._lost:
+                    path = self._now(paths[file], seen_at[file], undone=False, until=number)
+                    self._undo_lost(self._now(path, number), entry, self._lost[number])
                 case _Write(file=file) | _Cut(file=file) if number in self._unsynced.get(file, ()):
                     # What was renamed since and has kept its new name, has kept it; the rest has its old one again.
                     path = self._now(paths[file], seen_at[file], undone=False, until=number)
@@ -444,6 +486,25 @@ class _Undoing:
                 file.seek(entry.position if isinstance(entry, _Write) else entry.size)
                 file.write(entry.old)
             file.truncate(entry.old_size)
+
+    def _undo_lost(self, path: str | None, entry: _Write, pages: set[int]) -> None:
+        """These pages of a write, whose sync failed, are as they were; what was written around them may be there."""
+        if path is None or not os.path.isfile(path):
+            return
+        first, end = entry.position, entry.position + entry.size
+        with open(path, "r+b") as file:
+            size = os.path.getsize(path)
+            for page in pages:
+                low, high = max(first, page * BLOCK_BYTES), min(end, (page + 1) * BLOCK_BYTES, size)
+                if low < high:
+                    file.seek(low)
+                    file.write(entry.old[low - first : high - first].ljust(high - low, b"\0"))
+                    self.bytes_lost += high - low
+            least = max(entry.old_size, first)
+            if size == end:  # nothing behind it: the file never grew so far
+                while end > least and (end - 1) // BLOCK_BYTES in pages:
+                    end = max((end - 1) // BLOCK_BYTES * BLOCK_BYTES, least)
+                file.truncate(end)
 
     def _undo_made(self, path: str | None) -> None:
         if path is None:

@@ -125,15 +125,13 @@ class MetadataStorage:
         """Made by ``open``."""
         # (A directory that was formatted with its first voters holds an empty log, which nobody has named yet.)
         self._log = directory.create(METADATA_PARTITION, METADATA_TOPIC_ID, _LOG_CONFIG)
-        # A term, a vote or a snapshot that the process before this one renamed and did not force is in the page cache
-        # only. Raft would count it as saved; after a power loss the voter could vote a second time in its term.
-        fs.sync_directory(self._log.directory)
         self._fs = fs
         self._directory = directory
         self._clock = clock
         self._recovery_point = self._log.flushed_offset
         self._space = SpaceGauge(fs, directory.root, clock, reserve_bytes)
         self._reserve_bytes = reserve_bytes
+        self._force_names()
         self._snapshots = SnapshotStore(fs, self._log.directory)
         self._check_cover()
         with contextlib.suppress(DiskFullError):  # a full disk ends no controller; the first write tries again
@@ -144,6 +142,11 @@ class MetadataStorage:
             own_directory_id=self.directory_id,
             is_needed=self.log_end_offset > 0,
         )
+
+    def _force_names(self) -> None:
+        """A term, a vote or a snapshot that the process before this one renamed and did not force is in the page cache
+        only. Raft would count it as saved; after a power loss the voter could vote a second time in its term."""
+        self._fs.sync_directory(self._log.directory)
 
     @classmethod
     def open(

@@ -1,0 +1,41 @@
+"""A node whose fdatasync fails when a test says so, in the C library (``fail_fsync.c``, which says how).
+
+So the product's own calls fail, from Python and from ``_sync.pyx`` alike. The disk of the harness
+(``headrace_core.testing.power_loss``) sees the failure, and a later power loss takes what Linux would have lost.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+_SOURCE = Path(__file__).with_name("fail_fsync.c")
+_CONTROL = "fail-fsync"
+
+
+def compiled(directory: Path) -> Path | None:
+    """The library, made in ``directory``; None where there is no C compiler."""
+    compiler = shutil.which("cc")
+    if compiler is None:
+        return None
+    directory.mkdir(parents=True, exist_ok=True)
+    library = directory / "fail_fsync.so"
+    command = [compiler, "-shared", "-fPIC", "-O2", "-Wall", "-Werror", "-o", str(library), str(_SOURCE), "-ldl"]
+    subprocess.run(command, check=True, capture_output=True, text=True)
+    return library
+
+
+def prefix(library: Path, journal: Path) -> list[str]:
+    """What a node's command begins with, to run with the library."""
+    return ["env", f"LD_PRELOAD={library}", f"FAIL_FSYNC_CONTROL={journal / _CONTROL}"]
+
+
+def fail(journal: Path, text: str, *, nth: int = 1) -> Path:
+    """The ``nth`` sync of a file whose path contains ``text`` fails once, in the node with this journal. The file that
+    is returned is gone once that has happened."""
+    assert " " not in text, f"{text!r}: the control file is split at spaces"
+    temporary, control = journal / f"{_CONTROL}.tmp", journal / _CONTROL
+    temporary.write_text(f"{nth} {text}\n")
+    temporary.replace(control)
+    return control
