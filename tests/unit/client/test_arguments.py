@@ -408,3 +408,27 @@ def test_send_to_a_known_topic_refuses_them_too(twin: str) -> None:
         with pytest.raises(InvalidArgumentError, match="header 0"):
             send("t", b"v", headers={SURROGATE: b"v"})
     assert acc.records_appended == 0
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        5,
+        ("t", 0, 0),
+        ("t", -1, 0, 5),
+        (5, 0, 0, 5),
+        ("t", 0, -1, 5),
+        ("t", 0, 5, 4),
+        ("t", 0, 0, LONG),
+        ("t", 0, "0", 5),
+    ],
+)
+def test_range_that_is_none_is_refused(bad: Any) -> None:
+    for ranges in ([bad], 5):
+        with pytest.raises(InvalidArgumentError, match=r"t-0|range|partition"):
+            headrace.RangeReader(ranges, bootstrap_servers="127.0.0.1:1")
+    with headrace.RangeReader([("t", 0, 0, 5)], bootstrap_servers="127.0.0.1:1") as reader:
+        assert "1 of 1 ranges left, open" in repr(reader)
+        for arguments_ in ({"columns": "key"}, {"max_bytes": 0}, {"include_headers": 1}):
+            with pytest.raises(InvalidArgumentError):
+                next(reader.arrow_batches(**arguments_))  # type: ignore[arg-type]

@@ -9,14 +9,19 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self, Unpack
 from headrace_core.errors import InvalidArgumentError, OffsetOutOfRangeError, RequestTimedOutError
 from headrace_core.types import TopicPartition
 
+from . import arguments
 from .callbacks import refuse_to_wait
 from .consumer.core import ConsumerCore
 from .consumer.inbox import Slice
+from .faces import Face
 from .settings import CONSUMER, resolve
 from .typed_settings import ConsumerSettings
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+
+_FIELDS = "OffsetRange(topic, partition, start, end)"
 
 
 class OffsetRange(NamedTuple):
@@ -43,7 +48,7 @@ class RangeSlice(NamedTuple):
     records: bytes
 
 
-class RangeReader:
+class RangeReader(Face):
     """Reads each range once, to its end, several at a time, fetching ahead up to ``fetch.queue.max.bytes``.
 
         with RangeReader([OffsetRange("orders", 0, 0, 1_000_000)], bootstrap_servers=...) as reader:
@@ -63,10 +68,7 @@ class RangeReader:
     ) -> None:
         given = {"max.partition.fetch.bytes": 4 << 20, "auto.offset.reset": "none"}
         core = self._core = ConsumerCore(resolve(CONSUMER, {**given, **_dotted(config, settings)}, {}))
-        self._ranges = [OffsetRange(*item) for item in ranges]
-        for item in self._ranges:
-            if not 0 <= item.start <= item.end:
-                raise InvalidArgumentError(f"{item}: must have 0 <= start <= end")
+        self._ranges = [_checked(item) for item in arguments.items("ranges", ranges, _FIELDS)]
         wanted = {TopicPartition(item.topic, item.partition): item for item in self._ranges if item.start < item.end}
         if len(wanted) != sum(item.start < item.end for item in self._ranges):
             raise InvalidArgumentError("two ranges of one partition: read them with two readers")
@@ -75,6 +77,9 @@ class RangeReader:
             core.seek(tp, item.start)
             core.partitions[tp].end_offset = item.end
         self._left = set(wanted)
+
+    def _shown(self) -> list[str]:
+        return [*self._core.shown()[:-1], f"{len(self._left)} of {len(self._ranges)} ranges left", self._core.state]
 
     def slices(self) -> Iterator[RangeSlice]:
         """Raw bytes, partitions interleaved as they come, each partition's in order."""
@@ -102,6 +107,7 @@ class RangeReader:
         """Arrow batches with the Spark source's schema, each of one partition, from about ``max_bytes`` of the log."""
         from headrace_core.records.arrow import decode_arrow_split
 
+        arguments.fetching(0, columns, include_headers, max_bytes)
         core = self._core
         while self._left:
             core.begin_poll()
@@ -161,6 +167,15 @@ class RangeReader:
 
     def __exit__(self, *exception: object) -> None:
         self.close()
+
+
+def _checked(item: Any) -> OffsetRange:
+    """InvalidArgumentError."""
+    if not isinstance(item, tuple) or len(item) != 4:
+        raise arguments.wrong("range", item, _FIELDS)
+    tp = arguments.partition(item[:2])
+    start = arguments.offset(item[2], f"start of {tp}")
+    return OffsetRange(*tp, start, arguments.whole(f"end of {tp} (not before its start)", item[3], start))
 
 
 def _dotted(config: Mapping[str, Any] | None, settings: Mapping[str, Any]) -> dict[str, Any]:
