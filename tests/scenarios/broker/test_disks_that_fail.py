@@ -8,8 +8,9 @@ import errno
 from solo_broker import SoloBroker, StallingFileSystem, batch, fetch, produce
 
 from headrace_core import errors
+from headrace_core.log.checkpoints import CLEAN_SHUTDOWN
 from headrace_core.telemetry import LogDirectoryFailed, PartitionFailed
-from headrace_core.testing.crashing_fs import CrashingFileSystem
+from headrace_core.testing.crashing_fs import BLOCK_BYTES, CrashingFileSystem
 from headrace_protos.v1 import produce_pb2
 
 
@@ -36,6 +37,34 @@ def test_a_failed_fsync_takes_its_directory_offline_and_no_other():
             assert kinds.count(PartitionFailed) == 1
             await broker.topic("late")  # only one directory is left for it
             assert not (await broker.append("late", batch(b"e"))).error.code
+
+    asyncio.run(scenario())
+
+
+def test_a_stop_marks_no_directory_whose_flush_failed_and_the_next_start_forces_what_it_finds():
+    """One failure is enough: a second flush of the same file would succeed, and write nothing."""
+
+    lost = b"b" * 3 * BLOCK_BYTES  # pages that nothing else makes dirty again
+
+    async def scenario() -> None:
+        fs = CrashingFileSystem()
+        async with SoloBroker(fs, "/one", "/two") as broker:
+            await broker.topic("orders")
+            await broker.topic("payments")  # to the other directory, which has fewer
+            assert not (await broker.append("orders", batch(b"a"))).error.code
+            fs.fail("sync", errno.EIO, path_contains="/one/orders-0/")
+            assert (await broker.append("orders", batch(lost))).error.code == errors.StorageError.number
+            assert not (await broker.append("payments", batch(b"p"))).error.code
+            image = broker.image
+        assert not fs.exists(f"/one/{CLEAN_SHUTDOWN}")
+        assert fs.exists(f"/two/{CLEAN_SHUTDOWN}")
+        async with SoloBroker(fs, "/one", "/two", image=image) as again:
+            assert again.values("orders") == [b"a", lost]  # (it was never acknowledged, and is in the page cache)
+            assert (await again.append("orders", batch(b"c"))).base_offset == 2
+            fs.crash()
+        async with SoloBroker(fs, "/one", "/two", image=image) as after:
+            assert after.values("orders") == [b"a", lost, b"c"]
+            assert after.values("payments") == [b"p"]
 
     asyncio.run(scenario())
 
