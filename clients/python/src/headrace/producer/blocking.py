@@ -103,7 +103,9 @@ class Producer(Face):
         if partition is not None:
             partition = partition_number(partition)
         when = time.time_ns() // 1_000_000 if timestamp_ms is None else timestamp_of(timestamp_ms)
-        items = arguments.items("values", values, "values, (key, value) or (key, value, headers)")
+        items = values  # a list is copied once, when it is checked
+        if not isinstance(items, list):
+            items = arguments.items("values", values, "values, (key, value) or (key, value, headers)")
         if not items:
             return ManyFuture(topic, [])
         deadline = time.monotonic() + core.max_block_s
