@@ -24,7 +24,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parent))
 
 import soak_clients
-from soak_clients import COMPACTED, TOPICS
+from soak_clients import COMPACTED, RATES, TOPICS
 from soak_history import Anomalies, judge, judge_compacted
 from soak_picture import draw, write_page
 from soak_samples import Process, Sampler, beyond_bounds, compare
@@ -42,15 +42,17 @@ VICTIMS = (
 )  # fmt: skip
 #: How long a victim stays dead.
 DOWN_S = (5.0, 15.0)
-#: Retention: each partition's log is full after some five minutes, so that the run's steady state begins before the
-#: early window does.
-RETENTION_BYTES, SEGMENT_BYTES = 12 * MIB, 2 * MIB
+#: Retention by size keeps about so many seconds of records, so that the logs are full before the early window begins.
+#: A record takes some 60 bytes beside its value.
+KEPT_S, RECORD_BYTES = 300, 260
+#: A log is deleted by whole segments.
+SEGMENTS = 6
 CONFIG = {
     "log.retention.check.interval.ms": "10000",
     "log.segment.delete.delay.ms": "5000",
     "log.cleaner.backoff.ms": "5000",
     "producer.id.expiration.ms": "600000",
-    "offsets.topic.segment.bytes": str(SEGMENT_BYTES),
+    "offsets.topic.segment.bytes": str(MIB),
 }
 #: All partitions' logs on three brokers, the segments that wait to be deleted, __consumer_offsets, the metadata log.
 DISK_MIB_MAX = 1_500
@@ -62,10 +64,11 @@ def topic_config(topic: str) -> dict[str, str]:
     if topic == COMPACTED:
         # A record or two lie in the active segment for minutes at this rate: segments are rolled by time too.
         return {
-            "cleanup.policy": "compact", "segment.bytes": str(SEGMENT_BYTES // 8), "segment.ms": "60000",
+            "cleanup.policy": "compact", "segment.bytes": str(MIB // 4), "segment.ms": "60000",
             "min.cleanable.dirty.ratio": "0.2",
         }  # fmt: skip
-    return {"retention.bytes": str(RETENTION_BYTES), "segment.bytes": str(SEGMENT_BYTES)}
+    kept = RATES[topic] // TOPICS[topic] * RECORD_BYTES * KEPT_S
+    return {"retention.bytes": str(kept), "segment.bytes": str(kept // SEGMENTS)}
 
 
 class ClientProcess:

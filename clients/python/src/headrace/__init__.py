@@ -3,16 +3,16 @@
     from headrace import Producer, Consumer, Admin, TopicPartition, NewTopic
 
 Every name below is imported when it is first used: ``import headrace`` by itself loads neither grpc nor pyarrow, so
-that a command line answers at once and a process may fork before it opens a connection.
+that a command line answers at once and a process may fork before it opens a connection. This file imports nothing:
+the command line handles Ctrl-C only from ``headrace.cli.main`` on, which comes after it.
 """
 
 from __future__ import annotations
 
-import importlib
-import logging
-from typing import TYPE_CHECKING, Any
-
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from headrace_core.records import Record as Record
     from headrace_core.types import TopicPartition as TopicPartition
 
@@ -197,8 +197,6 @@ __all__ = [
     "tune_memory",
 ]
 
-logging.getLogger(__name__).addHandler(logging.NullHandler())
-
 
 def __getattr__(name: str) -> Any:
     if name in _MODULES:  # bound to its name by the import
@@ -207,6 +205,8 @@ def __getattr__(name: str) -> Any:
     home = _HOMES.get(wanted)
     if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import importlib
+
     value = getattr(importlib.import_module(home, __name__), wanted)
     globals()[name] = value
     return value

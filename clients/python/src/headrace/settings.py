@@ -15,6 +15,7 @@ from headrace_core.config import HEADRACE, INT_MAX, LONG_MAX, ConfigDef, ConfigK
 from headrace_core.errors import InvalidConfigError, UnsupportedVersionError
 
 logger = logging.getLogger("headrace")
+logger.addHandler(logging.NullHandler())  # here, which every client imports; the package's own file imports nothing
 
 DEFAULT_BOOTSTRAP = "127.0.0.1:9095"
 BOOTSTRAP_VARIABLE = "HEADRACE_BOOTSTRAP_SERVERS"

@@ -10,14 +10,25 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from collections.abc import Callable
 
 from headrace_core.errors import HeadraceError
 
 _MISSING = "the command line needs typer and rich, which are not installed; get them with: pip install 'headrace[cli]'"
 
 
-def run(arguments: list[str] | None = None) -> int:
-    """Parse and execute; ``arguments`` default to the process's own."""
+def run(arguments: list[str] | None = None, *, begin: Callable[[], object] = lambda: None) -> int:
+    """Parse and execute; ``arguments`` default to the process's own. ``begin`` is called before the command starts,
+    when its module is imported. Returns the exit code, also when the reader of stdout has gone (141)."""
+    code = _run(arguments, begin)
+    try:
+        sys.stdout.flush()  # what is still buffered may be the first that meets a closed pipe
+    except BrokenPipeError:
+        return broken_pipe()
+    return code
+
+
+def _run(arguments: list[str] | None, begin: Callable[[], object]) -> int:
     given = sys.argv[1:] if arguments is None else arguments
     try:
         from .root import build
@@ -31,6 +42,7 @@ def run(arguments: list[str] | None = None) -> int:
         signal.signal(number, _on_end)
     try:
         app = build(given)
+        begin()
         app(args=list(given), prog_name="headrace", standalone_mode=True)
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else int(end.code is not None)
@@ -53,7 +65,7 @@ def run(arguments: list[str] | None = None) -> int:
 
 
 def broken_pipe() -> int:
-    """Whoever read our output has gone: end quietly, as a process that died of SIGPIPE would."""
+    """The reader of our output has gone: end quietly, with the exit code of a process that died of SIGPIPE."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is still buffered goes nowhere
     return 128 + signal.SIGPIPE
 

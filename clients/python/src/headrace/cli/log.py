@@ -68,6 +68,8 @@ def dump(
                 rows.append({"kind": kind, **_row(line)})
             elif not isinstance(line, Problem):
                 print(_text(line))
+    except BrokenPipeError:  # of our output, not of the files
+        raise
     except (OSError, ValueError) as error:
         raise InvalidArgumentError(str(error)) from error
     if output is OutputFormat.JSON:
@@ -121,6 +123,8 @@ def verify(
                     note(f"headrace: {line} [{CorruptLogError.code}]" + (f"; {line.cure}" if line.cure else ""))
                 else:
                     shown.at(functools.partial(_how_far, counts, started, line.path))
+    except BrokenPipeError:  # of our output, not of the files
+        raise
     except (OSError, ValueError) as error:
         raise InvalidArgumentError(str(error)) from error
     if output is OutputFormat.JSON:

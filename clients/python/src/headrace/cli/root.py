@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import sys
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
+
+from .app import broken_pipe
 
 #: Top-level command -> module that registers it, in the order of the help.
 _HOMES = {
@@ -38,10 +42,27 @@ _HOMES = {
 }
 
 
+class _Root(TyperGroup):
+    """Exit code 141 when the reader of a pipe has gone. (Typer would end with 1.)"""
+
+    def make_context(self, *given: Any, **more: Any) -> Any:
+        try:
+            return super().make_context(*given, **more)
+        except BrokenPipeError:
+            sys.exit(broken_pipe())
+
+    def invoke(self, context: Any) -> Any:
+        try:
+            return super().invoke(context)
+        except BrokenPipeError:
+            sys.exit(broken_pipe())
+
+
 def build(arguments: Sequence[str]) -> typer.Typer:
     """The command tree that ``arguments`` need: one module's commands, or all of them for help and mistakes."""
     app = typer.Typer(
         name="headrace",
+        cls=_Root,
         no_args_is_help=True,
         add_completion=True,
         rich_markup_mode=None,

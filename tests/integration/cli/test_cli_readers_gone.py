@@ -1,0 +1,128 @@
+"""Commands that print end with 141 (128 + SIGPIPE) when the reader of their output has gone: `headrace ... | head`.
+
+The commands are taken from the command tree, so a new one fails here until it is listed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from typer.main import get_command
+
+from headrace import Admin, Consumer, LocalCluster, NewTopic, Producer
+from headrace.cli.app import run
+from headrace.cli.root import build
+
+TOPIC, GROUP = "readers-gone", "readers-gone-group"
+
+#: What prints lists: its arguments. ``{...}``: filled in by the test.
+_PRINTS = {
+    "ps": "--data {data}",
+    "consume": "-t {topic} -e",
+    "doctor": "--data {data}",
+    "top": "--once -i 0.2",
+    "topics list": "",
+    "topics describe": "{topic}",
+    "topics offsets": "{topic}",
+    "configs describe": "--topic {topic} --all",
+    "groups list": "",
+    "groups describe": "{group}",
+    "groups members": "{group}",
+    "groups explain": "{group}",
+    "groups reset-offsets": "{group} --topic {topic} --to-earliest",
+    "partitions list-reassignments": "",
+    "brokers list": "",
+    "cluster describe": "",
+    "log dump": "{log}",
+    "log verify": "{log}",
+    "log-dirs describe": "",
+    "quorum status": "",
+    "features describe": "",
+    "metadata dump": "{metadata}",
+    "metadata ls": "{metadata}",
+    "metadata cat": "{metadata} /local/quorum",
+    "profile list": "",
+    "random-uuid": "",
+}  # fmt: skip
+#: What changes something, or measures: it prints a line or two at its end, when what was asked for is done.
+_CHANGES = {
+    "up", "down", "restart", "format", "produce", "topics create", "topics alter", "topics delete", "configs alter",
+    "records delete", "groups delete", "groups delete-offsets", "groups remove-members", "partitions reassign",
+    "partitions elect", "brokers drain", "brokers unregister", "cluster drain", "cluster roll", "log-dirs move",
+    "quorum add", "quorum remove", "quorum transfer", "features upgrade", "features downgrade", "profile set",
+    "profile use", "profile show", "profile delete", "bench produce", "bench consume", "bench latency",
+}  # fmt: skip
+
+
+def _commands() -> Iterator[str]:
+    """Every command of the tree, groups before their verbs."""
+    root = get_command(build(()))
+    for name, each in root.commands.items():
+        yield from (f"{name} {verb}" for verb in each.commands) if hasattr(each, "commands") else (name,)
+
+
+def test_every_command_is_listed_here() -> None:
+    assert {*_PRINTS, *_CHANGES} == set(_commands())
+
+
+@contextlib.contextmanager
+def _nobody_reads(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """stdout is a pipe whose reader has gone, buffered as Python buffers a pipe."""
+    theirs, ours = os.pipe()
+    os.close(theirs)
+    with contextlib.suppress(BrokenPipeError), os.fdopen(ours, "w") as pipe:
+        monkeypatch.setattr(sys, "stdout", pipe)
+        try:
+            yield
+        finally:
+            monkeypatch.undo()
+
+
+@pytest.fixture(scope="module")
+def told(headrace: LocalCluster) -> Callable[[str], list[str]]:
+    """Fills in the arguments: a topic with records, and a group that has read it."""
+    with Admin(bootstrap_servers=headrace.bootstrap_servers) as admin:
+        admin.create_topics([NewTopic(TOPIC, partitions=1)])
+    with Producer(bootstrap_servers=headrace.bootstrap_servers) as producer:
+        producer.send_many(TOPIC, [b"x" * 100] * 500).result(timeout=60)
+    settings = {"bootstrap.servers": headrace.bootstrap_servers, "group.id": GROUP, "auto.offset.reset": "earliest"}
+    with Consumer(settings) as consumer:
+        consumer.subscribe([TOPIC])
+        while not consumer.poll(timeout=60):
+            pass
+        consumer.commit()
+    data = headrace.directory
+    log = next(path for path in sorted(data.glob(f"broker-*/{TOPIC}-0")))
+    metadata = next(path for path in sorted(Path(data).glob("controller-1")))
+    words = {"topic": TOPIC, "group": GROUP, "data": str(data), "log": str(log), "metadata": str(metadata)}
+    return lambda arguments: [each.format(**words) for each in arguments.split()]
+
+
+@pytest.mark.parametrize("command", _PRINTS)
+def test_it_ends_with_141(
+    command: str,
+    told: Callable[[str], list[str]],
+    headrace: LocalCluster,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    tmp_path: Path,
+) -> None:
+    monkeypatch.setenv("HEADRACE_BOOTSTRAP_SERVERS", headrace.bootstrap_servers)
+    monkeypatch.setenv("HEADRACE_CONFIG_DIR", str(tmp_path))
+    arguments = [*command.split(), *told(_PRINTS[command])]
+    with _nobody_reads(monkeypatch):
+        code = run(arguments)
+    err = capfd.readouterr().err
+    assert code == 141, err
+    assert "Traceback" not in err
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["topics", "--help"], ["topics", "list", "--help"], ["--version"]])
+def test_help_does_too(arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    with _nobody_reads(monkeypatch):
+        assert run(arguments) == 141
