@@ -124,6 +124,11 @@ def test_a_cluster_that_is_there_gets_more_brokers_beside_those_it_has(
         assert (after[who]["pid"] == row["pid"]) is running
     taken = [port for node in started.state.nodes for port in (node.port, node.internal_port)]
     assert len(set(taken)) == len(taken)
+    first = started.state.node("broker", 1).port
+    client_ports = [started.state.node("broker", number).port for number in (2, 3)]
+    # Side by side, as those of a new cluster; a port that another program holds is left out.
+    assert client_ports == sorted(client_ports)
+    assert first < client_ports[0] <= client_ports[1] < first + 50
     for name in new:
         node = started.state.node("broker", int(name[-1]))
         assert read_meta(node.data_dirs[0]).cluster_id == started.state.cluster_id

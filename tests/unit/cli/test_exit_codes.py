@@ -44,6 +44,18 @@ def test_1_is_what_a_doctor_says_who_found_something(
     assert capsys.readouterr().out.startswith("error: no node of the cluster answers [no-cluster]")
 
 
+def test_1_is_what_a_doctor_says_of_a_directory_without_a_cluster(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """And not what is wrong with another cluster."""
+    monkeypatch.delenv("HEADRACE_BOOTSTRAP_SERVERS", raising=False)
+    assert run(["doctor", "--data", str(tmp_path / "nothing")]) == 1
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert f"there is no cluster in {tmp_path / 'nothing'}" in told.err
+    assert told.err.strip().endswith("[INVALID_ARGUMENT]")
+
+
 @pytest.mark.parametrize(
     "arguments",
     [["tpoics"], ["topics", "create"], ["top", "--interval", "x"], ["doctor", "--wrong"], ["top", "-n", "0"]],

@@ -41,6 +41,20 @@ def test_a_process_of_the_same_pid_is_known_by_its_start(stranger: subprocess.Po
     assert not found.wait(0)
 
 
+def test_a_process_that_stands_still_is_alive_and_stopped(stranger: subprocess.Popen[bytes]) -> None:
+    found = identify(stranger.pid)
+    assert found is not None
+    assert not found.stopped()
+    os.kill(stranger.pid, signal.SIGSTOP)
+    os.waitpid(stranger.pid, os.WUNTRACED)  # until it stands
+    assert found.alive()
+    assert found.stopped()
+    os.kill(stranger.pid, signal.SIGCONT)
+    os.waitpid(stranger.pid, os.WCONTINUED)
+    assert not found.stopped()
+    assert not ProcessId(stranger.pid, "this-boot/1").stopped()
+
+
 def test_a_zombie_is_dead(stranger: subprocess.Popen[bytes]) -> None:
     found = identify(stranger.pid)
     assert found is not None

@@ -11,6 +11,7 @@ import pytest
 import headrace
 from headrace.cli.app import run
 from headrace.errors import BootstrapError
+from headrace.local.state import ClusterState, Node, StateFile
 
 
 class Asked(list[dict[str, Any]]):
@@ -70,8 +71,9 @@ def test_an_empty_name_is_no_profile(profiles: Path, asked: Asked, monkeypatch: 
 
 
 def test_a_directory_that_is_typed_names_the_cluster(profiles: Path, asked: Asked, tmp_path: Path) -> None:
+    StateFile(tmp_path).write(ClusterState("c", (Node("broker", 1, "127.0.0.1", 7000, 8000, ()),), {}))
     assert run(["profile", "use", "stage"]) == 0
-    assert asked.servers("doctor", "--data", str(tmp_path)) == "127.0.0.1:9095"
+    assert asked.servers("doctor", "--data", str(tmp_path)) == "127.0.0.1:7000"
     assert asked.servers("doctor", "--data", str(tmp_path), "--profile", "prod") == "prod-1:9095,prod-2:9095"
 
 

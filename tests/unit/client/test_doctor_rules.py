@@ -255,6 +255,66 @@ def test_a_broker_is_down_and_its_cure_depends_on_where_it_lives() -> None:
     assert "headrace restart --data /c broker 2" in only(**changed, data="/c", local=(dead,)).cure
 
 
+def fenced(**tried_as: Any) -> dict[str, Any]:
+    """Facts of a cluster whose broker 2 does not heartbeat. ``tried_as``: what its address does."""
+    brokers_now = tuple(dataclasses.replace(each, fenced=each.broker_id == 2) for each in cluster().brokers)
+    return {
+        "cluster": cluster(brokers=brokers_now),
+        "brokers": {number: each for number, each in healthy().brokers.items() if number != 2},
+        "quorum": quorum(brokers=(QuorumBroker(2, 500, 0, 300, NOW_MS - 9_000),)),
+        "fenced_brokers": {2: Tried(address="10.0.0.2:9095", ips=("10.0.0.2",), **tried_as)},
+    }
+
+
+def test_a_frozen_broker_of_this_machine_is_to_be_woken_and_not_started() -> None:
+    changed = fenced(trouble=Trouble.SILENT)
+    frozen = LocalNode(role="broker", node_id=2, address="10.0.0.2:9095", pid=77, log="/c/b.log", stopped=True)
+    finding = only(**changed, data="/c", local=(frozen,))
+    assert finding.rule == "broker-down"
+    assert finding.cure.startswith("it hangs: pid 77 is stopped; `kill -CONT 77`")
+    running = dataclasses.replace(frozen, stopped=False)
+    finding = only(**changed, data="/c", local=(running,))
+    assert finding.cure.startswith("it hangs: pid 77 runs")
+    assert "headrace restart --data /c broker 2" in finding.cure
+    short = (topic("orders", partition(0, isr=(1, 3))),)
+    cures = {each.rule: each.cure for each in found(**changed, topics=short, data="/c", local=(frozen,))}
+    assert cures["under-replicated"].startswith("bring back broker 2, which hangs")
+
+
+@pytest.mark.parametrize(
+    ("trouble", "cure"),
+    [(Trouble.SILENT, "it hangs"), (None, "it runs"), (Trouble.NOT_SERVING, "it runs"), (Trouble.REFUSED, "start it")],
+)
+def test_the_cure_of_a_broker_elsewhere_depends_on_what_its_address_does(trouble: Trouble | None, cure: str) -> None:
+    assert only(**fenced(trouble=trouble)).cure.startswith(cure)
+
+
+@pytest.mark.parametrize("role", ["controller", "coordinator", "broker"])
+def test_a_stopped_process_is_found_whatever_its_role(role: str) -> None:
+    stopped = LocalNode(role=role, node_id=1, address="127.0.0.1:9", pid=77, log="/c/n.log", stopped=True)
+    finding = only(data="/c", local=(stopped,))
+    assert (finding.rule, finding.where) == ("process-stopped", f"{role} 1 at 127.0.0.1:9")
+    assert "kill -CONT 77" in finding.cure
+
+
+def test_it_is_not_said_that_no_node_answers_while_some_do() -> None:
+    refused = Tried(address="127.0.0.1:9095", ips=("127.0.0.1",), trouble=Trouble.REFUSED)
+    dead = LocalNode(role="broker", node_id=1, address="127.0.0.1:9095", pid=None, log="/c/logs/broker-1.log")
+    controller = LocalNode(role="controller", node_id=1, address="127.0.0.1:9", pid=7, log="/c/logs/controller-1.log")
+    first, *_ = diagnose(Facts(now_ms=NOW_MS, bootstrap=(refused,), data="/c", local=(dead, controller)))
+    assert first.rule == "no-cluster"
+    assert "no node" not in first.what
+    assert "controller 1" in first.what
+    assert "`headrace up --data /c`" in first.cure
+    starting = dataclasses.replace(refused, trouble=Trouble.NOT_SERVING)
+    (answers,) = diagnose(Facts(now_ms=NOW_MS, bootstrap=(starting,)))
+    assert "127.0.0.1:9095 answers" in answers.what
+    silent = dataclasses.replace(refused, trouble=Trouble.SILENT)
+    (hangs,) = diagnose(Facts(now_ms=NOW_MS, bootstrap=(silent,)))
+    assert "hang" in hangs.cure
+    assert "start it" not in hangs.cure
+
+
 def test_a_broker_that_checks_its_logs_is_not_called_dead() -> None:
     fenced = tuple(dataclasses.replace(each, fenced=each.broker_id == 2) for each in cluster().brokers)
     left = {number: each for number, each in healthy().brokers.items() if number != 2}

@@ -13,7 +13,7 @@ def main() -> int:
     Ctrl-C ends the process at once while modules are imported and after the command has ended. In between it is a
     KeyboardInterrupt, so that the command can clean up. Where SIGINT is ignored (nohup) it stays ignored.
     """
-    import _signal as signals  # built in; ``signal`` imports others
+    import _signal as signals  # type: ignore[import-not-found] # built in; ``signal`` imports other modules
 
     raising = signals.default_int_handler
     is_ours = signals.getsignal(signals.SIGINT) is raising

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 import typer
 
 from headrace_core.errors import HeadraceError, InvalidRequestError
+from headrace_core.types import TopicPartition
 
 from .client import DEFAULT_BOOTSTRAP, Bootstrap, admin
+from .draining import obstacles, words
 from .output import Output, OutputFormat, note, print_json, print_table
 from .progress import HowFar, progress
 
 _LOOK_S = 0.5
+#: `drain --wait` gives up when nothing could move for so long: a broker that restarts, or a plan, may take seconds.
+_STUCK_S = 10.0
 
 _Ids = Annotated[
     list[int], typer.Argument(metavar="ID...", min=0, help="The brokers' ids, as `headrace brokers list` shows them.")
@@ -89,7 +94,8 @@ def drain(
     """Empty brokers: their replicas move to others a few at a time, and they get no new ones.
 
     `headrace cluster drain` and `headrace brokers drain` are the same. Several at once are quicker than one after the
-    other: nothing moves to one that is being emptied as well.
+    other: nothing moves to one that is being emptied as well. --wait ends with an error that names the partitions when
+    nothing that is left can move.
 
     \b
     Examples:
@@ -120,7 +126,8 @@ def drain(
 
 
 def _wait(client: Any, left: dict[int, int]) -> None:
-    """Until none of the brokers in ``left`` (how many replicas each has) has any."""
+    """Wait until none of the brokers in ``left`` (how many replicas each has) has any. InvalidRequestError when what is
+    left cannot move."""
 
     def how_far() -> HowFar:
         words = (
@@ -129,14 +136,32 @@ def _wait(client: Any, left: dict[int, int]) -> None:
         return HowFar(most - sum(left.values()), most, f"broker {', '.join(words)}")
 
     most = sum(left.values())
+    could_move_at = looked_at = time.monotonic()
     with progress() as shown:
         while any(left.values()):
             time.sleep(_LOOK_S)
+            if time.monotonic() - looked_at > _STUCK_S / 5:
+                stuck = _obstacles(client, left)
+                looked_at = time.monotonic()
+                if not stuck:
+                    could_move_at = looked_at
+                elif looked_at - could_move_at > _STUCK_S:
+                    raise InvalidRequestError(words([each for each, count in left.items() if count], stuck))
             for broker in [each for each, count in left.items() if count]:
                 left[broker] = client.drain_broker(broker)
             most = max(most, sum(left.values()))
             if any(left.values()):
                 shown.at(how_far)
+
+
+def _obstacles(client: Any, left: Mapping[int, int]) -> dict[TopicPartition, str]:
+    """Why nothing of what is left can move; empty: something can."""
+    return obstacles(
+        [broker for broker, count in left.items() if count],
+        client.describe_cluster(include_fenced_brokers=True).brokers,
+        client.describe_topics(),
+        client.list_partition_reassignments(),
+    )
 
 
 def _drained(broker: int, cancel: bool, left: int) -> str:

@@ -38,8 +38,10 @@ def _servers_here(default: str) -> str:
     return default if here.meant is None else bootstrap_servers(here.meant.state)
 
 
-def is_given(context: typer.Context, name: str) -> bool:
-    """Did the user say it, by flag, environment or profile?"""
+def is_given(context: typer.Context, name: str, *, only_typed: bool = False) -> bool:
+    """Did the user say it, by flag, environment or profile? ``only_typed``: by flag."""
+    if only_typed:
+        return _is_typed(context, name)
     profile = _chosen.get()
     if name == "bootstrap" and profile is not None and "bootstrap.servers" in profile.values:
         return True

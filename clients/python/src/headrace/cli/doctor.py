@@ -54,12 +54,18 @@ def doctor(
     from ..local.directory import ClusterDirectory
 
     is_told = is_given(context, "bootstrap")
-    if data is not None and not is_told and ClusterDirectory(data).exists():
-        bootstrap = ClusterDirectory(data).state().bootstrap_servers
+    is_typed = is_given(context, "data", only_typed=True)
+    if data is not None and not is_told and (is_typed or ClusterDirectory(data).exists()):
+        bootstrap = ClusterDirectory(data).state().bootstrap_servers  # or: there is no cluster in this directory
     elif data is None and not is_told and (found := clusters_here(DEFAULT_BOOTSTRAP).meant) is not None:
         data = found.directory
     addresses = [each.strip() for each in bootstrap.split(",") if each.strip()]
     local = local_cluster(DEFAULT_DATA if data is None else data, addresses)
+    if is_typed and local is None:
+        note(f"headrace: no process is looked at: {data} has no cluster with a node at {bootstrap}")
+    if local is not None and not is_told:  # controllers describe the cluster even when no broker lives
+        controllers = [node.address for node in local.state().of_role("controller")]
+        bootstrap = ",".join([*addresses, *controllers])
     with admin(bootstrap, properties) as client:
         facts = Gathering(client, timeout_s=timeout).facts(addresses, local)
     findings, healthy = diagnose(facts), is_healthy(facts)

@@ -261,11 +261,21 @@ def _missing(topic: str, part: PartitionDescription, adding: dict[tuple[str, int
 def _brought_back(facts: Facts, brokers: Sequence[int]) -> str:
     """What to do about brokers that are away: those that heartbeat already are not to be started a second time."""
     coming = starting(facts)
-    down, awaited = ([each for each in brokers if (each in coming) is wanted] for wanted in (False, True))
-    if not awaited:
-        return f"start {brokers_named(down)}"
-    wait = f"wait for {brokers_named(awaited)}, which start{'s' if len(awaited) == 1 else ''} just now"
-    return f"start {brokers_named(down)}, and {wait}" if down else wait
+    awaited = [each for each in brokers if each in coming]
+    hung = [each for each in brokers if each not in coming and facts.hung(each)]
+    down = [each for each in brokers if each not in awaited and each not in hung]
+    steps = []
+    if down:
+        steps.append(f"start {brokers_named(down)}")
+    if hung:
+        steps.append(f"bring back {brokers_named(hung)}, which hang{plural_verb(hung)} (broker-down says how)")
+    if awaited:
+        steps.append(f"wait for {brokers_named(awaited)}, which start{plural_verb(awaited)} just now")
+    return ", and ".join(steps)
+
+
+def plural_verb(subjects: Sequence[int]) -> str:
+    return "s" if len(subjects) == 1 else ""
 
 
 def _members_told(group: GroupFacts) -> str:

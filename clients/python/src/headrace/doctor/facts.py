@@ -44,13 +44,15 @@ class Tried:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalNode:
-    """A node of a cluster on this machine (cluster.json); ``pid`` None: it does not run."""
+    """A node of a cluster on this machine (cluster.json); ``pid`` None: it does not run. ``stopped``: it runs, but
+    stands still (SIGSTOP)."""
 
     role: str
     node_id: int
     address: str
     pid: int | None
     log: str
+    stopped: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,6 +101,8 @@ class Facts:
     brokers: Mapping[int, Tried] = field(default_factory=dict)
     coordinators: Mapping[int, Tried] = field(default_factory=dict)
     controllers: Mapping[int, Tried] = field(default_factory=dict)
+    #: Registered brokers that do not heartbeat, tried all the same: a dead one refuses, a hung one is silent.
+    fenced_brokers: Mapping[int, Tried] = field(default_factory=dict)
     #: Of a cluster on this machine; ``data`` is its directory.
     data: str = ""
     local: tuple[LocalNode, ...] = ()
@@ -114,6 +118,17 @@ class Facts:
     def fenced(self) -> set[int]:
         """Brokers that are registered, and do not live."""
         return set() if self.cluster is None else {each.broker_id for each in self.cluster.brokers if each.fenced}
+
+    def local_node(self, role: str, node_id: int) -> LocalNode | None:
+        """The node's process on this machine, if the cluster is of this machine."""
+        return next((node for node in self.local if (node.role, node.node_id) == (role, node_id)), None)
+
+    def hung(self, broker_id: int) -> bool:
+        """Does this fenced broker's process run without doing anything?"""
+        local, tried = self.local_node("broker", broker_id), self.fenced_brokers.get(broker_id)
+        if local is not None:
+            return local.pid is not None
+        return tried is not None and tried.trouble is Trouble.SILENT
 
     def nodes(self) -> tuple[tuple[str, NodeDescription], ...]:
         """("broker 1", what it said) of every process that said something, by role and id."""

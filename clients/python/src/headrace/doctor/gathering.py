@@ -62,6 +62,7 @@ class Gathering:
         if cluster is None:
             return dataclasses.replace(facts, now_ms=time.time() * 1_000, not_asked=tuple(self._not_asked))
         brokers = self._nodes("broker", {each.broker_id: each.address for each in cluster.brokers if not each.fenced})
+        fenced = {each.broker_id: each.address for each in cluster.brokers if each.fenced}
         coordinators = self._nodes("coordinator", {each.coordinator_id: each.address for each in cluster.coordinators})
         controllers = self._nodes(
             "controller", {each.controller_id: f"{each.host}:{each.port}" for each in cluster.controllers}
@@ -75,6 +76,7 @@ class Gathering:
             facts,
             cluster=cluster,
             brokers=brokers,
+            fenced_brokers=dict(zip(fenced, self._tried(fenced.values()), strict=True)),
             coordinators=coordinators,
             controllers=controllers,
             features=self._ask("feature levels", lambda: client.describe_features(timeout=timeout_s)) or {},
@@ -255,6 +257,7 @@ def local_nodes(cluster: ClusterDirectory) -> tuple[LocalNode, ...]:
             address=node.address,
             pid=node.pid(),
             log=str(cluster.log_path(node.role, node.id)),
+            stopped=node.stopped(),
         )
         for node in cluster.state().nodes
     )

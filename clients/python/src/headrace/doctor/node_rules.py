@@ -30,16 +30,31 @@ DESCRIPTORS_WARNING, DESCRIPTORS_ERROR = 0.80, 0.95
 
 @rule("no-cluster")
 def no_cluster(facts: Facts) -> Iterator[Finding]:
-    """Nobody answers at all."""
-    if facts.cluster is None:
-        yield Finding(
-            "no-cluster",
-            Severity.ERROR,
-            "no node of the cluster answers",
-            ", ".join(tried.address for tried in facts.bootstrap),
-            f"start it (`headrace up --data {facts.data}`)" if facts.data else
-            "start it (`headrace up`), or name a node that is up with --bootstrap",
-        )  # fmt: skip
+    """No node describes the cluster: none is reached, or those that are cannot say."""
+    if facts.cluster is not None:
+        return
+    answering = [tried for tried in facts.bootstrap if tried.trouble in (None, Trouble.NOT_SERVING)]
+    running = [node for node in facts.local if node.pid is not None and not node.stopped]
+    hanging = [tried for tried in facts.bootstrap if tried.trouble is Trouble.SILENT]
+    where = ", ".join(tried.address for tried in answering or hanging or facts.bootstrap)
+    if answering:
+        what = f"{where} answers, but does not describe the cluster"
+        cure = "wait if it is starting; else its log says what it waits for (a broker needs a controller that leads)"
+    elif running:
+        what = "no broker answers, and the controllers that run do not describe the cluster; processes that run: "
+        what += ", ".join(f"{node.role} {node.node_id}" for node in running)
+        cure = f"start the others (`headrace up --data {facts.data}`)"
+    elif hanging:
+        what = "no node of the cluster answers, though processes take connections"
+        cure = (
+            "look at those processes: they hang (stopped, swapping, a disk that hangs); restart what does not come back"
+        )
+    else:
+        what = "no node of the cluster answers"
+        cure = "start it (`headrace up`), or name a node that is up with --bootstrap: a broker or a controller"
+        if facts.data:
+            cure = f"start it (`headrace up --data {facts.data}`)"
+    yield Finding("no-cluster", Severity.ERROR, what, where, cure)
 
 
 @rule("name-not-resolved")
@@ -161,10 +176,19 @@ def broker_down(facts: Facts) -> Iterator[Finding]:
     for broker in facts.cluster.brokers:
         if not broker.fenced or broker.broker_id in coming:
             continue
-        local = next((n for n in facts.local if (n.role, n.node_id) == ("broker", broker.broker_id)), None)
-        if local is not None and local.pid is None:
-            cure = f"`headrace restart --data {facts.data} broker {broker.broker_id}`; why it ended: {local.log}"
-        else:
+        cure = _local_cure(facts, "broker", broker.broker_id)
+        tried = facts.fenced_brokers.get(broker.broker_id)
+        if cure is None and tried is not None and tried.trouble is Trouble.SILENT:
+            cure = (
+                "it hangs: it takes connections and does not answer; look at its process (stopped, swapping, a disk "
+                "that hangs) and its log, and restart it if it does not come back"
+            )
+        elif cure is None and tried is not None and tried.trouble in (None, Trouble.NOT_SERVING):
+            cure = (
+                "it runs: see that it reaches a controller (controller.quorum.bootstrap.servers, the internal "
+                "network); its log names what fails"
+            )
+        elif cure is None:
             cure = (
                 f"start it with the same directories; if it will not come back, `headrace brokers drain "
                 f"{broker.broker_id} --wait`, then `headrace brokers unregister {broker.broker_id}`"
@@ -203,6 +227,21 @@ def process_dead(facts: Facts) -> Iterator[Finding]:
                 f"the process of {node.role} {node.node_id} does not run",
                 f"{node.role} {node.node_id} at {node.address}",
                 f"`headrace restart --data {facts.data} {node.role} {node.node_id}`; why it ended: {node.log}",
+            )
+
+
+@rule("process-stopped")
+def process_stopped(facts: Facts) -> Iterator[Finding]:
+    """A process of a cluster on this machine runs, but stands still. (A broker that is fenced for it: broker-down.)"""
+    told = facts.fenced() - starting(facts)
+    for node in facts.local:
+        if node.stopped and not (node.role == "broker" and node.node_id in told):
+            yield Finding(
+                "process-stopped",
+                Severity.ERROR,
+                f"the process of {node.role} {node.node_id} hangs: pid {node.pid} is stopped (SIGSTOP)",
+                f"{node.role} {node.node_id} at {node.address}",
+                _local_cure(facts, node.role, node.node_id) or "",
             )
 
 
@@ -253,8 +292,9 @@ def voter_away(facts: Facts) -> Iterator[Finding]:
             f"controller {voter.replica_id} votes, and its leader ({quorum.leader_id}) has heard from it {heard}; "
             + ("one more that fails stops every change" if spare <= 0 else f"{spare} more may fail"),
             f"controller {voter.replica_id} at {voter.address or 'an unknown address'}",
-            "start it; if its disk is lost, `headrace quorum remove "
-            f"{voter.replica_id}@{voter.directory_id_text}` and format it anew (docs/operations.md, controllers)",
+            (_local_cure(facts, "controller", voter.replica_id) or "start it, or restart it if it hangs")
+            + f"; if its disk is lost, `headrace quorum remove {voter.replica_id}@{voter.directory_id_text}` and "
+            "format it again (docs/operations.md, controllers)",
         )
 
 
@@ -458,6 +498,21 @@ def clock_skew(facts: Facts) -> Iterator[Finding]:
 
 
 # -- words ------------------------------------------------------------------------------------------------------------
+
+
+def _local_cure(facts: Facts, role: str, node_id: int) -> str | None:
+    """What brings a node of this machine back: started, woken, or restarted. None: it is not of this machine."""
+    local = facts.local_node(role, node_id)
+    if local is None:
+        return None
+    restart = f"`headrace restart --data {facts.data} {role} {node_id}`"
+    if local.pid is None:
+        return f"{restart}; why it ended: {local.log}"
+    if local.stopped:
+        return (
+            f"it hangs: pid {local.pid} is stopped; `kill -CONT {local.pid}` lets it go on, {restart} starts it again"
+        )
+    return f"it hangs: pid {local.pid} runs, and is not heard; {local.log} says what it does; {restart} starts it again"
 
 
 def _advertised(facts: Facts) -> Iterator[tuple[str, Tried]]:

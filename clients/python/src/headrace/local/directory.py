@@ -262,8 +262,13 @@ class ClusterDirectory:
         if count <= there:
             return state
         taken = [port for node in state.nodes for port in (node.port, node.internal_port)]
-        free = ports.pick(2 * (count - there), avoid=taken)
-        new = tuple(self._node(role, number, free.pop(), free.pop()) for number in range(there + 1, count + 1))
+        numbers = range(there + 1, count + 1)
+        if role == "broker":  # broker N is at PORT + N - 1, or the next free port
+            own = _near(state.of_role("broker")[0].port + there, len(numbers), avoid=taken)
+        else:
+            own = ports.pick(len(numbers), avoid=taken)
+        internal = ports.pick(len(numbers), avoid=[*taken, *own])
+        new = tuple(self._node(role, *each) for each in zip(numbers, own, internal, strict=True))
         nodes = sorted((*state.nodes, *new), key=lambda node: ROLES.index(node.role))  # stable: ids stay in order
         return replace(state, nodes=tuple(nodes))
 
@@ -414,12 +419,12 @@ class _PortStolenError(ClusterStartError):
     """Somebody else listens on a port that a node needs."""
 
 
-def _near(first: int, count: int) -> list[int]:
+def _near(first: int, count: int, *, avoid: Sequence[int] = ()) -> list[int]:
     """``count`` free ports from ``first`` upward: brokers of one cluster side by side, as far as others let them."""
     found: list[int] = []
     port = first
     while len(found) < count and port < 65_536:
-        if ports.is_free(port):
+        if port not in avoid and ports.is_free(port):
             found.append(port)
         port += 1
     if len(found) < count:

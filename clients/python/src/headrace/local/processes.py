@@ -33,6 +33,14 @@ class ProcessId:
         """Is this very process still running? A zombie is dead: all that is left of it is an exit code."""
         return _start_mark(self.pid) == self.started
 
+    def stopped(self) -> bool:
+        """Is it stopped (SIGSTOP, a debugger), so that it does nothing until SIGCONT? False where /proc is missing."""
+        try:
+            stat = (_PROC / str(self.pid) / "stat").read_bytes()
+        except OSError:
+            return False
+        return stat[stat.rindex(b")") + 2 :].split()[0] in (b"T", b"t") and self.alive()
+
     def signal(self, number: signal.Signals) -> bool:
         """Send a signal to this process and no other; False when it is gone."""
         if not hasattr(os, "pidfd_open"):

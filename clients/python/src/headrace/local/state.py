@@ -74,6 +74,10 @@ class Node:
     def alive(self) -> bool:
         return self.process is not None and self.process.alive()
 
+    def stopped(self) -> bool:
+        """Does its process run, but stand still (SIGSTOP)?"""
+        return isinstance(self.process, ProcessId) and self.process.stopped()
+
     def pid(self) -> int | None:
         """The pid of the running process, None for a dead node."""
         return self.process.pid if self.process is not None and self.process.alive() else None
