@@ -199,14 +199,14 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
+    import importlib
+
     if name in _MODULES:  # bound to its name by the import
         return importlib.import_module(f".{name}", __name__)
     wanted = "Record" if name == "ConsumerRecord" else name
     home = _HOMES.get(wanted)
     if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    import importlib
-
     value = getattr(importlib.import_module(home, __name__), wanted)
     globals()[name] = value
     return value
