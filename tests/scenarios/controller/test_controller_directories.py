@@ -13,7 +13,7 @@ import pytest
 from headrace_core.errors import LogDirNotFoundError, StaleBrokerEpochError, UnknownTopicIdError
 from headrace_core.metadata import MetadataDelta, MetadataImage, PartitionImage
 from headrace_core.node.ids import random_id
-from headrace_core.rpc.broker_session import BrokerRegistration, BrokerSession
+from headrace_core.rpc.broker_session import BrokerRegistration, BrokerSession, CannotLead
 from headrace_core.rpc.metadata_follower import MetadataFollower
 from headrace_core.types import NO_LEADER
 from headrace_protos.v1 import admin_pb2, admin_pb2_grpc, cluster_pb2, cluster_pb2_grpc
@@ -27,6 +27,8 @@ class StandIn:
 
     def __init__(self, address: str, *directories: bytes) -> None:
         self.follower = MetadataFollower([address], "scenario", on_change=self._on_change)
+        #: What it says of that; ``session.hurry`` says it at once.
+        self.cannot_lead: list[CannotLead] = []
         self.session = BrokerSession(
             [address],
             BrokerRegistration(
@@ -38,6 +40,7 @@ class StandIn:
             # Long, so that whatever happens at once does not happen because its time had come anyway.
             heartbeat_interval_ms=600_000,
             answer_timeout_ms=10_000,
+            cannot_lead=lambda: self.cannot_lead,
         )
         self.channel = grpc.aio.insecure_channel(address)
         self.cluster: Any = cluster_pb2_grpc.ClusterStub(self.channel)
@@ -61,8 +64,8 @@ class StandIn:
         await asyncio.gather(*self.tasks, return_exceptions=True)
         await self.channel.close()
 
-    async def topic(self, name: str, partitions: int) -> bytes:
-        new = admin_pb2.NewTopic(name=name, partitions=partitions, replication_factor=1)
+    async def topic(self, name: str, partitions: int, *, copies: int = 1) -> bytes:
+        new = admin_pb2.NewTopic(name=name, partitions=partitions, replication_factor=copies)
         answer = await self.admin.CreateTopics(admin_pb2.CreateTopicsRequest(topics=[new]), timeout=WAIT_S)
         assert not answer.results[0].error.code, answer
         return bytes(answer.results[0].topic_id)
@@ -125,6 +128,39 @@ def test_a_failed_directory_is_known_at_once_and_outlives_the_controller(make_co
 
     asyncio.run(live())
     assert "BrokerDirectoriesOffline broker_id=1" in controller.log()
+
+
+def test_a_broker_that_cannot_lead_hands_over_at_once_and_the_next_controller_knows_too(make_controller: Make) -> None:
+    controller = make_controller(broker_session_timeout_ms="90000")
+    controller.start()
+
+    async def live() -> None:
+        async with StandIn(controller.internal, random_id()) as one, StandIn(controller.internal, random_id()) as two:
+            topic_id = await one.topic("t", 4, copies=2)
+
+            def led_by(*brokers: int) -> Callable[[MetadataImage], bool]:
+                return lambda image: (
+                    topic_id in image.topics
+                    and {each.leader for each in image.topics[topic_id].partitions} == {*brokers}
+                )
+
+            await two.until(led_by(1, 2))
+            one.cannot_lead = [CannotLead("NO_DESCRIPTORS")]
+            one.session.hurry()
+            await two.until(led_by(2))
+            assert all(len(each.isr) == 2 for each in two.partitions(topic_id))
+            one.cannot_lead, two.cannot_lead = [], [CannotLead("NO_DESCRIPTORS")]
+            one.session.hurry()
+            two.session.hurry()
+            await two.until(led_by(1))
+            controller.kill()
+            controller.start()
+            again = await one.topic("again", 4, copies=2)
+            await two.until(
+                lambda image: again in image.topics and {each.leader for each in image.topics[again].partitions} == {1}
+            )
+
+    asyncio.run(live())
 
 
 def test_wrong_and_hostile_assignments_are_answered_and_change_nothing(make_controller: Make) -> None:
