@@ -25,7 +25,8 @@ REPLICATION = (
         name="replica.lag.time.max.ms",
         kind=Kind.LONG,
         default=30_000,
-        doc="A follower whose disk has not had all that the leader has for so long leaves the in-sync set.",
+        doc="A follower whose disk has not had all that the leader has for so long leaves the in-sync set; earlier "
+        "when its link to the leader is broken, or its log takes no appends.",
         low=1,
         source="KIP-16",
     ),
