@@ -290,6 +290,8 @@ class BrokerChecks:
                     *old.isr,
                     *old.elr,
                     *old.last_known_elr,
+                    # A leader that cannot lead hands over to the member that its AlterPartition brings in.
+                    *(new.isr if old.leader in new.isr else ()),
                 ):
                     self._unclean(number, new.leader)
                 if new.recovering and not old.recovering:
