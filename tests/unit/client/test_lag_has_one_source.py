@@ -66,3 +66,16 @@ def test_who_was_reset_to_the_end_is_well_for_both_whatever_the_last_sample_was(
     assert group.lag is not None
     assert (described["total_lag"], described["status"]) == (0, "OK") == (group.lag.total_lag, group.lag.status)
     assert not list(group_lag(facts))
+
+
+def test_an_empty_group_that_an_operator_has_reset_is_well_for_both(
+    world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    world.members = {}
+    coordinator_says(world, committed=10, status="REWIND", sampled_end=100)
+    described, facts = seen_by_both(world, capsys)
+    (group,) = facts.groups
+    assert group.lag is not None
+    assert described["state"] == group.described.state == "empty"
+    assert (described["total_lag"], described["status"]) == (90, "OK") == (group.lag.total_lag, group.lag.status)
+    assert not list(group_lag(facts))

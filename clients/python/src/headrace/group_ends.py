@@ -42,10 +42,13 @@ def _counts(client: Any, topics: list[str], timeout_s: float) -> dict[str, int]:
         return {}
 
 
-def at_ends(lag: GroupLag, ends: Mapping[TopicPartition, int]) -> GroupLag:
+def at_ends(lag: GroupLag, ends: Mapping[TopicPartition, int], *, is_empty: bool = False) -> GroupLag:
     """``lag`` with these ends in place of the coordinator's samples, where they are known. A partition that is read to
-    its end is OK, as in the coordinator's rules."""
+    its end is OK, as in the coordinator's rules. ``is_empty``: the group has no members, so an offset that went back
+    is an operator's reset, and no error of a consumer."""
     parts = tuple(_at_end(part, ends.get(TopicPartition(part.topic, part.partition))) for part in lag.partitions)
+    if is_empty:
+        parts = tuple(dataclasses.replace(each, status="OK") if each.status == "REWIND" else each for each in parts)
     status = max((part.status for part in parts), key=_badness, default="OK")
     return dataclasses.replace(
         lag,

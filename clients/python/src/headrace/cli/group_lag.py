@@ -35,7 +35,7 @@ def document(group: GroupDescription, lag: GroupLag, ends: Mapping[TopicPartitio
     from ..group_ends import at_ends
 
     error = group.error or lag.error
-    lag = at_ends(lag, ends)
+    lag = at_ends(lag, ends, is_empty=group.state == "empty")
     rows = [] if error is not None else _rows(group, lag, ends)
     return {
         "group": group.group_id,

@@ -217,7 +217,10 @@ class Gathering:
             "members of groups", lambda: client.describe_groups(names, raise_errors=False, timeout=timeout_s)
         )
         lags = self._ask("lag of groups", lambda: client.describe_lag(names, raise_errors=False, timeout=timeout_s))
-        lag_of = self._at_ends([each for each in lags or () if each.error is None])
+        lag_of = self._at_ends(
+            [each for each in lags or () if each.error is None],
+            {each.group_id for each in described or () if each.state == "empty"},
+        )
         if len(names) > _GROUPS_EXPLAINED_MAX:
             why = f"there are {len(names)} groups; the first {_GROUPS_EXPLAINED_MAX} were asked"
             self._not_asked.append(NotAsked(what="rebalances of all groups", why=why, is_no_fault=True))
@@ -241,11 +244,11 @@ class Gathering:
             )
         return tuple(found)
 
-    def _at_ends(self, lags: list[GroupLag]) -> dict[str, GroupLag]:
+    def _at_ends(self, lags: list[GroupLag], empty: set[str]) -> dict[str, GroupLag]:
         """By where the logs end now, as ``groups describe`` shows them."""
         parts = {TopicPartition(part.topic, part.partition) for each in lags for part in each.partitions}
         ends = log_ends(self._client, parts, timeout_s=min(self._timeout_s, _ENDS_S))
-        return {each.group_id: at_ends(each, ends) for each in lags}
+        return {each.group_id: at_ends(each, ends, is_empty=each.group_id in empty) for each in lags}
 
 
 def local_nodes(cluster: ClusterDirectory) -> tuple[LocalNode, ...]:
