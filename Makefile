@@ -1,7 +1,7 @@
 # Thin on purpose: what a target does is in tools/, and each line can be run by hand.
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test fuzz check proto bench bench-peers bench-replicated bench-peers-replicated bench-failover \
-	bench-partitions bench-metadata bench-quorum bench-groups bench-idle sim soak verify compose-test clean
+	bench-hostile bench-partitions bench-metadata bench-quorum bench-groups bench-idle sim soak verify compose-test clean
 
 PYTHON := .venv/bin/python
 
@@ -40,6 +40,9 @@ bench-peers-replicated: setup ## the same beside three nodes of Apache Kafka, in
 
 bench-failover: setup ## leaders killed, frozen, moved under load: how long nobody may write (half an hour)
 	@$(PYTHON) bench/failover.py $(BENCH)
+
+bench-hostile: setup ## hostile clients beside a well-behaved one: its p99, and the brokers' memory (minutes)
+	@$(PYTHON) bench/hostile.py $(BENCH)
 
 bench-quorum: setup ## three controllers: failovers, hand-overs, metadata writes a second (minutes)
 	@$(PYTHON) bench/quorum.py $(BENCH)

@@ -1,0 +1,484 @@
+"""Hostile clients beside a well-behaved one: what its p99 becomes, and what the brokers' memory (`make bench-hostile`).
+
+    hostile.py [--seconds 10] [--only NAMES] [--rate 100] [--smoke]
+
+Three brokers, three controllers and a coordinator as real processes at shipped defaults; a topic with three replicas. A
+producer (acks=all) sends ``--rate`` records a second and a consumer reads them: the latency is from send to received.
+First alone (quiet), then beside each attacker, then after all of them. An attacker is one process that may use half a
+core; it stays on loopback, and is bounded in time and count. Each result is one JSON object on a line:
+
+    quiet_p99_ms, p99_ms, ratio, broker_rss_mib (peak of the three), attacker_cpu (cores), alive, lost
+
+Exit 1 when a bar is missed: p99 at most 3 times the quiet one (and 25 ms), every process alive, no broker above 400
+MiB, no record lost.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import itertools
+import random
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import time
+import zlib
+from collections.abc import Callable
+from typing import Any
+
+from measure import cpu_seconds, emit, rss_mib
+
+TOPIC, BOMBED = "victim", "bombed"
+MIB = 1024 * 1024
+RATIO_MAX, RSS_MIB_MAX = 3.0, 400.0
+#: A p99 below this is fine whatever the quiet one is: two cores also run the attacker.
+FLOOR_MS = 25.0
+CORES = 0.5
+CONNECTIONS, SLOW_READERS, HALF_OPEN = 1_000, 100, 200
+
+
+# -- the attackers (in a process of their own) ------------------------------------------------------------------------
+
+
+class Pace:
+    """Keeps this process at ``CORES``; ``on()`` is False when the time is over."""
+
+    def __init__(self, seconds: float) -> None:
+        self._began, self._cpu = time.monotonic(), time.process_time()
+        self._until = self._began + seconds
+
+    def on(self) -> bool:
+        while True:
+            now = time.monotonic()
+            if now >= self._until:
+                return False
+            ahead = (time.process_time() - self._cpu) / CORES - (now - self._began)
+            if ahead <= 0:
+                return True
+            time.sleep(min(ahead, 0.1))
+
+
+Address = tuple[str, int]
+
+
+def call(method: str, message: bytes) -> Callable[[Pace, Address], None]:
+    """One unary call after the other with the same bytes, on four connections."""
+
+    def attack(pace: Pace, address: Address) -> None:
+        _with_grpc(pace, address, lambda channel: _ask(channel.unary_unary(method), message), compressed=False)
+
+    return attack
+
+
+def _ask(ask: Any, message: bytes) -> None:
+    import grpc
+
+    with contextlib.suppress(grpc.RpcError):
+        ask(message, timeout=5)
+
+
+def _with_grpc(pace: Pace, address: Address, once: Callable[[Any], None], *, compressed: bool) -> None:
+    import grpc
+
+    options = [("grpc.max_send_message_length", 128 * MIB), ("grpc.use_local_subchannel_pool", 1)]
+    compression = grpc.Compression.Gzip if compressed else None
+
+    def run() -> None:
+        with grpc.insecure_channel("{}:{}".format(*address), options=options, compression=compression) as channel:
+            while pace.on():
+                once(channel)
+
+    threads = [threading.Thread(target=run) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def unknown_names(pace: Pace, address: Address) -> None:
+    """GetMetadata of 1.5 million names that do not exist: 14 MiB."""
+    call("/headrace.v1.Metadata/GetMetadata", b"".join(b"\x0a\x07%07d" % n for n in range(1_500_000)))(pace, address)
+
+
+def legal_names(pace: Pace, address: Address) -> None:
+    """The same with as many as are accepted."""
+    call("/headrace.v1.Metadata/GetMetadata", b"".join(b"\x0a\x07%07d" % n for n in range(10_000)))(pace, address)
+
+
+def legal_offsets(pace: Pace, address: Address) -> None:
+    """ListOffsets of 10,000 partitions that do not exist."""
+    call("/headrace.v1.Offsets/ListOffsets", b"".join(b"\x12\x09\x0a\x07%07d" % n for n in range(10_000)))(
+        pace, address
+    )
+
+
+def empty_items(pace: Pace, address: Address) -> None:
+    """88 MiB of produce partitions of two bytes; and as much as a message may have."""
+    sizes = itertools.cycle([88 * MIB, 15 * MIB])
+
+    def once(channel: Any) -> None:
+        stream = channel.stream_stream("/headrace.v1.Produce/Produce")(
+            iter([b"\x22\x00" * (next(sizes) // 2)]), timeout=5
+        )
+        _drain(stream)
+
+    _with_grpc(pace, address, once, compressed=False)
+
+
+def large_produce(pace: Pace, address: Address) -> None:
+    """88 MiB and 15 MiB of records that are none."""
+    sizes = itertools.cycle([88 * MIB, 15 * MIB])
+
+    def once(channel: Any) -> None:
+        size = next(sizes)
+        part = b"\x0a\x06victim\x22" + _varint(size) + bytes(size)
+        message = b"\x08\x01\x22" + _varint(len(part)) + part
+        _drain(channel.stream_stream("/headrace.v1.Produce/Produce")(iter([message]), timeout=5))
+
+    _with_grpc(pace, address, once, compressed=False)
+
+
+def grpc_bombs(pace: Pace, address: Address) -> None:
+    """94 KiB of gzip that would become 95 MiB."""
+    bomb = b"\x7a" + _varint(94 * MIB) + bytes(94 * MIB)
+    packed = zlib.compressobj(9, zlib.DEFLATED, 31)
+    data = packed.compress(bomb) + packed.flush()
+    message = b"\x01" + struct.pack(">I", len(data)) + data
+
+    while pace.on():
+        with contextlib.suppress(OSError):
+            attacker = _connect(address)
+            for method in ("/headrace.v1.Metadata/GetMetadata", "/headrace.v1.Produce/Produce") * 10:
+                stream_id = attacker.open_call(method, ("grpc-encoding", "gzip"))
+                for start in range(0, len(message), 16_384):
+                    attacker.message_part(stream_id, message[start : start + 16_384])
+            time.sleep(0.05)
+            attacker.close()
+
+
+def batch_bombs(pace: Pace, address: Address) -> None:
+    """Record batches of 128 KiB whose records would be 128 MiB."""
+    from headrace_core.records import Compression, encode_batch
+
+    batch = encode_batch([(0, None, bytes(127 * MIB), ())], compression=Compression.GZIP)
+    part = b"\x0a\x06bombed\x22" + _varint(len(batch)) + batch
+    message = b"\x08\x01\x22" + _varint(len(part)) + part
+
+    def once(channel: Any) -> None:
+        _drain(channel.stream_stream("/headrace.v1.Produce/Produce")(iter([message] * 4), timeout=5))
+
+    _with_grpc(pace, address, once, compressed=False)
+
+
+def idle_connections(pace: Pace, address: Address) -> None:
+    held = []
+    while pace.on():
+        if len(held) < CONNECTIONS:
+            with contextlib.suppress(OSError):
+                held.append(_connect(address))
+        else:
+            time.sleep(0.05)
+    _close(held)
+
+
+def slow_readers(pace: Pace, address: Address) -> None:
+    """Fetch from the start, all of the time, and read one byte a second."""
+    held = []
+    part = b"\x0a\x06victim"
+    request = b"\x08\x01\x10\x64\x20\xff\xff\xff\x17\x32" + _varint(len(part)) + part
+    message = b"\0" + struct.pack(">I", len(request)) + request
+    while pace.on():
+        if len(held) < SLOW_READERS:
+            with contextlib.suppress(OSError):
+                attacker = _connect(address, settings=[(4, 2**31 - 1)])
+                stream_id = attacker.open_call("/headrace.v1.Fetch/Fetch")
+                for _ in range(100):
+                    attacker.message_part(stream_id, message)
+                held.append(attacker)
+        else:
+            time.sleep(0.05)
+    _close(held)
+
+
+def half_open(pace: Pace, address: Address) -> None:
+    """Connections without a preface, calls without a message, messages without an end."""
+    held: list[Any] = []
+    while pace.on():
+        if len(held) < HALF_OPEN:
+            with contextlib.suppress(OSError):
+                held.append(socket.create_connection(address, timeout=2))
+                attacker = _connect(address)
+                for _ in range(20):
+                    attacker.open_call("/headrace.v1.Metadata/GetMetadata")
+                    stream_id = attacker.open_call("/headrace.v1.Produce/Produce")
+                    attacker.message_part(stream_id, b"\0" + struct.pack(">I", 15 * MIB) + bytes(1000))
+                held.append(attacker)
+        else:
+            time.sleep(0.05)
+    _close(held)
+
+
+def rapid_resets(pace: Pace, address: Address) -> None:
+    while pace.on():
+        with contextlib.suppress(OSError):
+            attacker = _connect(address)
+            for _ in range(500):
+                if not pace.on():
+                    break
+                for _ in range(10):
+                    attacker.reset(attacker.open_call("/headrace.v1.Metadata/GetMetadata"))
+            attacker.close()
+
+
+def garbage(pace: Pace, address: Address) -> None:
+    """Random bytes: to the socket, as frames, and as messages of calls."""
+    chance = random.Random(17)
+    methods = ["Metadata/GetMetadata", "Produce/Produce", "Fetch/Fetch", "Offsets/ListOffsets", "Admin/CreateTopics"]
+    while pace.on():
+        with contextlib.suppress(OSError):
+            with socket.create_connection(address, timeout=2) as plain:
+                plain.sendall(chance.randbytes(chance.randrange(1, 4_096)))
+            attacker = _connect(address)
+            for _ in range(20):
+                data = chance.randbytes(chance.randrange(1, 2_000))
+                stream_id = attacker.open_call(f"/headrace.v1.{chance.choice(methods)}")
+                attacker.message_part(stream_id, b"\0" + struct.pack(">I", len(data)) + data)
+            attacker.send(chance.randbytes(100))
+            time.sleep(0.005)
+            attacker.close()
+
+
+ATTACKS = {
+    attack.__name__: attack
+    for attack in (
+        unknown_names,
+        legal_names,
+        legal_offsets,
+        empty_items,
+        large_produce,
+        grpc_bombs,
+        batch_bombs,
+        idle_connections,
+        slow_readers,
+        half_open,
+        rapid_resets,
+        garbage,
+    )
+}
+
+
+def _connect(address: Address, **options: Any) -> Any:
+    from headrace_core.testing.raw_http2 import RawConnection
+
+    return RawConnection(address, timeout_s=2, **options)
+
+
+def _close(held: list[Any]) -> None:
+    for each in held:
+        with contextlib.suppress(OSError):
+            each.close()
+
+
+def _drain(stream: Any) -> None:
+    import grpc
+
+    with contextlib.suppress(grpc.RpcError):
+        for _ in stream:
+            pass
+
+
+def _varint(value: int) -> bytes:
+    out = bytearray()
+    while value >= 128:
+        out.append(value & 127 | 128)
+        value >>= 7
+    return bytes([*out, value])
+
+
+# -- the well-behaved client ------------------------------------------------------------------------------------------
+
+
+class Client:
+    """A record every ``1 / rate`` s, and how long after its send a consumer has it."""
+
+    def __init__(self, bootstrap: str, rate: float) -> None:
+        from headrace import Consumer, Producer, TopicPartition
+
+        self._producer = Producer(bootstrap_servers=bootstrap, linger_ms=0)
+        self._consumer = Consumer(bootstrap_servers=bootstrap, auto_offset_reset="latest")
+        self._consumer.assign([TopicPartition(TOPIC, 0)])
+        self._rate, self._over = rate, threading.Event()
+        self._lock = threading.Lock()
+        self._latencies_ms: list[float] = []
+        self.sent = self.received = self.failed = 0
+        self._threads = [threading.Thread(target=self._send), threading.Thread(target=self._receive)]
+
+    def start(self) -> None:
+        self._consumer.poll(timeout=1)
+        for thread in self._threads:
+            thread.start()
+
+    def measure(self, seconds: float) -> list[float]:
+        """The latencies of ``seconds`` from now, in ms."""
+        with self._lock:
+            self._latencies_ms.clear()
+        time.sleep(seconds)
+        with self._lock:
+            return sorted(self._latencies_ms)
+
+    def stop(self) -> None:
+        self._over.set()
+        for thread in self._threads:
+            thread.join()
+        self._producer.close()
+        self._consumer.close()
+
+    def _send(self) -> None:
+        due = time.monotonic()
+        while not self._over.is_set():
+            future = self._producer.send(TOPIC, struct.pack(">d", time.monotonic()))
+            future.add_done_callback(self._acknowledged)
+            self.sent += 1
+            due += 1 / self._rate
+            time.sleep(max(due - time.monotonic(), 0))
+        self._producer.flush()
+        time.sleep(2)
+        self._over_reading = True
+
+    _over_reading = False
+
+    def _acknowledged(self, future: Any) -> None:
+        if future.exception() is not None:
+            self.failed += 1
+
+    def _receive(self) -> None:
+        while not self._over_reading:
+            for record in self._consumer.poll(timeout=0.2):
+                if len(record.value) != 8:  # an attacker's
+                    continue
+                (sent,) = struct.unpack(">d", record.value)
+                self.received += 1
+                with self._lock:
+                    self._latencies_ms.append((time.monotonic() - sent) * 1000)
+
+
+def p99(latencies_ms: list[float]) -> float:
+    return latencies_ms[int(len(latencies_ms) * 0.99)] if latencies_ms else float("inf")
+
+
+# -- the run ----------------------------------------------------------------------------------------------------------
+
+
+def beside(name: str, address: str, pids: list[int], client: Client, seconds: float) -> dict[str, Any]:
+    """Run one attacker for a little longer than the measurement."""
+    attacker = subprocess.Popen(
+        [sys.executable, __file__, "--attack", name, "--at", address, "--seconds", str(seconds + 2)]
+    )
+    peaks = dict.fromkeys(pids, 0.0)
+    over = threading.Event()
+
+    def watch() -> None:
+        while not over.wait(0.05):
+            for pid in pids:
+                with contextlib.suppress(OSError, KeyError):
+                    peaks[pid] = max(peaks[pid], rss_mib(pid))
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    try:
+        time.sleep(1.0)  # it has connected
+        before, began = cpu_seconds([attacker.pid]), time.monotonic()
+        latencies = client.measure(seconds)
+        cores = (cpu_seconds([attacker.pid]) - before) / (time.monotonic() - began)
+    finally:
+        try:
+            attacker.wait(10)
+        except subprocess.TimeoutExpired:
+            attacker.kill()
+            attacker.wait()
+        over.set()
+        watcher.join()
+    return {
+        "p50_ms": round(latencies[len(latencies) // 2], 2) if latencies else None,
+        "p99_ms": round(p99(latencies), 2),
+        "max_ms": round(latencies[-1], 2) if latencies else None,
+        "records": len(latencies),
+        "broker_rss_mib": round(max(peaks.values()), 1),
+        "attacker_cpu": round(cores, 2),
+        "attacker_exit": attacker.returncode,
+    }
+
+
+def measured(names: list[str], seconds: float, rate: float, floor_ms: float) -> bool:
+    """Run all; True when every bar is met."""
+    from headrace import Admin, LocalCluster, NewTopic
+
+    fine = True
+    with LocalCluster(brokers=3, controllers=3, coordinators=1) as cluster:
+        with Admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
+            admin.create_topics([NewTopic(name, partitions=1, replication_factor=3) for name in (TOPIC, BOMBED)])
+            (topic,) = admin.describe_topics([TOPIC])
+        nodes = cluster.ps()
+        leader = topic.partitions[0].leader
+        address = next(n["address"] for n in nodes if n["role"] == "broker" and n["id"] == leader)
+        pids = [node["pid"] for node in nodes if node["role"] == "broker"]
+        everybody = {node["pid"] for node in nodes}
+        client = Client(cluster.bootstrap_servers, rate)
+        client.start()
+        try:
+            client.measure(3)  # warm
+            quiet = client.measure(seconds)
+            quiet_p99 = p99(quiet)
+            emit(what="quiet", p99_ms=round(quiet_p99, 2), records=len(quiet), broker_rss_mib=max(map(rss_mib, pids)))
+            for name in names:
+                told = beside(name, address, pids, client, seconds)
+                alive = {node["pid"] for node in cluster.ps()} == everybody
+                ratio = told["p99_ms"] / quiet_p99
+                is_fine = (
+                    (ratio <= RATIO_MAX or told["p99_ms"] <= floor_ms)
+                    and alive
+                    and told["broker_rss_mib"] <= RSS_MIB_MAX
+                )
+                fine &= is_fine
+                emit(
+                    what=name,
+                    **told,
+                    quiet_p99_ms=round(quiet_p99, 2),
+                    ratio=round(ratio, 2),
+                    alive=alive,
+                    fine=is_fine,
+                )
+            after = client.measure(max(seconds / 2, 3))
+            rss = round(max(map(rss_mib, pids)), 1)
+            emit(what="afterwards", p99_ms=round(p99(after), 2), records=len(after), broker_rss_mib=rss)
+        finally:
+            client.stop()
+        lost = client.sent - client.failed - client.received
+        fine &= lost <= 0 and not client.failed
+        emit(what="records", sent=client.sent, received=client.received, failed=client.failed, lost=lost, fine=fine)
+    return fine
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--seconds", type=float, default=10)
+    parser.add_argument("--rate", type=float, default=100)
+    parser.add_argument("--only", default="")
+    parser.add_argument("--floor-ms", type=float, default=FLOOR_MS, help="a p99 below this is fine in any case")
+    parser.add_argument("--smoke", action="store_true", help="two seconds of each")
+    parser.add_argument("--attack", choices=ATTACKS, help=argparse.SUPPRESS)
+    parser.add_argument("--at", help=argparse.SUPPRESS)
+    chosen = parser.parse_args()
+    if chosen.attack:
+        host, _, port = chosen.at.rpartition(":")
+        ATTACKS[chosen.attack](Pace(chosen.seconds), (host, int(port)))
+        return 0
+    names = [name for name in ATTACKS if not chosen.only or name in chosen.only.split(",")]
+    return 0 if measured(names, 2 if chosen.smoke else chosen.seconds, chosen.rate, chosen.floor_ms) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
