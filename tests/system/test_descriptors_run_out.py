@@ -1,0 +1,56 @@
+"""A broker that has no file descriptor left hands its leaderships over, and leads again when it has some."""
+
+from __future__ import annotations
+
+import resource
+import socket
+import time
+from collections.abc import Callable
+
+from headrace import Admin, LocalCluster, NewTopic, Producer
+
+PATIENCE_S = 60
+TOPIC = "orders"
+
+
+def _until(what: str, is_so: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not is_so():
+        assert time.monotonic() < deadline, f"{what}: not within {PATIENCE_S} s"
+        time.sleep(0.1)
+
+
+def test_broker_without_descriptors_leads_nothing_and_comes_back() -> None:
+    with (
+        LocalCluster(brokers=3, controllers=1, coordinators=0) as cluster,
+        Admin(bootstrap_servers=cluster.bootstrap_servers) as admin,
+    ):
+        admin.create_topics([NewTopic(TOPIC, partitions=3, replication_factor=3)])
+
+        def leaders() -> set[int]:
+            (topic,) = admin.describe_topics([TOPIC])
+            return {partition.leader for partition in topic.partitions}
+
+        _until("every broker leads one partition", lambda: len(leaders()) == 3)
+        victim = min(leaders())
+        node = next(each for each in cluster.ps() if each["role"] == "broker" and each["id"] == victim)
+        limits = resource.prlimit(node["pid"], resource.RLIMIT_NOFILE)
+        host, _, port = node["address"].rpartition(":")
+        with Producer(bootstrap_servers=cluster.bootstrap_servers) as producer:
+            try:
+                resource.prlimit(node["pid"], resource.RLIMIT_NOFILE, (40, limits[1]))
+                _until("the others lead", lambda: victim not in leaders())
+                for number in range(30):
+                    producer.send(TOPIC, b"%d" % number, partition=number % 3).result(PATIENCE_S)
+            finally:
+                resource.prlimit(node["pid"], resource.RLIMIT_NOFILE, limits)
+        _until(
+            "the broker accepts again",
+            lambda: socket.create_connection((host, int(port)), timeout=5).close() is None,
+        )
+
+        def leads_again() -> bool:
+            admin.elect_leaders()  # preferred: it gets its partition back once it has said that it can lead
+            return victim in leaders()
+
+        _until("it leads again", leads_again)

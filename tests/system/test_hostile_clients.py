@@ -1,0 +1,26 @@
+"""Hostile clients beside a well-behaved one, for two seconds each: see bench/hostile.py, which measures for longer."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+BENCH = Path(__file__).parents[2] / "bench" / "hostile.py"
+#: One of each kind: long lists, inflation, memory of answers, connections that begin calls without end.
+ATTACKERS = "unknown_names,empty_items,grpc_bombs,slow_readers,rapid_resets"
+#: A machine that runs tests is busy with others too.
+P99_MS_MAX = 1_500
+
+
+@pytest.mark.timeout(300)
+def test_well_behaved_client_is_served_beside_hostile_ones() -> None:
+    command = [sys.executable, str(BENCH), "--smoke", "--only", ATTACKERS, "--floor-ms", str(P99_MS_MAX)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
+    told = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    assert [each["what"] for each in told[1:-2]] == ATTACKERS.split(",")
+    assert told[-1]["lost"] == 0
