@@ -174,7 +174,7 @@ def batch_bombs(pace: Pace, address: Address) -> None:
 
 
 def idle_connections(pace: Pace, address: Address) -> None:
-    held = []
+    held: list[Any] = []
     while pace.on():
         if len(held) < CONNECTIONS:
             with contextlib.suppress(OSError):
@@ -186,7 +186,7 @@ def idle_connections(pace: Pace, address: Address) -> None:
 
 def slow_readers(pace: Pace, address: Address) -> None:
     """Fetch from the start, all of the time, and read one byte a second."""
-    held = []
+    held: list[Any] = []
     part = b"\x0a\x06victim"
     request = b"\x08\x01\x10\x64\x20\xff\xff\xff\x17\x32" + _varint(len(part)) + part
     message = b"\0" + struct.pack(">I", len(request)) + request
