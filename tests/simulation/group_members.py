@@ -200,15 +200,22 @@ class SimMember(Caller):
         if not self.is_alive or not self.is_paused:
             return
         self.is_paused = False
-        self.member.tick(self._now())  # its clock went on: what is over is over before anything is handed out
-        for part in self.reading:
-            if not self.member.is_suspended:
-                self.world.checks.reads(self, part)
+        # The caller may be faster than the timer that ticks: it looks at the clock itself (Inbox.is_shut).
+        reads = not self.member.is_suspended and self._now() < self.member.reads_until()
+        if reads:
+            self._begins_again()
+        self.member.tick(self._now())
+        if not reads and not self.member.is_suspended:
+            self._begins_again()
         self._settle()
         queue, self._queue = self._queue, []
         for act in queue:
             self.do(act)
         self.do(self._pump)
+
+    def _begins_again(self) -> None:
+        for part in self.reading:
+            self.world.checks.reads(self, part)
 
     def do(self, act: Callable[[], None]) -> None:
         """Something reaches the process."""

@@ -57,16 +57,6 @@ HEAL_MS = 12_000.0
 GROUP_HEARTBEAT_MS = 300
 
 
-class _Clock:
-    """``time``, for the SDK's code."""
-
-    def __init__(self, scheduler: Scheduler) -> None:
-        self._scheduler = scheduler
-
-    def monotonic(self) -> float:
-        return self._scheduler.now_ms / 1_000
-
-
 class GroupWorld:
     """See the module."""
 
@@ -408,7 +398,7 @@ class GroupWorld:
             return Backoff(**given, rng=random.Random(self.rng.random()))
 
         patches: list[tuple[Any, str, Any]] = [
-            (membership, "time", _Clock(self.scheduler)),
+            (membership, "boottime_s", lambda: self.scheduler.now_ms / 1_000),
             (shard_log, "Backoff", backoff),
             (shard_log, "_MOVED_S", 0.15),
             (logic, "NAMESAKE_SETTLED_MS", 2_000),

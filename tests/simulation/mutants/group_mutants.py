@@ -282,6 +282,11 @@ def _who_follows_is_who_is_vacant(
     _looked_up(self, shard_epoch, as_of, now, is_vacant=True)
 
 
+def _whatever_the_clock_says(self: Member) -> float:
+    """Only the timer looks at it, which is late after a suspension."""
+    return float("inf")
+
+
 _group_turn = groups.Groups._turn
 
 
@@ -418,6 +423,12 @@ MUTANTS = (
         "ReadsWithoutALease",
         "a member that is cut off reads on (SDK)",
         Patch(Member, "_why_to_stop", _read_without_a_lease),
+    ),
+    _mutant(
+        "HandsOutBeforeItLooks",
+        "a member whose machine was suspended hands out records before the timer of its lease (SDK)",
+        Patch(Member, "reads_until", _whatever_the_clock_says),
+        hard=("member_paused",),
     ),
     _mutant(
         "GivesAwayWithoutProof",

@@ -19,6 +19,7 @@ from headrace.group.consumer import Callbacks, GroupConsumer
 from headrace.group.driving import drive_async
 from headrace.group.member import Subscription
 from headrace.settings import CONSUMER, resolve
+from headrace_core.clock import boottime_s
 from headrace_core.errors import (
     BootstrapError,
     HeadraceError,
@@ -218,7 +219,7 @@ class Party:
     def is_thrown_out(self) -> None:
         """Another one may have its partitions; it joins anew by itself."""
         membership = self.group._membership
-        membership.member.refused(0, UnknownMemberIdError("who?"), time.monotonic())
+        membership.member.refused(0, UnknownMemberIdError("who?"), boottime_s())
         membership.nudge()
 
     async def is_evicted(self) -> None:
@@ -298,7 +299,7 @@ def test_who_is_evicted_while_nobody_knew_whether_he_might_read_reads_when_he_is
         party.group._coordinators.address = address  # type: ignore[method-assign]
         party.coordinator.streams[-1].tell(grpc.aio.EOF)  # and nobody coordinates the group for a while
         await party.away_until(lambda: not party.group._membership.member._is_connected)
-        party.group._membership.member._broken_at = time.monotonic() - 100.0
+        party.group._membership.member._broken_at = boottime_s() - 100.0
         party.group._membership.nudge()
         await party.away_until(lambda: party.core.inbox.shut)
         await party.is_evicted()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from headrace_coordinator.runtime.claims import Claim
 from headrace_coordinator.runtime.runner import ShardRunner
 from headrace_coordinator.runtime.shard import Shard
 from headrace_coordinator.shard_logic import ClockSet, Decision
+from headrace_core.clock import Clock, SystemClock
 from headrace_core.testing.clock import ManualClock
 
 
@@ -59,7 +61,7 @@ class Log:
     async def read(self, end: int, take: Any) -> None: ...
 
 
-def a_runner(clock: ManualClock, mind: Mind, serves: asyncio.Event) -> ShardRunner:
+def a_runner(clock: Clock, mind: Mind, serves: asyncio.Event) -> ShardRunner:
     def became(runner: ShardRunner, state: Any, error: Exception | None) -> None:
         if runner.is_serving:
             serves.set()
@@ -90,6 +92,29 @@ def test_the_mind_is_told_that_the_clock_was_set_before_anything_that_is_asked_b
         clock.jump(-4_000)
         runner.put("at last")
         assert mind.asked[3:] == [ClockSet(700), "after", ClockSet(-4_000), "at last"]
+        await runner.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_machine_that_was_suspended_has_set_no_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its wall clock and CLOCK_BOOTTIME have gone on together; the mind learns that the time has passed."""
+
+    async def scenario() -> None:
+        mind, serves, slept_ns = Mind(), asyncio.Event(), 0
+        wall, boot = time.time_ns, time.clock_gettime_ns
+        monkeypatch.setattr(time, "time_ns", lambda: wall() + slept_ns)
+        monkeypatch.setattr(
+            time, "clock_gettime_ns", lambda which: boot(which) + (slept_ns if which == time.CLOCK_BOOTTIME else 0)
+        )
+        runner = a_runner(SystemClock(), mind, serves)
+        runner.start()
+        await serves.wait()
+        runner.put("before")
+        slept_ns = 3_600 * 10**9
+        runner.put("after")
+        assert [each for each in mind.asked if not isinstance(each, ClockSet)] == ["before", "after"]
+        assert not any(isinstance(each, ClockSet) and abs(each.by_ms) > 1_800_000 for each in mind.asked)
         await runner.close()
 
     asyncio.run(scenario())

@@ -7,9 +7,8 @@ the copy look younger than it is. A copy that has applied everything below ``off
 least; from then on it ages, until a later vouch is reached.
 
 Who only wants to know how old it is gets the newest vouch of a controller, and takes that one's age off ``began_ms``:
-the age is by the controller's monotonic clock, which stands still while its *machine* is suspended. For some hundred
-milliseconds after it goes on, such a controller's followers look younger than they are. Who needs to be sure asks for a
-barrier of its own (``wait_current``).
+the age is by the controller's clock, which counts the suspensions of its machine (core/clock.py; on Linux only). Who
+needs to be sure asks for a barrier of its own (``wait_current``).
 """
 
 from __future__ import annotations

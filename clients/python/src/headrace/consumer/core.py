@@ -336,7 +336,7 @@ class ConsumerCore:
 
     def next_iterator(self) -> RecordIterator | None:
         """The iterator to hand out from: the one under way, or over the next slice; None when nothing is there."""
-        if self.inbox.alarm or self.inbox.shut:
+        if self.inbox.alarm or self.inbox.is_shut:
             return None
         if self._current is not None:
             iterator = self.under_way = self._current[1]
@@ -350,7 +350,7 @@ class ConsumerCore:
                 self.metrics["records-consumed"].record(item.next_offset - item.fetch_offset)
             self.current = (item, begun)
             iterator = begun
-        if self.inbox.alarm or self.inbox.shut:  # raised since, and perhaps before ``under_way`` was set
+        if self.inbox.alarm or self.inbox.is_shut:  # raised since, and perhaps before ``under_way`` was set
             return None
         return iterator
 
@@ -448,7 +448,7 @@ class ConsumerCore:
         Of a partition with a damaged batch, what comes before that; once nothing does, its error, each time.
         """
         self._taken = []
-        if self.inbox.alarm or self.inbox.shut:
+        if self.inbox.alarm or self.inbox.is_shut:
             return []
         taken: list[tuple[Slice, int]] = []
         size = 0

@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+from headrace_core.clock import boottime_s
 from headrace_core.errors import HeadraceError
 from headrace_core.types import TopicPartition
 
@@ -86,12 +87,26 @@ class Inbox:
         self.fetcher_waits = False
         #: Set by the I/O thread. ``alarm``: the caller has something else to do first; ``shut``: nothing is handed out.
         self.alarm = self.shut = False
+        #: From this moment on nothing is handed out (``boottime_s()``); see ``open_until``.
+        self.reads_until = float("inf")
         self.slices: deque[Slice] = deque()
         self._on_room = on_room
         self._bytes_in = 0  # only the I/O thread adds here, only the caller there: no lock
         self._bytes_out = 0
         self._sleeper: threading.Event | None = None
         self._async_sleeper: tuple[Any, Any] | None = None
+
+    def open_until(self, moment_s: float) -> None:
+        """On the I/O thread: what is queued may be handed out until ``moment_s`` (``boottime_s()``)."""
+        was_over = self.reads_until <= boottime_s()
+        self.reads_until = moment_s
+        if was_over and not self.is_shut:  # the caller may have looked meanwhile, and sleep
+            self.notify()
+
+    @property
+    def is_shut(self) -> bool:
+        """May nothing be handed out now? Looks at the clock: after a suspension the I/O thread's timers are late."""
+        return self.shut or (self.reads_until != float("inf") and boottime_s() >= self.reads_until)
 
     @property
     def queued_bytes(self) -> int:
@@ -140,7 +155,7 @@ class Inbox:
         return self._has_some()
 
     def _has_some(self) -> bool:
-        return (bool(self.slices) and not self.shut) or self.alarm
+        return (bool(self.slices) and not self.is_shut) or self.alarm
 
     async def wait_async(self, deadline: float) -> bool:
         """As wait, from an event loop."""

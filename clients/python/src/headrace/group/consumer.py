@@ -26,6 +26,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Generator, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from headrace_core.clock import boottime_s
 from headrace_core.errors import (
     HeadraceError,
     IllegalStateError,
@@ -399,6 +400,7 @@ class GroupConsumer:
                 self._told_losses = self._losses
                 self._core.inbox.alarm = self._core.inbox.shut = False
                 self.paused = None
+                self._core.inbox.open_until(float("inf"))
                 self._commits_itself = self._core.config["enable.auto.commit"]
                 self._patience_s = self._engine.request_timeout_s
 
@@ -504,6 +506,7 @@ class GroupConsumer:
             elif isinstance(event, Failed):
                 self.error = event.error
                 self._core.interrupt()
+        self._core.inbox.open_until(self._membership.member.reads_until())
 
     def _gone(self, parts: Parts, why: str) -> None:
         self._losses += 1
@@ -534,7 +537,7 @@ class GroupConsumer:
             except HeadraceError as error:
                 logger.warning("group %r: committed offsets cannot be read: %s", self.group_id, error)
                 await asyncio.sleep(self._engine.backoff.longest_s)
-        begun = self._membership.member.begin(event.ticket, time.monotonic())
+        begun = self._membership.member.begin(event.ticket, boottime_s())
         taken = {TopicPartition(part.topic, part.partition) for part in begun}
         if taken:
             self._tell(Assigned({tp: offset for tp, offset in offsets.items() if tp in taken}))

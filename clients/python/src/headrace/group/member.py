@@ -1,5 +1,5 @@
 """One member of a group, pure (KIP-848): no stream, no clock, no threads. Times are seconds of a clock that never goes
-back, and are given.
+back and counts suspensions of the machine (core/clock.py), and are given.
 
     subscribe, connected, disconnected, heard, refused, looked_up, tick ----> request()      what to send now
                                                                         `---> take_events()  what the consumer has to do
@@ -424,6 +424,13 @@ class Member:
             return float("inf")
         end = self._lease_from() + self.session_s
         return end if self._broken_at is None else min(end, self._broken_at + self.grace_s)
+
+    def reads_until(self) -> float:
+        """From when on nothing is handed out unless ``tick`` came first: the lease is over, or the process stood still.
+        For the caller's thread, which may run before the timer that ticks, above all when a machine was suspended."""
+        if self._looked_at is None:
+            return float("inf")
+        return min(self.lease_ends_at(), self._looked_at + self._still_s)
 
     def look_at(self) -> float:
         """When to ``tick`` at the latest: the lease may be over, or it is time to look at the clock."""

@@ -12,6 +12,7 @@ from typing import Any
 import grpc.aio
 
 import headrace_core.rpc as rpc
+from headrace_core.clock import boottime_s
 from headrace_core.errors import BootstrapError, HeadraceError, NetworkError, NotCoordinatorError, from_number
 from headrace_core.rpc import ChannelPurpose
 from headrace_core.rpc.streams import read_message
@@ -80,7 +81,7 @@ class Membership:
         if self.member.is_wanted:
             self.member.subscribed_anew()
         else:
-            self.member.join(time.monotonic())
+            self.member.join(boottime_s())
         if not self._tasks:
             self._engine.start()
             spawn = self._engine.io.spawn
@@ -153,7 +154,7 @@ class Membership:
                 if isinstance(error, BootstrapError):
                     self.has_trouble(error)
                 elif not error.retriable and not isinstance(error, NetworkError):
-                    self.member.refused(0, error, time.monotonic())
+                    self.member.refused(0, error, boottime_s())
                     self.nudge()
             except Exception:  # a bug; reading goes on, and so does the member
                 logger.exception("group %r: the stream to the coordinator ended", self.group_id)
@@ -167,7 +168,7 @@ class Membership:
         stream = self._stream = self._engine.connections.membership_stream(address)
         reader = asyncio.create_task(self._read(stream))
         reader.add_done_callback(lambda _: self._event.set())
-        sent_at = time.monotonic()
+        sent_at = boottime_s()
         try:
             async with asyncio.timeout(self._engine.request_timeout_s):
                 await connected(stream, reader)
@@ -176,10 +177,10 @@ class Membership:
             if not (reader.done() or self._engine.connections.is_ready(address, ChannelPurpose.HEARTBEAT)):
                 raise NetworkError(f"{address}: the connection cannot be made, or has broken")
             if not reader.done():
-                member.connected(time.monotonic())
+                member.connected(boottime_s())
             while not reader.done():
                 self._event.clear()
-                now = time.monotonic()
+                now = boottime_s()
                 request = member.request(now)
                 if request is not None:
                     sent_at = now
@@ -205,7 +206,7 @@ class Membership:
             raise NetworkError(f"{address}: the membership stream was cancelled") from None
         finally:
             self._stream = None
-            member.disconnected(time.monotonic())
+            member.disconnected(boottime_s())
             self._disconnected.set()
             self.nudge()
             stream.cancel()
@@ -231,7 +232,7 @@ class Membership:
                 self._left.set_result(None)
 
     def _told(self, response: Any) -> None:
-        now, member = time.monotonic(), self.member
+        now, member = boottime_s(), self.member
         if response.correlation_id == 1 << 62:
             if self._left is not None and not self._left.done():
                 self._left.set_result(None)
@@ -260,7 +261,7 @@ class Membership:
         member = self.member
         while True:
             self._lease_changed.clear()
-            member.tick(time.monotonic())
+            member.tick(boottime_s())
             self._has_events()
             await _wait(self._lease_changed, member.look_at())
 
@@ -276,14 +277,14 @@ class Membership:
             await asyncio.sleep(pause_s * random.uniform(0.7, 1.0))
             if not member.needs_news:
                 continue
-            asked_at = time.monotonic()
+            asked_at = boottime_s()
             try:
                 found = await self._coordinators.who_has(self.group_id, NEWS_TIMEOUT_S)
             except HeadraceError as error:
                 logger.debug("group %r: who has its shard is not known: %s", self.group_id, error)
                 continue
             as_of = None if found.age_s is None else asked_at - found.age_s
-            member.looked_up(found.shard_epoch, as_of, time.monotonic(), is_vacant=found.is_vacant)
+            member.looked_up(found.shard_epoch, as_of, boottime_s(), is_vacant=found.is_vacant)
             if member.is_orphaned and not is_told:
                 is_told = True
                 logger.warning(
@@ -326,9 +327,9 @@ def _is_cancelled() -> bool:
 
 
 async def _wait(event: asyncio.Event, moment: float) -> None:
-    """For ``event``, until ``moment`` (time.monotonic(); infinite: for ever)."""
+    """For ``event``, until ``moment`` (boottime_s(); infinite: for ever)."""
     try:
-        async with asyncio.timeout(None if moment == float("inf") else max(moment - time.monotonic(), 0.001)):
+        async with asyncio.timeout(None if moment == float("inf") else max(moment - boottime_s(), 0.001)):
             await event.wait()
     except TimeoutError:
         pass
