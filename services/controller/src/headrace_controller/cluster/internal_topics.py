@@ -78,8 +78,8 @@ def check_policy(name: str, changes: Mapping[str, str | None]) -> None:
     internal topic would not be compacted only. Setting "compact" is allowed: it repairs one that was changed."""
     if name in INTERNAL_TOPICS and changes.get(_POLICY, _COMPACT) != _COMPACT:
         raise InvalidConfigError(
-            f'cannot change {_POLICY} of topic "{name}": it is internal, and deleting its records by age or size would '
-            f"lose what the coordinators have stored; leave it at {_COMPACT}"
+            f"{_POLICY} cannot be changed: {name} is internal, and deleting its records by age or size would lose what "
+            f"the coordinators have stored; leave it at {_COMPACT}"
         )
 
 
