@@ -167,3 +167,45 @@ def test_a_round_trip_is_complete_only_when_every_record_came_back_once_and_whol
 def test_impossible_options_are_refused(wrong: dict[str, int]) -> None:
     with pytest.raises(InvalidArgumentError):
         BenchOptions(topic="t", config={}, **wrong).check()  # type: ignore[arg-type]
+
+
+# -- up to the ends ---------------------------------------------------------------------------------------------------
+
+ENDS = {TopicPartition("t", 0): 13, TopicPartition("t", 1): 2}
+WHOLE = [(0, 10), (0, 11), (1, 0), (0, 12), (1, 1)]
+
+
+def _read(stream: list[tuple[int, int]], *, arrow: bool) -> _Ledger:
+    ledger = _Ledger(STARTS, ENDS)
+    if arrow:
+        columns = {
+            "partition": pa.array([each for each, _ in stream], pa.int32()),
+            "offset": pa.array([each for _, each in stream], pa.int64()),
+            "value": pa.array([b"12345"] * len(stream), pa.binary()),
+        }
+        ledger.take_table(pa.table(columns))
+    else:
+        ledger.take_records([_record(*each) for each in stream])
+    return ledger
+
+
+@pytest.mark.parametrize("arrow", [False, True])
+@pytest.mark.parametrize(
+    ("stream", "done", "verified"),
+    [
+        (WHOLE, True, True),
+        ([*WHOLE[:3], *WHOLE[4:]], False, False),  # partition 0 is short
+        ([*WHOLE[:3], *WHOLE[4:], (1, 2)], False, False),  # short there, and as many records all the same
+        ([*WHOLE[:1], *WHOLE[2:]], True, False),  # one is missing
+        ([*WHOLE[:2], (0, 11), *WHOLE[2:]], True, False),  # one is doubled
+        ([*WHOLE, (1, 2), (1, 3)], True, True),  # written later: checked, not counted
+        ([*WHOLE, (1, 3)], True, False),
+    ],
+)
+def test_without_a_number_every_partition_is_read_exactly_to_its_end(
+    stream: list[tuple[int, int]], done: bool, verified: bool, arrow: bool
+) -> None:
+    ledger = _read(stream, arrow=arrow)
+    assert (ledger.is_done(5), ledger.is_verified(5)) == (done, verified)
+    if verified:
+        assert (ledger.records, ledger.value_bytes) == (5, 25)

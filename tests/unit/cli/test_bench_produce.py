@@ -31,7 +31,9 @@ def _ends(monkeypatch: pytest.MonkeyPatch, *answers: tuple[int, int]) -> list[in
     return asked
 
 
-@pytest.mark.parametrize(("ends", "moved"), [((10, 12), True), ((15, 7), True), ((10, 11), False), ((5, 7), False)])
+@pytest.mark.parametrize(
+    ("ends", "moved"), [((10, 12), True), ((15, 7), True), ((10, 11), False), ((5, 7), False), ((10, 13), False)]
+)
 def test_the_log_must_have_grown_by_as_many(
     monkeypatch: pytest.MonkeyPatch, ends: tuple[int, int], moved: bool
 ) -> None:

@@ -134,12 +134,14 @@ def end_offsets_of(options: BenchOptions) -> dict[TopicPartition, int]:
 
 
 def moved_by(options: BenchOptions, before: dict[TopicPartition, int], wanted: int) -> bool:
-    """Did the end offsets move by ``wanted`` or more (others may write too)? With acks=0 that takes a moment."""
+    """Did the end offsets move by exactly ``wanted``? More: a record was doubled, or another program writes too. With
+    acks=0 it takes a moment."""
     deadline = time.monotonic() + STALL_S
     while True:
         after = end_offsets_of(options)
-        if sum(after.values()) - sum(before.values()) >= wanted:
-            return True
+        moved = sum(after.values()) - sum(before.values())
+        if moved >= wanted:
+            return moved == wanted
         if time.monotonic() > deadline:
             return False
         time.sleep(0.05)

@@ -21,14 +21,35 @@ class _Ledger:
     """Which offsets of each partition were seen: each once, in order, from the earliest on.
 
     Every offset is looked at: that is what ``verified`` says. The bookkeeping runs inside the clock, so it goes by runs
-    of one partition.
+    of one partition. With ``ends`` each partition is read exactly up to its end: records that were written later are
+    checked, but not counted.
     """
 
-    def __init__(self, starts: dict[TopicPartition, int]) -> None:
+    def __init__(self, starts: dict[TopicPartition, int], ends: dict[TopicPartition, int] | None = None) -> None:
         self._next = {partition.partition: offset for partition, offset in starts.items()}
+        self._ends = None if ends is None else {partition.partition: offset for partition, offset in ends.items()}
         self.records = 0
         self.value_bytes = 0
         self.sound = True
+
+    def is_done(self, wanted: int) -> bool:
+        """Have all partitions reached their ends; or, without ends, as many records as are ``wanted`` been read? A gap
+        or a repetition ends it too: the verdict is known."""
+        if self._ends is None:
+            return self.records >= wanted
+        return not self.sound or all(self._next[partition] >= end for partition, end in self._ends.items())
+
+    def is_verified(self, wanted: int) -> bool:
+        """Every offset once and in order, and the true number of them."""
+        if self._ends is None:
+            return self.sound and self.records >= wanted
+        return self.sound and self.is_done(wanted) and self.records == wanted
+
+    def _excess(self, partition: int, after: int, count: int) -> int:
+        """How many of the last ``count`` offsets below ``after`` lie beyond the partition's end."""
+        if self._ends is None or partition not in self._ends:
+            return 0
+        return min(count, max(0, after - self._ends[partition]))
 
     def take_records(self, records: list[Any]) -> None:
         """A list of records, in runs of one partition each."""
@@ -43,6 +64,9 @@ class _Ledger:
             seen = list(map(attrgetter("offset"), records[position:end]))
             self.sound &= seen == list(range(offset, offset + end - position))
             self._next[partition] = offset + end - position
+            if excess := self._excess(partition, offset + end - position, end - position):
+                self.records -= excess
+                self.value_bytes -= sum(len(each.value or b"") for each in records[end - excess : end])
             position = end
 
     def take_table(self, table: Any) -> None:
@@ -62,6 +86,9 @@ class _Ledger:
             partition, run = int(partitions[begin]), offsets[begin:end]
             self.sound &= int(run[0]) == self._next.get(partition) and bool(numpy.all(run[1:] - run[:-1] == 1))
             self._next[partition] = int(run[-1]) + 1
+            if excess := self._excess(partition, int(run[-1]) + 1, end - begin):
+                self.records -= excess
+                self.value_bytes -= _bytes_in(batch.column("value").slice(end - excess, excess))
 
 
 def _bytes_in(values: Any) -> int:
@@ -88,7 +115,7 @@ def _run_end(records: list[Any], begin: int, partition: int, offset: int) -> int
 
 
 def consume(options: BenchOptions) -> BenchResult:
-    """Read the topic from the earliest offset: ``records`` of them, or all that there are at the start."""
+    """Read the topic from the earliest offset: ``records`` of them, or exactly those that there are at the start."""
     options.check()
     if options.api == "arrow":
         _import_arrow()
@@ -106,7 +133,7 @@ def consume(options: BenchOptions) -> BenchResult:
         seconds=seconds,
         value_bytes=ledger.value_bytes,
         latencies_ms=latencies,
-        verified=ledger.sound and ledger.records >= wanted,
+        verified=ledger.is_verified(wanted),
     )
 
 
@@ -141,13 +168,14 @@ def _consume_blocking(options: BenchOptions, config: dict[str, Any]) -> tuple[fl
     with Consumer(config) as consumer:
         partitions = partitions_of(consumer, options.topic)
         starts = dict(consumer.beginning_offsets(partitions))
-        wanted = _wanted(options, starts, dict(consumer.end_offsets(partitions)))
-        ledger = _Ledger(starts)
+        ends = dict(consumer.end_offsets(partitions))
+        wanted = _wanted(options, starts, ends)
+        ledger = _Ledger(starts, ends if options.records is None else None)
         begun = last = time.perf_counter()
         consumer.assign(partitions)
         for partition, offset in starts.items():
             consumer.seek(partition, offset)
-        while ledger.records < wanted:
+        while not ledger.is_done(wanted):
             called = time.perf_counter()
             if options.api == "arrow":
                 table = consumer.fetch_arrow(timeout=1.0)
@@ -155,7 +183,7 @@ def _consume_blocking(options: BenchOptions, config: dict[str, Any]) -> tuple[fl
                 if count:
                     ledger.take_table(table)
             else:
-                records = consumer.poll(timeout=1.0, max_records=min(wanted - ledger.records, 10_000))
+                records = consumer.poll(timeout=1.0, max_records=max(1, min(wanted - ledger.records, 10_000)))
                 count = len(records)
                 ledger.take_records(records)
             now = time.perf_counter()
@@ -175,8 +203,9 @@ async def _consume_async(options: BenchOptions, config: dict[str, Any]) -> tuple
     async with AsyncConsumer(config) as consumer:
         partitions = [TopicPartition(options.topic, n) for n in sorted(await consumer.partitions_for(options.topic))]
         starts = dict(await consumer.beginning_offsets(partitions))
-        wanted = _wanted(options, starts, dict(await consumer.end_offsets(partitions)))
-        ledger = _Ledger(starts)
+        ends = dict(await consumer.end_offsets(partitions))
+        wanted = _wanted(options, starts, ends)
+        ledger = _Ledger(starts, ends if options.records is None else None)
         portion = min(_PORTION_RECORDS, max(1, wanted // SAMPLES))
         handed: list[Any] = []  # looked at by the portion, as a poll's records are
         begun = last = time.perf_counter()
@@ -194,8 +223,8 @@ async def _consume_async(options: BenchOptions, config: dict[str, Any]) -> tuple
                     last = now
                     guard.reschedule(asyncio.get_running_loop().time() + STALL_S)
                     handed.clear()
-                    room = min(portion, wanted - ledger.records)
-                    if not room:
+                    if ledger.is_done(wanted):
                         break
+                    room = max(1, min(portion, wanted - ledger.records))
         seconds = time.perf_counter() - begun
     return seconds, latencies, ledger, wanted
