@@ -9,10 +9,13 @@ at the end is asked for.
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from typing import TYPE_CHECKING, Any
 
+from broker_upkeep_checks import READ_BYTES, StartSeen, UpkeepChecks
 from sim_checks import Violation
 
+from headrace_controller.cluster.requests import AlterPartition
 from headrace_core.errors import CorruptLogError, HeadraceError
 from headrace_core.log import PartitionLog
 from headrace_core.metadata import MetadataDelta, MetadataImage
@@ -25,8 +28,6 @@ if TYPE_CHECKING:
     from broker_sim_world import BrokerWorld
 
     from headrace_broker.partition import PartitionLeader
-
-READ_BYTES = 1 << 20
 
 
 class Truth:
@@ -46,9 +47,16 @@ class Truth:
         #: The last record of each producer.
         self.last: dict[bytes, int] = {}
         self.is_tainted = False
+        #: What operators have asked to delete; log starts as they were seen, by host; replicas that a host has lost.
+        self.asked: set[int] = set()
+        self.starts: dict[int, StartSeen] = {}
+        self.removed: Counter[int] = Counter()
+        #: Of a compacted topic: offset -> (key, value); key -> offsets, rising.
+        self.records: dict[int, tuple[bytes, bytes]] = {}
+        self.of_key: defaultdict[bytes, list[int]] = defaultdict(list)
 
 
-class BrokerChecks:
+class BrokerChecks(UpkeepChecks):
     """See the module. ``look`` is called after each turn of a broker's loop."""
 
     def __init__(self, world: BrokerWorld) -> None:
@@ -85,13 +93,22 @@ class BrokerChecks:
                 high_watermark = replica.high_watermark
             self._look_at(host, truth, replica.log, high_watermark)
 
-    def committed(self, host: BrokerHost, replica: Any) -> None:
-        """A leader answers a producer; it may lead no more when its turn is over."""
+    def answered(self, host: BrokerHost, replica: Any, result: Any) -> None:
+        """A leader answers a producer; it may lead no more when its turn is over. What is told of is on its disk: the
+        topic's ``log.flush`` is ``commit``."""
         truth = self.truths[replica.partition.partition]
+        if not isinstance(result, HeadraceError) and result.base_offset >= replica.log.flushed_offset:
+            raise Violation(
+                "durable",
+                f"{host}: a producer is told of {result.base_offset} of {replica.partition}, and what is on the disk "
+                f"ends at {replica.log.flushed_offset}",
+            )
         self._look_at(host, truth, replica.log, replica.leader.high_watermark)
 
     def _look_at(self, host: BrokerHost, truth: Truth, log: PartitionLog, high_watermark: int) -> None:
         key = (host.number, host.life, truth.number)
+        if not log.is_closed:
+            self.start_seen(host, log)
         seen = self._seen.get(key, -1)
         if high_watermark > seen:
             start = seen if seen >= 0 else min(high_watermark, truth.end) - 40  # the rest is compared at the end
@@ -124,7 +141,7 @@ class BrokerChecks:
         return self._compare(host, truth, log, start, high_watermark)
 
     def _compare(self, host: BrokerHost, truth: Truth, log: PartitionLog, start: int, end: int) -> int:
-        at = max(start, 0)
+        at = max(start, log.log_start_offset)
         while at < end:
             try:
                 found = log.read(at, READ_BYTES, end)
@@ -138,6 +155,9 @@ class BrokerChecks:
                     "high watermark", f"{host}: {log.topic_partition} at {at}, below {end}: {error}"
                 ) from error
             if found is None or not found.records:
+                if self.world.plan.compacts:
+                    self.superseded(host, truth, at, min(end, truth.end), log.log_end_offset)
+                    break
                 raise Violation("high watermark", f"{host}: {log.topic_partition} has nothing at {at}, below {end}")
             self._match(host, truth, found.records, at)
             at = found.next_offset
@@ -145,6 +165,11 @@ class BrokerChecks:
 
     def _match(self, who: object, truth: Truth, records: bytes, start: int) -> None:
         at = start
+        if self.world.plan.compacts:
+            known_end = truth.end
+            self.match_compacted(who, truth, records, at, 1 << 62)
+            records = _behind(records, known_end)
+            at = max(at, known_end)
         for position, header in iterate_headers(records):
             batch = records[position : position + header.size]
             known = truth.batches.get(header.base_offset)
@@ -186,6 +211,9 @@ class BrokerChecks:
                 self.world.count("state", "records without idempotence out of order")
             truth.last[producer] = max(last, int(number))
             truth.values[record.offset] = value
+            if self.world.plan.compacts:
+                truth.records[record.offset] = bytes(record.key or b""), value
+                truth.of_key[truth.records[record.offset][0]].append(record.offset)
             truth.offsets[value] = record.offset
 
     # -- clients -----------------------------------------------------------------------------------------------------
@@ -231,7 +259,7 @@ class BrokerChecks:
         from another leader (KIP-320)? Also after an unclean election: records may be cut off, but nobody who has read
         them goes on behind them without being told."""
         last = consumer.last
-        if last is None or last[1] != position:
+        if last is None or last[1] != position or self.world.plan.compacts:  # (what it has read may look otherwise)
             return
         base_offset, _, batch = last
         try:
@@ -247,7 +275,7 @@ class BrokerChecks:
 
     def truncated(self, consumer: ConsumerModel, partition: int, position: int, end_offset: int) -> None:
         """A consumer is told that the log was cut below what it has read."""
-        if not self.is_tainted(partition):
+        if not self.is_tainted(partition) and position > self.truths[partition].start_max:
             raise Violation(
                 "truncation", f"{consumer} has read up to {position}, and is told that it was cut at {end_offset}"
             )
@@ -256,6 +284,12 @@ class BrokerChecks:
     def consumed(self, consumer: ConsumerModel, partition: int, position: int, records: bytes) -> int:
         """What a consumer was given; where it goes on."""
         truth = self.truths[partition]
+        if self.world.plan.compacts:
+            self.match_compacted(consumer, truth, records, position, 1 << 62)
+            ends = [header.next_offset for _, header in iterate_headers(records)]
+            if ends and max(ends) > truth.end:
+                raise Violation("consumers", f"{consumer} is given what ends at {max(ends)}, of {truth.end}")
+            return max([position, *ends])
         for at, header in iterate_headers(records):
             if header.next_offset <= position:
                 continue
@@ -290,16 +324,29 @@ class BrokerChecks:
                     *old.isr,
                     *old.elr,
                     *old.last_known_elr,
-                    # A leader that cannot lead hands over to the member that its AlterPartition brings in.
-                    *(new.isr if old.leader in new.isr else ()),
+                    *self._in_sync_by_its_leader(topic_id, number),
                 ):
                     self._unclean(number, new.leader)
                 if new.recovering and not old.recovering:
                     self._unclean(number, new.leader)
+                self.truths[number].removed.update(set(old.replicas) - set(new.replicas))
                 if len(new.isr) > len(old.isr):
                     self.world.count("state", "in-sync set grew")
                 elif len(new.isr) < len(old.isr):
                     self.world.count("state", "in-sync set shrank")
+
+    def _in_sync_by_its_leader(self, topic_id: bytes, number: int) -> tuple[int, ...]:
+        """Whom the leader has asked into the in-sync set by the request that is decided: one that cannot lead hands
+        over at once to who joins. Since it asked, it commits nothing without them."""
+        request = self.world.deciding
+        if not isinstance(request, AlterPartition):
+            return ()
+        return tuple(
+            member
+            for item in request.partitions
+            if (item.topic_id, item.partition) == (topic_id, number)
+            for member, _ in item.isr
+        )
 
     def _unclean(self, number: int, leader: int) -> None:
         if not self.world.plan.unclean:
@@ -331,7 +378,7 @@ class BrokerChecks:
         if not all(producer.is_idle for producer in self.world.producers):
             return "a producer waits for its last answers"
         for truth in self.truths:
-            ends = []
+            ends, starts, leads_from = [], {}, -1
             for host, log in self._logs(truth.number):
                 assert host.broker is not None
                 damage = damage_in(log)
@@ -346,8 +393,12 @@ class BrokerChecks:
                     led.leader.high_watermark if led is not None else getattr(replica, "high_watermark", -1)
                 )
                 ends.append((host.number, log.log_end_offset, high_watermark))
+                starts[host.number] = log.log_start_offset
+                leads_from = led.leader.log_start if led is not None else leads_from
             if len({end for _, end, _ in ends} | {mark for _, _, mark in ends}) != 1 or len(ends) < 3:
                 return f"(broker, log end, high watermark) of partition {truth.number}: {ends}"
+            if min(starts.values()) < leads_from:
+                return f"partition {truth.number} begins at {leads_from}, and its replicas at {starts}"
         return None
 
     def _logs(self, number: int) -> list[tuple[BrokerHost, PartitionLog]]:
@@ -372,13 +423,16 @@ class BrokerChecks:
             if missing:
                 raise Violation("lost", f"brokers {missing} are in sync in partition {truth.number}, and have no log")
             first: tuple[BrokerHost, dict[int, bytes]] | None = None
+            start = max(log.log_start_offset for _, _, log in held.values())
             for number in in_sync:
                 host, batches, log = held[number]
                 if not truth.is_tainted:
                     self._holds_all(host, truth, log, batches)
+                # (A replica may have deleted more than its leader, which was not there when others did.)
+                batches = {base: batch for base, batch in batches.items() if next_offset_of(batch) > start}
                 if first is None:
                     first = host, batches
-                elif batches != first[1]:
+                elif batches != first[1] and not self.world.plan.compacts:
                     raise Violation("equal", f"the logs of {first[0]} and {host} differ in partition {truth.number}")
         self._told_are_committed()
 
@@ -391,6 +445,9 @@ class BrokerChecks:
                 f"{host}: partition {truth.number} starts at {start}, and only {truth.start_max} was allowed",
             )
         self._match(host, truth, b"".join(batches.values()), start)
+        if self.world.plan.compacts:
+            self.superseded(host, truth, log.log_end_offset, truth.end, truth.end)
+            return
         for base_offset, batch in truth.batches.items():
             if base_offset not in batches and next_offset_of(batch) > start:
                 raise Violation(
@@ -421,11 +478,21 @@ def batches_of(log: PartitionLog) -> dict[int, bytes]:
     while at < log.log_end_offset:
         found = log.read(at, READ_BYTES)
         if found is None or not found.records:
+            if log.may_have_gaps():
+                break
             raise Violation("lost", f"{log.topic_partition} has nothing at {at}, and ends at {log.log_end_offset}")
         for position, header in iterate_headers(found.records):
             batches[header.base_offset] = bytes(found.records[position : position + header.size])
         at = found.next_offset
     return batches
+
+
+def _behind(records: bytes, offset: int) -> bytes:
+    """The batches that begin at ``offset`` or behind it."""
+    for position, header in iterate_headers(records):
+        if header.base_offset >= offset:
+            return records[position:]
+    return b""
 
 
 def next_offset_of(batch: bytes) -> int:

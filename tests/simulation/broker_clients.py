@@ -11,6 +11,7 @@ import random
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from broker_upkeep import earliest
 from sim_checks import Violation
 
 from headrace.consumer.read_epochs import ReadEpochs
@@ -159,7 +160,7 @@ class ProducerModel(Client):
         self._next += len(values)
         builder = BatchBuilder(10_000)
         for value in values:
-            builder.append(self.timestamp_ms, None, value)
+            builder.append(self.timestamp_ms, self._key_of(value), value)
         identity = (
             {"producer_id": self.producer_id, "producer_epoch": 0, "base_sequence": self._sequence}
             if self.kind == "idempotent"
@@ -171,6 +172,13 @@ class ProducerModel(Client):
         self._batches.append(batch)
         self.world.checks.sent(self, values)
         self._send(batch)
+
+    def _key_of(self, value: bytes) -> bytes | None:
+        """Of a compacted topic: one of a few, and now and then one that is seldom written."""
+        plan, number = self.world.plan, int(value.partition(b"/")[2])
+        if not plan.compacts:
+            return None
+        return b"seldom" if number % 40 == 0 else b"%d" % (number * 7 % plan.keys)
 
     def _send_again(self) -> None:
         """All that is not answered, in its order."""
@@ -233,6 +241,11 @@ class ProducerModel(Client):
         if self.world.checks.is_tainted(self.partition):
             self._begin_anew()
             return
+        if self.world.checks.are_gone(self.partition, self._batches[0].values):
+            # Written, and gone before it was answered: who learned from its log who wrote what does not know of it.
+            self.world.count("state", "batch gone before its answer")
+            del self._batches[0]
+            return
         self._refused += 1
         if self._refused > OUT_OF_ORDER_MAX:
             raise Violation("sequences", f"{self} sends what comes next, again and again, and is told {error!r}")
@@ -269,6 +282,8 @@ class ConsumerModel(Client):
         self._epochs = ReadEpochs()
         self._validated = -1
         self._waits_since_ms = -1.0
+        #: What it would read is deleted: it begins where the log does (auto.offset.reset=earliest).
+        self._is_out = False
 
     def __str__(self) -> str:
         return f"consumer {self.number}"
@@ -286,7 +301,13 @@ class ConsumerModel(Client):
             host = self.world.host_of(self.leader) or self.world.hosts[0]
         if self.rng.random() < 0.15:
             self._ask_latest(host)
-        if self._epochs.last >= 0 and self.leader_epoch > self._validated:
+        if self._is_out:
+            self.call(
+                host,
+                lambda broker, reply: earliest(broker, TopicPartition("orders", self.partition), reply),
+                lambda result: self._begins_at(number, result),
+            )
+        elif self._epochs.last >= 0 and self.leader_epoch > self._validated:
             self._validate(number)
         else:
             epoch, position = self.leader_epoch, self.position
@@ -332,6 +353,15 @@ class ConsumerModel(Client):
         self._epochs.go_back(divergent)
         self.position, self.last = divergent, None
 
+    def _begins_at(self, number: int, result: Any) -> None:
+        if number != self._asked or isinstance(result, HeadraceError):
+            self.refresh(self.partition)
+            return
+        self.world.checks.earliest_told(self, self.partition, result)
+        self._is_out, self.position, self.last = False, max(self.position, result), None
+        self._epochs.forget()
+        self.world.count("state", "reader begins at the log's start")
+
     def _ask_latest(self, host: BrokerHost) -> None:
         """What the end is, as a consumer that starts at ``latest`` asks."""
         target = TopicPartition("orders", self.partition)
@@ -343,6 +373,9 @@ class ConsumerModel(Client):
         if isinstance(result, HeadraceError):
             self.refresh(self.partition)
             if result.code == "OFFSET_OUT_OF_RANGE":
+                if self.position < self.world.checks.truths[self.partition].start_max:
+                    self._is_out = True
+                    return
                 if not self.world.checks.is_tainted(self.partition):
                     raise Violation("consumers", f"{self} has read up to {self.position}, and is told {result!r}")
                 self.position, self.last = 0, None

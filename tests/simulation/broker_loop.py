@@ -24,6 +24,10 @@ if TYPE_CHECKING:
     from broker_node import BrokerHost
 
 
+#: Tasks whose handler awaits them, and answers with their error.
+_ANSWERED = frozenset({"delete_records"})
+
+
 class _Buried(BaseException):
     """Ends what is left of a process when its world is over; no ``except Exception`` holds it."""
 
@@ -151,11 +155,13 @@ class SimLoop(asyncio.AbstractEventLoop):
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
         error = context.get("exception")
-        if isinstance(error, BaseException):
+        if isinstance(error, BaseException) and not isinstance(error, SimulatedCrash):
             self._host.world.stumbled(self._host, error)
 
     def _task_ended(self, task: asyncio.Task[Any]) -> None:
-        if not task.cancelled() and (error := task.exception()) is not None:
+        if getattr(task.get_coro(), "__name__", "") in _ANSWERED:
+            return
+        if not task.cancelled() and (error := task.exception()) is not None and not isinstance(error, SimulatedCrash):
             self._host.task_failed(error)
 
     def held_up(self, for_ms: float) -> None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from broker_clients import PRODUCER_EXPIRATION_MS
 from broker_loop import SimLoop
+from broker_upkeep import begin_upkeep
 from sim_checks import Violation
 
 from headrace_broker.assignments import DirectoryAssignments
@@ -76,6 +77,8 @@ class BrokerHost:
         self.clock = NodeClock(world.scheduler, started_ms=number * 1_000.0)
         self.life = 0
         self.disks = 0
+        #: How often a replica of its was made anew.
+        self.begun_anew = 0
         self.broker_id = -1
         self.broker: Broker | None = None
         self.loop: SimLoop | None = None
@@ -182,6 +185,7 @@ class _Context:
         self.clock = broker.host.clock
         self.metadata = broker.metadata
         self.replicas = broker.replicas
+        self.events = broker.events
         self.streams: set[Any] = set()
         self.low_watermarks = LowWatermarks()
         self.metrics = SimpleNamespace(replication_bytes=SimpleNamespace(value=0))
@@ -333,6 +337,7 @@ class Broker:
 
     def _happened(self, event: object) -> None:
         self.world.count("event", type(event).__name__)
+        self.host.begun_anew += type(event).__name__ == "ReplicaBeginsAnew"
         self.world.tell(self.host, str(event))
         if isinstance(event, CorruptionFound):
             self._damage_found(f"{event.path}, position {event.position}: {event.what}")
@@ -369,6 +374,7 @@ class Broker:
         self.loop.create_task(self._checkpoints())
         self.loop.create_task(self._expiries())
         self.loop.create_task(self.storage.until_all_failed())
+        begin_upkeep(self)
         await heartbeats
 
     async def _register(self, previous: int) -> Registered:

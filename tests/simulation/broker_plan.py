@@ -88,6 +88,11 @@ class BrokerPlan:
     metadata_ms: tuple[float, float]
     lag_ms: int
     segment_bytes: int
+    #: What deletes records: retention.bytes; an operator's DeleteRecords; compaction, with so many keys.
+    retention_bytes: int | None = None
+    deletes: bool = False
+    compacts: bool = False
+    keys: int = 0
 
     @property
     def length_ms(self) -> float:
@@ -107,8 +112,30 @@ class BrokerPlan:
         return replace(self, periods=periods, faults=tuple(each for each in self.faults if each.at_ms < length_ms))
 
 
-def make_broker_plan(seed: int) -> BrokerPlan:
-    """The schedule of a seed."""
+#: How a schedule's records go, and how often.
+UPKEEP = {"nothing": 4.0, "retention": 1.0, "deletes": 1.0, "both": 1.0, "compaction": 2.0}
+
+
+def make_broker_plan(seed: int, hard_on: Collection[str] = ()) -> BrokerPlan:
+    """The schedule of a seed. ``hard_on``: of ``UPKEEP``, what every schedule has."""
+    plan = _plan(seed)
+    if plan.unclean:  # what an unclean election cuts off may have been what others were deleted for
+        return plan
+    rng = random.Random(f"broker upkeep {seed}")
+    drawn = rng.choices(list(UPKEEP), list(UPKEEP.values()))[0]
+    kind = next((kind for kind in UPKEEP if kind in hard_on), drawn)
+    segment_bytes = plan.segment_bytes if kind == "nothing" else rng.choice([400, 700, 1_500])
+    return replace(
+        plan,
+        segment_bytes=segment_bytes,
+        retention_bytes=rng.choice([600, 1_500, 4_000]) if kind in ("retention", "both") else None,
+        deletes=kind in ("deletes", "both"),
+        compacts=kind == "compaction",
+        keys=rng.choice([2, 5, 12]),
+    )
+
+
+def _plan(seed: int) -> BrokerPlan:
     rng = random.Random(f"broker plan {seed}")
     periods = _periods(rng)
     noisy = [period for period in periods if not period.is_quiet]

@@ -15,6 +15,7 @@ import random
 import zlib
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 from broker_checks import BrokerChecks
@@ -23,12 +24,14 @@ from broker_liveness import prove_while_a_disk_is_full
 from broker_loop import SimWriter
 from broker_node import CLUSTER, Broker, BrokerHost, LeaderEnd, converse, heartbeats_ended
 from broker_plan import BrokerPlan
+from broker_upkeep import TICK_S, Aside, Deleter, observing_starts
 from sim_checks import Violation
 from sim_plan import Fault
 from sim_story import Story
 
 from headrace_broker import storage as storage_module
 from headrace_broker.replication import follower_replica, follower_streams
+from headrace_broker.upkeep import cleaners, retention
 from headrace_controller.cluster.core import ClusterCore
 from headrace_controller.cluster.decision import ClusterSettings
 from headrace_controller.cluster.requests import AssignDirectories, Bootstrap, CreateTopics, NewTopic, Request
@@ -152,6 +155,8 @@ class BrokerWorld:
         self.held_requests: list[Request] | None = None
         self.late_metadata_until_ms = 0.0
         self.past: list[tuple[BrokerHost, Request]] = []
+        #: The request whose decision is being accepted.
+        self.deciding: Request | None = None
         self.core = ClusterCore(
             ClusterSettings(
                 broker_session_timeout_ms=600,
@@ -174,6 +179,9 @@ class BrokerWorld:
         self.checks = BrokerChecks(self)
         self.producers = [ProducerModel(self, number) for number in range(plan.producers)]
         self.consumers = [ConsumerModel(self, number) for number in range(plan.consumers)]
+        self.deleters = [Deleter(self)] if plan.deletes else []
+        #: Threads that are at work.
+        self.asides: list[Aside] = []
 
     # -- telling -----------------------------------------------------------------------------------------------------
 
@@ -274,7 +282,7 @@ class BrokerWorld:
         """As the Produce service has it done."""
 
         def done(result: Any) -> None:
-            self.checks.committed(host, replica)
+            self.checks.answered(host, replica, result)
             reply(result)
 
         replica.append(data, now_ms, done, committed=acks < 0)
@@ -330,7 +338,9 @@ class BrokerWorld:
 
     def _decide(self, request: Request) -> Any:
         decision = self.core.decide(request, self.scheduler.now_ms)
+        self.deciding = request
         self._accept(decision)
+        self.deciding = None
         return decision.reply if decision.failure is None else decision.failure
 
     def decide(self, request: Request) -> Any:
@@ -402,6 +412,8 @@ class BrokerWorld:
             finally:
                 for loop in self.loops:
                     loop.bury()
+                for aside in self.asides:
+                    aside.end()
 
     @contextlib.contextmanager
     def _patched(self) -> Iterator[None]:
@@ -415,6 +427,9 @@ class BrokerWorld:
             (follower_replica, "Backoff", backoff),
             (follower_streams, "Backoff", backoff),
             (follower_streams._Stream, "_converse", converse),
+            (retention, "TICK_S", TICK_S),
+            (cleaners, "time", SimpleNamespace(perf_counter=lambda: self.scheduler.now_ms / 1_000)),
+            *observing_starts(self),
         ]
         saved = [(where, name, vars(where)[name]) for where, name, _ in patches]
         try:
@@ -442,7 +457,7 @@ class BrokerWorld:
         self.pass_until(100.0)
         self._create_topic()
         self.pass_until(150.0)
-        for client in (*self.producers, *self.consumers):
+        for client in (*self.producers, *self.consumers, *self.deleters):
             client.begin()
         self.pass_until(self.plan.length_ms + 150.0)
         faults.mend()
@@ -460,6 +475,12 @@ class BrokerWorld:
             "segment.bytes": str(self.plan.segment_bytes),
             "index.interval.bytes": "200",
         }
+        if self.plan.retention_bytes is not None:
+            configs["retention.bytes"] = str(self.plan.retention_bytes)
+        configs["retention.ms"] = "-1"
+        configs["file.delete.delay.ms"] = "300"
+        if self.plan.compacts:
+            configs |= {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.1"}
         if self.plan.unclean:
             configs["unclean.leader.election.enable"] = "true"
         topic = NewTopic(name=TOPIC, partitions=self.plan.partitions, replication_factor=3, configs=configs)

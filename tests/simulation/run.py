@@ -111,7 +111,7 @@ def plan_of(seed: int, half: str = "both", mutant: Mutant | None = None) -> AnyP
     if half == GROUPS:
         return make_group_plan(seed, hard_on=() if mutant is None else mutant.faults)
     if half == "brokers" or (half == "both" and seed % 2 == 0):
-        return make_broker_plan(seed)
+        return make_broker_plan(seed, hard_on=() if mutant is None else mutant.faults)
     return make_plan(seed)
 
 

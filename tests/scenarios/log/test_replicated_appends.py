@@ -207,3 +207,19 @@ def test_a_crash_at_any_operation_of_such_a_first_batch_costs_no_partition(loss:
         if not crashed:
             return
     raise AssertionError("it never came to an end")
+
+
+def test_a_copy_of_a_compacted_log_starts_where_its_leader_does_after_a_crash() -> None:
+    """Its first record is at 32, and nobody has deleted anything: a consumer at 10 goes on there, and is not told that
+    its offset is out of range, which would have it reset."""
+    config = LogConfig(cleanup_compact=True, cleanup_delete=False)
+    fs, directory = formatted_and_open(config)
+    log = directory.logs[ORDERS]
+    (outcome,) = take(log, replicated(sent(32), follows=0))
+    assert isinstance(outcome, AppendInfo)
+    log.flush()
+    again = open_directory(fs.crash_clone(), config).logs[ORDERS]
+    assert (again.log_start_offset, again.log_end_offset) == (0, 33)
+    found = again.read(10, 1 << 20)
+    assert found is not None
+    assert found.next_offset == 33

@@ -134,10 +134,6 @@ def _lost_at_once(member: Any, steady_ms: int) -> bool:
     return not member.session.connected
 
 
-def _old_streams_count(member: Any, connection: int | None) -> None:
-    return
-
-
 def _any_stream_breaks_it(self: groups.Groups, request: Any, turn: Any) -> Decision:
     group = self._state.groups.get(request.group_id)
     member = group.members.get(request.member_id) if group is not None else None

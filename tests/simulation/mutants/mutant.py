@@ -31,7 +31,8 @@ class Mutant:
     part: str = "world"
     #: Of the histories: the kind of cluster that is hardest on it.
     profile: int | None = None
-    #: Of a schedule of groups: the kinds of faults that are hardest on it, which come more often in its schedules.
+    #: Of a schedule of groups: the kinds of faults that are hardest on it, which come more often in its schedules. Of
+    #: the brokers' half: how records go in all of them (``broker_plan.UPKEEP``).
     faults: tuple[str, ...] = ()
 
     @contextlib.contextmanager

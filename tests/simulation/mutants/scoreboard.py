@@ -7,10 +7,11 @@ import cluster_rooms
 import group_mutants
 import raft_mutants
 import shell_mutants
+import upkeep_mutants
 from mutant import Mutant
 
 MUTANTS: dict[str, Mutant] = {
     each.name: each
-    for room in (raft_mutants, shell_mutants, cluster_rooms, broker_mutants, group_mutants)
+    for room in (raft_mutants, shell_mutants, cluster_rooms, broker_mutants, upkeep_mutants, group_mutants)
     for each in room.MUTANTS
 }

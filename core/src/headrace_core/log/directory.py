@@ -205,6 +205,12 @@ class LogDirectory:
                 self.deleted.add(path, 0, due_ms=self._clock.monotonic_ms())
             elif match := PARTITION_DIRECTORY.match(name):
                 found[TopicPartition(match[1], int(match[2]))] = path
+        if log_starts is None and not found:
+            # The checkpoint of a directory without logs: from now on one that is missing was lost. Else the first epoch
+            # of a copy of a compacted log, which begins where its first record is, would be taken for its start.
+            with _full_disk_left_out(self.root):
+                self._write(LOG_STARTS, self._log_starts)
+                self._knows_log_starts = True
         self._open_found(found, threads, OpeningMeter(self.root, self._clock, on_progress))
         with _full_disk_left_out(self.root):
             self._forget(lambda partition: partition not in found)

@@ -1,0 +1,193 @@
+"""What is promised of logs whose records go: by retention, by DeleteRecords, by compaction.
+
+*Log start.* It moves for a reason only (somebody asked for this offset, or the log is larger than ``retention.bytes``
+even without what goes), never above what is committed, and never back on the same disk. *Compaction.* A record that is
+missing has a successor: a later committed record of its key, below the end of what was compacted. All others are where
+they were, whatever the batch around them looks like now.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from sim_checks import Violation
+
+from headrace_core.log import PartitionLog
+from headrace_core.records import decode_batch, iterate_headers
+from headrace_core.types import TopicPartition
+
+if TYPE_CHECKING:
+    from broker_checks import Truth
+    from broker_node import Broker, BrokerHost
+    from broker_sim_world import BrokerWorld
+
+READ_BYTES = 1 << 20
+
+
+class StartSeen(NamedTuple):
+    """Where a replica's log began when it was seen last; ``copy`` tells it from one that stood there before."""
+
+    log: PartitionLog
+    life: int
+    copy: tuple[int, int, int]
+    start: int
+
+
+class UpkeepChecks:
+    """A part of ``BrokerChecks``."""
+
+    world: BrokerWorld
+    truths: list[Truth]
+
+    # -- log starts --------------------------------------------------------------------------------------------------
+
+    def asked_to_delete(self, number: int, before: int) -> None:
+        """An operator asks (-1: up to the high watermark)."""
+        self.truths[number].asked.add(before)
+
+    def start_moves(self, log: PartitionLog, before: int) -> None:
+        """The start of ``log`` is about to move: DeleteRecords, or a follower after its leader."""
+        truth = self.truths[log.topic_partition.partition]
+        if before <= max(truth.start_max, log.log_start_offset):
+            return
+        if before > truth.end:
+            raise Violation(
+                "log start", f"{log.directory}: records before {before} are deleted, and {truth.end} is committed"
+            )
+        if before not in truth.asked and -1 not in truth.asked:
+            raise Violation(
+                "log start", f"{log.directory}: records before {before} are deleted, and nobody asked for it"
+            )
+        truth.start_max = before
+
+    def expired(self, log: PartitionLog) -> None:
+        """Retention has moved the start of ``log``."""
+        truth, start = self.truths[log.topic_partition.partition], log.log_start_offset
+        limit = self.world.plan.retention_bytes
+        if start <= truth.start_max:
+            return
+        if limit is None:
+            raise Violation("retention", f"{log.directory} starts at {start}, and its topic keeps everything")
+        if start > truth.end:
+            raise Violation("retention", f"{log.directory} starts at {start}, and only {truth.end} is committed")
+        left = sum(segment.size for segment in log.segments if segment.base_offset >= start)
+        if left < limit:
+            raise Violation(
+                "retention", f"{log.directory}: {left} bytes are left from {start} on, of {limit} that stay"
+            )
+        self.world.count("state", "retention")
+        truth.start_max = start
+
+    def start_seen(self, host: BrokerHost, log: PartitionLog) -> None:
+        """After a turn; what was deleted does not come back, also not after a restart."""
+        truth, start = self.truths[log.topic_partition.partition], log.log_start_offset
+        seen = truth.starts.get(host.number)
+        if truth.is_tainted or (seen is not None and seen.log is log and seen.start == start):
+            return
+        if start > truth.start_max:
+            raise Violation(
+                "log start", f"{host}: {log.topic_partition} starts at {start}, and {truth.start_max} was allowed"
+            )
+        copy = host.disks, host.begun_anew, truth.removed[host.number]
+        if seen is not None and seen.log is not log and (seen.life == host.life or seen.copy != copy):
+            seen = None  # it was made anew, or taken away and brought back
+        if seen is not None and start < seen.start:
+            raise Violation("log start", f"{host}: {log.topic_partition} starts at {start}, and at {seen.start} before")
+        if seen is None or seen.log is not log:
+            truth.starts[host.number] = StartSeen(log, host.life, copy, start)
+        elif start != seen.start:
+            truth.starts[host.number] = seen._replace(start=start)
+
+    def deleted(self, broker: Broker, number: int, before: int, low_watermark: int) -> None:
+        """DeleteRecords is answered: whoever follows has deleted, too."""
+        truth, partition = self.truths[number], TopicPartition("orders", number)
+        led = broker.replicas.led_of(partition)
+        for replica in () if led is None else led.leader.progress:
+            host = self.world.host_of(replica.broker_id)
+            if host is None or host.broker is None or not replica.is_joined or host.begun_anew or host.disks > 1:
+                continue
+            log = host.broker.storage.log(partition)
+            if log is not None and log.log_start_offset < before:
+                raise Violation(
+                    "log start",
+                    f"records before {before} are said to be deleted, and {host}, which follows, begins at "
+                    f"{log.log_start_offset}",
+                )
+        if before > truth.end:
+            raise Violation("log start", f"records before {before} are said to be deleted, of {truth.end}")
+        if low_watermark > truth.start_max or low_watermark < before:
+            raise Violation("log start", f"the low watermark is {low_watermark} when records before {before} are gone")
+
+    def are_gone(self, number: int, values: list[bytes]) -> bool:
+        """Was all of it committed, and may it be deleted, or compacted away?"""
+        truth = self.truths[number]
+        return all(
+            (offset := truth.offsets.get(value)) is not None
+            and (offset < truth.start_max or (offset in truth.records and self._has_successor(truth, offset)))
+            for value in values
+        )
+
+    def _has_successor(self, truth: Truth, offset: int) -> bool:
+        return truth.of_key[truth.records[offset][0]][-1] > offset
+
+    def earliest_told(self, who: object, number: int, start: int) -> None:
+        truth = self.truths[number]
+        if start > truth.start_max and not truth.is_tainted:
+            raise Violation("log start", f"{who} is told to begin at {start}, and {truth.start_max} was allowed")
+
+    # -- compaction --------------------------------------------------------------------------------------------------
+
+    def compacted(self, who: object, log: PartitionLog) -> None:
+        """A cleaning is over: all of the log, as far as what is committed goes."""
+        truth = self.truths[log.topic_partition.partition]
+        end = min(log.segments[-1].base_offset, log.log_end_offset)
+        at = log.log_start_offset
+        while at < end:
+            found = log.read(at, READ_BYTES, end)
+            if found is None or not found.records:
+                break
+            self.match_compacted(who, truth, found.records, at, end)
+            at = found.next_offset
+        self.superseded(who, truth, at, min(end, truth.end), end)
+
+    def match_compacted(self, who: object, truth: Truth, records: bytes, at: int, end: int) -> None:
+        """``end``: of what may have made others superfluous."""
+        for position, header in iterate_headers(records):
+            self.superseded(who, truth, at, header.base_offset, end)
+            batch = records[position : position + header.size]
+            at = max(at, header.base_offset)
+            for record in decode_batch(batch):
+                if record.offset >= truth.end:
+                    break
+                if record.offset < at:
+                    continue
+                self.superseded(who, truth, at, record.offset, end)
+                known = truth.records.get(record.offset)
+                if known != (_bytes(record.key), _bytes(record.value)):
+                    raise Violation(
+                        "compaction",
+                        f"{who}: at {record.offset} of partition {truth.number} is {record.value!r}, and {known} was",
+                    )
+                at = record.offset + 1
+            self.superseded(who, truth, at, min(header.next_offset, truth.end), end)
+            at = max(at, header.next_offset)
+
+    def superseded(self, who: object, truth: Truth, start: int, to: int, end: int) -> None:
+        """Nothing is there from ``start`` to ``to``: may it be so?"""
+        for offset in range(start, to):
+            known = truth.records.get(offset)
+            if known is None:
+                continue
+            of_key = truth.of_key[known[0]]
+            place = bisect_right(of_key, offset)
+            if place == len(of_key) or of_key[place] >= max(end, to):
+                raise Violation(
+                    "compaction",
+                    f"{who}: {known[1]!r}, at {offset} of partition {truth.number}, is gone, and no later record of "
+                    f"its key is committed below {max(end, to)}",
+                )
+
+
+def _bytes(value: Any) -> bytes:
+    return b"" if value is None else bytes(value)

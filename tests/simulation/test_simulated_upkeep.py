@@ -1,0 +1,143 @@
+"""Schedules in which records go: by retention, DeleteRecords and compaction; and what their checks see."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import run
+from broker_checks import BrokerChecks
+from broker_plan import UPKEEP, make_broker_plan
+from broker_sim_world import BrokerWorld
+from broker_upkeep import Aside
+from sim_checks import Violation
+
+from headrace_core.records import encode_batch
+from headrace_core.types import TopicPartition
+
+SEEN = {
+    "retention": "retention",
+    "deletes": "records deleted",
+    "both": "retention",
+    "compaction": "log compacted",
+}
+
+
+@pytest.mark.parametrize("kind", sorted(SEEN))
+def test_records_go_and_no_promise_is_broken(kind: str) -> None:
+    assert set(SEEN) == set(UPKEEP) - {"nothing"}
+    seen = 0
+    for seed in (2, 4):
+        world, failure = run.run_one(make_broker_plan(seed, hard_on=(kind,)))
+        assert failure is None, f"seed {seed}: {failure!r}"
+        seen += world.coverage["state", SEEN[kind]]
+    assert seen
+
+
+@pytest.mark.parametrize("kind", ["both", "compaction"])
+def test_a_schedule_with_upkeep_is_one_history(kind: str) -> None:
+    first, _ = run.run_one(make_broker_plan(6, hard_on=(kind,)), with_story=True)
+    again, _ = run.run_one(make_broker_plan(6, hard_on=(kind,)), with_story=True)
+    assert first.digest == again.digest
+    assert list(first.story.lines()) == list(again.story.lines())
+
+
+def checks(kind: str) -> BrokerChecks:
+    """With ten committed records of the keys 0, 1 and 2, and one of a key of its own at 4."""
+    found = BrokerChecks(BrokerWorld(make_broker_plan(2, hard_on=(kind,))))
+    truth = found.truths[0]
+    for offset in range(10):
+        key = b"once" if offset == 4 else b"%d" % (offset % 3)
+        truth.records[offset] = key, b"v%d" % offset
+        truth.of_key[key].append(offset)
+    truth.end = 10
+    return found
+
+
+def log(**fields: Any) -> Any:
+    """What a check sees of a log."""
+    return SimpleNamespace(topic_partition=TopicPartition("orders", 0), directory="orders-0", **fields)
+
+
+def test_a_log_start_that_nobody_asked_for_is_noticed() -> None:
+    found = checks("deletes")
+    found.asked_to_delete(0, 5)
+    found.start_moves(log(log_start_offset=0), 5)
+    assert found.truths[0].start_max == 5
+    with pytest.raises(Violation, match="nobody asked"):
+        found.start_moves(log(log_start_offset=0), 7)
+
+
+def test_a_log_start_above_what_is_committed_is_noticed() -> None:
+    found = checks("deletes")
+    found.asked_to_delete(0, -1)
+    with pytest.raises(Violation, match="10 is committed"):
+        found.start_moves(log(log_start_offset=0), 11)
+
+
+def test_a_log_start_that_comes_back_after_a_restart_is_noticed() -> None:
+    found = checks("deletes")
+    found.truths[0].start_max = 5
+    host: Any = SimpleNamespace(number=1, disks=1, begun_anew=0, life=1)
+    found.start_seen(host, log(log_start_offset=5))
+    host.life = 2
+    with pytest.raises(Violation, match="log start"):
+        found.start_seen(host, log(log_start_offset=0))
+    host.begun_anew = 1  # a copy that is made anew begins where it may
+    found.start_seen(host, log(log_start_offset=0))
+
+
+def test_retention_that_leaves_less_than_its_limit_is_noticed() -> None:
+    found = checks("retention")
+    limit = found.world.plan.retention_bytes
+    assert limit is not None
+    left = [SimpleNamespace(base_offset=0, size=999), SimpleNamespace(base_offset=6, size=limit)]
+    found.expired(log(log_start_offset=6, segments=left))
+    left = [SimpleNamespace(base_offset=8, size=limit - 1)]
+    with pytest.raises(Violation, match="retention"):
+        found.expired(log(log_start_offset=8, segments=left))
+
+
+def batch(*offsets: int, changed: int = -1) -> bytes:
+    """A batch of compacted records, from the first offset to the last."""
+    whole = checks("compaction").truths[0].records
+    records = [(0, whole[offset][0], b"other" if offset == changed else whole[offset][1], []) for offset in offsets]
+    assert list(offsets) == list(range(offsets[0], offsets[-1] + 1))
+    return bytes(encode_batch(records, base_offset=offsets[0]))
+
+
+def test_what_is_superseded_may_be_missing_and_nothing_else() -> None:
+    found = checks("compaction")
+    truth = found.truths[0]
+    found.match_compacted("a log", truth, batch(4) + batch(7, 8, 9), 0, 10)
+    with pytest.raises(Violation, match="at 4 of partition 0, is gone"):
+        found.match_compacted("a log", truth, batch(7, 8, 9), 0, 10)
+    with pytest.raises(Violation, match="at 7 of partition 0, is gone"):
+        found.match_compacted("a log", truth, batch(4) + batch(8, 9), 0, 10)
+    with pytest.raises(Violation, match="at 8 of partition 0 is"):
+        found.match_compacted("a log", truth, batch(4) + batch(7, 8, 9, changed=8), 0, 10)
+
+
+def test_a_record_is_not_superseded_by_one_behind_what_was_compacted() -> None:
+    found = checks("compaction")
+    with pytest.raises(Violation, match="at 1 of partition 0, is gone"):
+        found.match_compacted("a log", found.truths[0], batch(4) + batch(5), 0, 6)
+
+
+def test_a_thread_aside_works_only_while_it_is_stepped() -> None:
+    told: list[str] = []
+
+    def work() -> None:
+        told.append("begun")
+        aside.wait()
+        told.append("over")
+        raise OSError("its end")
+
+    aside = Aside(work)
+    assert told == []
+    aside.step()
+    assert (told, aside.is_over) == (["begun"], False)
+    with pytest.raises(OSError, match="its end"):
+        aside.step()
+    assert (told, aside.is_over) == (["begun", "over"], True)
