@@ -33,7 +33,9 @@ def filled(consumer: AsyncConsumer, *, slices: int = 1) -> None:
 
 def handle() -> None:
     """What a caller does with a record, without giving the loop its turn."""
-    time.sleep(0.001)
+    until = time.monotonic() + 0.001
+    while time.monotonic() < until:
+        pass
 
 
 def by_hand(**settings: Any) -> AsyncConsumer:
