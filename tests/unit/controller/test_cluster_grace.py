@@ -6,6 +6,8 @@ import pytest
 from cluster_world import World
 
 from headrace_controller.cluster.requests import HeartbeatsEnded, Registered
+from headrace_controller.cluster.sessions import FIRST_HEARTBEAT_MS
+from headrace_core.errors import DuplicateBrokerRegistrationError
 
 
 def world_of(count: int = 3, **settings: int) -> tuple[World, list[Registered]]:
@@ -74,6 +76,29 @@ def test_the_late_end_of_an_older_stream_says_nothing() -> None:
     broke(world, brokers[0], stream=2)
     world.now_ms += 501
     assert fenced(world) == {1}
+
+
+def test_a_stream_that_broke_before_its_first_heartbeat_was_decided_starts_the_grace() -> None:
+    world, brokers = world_of()
+    world.beat(brokers[0], stream=1)
+    broke(world, brokers[0], stream=2)
+    world.now_ms += 501
+    assert fenced(world) == {1}
+
+
+def test_a_broker_that_dies_before_its_first_heartbeat_does_not_hold_its_successor_up_for_a_session() -> None:
+    world, _ = world_of()
+    first = world.register(20)
+    world.now_ms += FIRST_HEARTBEAT_MS - 1
+    with pytest.raises(DuplicateBrokerRegistrationError):
+        world.register(20, life=1)
+    world.now_ms += 1
+    second = world.register(20, life=1)
+    assert second.broker_epoch > first.broker_epoch
+    world.beat(second)
+    world.now_ms += 8_999
+    with pytest.raises(DuplicateBrokerRegistrationError):
+        world.register(20, life=2)
 
 
 def test_a_new_leader_starts_no_grace_for_anybody() -> None:

@@ -19,6 +19,7 @@ from headrace_controller.cluster.ledger_requests import (
     CoordinatorRegistered,
     RegisterCoordinator,
 )
+from headrace_controller.cluster.sessions import FIRST_HEARTBEAT_MS
 from headrace_controller.cluster.shards import NOBODY, Key, assign
 from headrace_core.errors import (
     BrokerIdNotRegisteredError,
@@ -111,6 +112,7 @@ def test_shards_of_a_coordinator_that_falls_silent_go_to_the_others_with_new_epo
     world.start(2)
     before = epochs(world)
     lost = {number for number, owner in world.owners(GROUPS).items() if owner == 2}
+    world.lives(2)
     world.wait(8_000, but=(2,))
     assert epochs(world) == before
     world.wait(3_000, but=(2,))
@@ -140,6 +142,61 @@ def test_a_broken_stream_starts_a_short_grace_and_another_stream_ends_it() -> No
     world.pass_time(400)
     assert sorted(world.image.ledger.coordinators) == [1]
     assert set(world.owners(GROUPS).values()) == {1}
+
+
+def test_a_coordinator_that_dies_between_its_registration_and_its_first_heartbeat_is_gone_soon() -> None:
+    """It never had a stream whose end could tell. Its shards would stay for a whole session."""
+    world = Shards()
+    world.start(1)
+    world.lives(1)
+    world.start(2)
+    assert 2 in world.owners(GROUPS).values(), "it owns shards from its registration on"
+    world.start(2)  # its answer was lost, and it asks again
+    world.pass_time(FIRST_HEARTBEAT_MS)
+    world.lives(1)
+    assert sorted(world.image.ledger.coordinators) == [1, 2]
+    world.pass_time(1)
+    assert sorted(world.image.ledger.coordinators) == [1]
+    assert set(world.owners(GROUPS).values()) == {1}
+
+
+def test_a_first_heartbeat_gives_a_coordinator_its_whole_session() -> None:
+    world = Shards()
+    world.start(1)
+    world.pass_time(FIRST_HEARTBEAT_MS)
+    world.lives(1)
+    world.pass_time(9_000)
+    assert sorted(world.image.ledger.coordinators) == [1]
+    world.pass_time(1)
+    assert not world.image.ledger.coordinators
+
+
+def test_a_stream_that_breaks_before_its_first_heartbeat_is_decided_starts_the_grace() -> None:
+    world = Shards()
+    world.start(1)
+    world.lives(1)
+    world.start(2)
+    world.breaks(2)
+    world.pass_time(501)
+    assert sorted(world.image.ledger.coordinators) == [1]
+
+
+def test_a_controller_that_stood_still_blames_no_coordinator_and_still_hears_streams_end() -> None:
+    world = Shards()
+    world.start(1)
+    world.start(2)
+    world.lives(1)
+    world.lives(2)
+    world.breaks(2)
+    world.now_ms += 60_000
+    world.core.stood_still(world.now_ms)
+    world.upkeep()
+    assert sorted(world.image.ledger.coordinators) == [1, 2]
+    world.lives(2)
+    world.core.stood_still(world.now_ms)
+    world.breaks(2)
+    world.pass_time(501)
+    assert sorted(world.image.ledger.coordinators) == [1], "the stream was known from before"
 
 
 def test_one_that_wants_to_stop_hands_its_shards_over_first() -> None:

@@ -134,6 +134,7 @@ class Coordinator:
         await follower.load(store)
         self._tasks.append(asyncio.create_task(follower.run(), name="metadata"))
         await self._unless_failed(self._begin_life())
+        self._tasks.append(asyncio.create_task(self._live(), name="heartbeats"))
         image = await self._unless_failed(follower.wait_current())
         self._in_force = True
         self._act(follower.image, MetadataDelta(0, image.next_offset))
@@ -143,7 +144,6 @@ class Coordinator:
             after_bytes=values["metadata.log.max.record.bytes.between.snapshots"],
             after_ms=values["metadata.log.max.snapshot.interval.ms"],
         )
-        self._tasks.append(asyncio.create_task(self._live(), name="heartbeats"))
         self._tasks.append(asyncio.create_task(self._watermarks.run(), name="high watermarks"))
         for listener in self._listeners.values():
             await listener.serving(True)

@@ -69,7 +69,7 @@ def register(view: View, request: RegisterBroker) -> Decision:
     before = image.brokers.get(broker_id)
     if before is not None:
         if before.incarnation_id == request.incarnation_id:  # the same process asks again: the answer was lost
-            contact = Contact(broker_id, before.broker_epoch, view.now_ms)
+            contact = Contact(broker_id, before.broker_epoch, view.now_ms, registering=True)
             return Decision(reply=Registered(broker_id, before.broker_epoch), contact=contact)
         alive = view.sessions.lives(broker_id, before.broker_epoch, view.now_ms)
         if alive and not before.in_controlled_shutdown:
@@ -91,7 +91,10 @@ def register(view: View, request: RegisterBroker) -> Decision:
     )
     records, more = _with_consequences(view, registration, former=_lost_life(before, request.previous_broker_epoch))
     return Decision(
-        tuple(records), Registered(broker_id, epoch), Contact(broker_id, epoch, view.now_ms), unsettled=more
+        tuple(records),
+        Registered(broker_id, epoch),
+        Contact(broker_id, epoch, view.now_ms, registering=True),
+        unsettled=more,
     )
 
 

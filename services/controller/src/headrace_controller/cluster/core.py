@@ -205,10 +205,7 @@ class ClusterCore:
     def stood_still(self, now_ms: float) -> None:
         """This process was paused, so it could not hear anybody: nobody is fenced for that."""
         self.sessions.stood_still(now_ms)
-        coordinators = self.speculative.ledger.coordinators.values()
-        self.coordinator_sessions.begin_anew(
-            ((each.coordinator_id, each.coordinator_epoch) for each in coordinators), now_ms
-        )
+        self.coordinator_sessions.stood_still(now_ms)
 
     def resign(self) -> None:
         """Drop what was decided and is not committed."""

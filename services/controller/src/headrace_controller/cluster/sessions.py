@@ -16,7 +16,11 @@ life of a broker: a successor shows that the process was gone indeed, so the sus
 as quick.
 
 **Streams** have numbers, because a broker may be back on a new one before the end of the old one is noticed: the end of
-any but its latest stream says nothing.
+an older stream than its latest says nothing. The end of a newer one does: the stream broke before its first heartbeat
+was decided.
+
+**The first heartbeat** after a registration is due within FIRST_HEARTBEAT_MS. Until it arrives there is no stream whose
+end could tell that the process is gone.
 """
 
 from __future__ import annotations
@@ -25,11 +29,16 @@ from dataclasses import dataclass
 
 from .leadership import CannotLead, Hindered, with_told
 
+#: How long a node that has registered may take until its first heartbeat. It sends that at once, over a new connection.
+FIRST_HEARTBEAT_MS = 2_000.0
+
 
 @dataclass(slots=True)
 class Session:
     broker_epoch: int
     last_contact_ms: float
+    #: Silence that ends the session: FIRST_HEARTBEAT_MS after a registration, then the session's time-out.
+    silence_max_ms: float
     metadata_offset: int = 0
     connected: bool = True
     #: The stream of its latest heartbeat; None: this leader has had none.
@@ -43,7 +52,8 @@ class Session:
 @dataclass(frozen=True, slots=True)
 class Contact:
     """A broker was heard of; ``connected`` False: its stream broke. ``shutdown_offset``: it wants to stop, and may once
-    all others have applied the metadata log up to there. ``cannot_lead``: what it said of that; None: nothing new."""
+    all others have applied the metadata log up to there. ``registering``: it was a registration, not a heartbeat, so no
+    stream is known yet. ``cannot_lead``: what it said of that; None: nothing new."""
 
     broker_id: int
     broker_epoch: int
@@ -52,6 +62,7 @@ class Contact:
     connected: bool = True
     shutdown_offset: int | None = None
     stream: int = 0
+    registering: bool = False
     cannot_lead: tuple[CannotLead, ...] | None = None
 
 
@@ -72,7 +83,7 @@ class BrokerSessions:
     def begin(self, broker_id: int, broker_epoch: int, now_ms: float) -> None:
         """A leader's term begins: the broker counts as just heard of, so that nobody is fenced in haste; but as not
         connected, so that one that restarts just now may register."""
-        self._sessions[broker_id] = Session(broker_epoch, now_ms, connected=False)
+        self._sessions[broker_id] = Session(broker_epoch, now_ms, self.timeout_ms, connected=False)
 
     def stood_still(self, now_ms: float) -> None:
         """This process could hear nobody for a while, so nobody is to blame: all times begin anew."""
@@ -89,12 +100,14 @@ class BrokerSessions:
             self._breaks.pop(contact.broker_id, None)  # those of an earlier life
             self.hindered = with_told(self.hindered, contact.broker_id, ())
             session = self._sessions[contact.broker_id] = Session(
-                contact.broker_epoch, contact.at_ms, stream=contact.stream
+                contact.broker_epoch, contact.at_ms, min(FIRST_HEARTBEAT_MS, self.timeout_ms), stream=contact.stream
             )
         elif session.broker_epoch > contact.broker_epoch:
             return  # an echo of an earlier life
         if contact.connected:
             session.last_contact_ms = contact.at_ms
+            if not contact.registering:
+                session.silence_max_ms = self.timeout_ms
             session.metadata_offset = max(session.metadata_offset, contact.metadata_offset)
             session.connected = True
             session.stream = contact.stream
@@ -108,7 +121,7 @@ class BrokerSessions:
 
     def _is_latest(self, session: Session, contact: Contact) -> bool:
         """Does the end of this stream say anything about the broker?"""
-        return session.connected and session.stream == contact.stream
+        return session.connected and session.stream is not None and contact.stream >= session.stream
 
     def _broke(self, session: Session, contact: Contact) -> None:
         session.connected = False
@@ -131,23 +144,15 @@ class BrokerSessions:
 
     def is_over(self, broker_id: int, broker_epoch: int, now_ms: float) -> bool:
         """Is this life of the broker to be fenced: silent for a session, or disconnected for longer than its grace?"""
-        return self.silent_ms(broker_id, broker_epoch, now_ms) > self.timeout_ms or self._is_grace_over(
-            broker_id, now_ms
-        )
+        return now_ms > self.over_at_ms(broker_id, broker_epoch)
 
     def over_at_ms(self, broker_id: int, broker_epoch: int) -> float:
         """``is_over`` of any time behind this, unless the broker is heard of; of any time, when it never was."""
         session = self._sessions.get(broker_id)
         if session is None or session.broker_epoch != broker_epoch:
             return float("-inf")
-        over_ms = session.last_contact_ms + self.timeout_ms
+        over_ms = session.last_contact_ms + session.silence_max_ms
         return over_ms if session.broken_ms is None else min(over_ms, session.broken_ms + session.grace_ms)
-
-    def _is_grace_over(self, broker_id: int, now_ms: float) -> bool:
-        session = self._sessions.get(broker_id)
-        if session is None or session.broken_ms is None:
-            return False
-        return now_ms - session.broken_ms > session.grace_ms
 
     def lives(self, broker_id: int, broker_epoch: int, now_ms: float) -> bool:
         """Is this life of the broker probably still going on? Not when its connection broke: a process that is gone
@@ -156,7 +161,7 @@ class BrokerSessions:
         return (
             session is not None
             and session.connected
-            and self.silent_ms(broker_id, broker_epoch, now_ms) < self.timeout_ms
+            and self.silent_ms(broker_id, broker_epoch, now_ms) < session.silence_max_ms
         )
 
     def shutdown_offset(self, broker_id: int) -> int | None:

@@ -3,6 +3,7 @@ coordinator at a time, under a shard epoch that grows with each change (design, 
 
     registered --- heartbeats ---> has shards --- wants to stop ---> draining --- owns nothing ---> gone
          any of them: silent for broker.session.timeout.ms, or its stream broken for the grace ---> gone
+                      no first heartbeat within FIRST_HEARTBEAT_MS (sessions.py) ---> gone
 
 A coordinator has no directories, so nothing of it outlives its process: it *is* its incarnation. Its id is only a name,
 the smallest that is free unless an operator set one; its epoch is the offset of its registration. A process that comes
@@ -66,7 +67,10 @@ def register(view: View, request: RegisterCoordinator) -> Decision:
     coordinators = image.ledger.coordinators
     for known in coordinators.values():
         if known.incarnation_id == request.incarnation_id:  # the same process asks again: the answer was lost
-            return Decision(reply=CoordinatorRegistered(known.coordinator_id, known.coordinator_epoch))
+            return Decision(
+                reply=CoordinatorRegistered(known.coordinator_id, known.coordinator_epoch),
+                coordinator=CoordinatorContact(*_identity(known), view.now_ms, registering=True),
+            )
     coordinator_id = request.wanted_id if request.wanted_id >= 0 else _smallest_free(coordinators)
     before = coordinators.get(coordinator_id)
     if before is not None and view.coordinator_sessions.lives(
@@ -86,7 +90,7 @@ def register(view: View, request: RegisterCoordinator) -> Decision:
     return Decision(
         tuple(records),
         CoordinatorRegistered(coordinator_id, epoch),
-        coordinator=CoordinatorContact(coordinator_id, epoch, view.now_ms),
+        coordinator=CoordinatorContact(coordinator_id, epoch, view.now_ms, registering=True),
     )
 
 
