@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
+from itertools import pairwise
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -100,6 +102,65 @@ def test_iteration_lets_the_loop_turn_after_some_milliseconds_however_slow_its_b
         assert turns[0] >= 60 * 0.001 / aio.TURN_S - 2
 
     asyncio.run(scenario())
+
+
+def iterate_by(
+    monkeypatch: pytest.MonkeyPatch, costs: list[float], *, slices: int = 1
+) -> tuple[list[int], list[float], int]:
+    """Iterate with a clock that only the body moves, by ``costs`` (seconds): the offsets handed out, the moments at
+    which the loop turned, and how often the clock was read."""
+    now, reads, turns, offsets = [0.0], [0], [0.0], list[int]()
+
+    def monotonic() -> float:
+        reads[0] += 1
+        return now[0]
+
+    async def scenario() -> None:
+        consumer = by_hand()
+        filled(consumer, slices=slices)
+
+        async def other() -> None:
+            while True:
+                turns.append(now[0])
+                await asyncio.sleep(0)
+
+        beside = asyncio.create_task(other())
+        monkeypatch.setattr(aio, "time", SimpleNamespace(monotonic=monotonic))
+        async for record in consumer:
+            offsets.append(record.offset)
+            now[0] += costs[len(offsets) - 1]
+            if len(offsets) == len(costs):
+                break
+        beside.cancel()
+
+    asyncio.run(scenario())
+    return offsets, [*turns, now[0]], reads[0]
+
+
+def longest_gap(turns: list[float]) -> float:
+    return max(later - earlier for earlier, later in pairwise(turns))
+
+
+@pytest.mark.parametrize("cost", [0.000_001, 0.000_02, 0.000_3, 0.001, 0.004, 0.02])
+def test_at_a_steady_pace_the_loop_turns_every_five_milliseconds(monkeypatch: pytest.MonkeyPatch, cost: float) -> None:
+    records = 20 * RECORDS
+    offsets, turns, _ = iterate_by(monkeypatch, [cost] * records, slices=20)
+    assert offsets == list(range(records))
+    assert longest_gap(turns) <= max(aio.TURN_S, cost) + 1e-9
+
+
+def test_a_body_that_becomes_slow_keeps_the_loop_for_few_records(monkeypatch: pytest.MonkeyPatch) -> None:
+    costs = [0.000_001] * 1_500 + [0.002] * 400
+    offsets, turns, _ = iterate_by(monkeypatch, costs, slices=2)
+    assert offsets == list(range(len(costs)))
+    assert longest_gap(turns) <= aio.TURN_S + aio.UNTIMED_RECORDS * 0.002
+    late = [at for at in turns if at > (aio.UNTIMED_RECORDS + 10) * 0.002]
+    assert longest_gap(late) <= 2 * aio.TURN_S
+
+
+def test_a_fast_body_pays_for_few_reads_of_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, _, reads = iterate_by(monkeypatch, [0.000_001] * (10 * RECORDS), slices=10)
+    assert reads <= 10 * RECORDS / (aio.UNTIMED_RECORDS / 2)
 
 
 def test_a_callback_outlives_its_cancelled_poll_and_the_next_one_waits_for_it(make: Make) -> None:

@@ -8,6 +8,7 @@ import logging
 import time
 import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Self, Unpack, overload
 
 from headrace_core.records import Record
@@ -32,6 +33,9 @@ logger = logging.getLogger("headrace")
 
 #: After so long without a wait, iteration lets the event loop turn.
 TURN_S = 0.005
+#: Iteration reads the clock after at most so many records: a clock read costs as much as a tenth of a record. A body
+#: that suddenly becomes slow keeps the loop for at most so many records; at a steady pace TURN_S holds.
+UNTIMED_RECORDS = 32
 
 #: What is called when partitions come and go: (consumer, partitions); awaited, if it can be.
 AsyncRebalanced = Callable[["AsyncConsumer", list[TopicPartition]], object]
@@ -250,17 +254,33 @@ class AsyncConsumer(Face):
         core = self._core
         await self._begin_poll()
         monotonic = time.monotonic
-        turn_ends = monotonic() + TURN_S
+        began = monotonic()
+        turn_ends = began + TURN_S
+        untimed = before = 1  # records until the clock is read again
         while core.state == "open":
             iterator = core.next_iterator()
             if iterator is None:
                 await self._wait(deadline_after(None))
             else:
-                for record in core.iterate_ready(iterator):
-                    yield record
-                    if monotonic() >= turn_ends:
+                records = core.iterate_ready(iterator)
+                while True:
+                    record: Record | None = None
+                    for record in islice(records, untimed):
+                        yield record
+                    if record is None:
+                        untimed = before  # the chunk before this one may have been short, and tells no pace
+                        break
+                    now = monotonic()
+                    took, began = now - began, now
+                    if now + max(took, TURN_S / 8) >= turn_ends:  # the next chunk may end too late
                         await asyncio.sleep(0)
-                        turn_ends = monotonic() + TURN_S
+                        began = monotonic()
+                        turn_ends = began + TURN_S
+                    before = untimed
+                    if took > TURN_S / 16:
+                        untimed = max(1, untimed // 2)
+                    elif untimed < UNTIMED_RECORDS:
+                        untimed *= 2
             if core.state == "open":
                 await self._begin_poll()
 
