@@ -50,6 +50,10 @@ class Server(produce_pb2_grpc.ProduceServicer, metadata_pb2_grpc.MetadataService
         self.handled += 1
         return metadata_pb2.MetadataResponse(controller_id=len(request.topics))
 
+    async def WatchMetadata(self, request: Any, context: Any) -> None:
+        await context.write(metadata_pb2.MetadataResponse(controller_id=len(request.topics)))
+        await asyncio.Event().wait()
+
     @property
     def address(self) -> tuple[str, int]:
         return "127.0.0.1", self.listener.port
@@ -246,6 +250,31 @@ def test_single_requests_under_way_are_bounded_over_all_connections() -> None:
         with requests.held(1_000, "small ones always pass"):
             assert requests.used == 91_000
     assert requests.used == 0
+
+
+def test_watches_of_many_topics_refuse_no_single_request() -> None:
+    """A watch lasts for as long as its client likes: were its request counted with the single ones, a few of them
+    would refuse every request of more than 16 KiB for good."""
+
+    async def scenario() -> None:
+        server = Server()
+        await server.listener.start()
+        async with grpc.aio.insecure_channel("{}:{}".format(*server.address)) as channel:
+            stub = metadata_pb2_grpc.MetadataStub(channel)
+            large = metadata_pb2.MetadataRequest(topics=[f"{number:0800}" for number in range(10_000)])
+            watches = [stub.WatchMetadata(large) for _ in range(9)]
+            read = [asyncio.ensure_future(watch.read()) for watch in watches]
+            outcomes = await asyncio.gather(*read, return_exceptions=True)
+            refused = [each for each in outcomes if isinstance(each, grpc.aio.AioRpcError)]
+            assert len(refused) == 1
+            assert isinstance(error_from_rpc(refused[0], "server"), ServerBusyError)
+            assert (await stub.GetMetadata(metadata_pb2.MetadataRequest(topics=large.topics[:5_000]))).controller_id
+            for watch in watches:
+                watch.cancel()
+        await server.listener.stop(0)
+        assert server.listener.watches.used == server.listener.requests.used == 0
+
+    asyncio.run(asyncio.wait_for(scenario(), PATIENCE_S))
 
 
 def test_memory_of_refused_requests_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -69,7 +69,8 @@ class CallsUnderWay:
 
 class RequestBytes:
     """Bytes of single requests (calls that are no streams of requests) under way on a listener, over all connections.
-    Streams count theirs where they are handled."""
+    Streams count theirs where they are handled. Calls whose answer is a stream have a budget of their own: they last
+    for as long as the client likes, and single calls are served beside them."""
 
     def __init__(self, most: int = UNARY_BYTES_MAX) -> None:
         self._most = most
@@ -92,9 +93,11 @@ class RequestBytes:
 class ErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
     """Turns a HeadraceError that leaves a handler into its status; anything else is logged: UNKNOWN_SERVER_ERROR."""
 
-    def __init__(self, calls: CallsUnderWay, requests: RequestBytes, on_refused: OnRefused) -> None:
+    def __init__(
+        self, calls: CallsUnderWay, requests: RequestBytes, watches: RequestBytes, on_refused: OnRefused
+    ) -> None:
         self._calls = calls
-        self._requests = requests
+        self._requests, self._watches = requests, watches
         self._on_refused = on_refused
         self._parsers: dict[str, Callable[[bytes], Arrival]] = {}
 
@@ -118,7 +121,8 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         parse = self._parsers.get(method)
         if parse is None:
             parse = self._parsers[method] = arrivals_of(handler, method, self._on_refused)
-        guarded = _guard(behaviour, method, calls, None if handler.request_streaming else self._requests)
+        budget = self._watches if handler.response_streaming else self._requests
+        guarded = _guard(behaviour, method, calls, None if handler.request_streaming else budget)
         return make(guarded, parse, handler.response_serializer)
 
 
@@ -193,8 +197,8 @@ class Listener:
         self._takes_bulk = takes_bulk
         self._message_bytes_max = message_bytes_max
         self._connections_max = connections_max
-        #: Of single requests under way.
-        self.requests = RequestBytes()
+        #: Of single requests under way, and of those that a stream answers.
+        self.requests, self.watches = RequestBytes(), RequestBytes()
         self._services: list[str] = []
         self._server: grpc.aio.Server | None = None
         self._health = health.aio.HealthServicer()
@@ -212,7 +216,7 @@ class Listener:
     async def start(self) -> int:
         """Bind and serve; returns the port. OSError when the address cannot be bound."""
         server = grpc.aio.server(
-            interceptors=[ErrorInterceptor(self._calls, self.requests, _refused)],
+            interceptors=[ErrorInterceptor(self._calls, self.requests, self.watches, _refused)],
             options=[
                 *(option for option in COMMON_OPTIONS if option[0] != "grpc.max_receive_message_length"),
                 ("grpc.max_receive_message_length", self._message_bytes_max),
