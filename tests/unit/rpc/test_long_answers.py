@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
+from headrace_broker.handlers.offsets import OffsetsService
 from headrace_core.metadata import MetadataDelta, MetadataImage
 from headrace_core.rpc import turns
 from headrace_core.rpc.metadata_view import MetadataView, concerns
 from headrace_core.rpc.metadata_watch import MetadataWatch
-from headrace_protos.v1 import metadata_pb2
+from headrace_protos.v1 import metadata_pb2, offsets_pb2
 
 NAMES = 10_000
 
@@ -95,6 +96,32 @@ def test_long_work_takes_one_turn_at_a_time_and_short_work_waits_for_none() -> N
             pass
 
     asyncio.run(asyncio.wait_for(scenario(), 10))
+
+
+def test_others_have_their_turns_while_long_work_waits_for_a_disk() -> None:
+    """A lookup by time reads from the disk, on a thread: a disk that hangs holds up no answer that needs none."""
+
+    async def scenario() -> None:
+        disk: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        leader = SimpleNamespace(check_epoch=lambda epoch: None, check_latest_known=lambda: None)
+        replica = SimpleNamespace(leader=leader, timestamp_offset=lambda timestamp_ms: asyncio.shield(disk))
+        service = OffsetsService(SimpleNamespace(replicas=SimpleNamespace(leader=lambda partition: replica)))  # type: ignore[arg-type]
+        wanted = offsets_pb2.ListOffsetsRequest()
+        for number in range(turns.SHORT_ITEMS + 1):
+            wanted.partitions.add(topic="t", partition=number, timestamp_ms=1)
+        lookups = [asyncio.create_task(service.ListOffsets(wanted, None)) for _ in range(2)]
+        await asyncio.sleep(0)
+        answer = await asyncio.wait_for(respond(MetadataView()), 10)
+        assert len(answer.topics) == NAMES
+        lookups[0].cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await lookups[0]
+        disk.set_result(None)
+        assert len((await lookups[1]).results) == turns.SHORT_ITEMS + 1
+        async with turns.Turns(NAMES):  # the cancelled one left no lock behind
+            pass
+
+    asyncio.run(asyncio.wait_for(scenario(), 30))
 
 
 def test_newer_metadata_in_between_leave_no_stale_entry_behind() -> None:

@@ -8,8 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Awaitable
 from types import TracebackType
+from typing import TypeVar
 from weakref import WeakKeyDictionary
+
+Result = TypeVar("Result")
 
 #: How long one turn may take, and how long all others have the loop after it: long work takes a quarter of the loop.
 TURN_S = 0.003
@@ -53,6 +57,18 @@ class Turns:
             await asyncio.sleep(PAUSE_S)  # with the lock: other long work pauses too
             self._end()
         await self._begin()
+
+    async def outside(self, work: Awaitable[Result]) -> Result:
+        """The result of ``work``, which waits for a thread or a disk and not for this loop: others have their turns
+        meanwhile, however long it takes."""
+        self._end()
+        try:
+            return await work
+        except asyncio.CancelledError:
+            self._lock = None  # there is no more work to come
+            raise
+        finally:
+            await self._begin()
 
     async def _begin(self) -> None:
         if self._lock is not None:

@@ -31,9 +31,9 @@ class OffsetsService(offsets_pb2_grpc.OffsetsServicer):
     async def ListOffsets(self, request: Any, context: Any) -> Any:
         read_committed = request.isolation_level == common_pb2.ISOLATION_LEVEL_READ_COMMITTED
 
-        async def one(item: Any) -> Any:
+        async def one(item: Any, turns: Turns) -> Any:
             replica = self._leader(item, item.current_leader_epoch)
-            offset, timestamp_ms, epoch = await _find(replica, item.timestamp_ms, read_committed)
+            offset, timestamp_ms, epoch = await _find(replica, item.timestamp_ms, read_committed, turns)
             return offsets_pb2.ListOffsetsResult(
                 topic=item.topic, partition=item.partition, offset=offset, timestamp_ms=timestamp_ms, leader_epoch=epoch
             )
@@ -51,7 +51,7 @@ class OffsetsService(offsets_pb2_grpc.OffsetsServicer):
         return offsets_pb2.ListOffsetsResponse(results=await self._each(request.partitions, one, refused))
 
     async def OffsetForLeaderEpoch(self, request: Any, context: Any) -> Any:
-        async def one(item: Any) -> Any:
+        async def one(item: Any, turns: Turns) -> Any:
             replica = self._leader(item, item.current_leader_epoch)
             epoch, end_offset = replica.epoch_end(item.leader_epoch)
             return offsets_pb2.OffsetForLeaderEpochResult(
@@ -75,7 +75,7 @@ class OffsetsService(offsets_pb2_grpc.OffsetsServicer):
         timeout_ms = request.timeout_ms or self._broker.limits.request_timeout_ms
         deadline_ms = self._broker.clock.monotonic_ms() + timeout_ms
 
-        async def one(item: Any) -> Any:
+        async def one(item: Any, turns: Turns) -> Any:
             if item.topic in INTERNAL_TOPICS:
                 raise InvalidTopicError(
                     f'cannot delete records of topic "{item.topic}": it is internal, and the coordinators would lose '
@@ -113,23 +113,24 @@ class OffsetsService(offsets_pb2_grpc.OffsetsServicer):
         return replica
 
     async def _each(
-        self, items: Any, one: Callable[[Any], Awaitable[Any]], refused: Callable[[Any, HeadraceError], Any]
+        self, items: Any, one: Callable[[Any, Turns], Awaitable[Any]], refused: Callable[[Any, HeadraceError], Any]
     ) -> list[Any]:
-        """One result for each item, in order; a failed item's result says so, and the others go on."""
+        """One result for each item, in order; a failed item's result says so, and the others go on. ``one`` waits for
+        nothing but by ``Turns.outside``, when there are many items."""
         results = []
         async with Turns(len(items)) as turns:
             for item in items:
                 if turns.is_over():
                     await turns.next()
                 try:
-                    results.append(await one(item))
+                    results.append(await one(item, turns))
                 except HeadraceError as error:
                     partition = TopicPartition(item.topic, item.partition)
                     results.append(refused(item, self._broker.replicas.for_clients(partition, error)))
         return results
 
 
-async def _find(replica: Replica, timestamp_ms: int, read_committed: bool) -> tuple[int, int, int]:
+async def _find(replica: Replica, timestamp_ms: int, read_committed: bool, turns: Turns) -> tuple[int, int, int]:
     """(offset, its timestamp, its leader epoch); offset -1 when there is no such record. OffsetNotAvailableError after
     an election, as long as it is not known again how far the log is committed (KIP-207)."""
     leader = replica.leader
@@ -140,9 +141,9 @@ async def _find(replica: Replica, timestamp_ms: int, read_committed: bool) -> tu
     if timestamp_ms == EARLIEST_TIMESTAMP:
         return leader.log_start, -1, replica.epoch_at(leader.log_start)
     if timestamp_ms == MAX_TIMESTAMP:
-        found = await replica.max_timestamp_offset()
+        found = await turns.outside(replica.max_timestamp_offset())
     elif timestamp_ms >= 0:
-        found = await replica.timestamp_offset(timestamp_ms)
+        found = await turns.outside(replica.timestamp_offset(timestamp_ms))
     else:
         raise InvalidRequestError(
             f"{replica.partition}: timestamp_ms={timestamp_ms} means nothing: -1 is the end, -2 the start, -3 the "
