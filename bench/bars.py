@@ -1,12 +1,12 @@
 """The bars of the first release: what each path must reach, and how it is read off the samples of one run.
 
-A bar compares medians of the same run: a ratio to a peer's figure, or a limit in its own unit. ``judge`` never invents:
-a bar whose samples are missing is "not measured".
+A bar compares medians of the same run: a ratio to a peer's best figure, or a limit in its own unit. ``judge`` never
+invents: a bar whose samples are missing is "not measured".
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from measure import Samples
@@ -25,12 +25,16 @@ class Bar:
     unit: str  # "x" for ratios
     value: Callable[[Samples], float | None]
     at_least: bool = True
+    #: The peer's sample in a ratio; its setting is shown.
+    peer: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
     bar: Bar
     measured: float | None
+    #: The setting under which the peer was at its best; empty without settings.
+    setting: str = ""
 
     @property
     def met(self) -> bool | None:
@@ -58,11 +62,13 @@ def _median(name: str) -> Callable[[Samples], float | None]:
 
 
 def _produce(api: str, limit: float, peer: str, label: str) -> Bar:
-    return Bar(f"produce, {label}", _PEERS[peer], limit, "x", _ratio(f"headrace.produce.{api}.{POLICY}", peer))
+    value = _ratio(f"headrace.produce.{api}.{POLICY}", peer)
+    return Bar(f"produce, {label}", _PEERS[peer], limit, "x", value, peer=peer)
 
 
 def _consume(api: str, limit: float, peer: str, label: str) -> Bar:
-    return Bar(f"consume, {label}", _PEERS[peer], limit, "x", _ratio(f"headrace.consume.{api}.{POLICY}", peer))
+    value = _ratio(f"headrace.consume.{api}.{POLICY}", peer)
+    return Bar(f"consume, {label}", _PEERS[peer], limit, "x", value, peer=peer)
 
 
 def _codec(ours: str, theirs: str) -> Callable[[Samples], float | None]:
@@ -136,4 +142,13 @@ BARS: tuple[Bar, ...] = (
 
 def judge(samples: Samples) -> list[Verdict]:
     """Every bar with what this run measured for it."""
-    return [Verdict(bar, bar.value(samples)) for bar in BARS]
+    return verdicts(samples, BARS)
+
+
+def verdicts(samples: Samples, bars: Iterable[Bar]) -> list[Verdict]:
+    """The bars with what was measured, and the setting of the peer's best figure."""
+    found = []
+    for bar in bars:
+        best = None if bar.peer is None else samples.best(bar.peer)
+        found.append(Verdict(bar, bar.value(samples), "" if best is None else best.setting))
+    return found

@@ -1,9 +1,10 @@
 """Python clients of Kafka, tuned as their documentation advises, flat out; one JSON object.
 
-usage: kafka_clients.py confluent|aiokafka produce|consume BOOTSTRAP TOPIC RECORDS
+usage: kafka_clients.py confluent|aiokafka produce|consume BOOTSTRAP TOPIC RECORDS BATCH_BYTES LINGER_MS
 
 Values are 100 random bytes, made before the clock runs. Producing counts an outcome for each record (a delivery
-callback, an awaited future); consuming reads `.value` of each.
+callback, an awaited future); consuming reads `.value` of each. The clock starts when the client is warm: after 20,000
+records acknowledged, or after the first records read, which do not count.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ import random
 import sys
 import time
 
+WARM_RECORDS = 20_000
+
 
 def make_values(records: int) -> list[bytes]:
     """``records`` values; every one of 16,384 distinct ones comes again and again."""
@@ -22,7 +25,7 @@ def make_values(records: int) -> list[bytes]:
     return (distinct * (records // len(distinct) + 1))[:records]
 
 
-def confluent_produce(bootstrap: str, topic: str, records: int) -> float:
+def confluent_produce(bootstrap: str, topic: str, records: int, batch_bytes: int, linger_ms: int) -> float:
     from confluent_kafka import Producer
 
     values = make_values(records)
@@ -30,8 +33,8 @@ def confluent_produce(bootstrap: str, topic: str, records: int) -> float:
         {
             "bootstrap.servers": bootstrap,
             "acks": "1",
-            "linger.ms": 10,
-            "batch.size": 131072,
+            "linger.ms": linger_ms,
+            "batch.size": batch_bytes,
             "queue.buffering.max.messages": 2_000_000,
             "queue.buffering.max.kbytes": 1_000_000,
         }
@@ -45,6 +48,9 @@ def confluent_produce(bootstrap: str, topic: str, records: int) -> float:
         else:
             failed += 1
 
+    for value in values[:WARM_RECORDS]:
+        producer.produce(topic, value)
+    producer.flush()
     started = time.perf_counter()
     for number, value in enumerate(values):
         while True:
@@ -65,7 +71,6 @@ def confluent_produce(bootstrap: str, topic: str, records: int) -> float:
 def confluent_consume(bootstrap: str, topic: str, records: int) -> float:
     from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 
-    started = time.perf_counter()
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,
@@ -80,6 +85,9 @@ def confluent_consume(bootstrap: str, topic: str, records: int) -> float:
     partitions = consumer.list_topics(topic, 20).topics[topic].partitions
     consumer.assign([TopicPartition(topic, number, OFFSET_BEGINNING) for number in partitions])
     read = size = 0
+    if not consumer.consume(10_000, 20.0):
+        raise SystemExit("no record came")
+    started = time.perf_counter()
     while read < records:
         messages = consumer.consume(10_000, 20.0)
         if not messages:
@@ -93,12 +101,13 @@ def confluent_consume(bootstrap: str, topic: str, records: int) -> float:
     return seconds
 
 
-async def aiokafka_produce(bootstrap: str, topic: str, records: int) -> float:
+async def aiokafka_produce(bootstrap: str, topic: str, records: int, batch_bytes: int, linger_ms: int) -> float:
     from aiokafka import AIOKafkaProducer
 
     values = make_values(records)
-    producer = AIOKafkaProducer(bootstrap_servers=bootstrap, acks=1, linger_ms=10, max_batch_size=131072)
+    producer = AIOKafkaProducer(bootstrap_servers=bootstrap, acks=1, linger_ms=linger_ms, max_batch_size=batch_bytes)
     await producer.start()
+    await asyncio.gather(*[await producer.send(topic, value) for value in values[:WARM_RECORDS]])
     started = time.perf_counter()
     outcomes = [await producer.send(topic, value) for value in values]
     await producer.flush()
@@ -116,6 +125,8 @@ async def aiokafka_consume(bootstrap: str, topic: str, records: int) -> float:
     )
     await consumer.start()
     read = size = 0
+    if not await consumer.getmany(timeout_ms=20_000):
+        raise SystemExit("no record came")
     started = time.perf_counter()
     while read < records:
         for messages in (await consumer.getmany(timeout_ms=20_000)).values():
@@ -128,14 +139,16 @@ async def aiokafka_consume(bootstrap: str, topic: str, records: int) -> float:
     return seconds
 
 
-def main(client: str, workload: str, bootstrap: str, topic: str, records: int) -> None:
+def main(
+    client: str, workload: str, bootstrap: str, topic: str, records: int, batch_bytes: int, linger_ms: int
+) -> None:
     match client, workload:
         case "confluent", "produce":
-            seconds = confluent_produce(bootstrap, topic, records)
+            seconds = confluent_produce(bootstrap, topic, records, batch_bytes, linger_ms)
         case "confluent", "consume":
             seconds = confluent_consume(bootstrap, topic, records)
         case "aiokafka", "produce":
-            seconds = asyncio.run(aiokafka_produce(bootstrap, topic, records))
+            seconds = asyncio.run(aiokafka_produce(bootstrap, topic, records, batch_bytes, linger_ms))
         case "aiokafka", "consume":
             seconds = asyncio.run(aiokafka_consume(bootstrap, topic, records))
         case _:
@@ -144,6 +157,6 @@ def main(client: str, workload: str, bootstrap: str, topic: str, records: int) -
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 6:
+    if len(sys.argv) != 8:
         raise SystemExit(__doc__)
-    main(sys.argv[1], sys.argv[2], sys.argv[3], sys.argv[4], int(sys.argv[5]))
+    main(*sys.argv[1:5], *map(int, sys.argv[5:]))  # type: ignore[arg-type]

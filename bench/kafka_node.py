@@ -18,10 +18,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from measure import PYTHON, ROOT, WORK, run, run_json
+from kafka_settings import PRE_TOUCH, SETTINGS, WARM_UP_S, Setting
+from kafka_warm import WarmClient, compiled
+from measure import PYTHON, ROOT, WORK, json_at_the_end, run, run_json
 
 JAVA_SOURCES = ROOT / "bench" / "java"
 PARTITIONS = 6
+#: The warm-up produces so many records at a time, and reads at most that many times ten.
+WARM_UP_RECORDS = 200_000
 
 
 def jars() -> Path:
@@ -49,10 +53,25 @@ def _free_ports(count: int) -> list[int]:
 
 class KafkaNode:
     """Combined brokers and controllers (one, unless said otherwise) with Kafka's defaults (no fsync before the
-    acknowledgement), a heap of 1 GiB each. Topics have a replica on each of them."""
+    acknowledgement), a heap of 1 GiB each. Topics have a replica on each of them.
 
-    def __init__(self, directory: Path, *, heap: str = "1g", nodes: int = 1) -> None:
+    ``pre_touch``: the JVM touches its whole heap at the start. That is fair for throughput, and not for the start's
+    time and the idle memory. Java clients run in one JVM, which works ``warm_up_s`` before its first figure.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        heap: str = "1g",
+        nodes: int = 1,
+        pre_touch: bool = True,
+        warm_up_s: float = WARM_UP_S,
+    ) -> None:
         self.libs = jars()
+        self.pre_touch = pre_touch
+        self.warm_up_s = warm_up_s
+        self._client = WarmClient(self._client_command, directory / "client.log", self._warm_up)
         self.directory = directory
         self.heap = heap
         self.nodes = nodes
@@ -62,9 +81,30 @@ class KafkaNode:
         self.bootstrap = ",".join(f"127.0.0.1:{port}" for port in self._ports)
         self._processes: list[subprocess.Popen[bytes]] = []
 
-    def _java(self, *arguments: str, heap: str) -> list[str]:
+    def _java(self, *arguments: str, heap: str, pre_touch: bool = False, classes: Path | None = None) -> list[str]:
         options = ["-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20", "-XX:InitiatingHeapOccupancyPercent=35"]
-        return ["java", f"-Xms{heap}", f"-Xmx{heap}", *options, "-cp", f"{self.libs}/*", *arguments]
+        options += [PRE_TOUCH] if pre_touch else []
+        path = f"{self.libs}/*" if classes is None else f"{classes}:{self.libs}/*"
+        return ["java", f"-Xms{heap}", f"-Xmx{heap}", *options, "-cp", path, *arguments]
+
+    def _client_command(self) -> list[str]:
+        return self._java("WarmClient", heap="1g", pre_touch=True, classes=compiled(JAVA_SOURCES, self.libs))
+
+    def _warm_up(self, client: WarmClient) -> None:
+        """Three fifths of the time producing, one consuming, one with a record in flight per producer."""
+        part_s, records, produced = self.warm_up_s / 5, WARM_UP_RECORDS, 0
+        topic = f"warm-up-{time.monotonic_ns()}"
+        self.create_topic(topic)
+        begun = time.monotonic()
+        while produced == 0 or time.monotonic() < begun + 3 * part_s:
+            self.producer_perf(topic, records, setting=SETTINGS[produced // records % len(SETTINGS)])
+            produced += records
+        read = False
+        while not read or time.monotonic() < begun + 4 * part_s:
+            self.consumer_perf(topic, min(produced, 10 * records))
+            read = True
+        self.sync_producers(topic, 20, max(0.5, begun + 5 * part_s - time.monotonic()))
+        self.delete_topic(topic)
 
     def __enter__(self) -> KafkaNode:
         shutil.rmtree(self.directory, ignore_errors=True)
@@ -78,7 +118,7 @@ class KafkaNode:
             with config.with_suffix(".log").open("wb") as log:
                 self._processes.append(
                     subprocess.Popen(
-                        self._java("kafka.Kafka", str(config), heap=self.heap),
+                        self._java("kafka.Kafka", str(config), heap=self.heap, pre_touch=self.pre_touch),
                         stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True,
                     )
                 )  # fmt: skip
@@ -136,6 +176,7 @@ class KafkaNode:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._client.close()
         for process in self._processes:
             process.send_signal(signal.SIGKILL)
             process.wait()
@@ -172,23 +213,30 @@ class KafkaNode:
         for future in admin.delete_topics([name]).values():
             future.result(30)
 
+    def warm(self) -> None:
+        """Start and warm up the Java client now, not in the next workload."""
+        self._client.ready()
+
     # -- workloads; each returns records (or requests) a second
 
     def producer_perf(
-        self, topic: str, records: int, *, acks: str = "1", record_bytes: int = 100, compression: str = "none"
+        self,
+        topic: str,
+        records: int,
+        *,
+        setting: Setting,
+        acks: str = "1",
+        record_bytes: int = 100,
+        compression: str = "none",
     ) -> float:
         """Kafka's own producer-perf, flat out: random letters."""
         properties = [
-            f"bootstrap.servers={self.bootstrap}", f"acks={acks}", "batch.size=131072", "linger.ms=10",
-            f"compression.type={compression}",
+            f"bootstrap.servers={self.bootstrap}", f"acks={acks}", f"compression.type={compression}",
+            *setting.properties,
         ]  # fmt: skip
-        output = run(
-            self._java(
-                "org.apache.kafka.tools.ProducerPerformance", "--topic", topic, "--num-records", str(records),
-                "--record-size", str(record_bytes), "--throughput", "-1", "--command-property", *properties,
-                heap="512m",
-            ),
-            timeout_s=240,
+        output = self._client.run(
+            "producer-perf", "--topic", topic, "--num-records", str(records), "--record-size", str(record_bytes),
+            "--throughput", "-1", "--command-property", *properties, timeout_s=150,
         )  # fmt: skip
         found = re.findall(rf"^{records} records sent, ([\d.]+) records/sec", output, re.MULTILINE)
         if not found:
@@ -197,12 +245,9 @@ class KafkaNode:
 
     def consumer_perf(self, topic: str, records: int) -> dict[str, float]:
         """Kafka's own consumer-perf: {"fetch": records/s of the time spent fetching, "whole": with the rebalance}."""
-        output = run(
-            self._java(
-                "org.apache.kafka.tools.ConsumerPerformance", "--bootstrap-server", self.bootstrap, "--topic", topic,
-                "--num-records", str(records), "--timeout", "20000", heap="512m",
-            ),
-            timeout_s=180,
+        output = self._client.run(
+            "consumer-perf", "--bootstrap-server", self.bootstrap, "--topic", topic, "--num-records", str(records),
+            "--timeout", "20000", timeout_s=150,
         )  # fmt: skip
         cells = output.strip().splitlines()[-1].split(", ")
         if len(cells) < 10 or int(cells[4]) < records:
@@ -210,20 +255,22 @@ class KafkaNode:
         return {"whole": float(cells[5]), "fetch": float(cells[9])}
 
     def sync_producers(self, topic: str, producers: int, seconds: float, *, acks: str = "1") -> dict[str, Any]:
-        """bench/java/SyncProducers.java; it needs a JDK, because Java compiles it on the fly."""
-        source = str(JAVA_SOURCES / "SyncProducers.java")
-        arguments = [source, self.bootstrap, topic, str(producers), str(seconds), acks]
-        return run_json(self._java(*arguments, heap="1g"), timeout_s=seconds + 120)
+        """bench/java/SyncProducers.java."""
+        arguments = [self.bootstrap, topic, str(producers), str(seconds), acks]
+        return json_at_the_end(self._client.run("sync-producers", *arguments, timeout_s=seconds + 120))
 
     def end_to_end(
         self, topic: str, *, rate: float, seconds: float, acks: str = "all", record_bytes: int = 100
     ) -> dict[str, Any]:
         """bench/java/EndToEnd.java: from send to received; ``rate`` 0: one record in flight."""
-        source = str(JAVA_SOURCES / "EndToEnd.java")
-        arguments = [source, self.bootstrap, topic, str(rate), str(seconds), acks, str(record_bytes)]
-        return run_json(self._java(*arguments, heap="1g"), timeout_s=seconds + 120)
+        arguments = [self.bootstrap, topic, str(rate), str(seconds), acks, str(record_bytes)]
+        return json_at_the_end(self._client.run("end-to-end", *arguments, timeout_s=seconds + 120))
 
-    def python_client(self, client: str, workload: str, topic: str, records: int) -> dict[str, Any]:
+    def python_client(
+        self, client: str, workload: str, topic: str, records: int, *, setting: Setting = SETTINGS[0]
+    ) -> dict[str, Any]:
         """bench/kafka_clients.py in a process of its own."""
         script = str(ROOT / "bench" / "kafka_clients.py")
-        return run_json([PYTHON, script, client, workload, self.bootstrap, topic, str(records)], timeout_s=180)
+        batching = [str(setting.batch_bytes), str(setting.linger_ms)]
+        command = [PYTHON, script, client, workload, self.bootstrap, topic, str(records), *batching]
+        return run_json(command, timeout_s=180)

@@ -1,6 +1,7 @@
 """What every benchmark here does: rounds and medians, the machine's facts, JSON out, processes' memory.
 
 A sample has a dotted name that says whose it is and what was measured (``headrace.produce.arrow.commit``), and a unit.
+A peer measured under several settings has a sample for each (``kafka.producer-perf@batch-1m``); its best median counts.
 Rounds alternate between ours and theirs, so that a slow minute of the machine hits both; ratios are of medians.
 """
 
@@ -23,6 +24,18 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 WORK = ROOT / "build" / "bench"
 PYTHON = sys.executable
+
+
+#: Units of rates: more is better. Of all other units less is.
+RATES = frozenset({"rec/s", "req/s", "rows/s", "MiB/s"})
+
+
+@dataclass(frozen=True, slots=True)
+class Best:
+    """The better of a figure's medians, and the setting that it was measured under (empty: there was one only)."""
+
+    setting: str
+    median: float
 
 
 @dataclass
@@ -48,9 +61,35 @@ class Samples:
         values = self.values.get(name)
         return statistics.median(values) if values else None
 
+    def by_setting(self, name: str) -> dict[str, float]:
+        """setting -> median, in the order measured; the key of a figure without settings is empty."""
+        found = {}
+        for each, values in self.values.items():
+            base, _, setting = each.partition("@")
+            if base == name and values:
+                found[setting] = statistics.median(values)
+        return found
+
+    def best(self, name: str) -> Best | None:
+        """The best median over the settings of ``name``: of rates the highest, of costs and times the lowest.
+
+        Settings with fewer rounds than others (some of theirs failed) count as well. None: not measured.
+        """
+        found = self.by_setting(name)
+        if not found:
+            return None
+        unit = next(unit for each, unit in self.units.items() if each.partition("@")[0] == name)
+        setting = (max if unit in RATES else min)(found, key=found.__getitem__)
+        return Best(setting, found[setting])
+
+    def names_with_settings(self) -> list[str]:
+        """The figures that were measured under settings, without the settings."""
+        return sorted({base for base, at, _ in (each.partition("@") for each in self.values) if at})
+
     def ratio(self, ours: str, theirs: str) -> float | None:
-        mine, other = self.median(ours), self.median(theirs)
-        return mine / other if mine is not None and other else None
+        """Our median to the peer's best."""
+        mine, other = self.median(ours), self.best(theirs)
+        return mine / other.median if mine is not None and other is not None and other.median else None
 
 
 def emit(**what: Any) -> None:
@@ -122,14 +161,21 @@ def run(command: list[str], *, timeout_s: float, env: dict[str, str] | None = No
 
 def run_json(command: list[str], *, timeout_s: float, env: dict[str, str] | None = None) -> dict[str, Any]:
     """The last JSON object that a command prints on standard output."""
-    output = run(command, timeout_s=timeout_s, env=env)
+    try:
+        return json_at_the_end(run(command, timeout_s=timeout_s, env=env))
+    except ValueError as failure:
+        raise RuntimeError(f"{' '.join(command)}: {failure}") from None
+
+
+def json_at_the_end(output: str) -> dict[str, Any]:
+    """The last JSON object of a program's output; ValueError without one."""
     start = output.rfind("\n{") + 1 if "\n{" in output else output.find("{")
     try:
         parsed = json.loads(output[start:])
     except ValueError:
-        raise RuntimeError(f"{' '.join(command)}: no JSON at the end of its output: {output[-400:]}") from None
+        raise ValueError(f"no JSON at the end of its output: {output[-400:]}") from None
     if not isinstance(parsed, dict):
-        raise RuntimeError(f"{' '.join(command)}: not a JSON object: {output[-400:]}")
+        raise ValueError(f"not a JSON object: {output[-400:]}")
     return parsed
 
 
@@ -194,6 +240,11 @@ def save(samples: Samples, *, what: str, extra: dict[str, Any]) -> Path:
         "medians": {name: round(value, 4) for name, value in medians.items() if value is not None},
         "units": dict(sorted(samples.units.items())),
         "samples": {name: [round(v, 4) for v in samples.values[name]] for name in sorted(samples.values)},
+        "best": {
+            name: {"setting": best.setting, "median": round(best.median, 4)}
+            for name in samples.names_with_settings()
+            if (best := samples.best(name)) is not None
+        },
         "failures": samples.failures,
     }
     path.write_text(json.dumps(content, indent=1) + "\n")

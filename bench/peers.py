@@ -5,6 +5,7 @@
 One Kafka node (its defaults: acknowledged before it is on the disk) and one Headrace broker (`log.flush=commit`: after)
 stand side by side, idle while the other works. Each round runs theirs, then ours, workload by workload, so that a slow
 minute of the machine hits both; medians of the rounds are compared. 6 partitions, 100-byte random values, acks=1, RF 1.
+Kafka works under each setting of kafka_settings.py, with a warm client; its best median is what ours are compared with.
 
 Needs Java 17 with its compiler (SyncProducers.java), Maven for the jars, and about 16 GiB of memory.
 """
@@ -17,19 +18,26 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 
 import ours
 import report
 import spark_side
 from kafka_node import KafkaNode
+from kafka_settings import SMOKE_WARM_UP_S, WARM_UP_S, Setting, turns
 from measure import ROOT, WORK, Samples, emit, machine, peak_rss_mib, rss_mib, save, table, warm_memory
 from run import codec
 
-PERF_RECORDS = 5_000_000
-CONFLUENT_RECORDS = 2_000_000
-AIOKAFKA_PRODUCE_RECORDS = 300_000
-AIOKAFKA_CONSUME_RECORDS = 2_000_000
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """Records of each workload of Kafka's. Consumers read what producer-perf wrote, and some more to get warm."""
+
+    perf: int = 5_000_000
+    confluent: int = 2_000_000
+    aiokafka_produce: int = 300_000
+    aiokafka_consume: int = 2_000_000
 
 
 @contextmanager
@@ -52,27 +60,38 @@ def attempt(samples: Samples, name: str, work: Callable[[], None]) -> None:
 class Round:
     """One round: theirs and ours, alternating."""
 
-    def __init__(self, number: int, samples: Samples, kafka: KafkaNode, headrace: ours.Headrace) -> None:
-        self.number, self.samples, self.kafka, self.headrace = number, samples, kafka, headrace
+    def __init__(self, number: int, samples: Samples, kafka: KafkaNode, headrace: ours.Headrace, sizes: Sizes) -> None:
+        self.number, self.samples, self.kafka, self.headrace, self.sizes = number, samples, kafka, headrace, sizes
 
     def kafka_tools(self) -> None:
-        with kafka_topic(self.kafka, f"perf-{self.number}") as topic:
-            rate = self.kafka.producer_perf(topic, PERF_RECORDS)
-            self.samples.add("kafka.producer-perf", rate, "rec/s")
-            found = self.kafka.consumer_perf(topic, PERF_RECORDS)
-            self.samples.add("kafka.consumer-perf", found["fetch"], "rec/s")
-            self.samples.add("kafka.consumer-perf.with-join", found["whole"], "rec/s")
-            self._python("confluent", "consume", topic, CONFLUENT_RECORDS)
-            self._python("aiokafka", "consume", topic, AIOKAFKA_CONSUME_RECORDS)
+        """Fill a topic under each setting, and read what that left in the log."""
+        for setting in turns(self.number):
+            attempt(self.samples, f"kafka.tools@{setting.name}", partial(self._kafka_tools, setting))
+
+    def _kafka_tools(self, setting: Setting) -> None:
+        records = self.sizes.perf
+        with kafka_topic(self.kafka, f"perf-{self.number}-{setting.name}") as topic:
+            rate = self.kafka.producer_perf(topic, records, setting=setting)
+            self.samples.add(f"kafka.producer-perf@{setting.name}", rate, "rec/s")
+            found = self.kafka.consumer_perf(topic, records)
+            self.samples.add(f"kafka.consumer-perf@{setting.name}", found["fetch"], "rec/s")
+            self.samples.add(f"kafka.consumer-perf.with-join@{setting.name}", found["whole"], "rec/s")
+            self._python("confluent", "consume", topic, self.sizes.confluent, setting)
+            self._python("aiokafka", "consume", topic, self.sizes.aiokafka_consume, setting)
 
     def kafka_python_producers(self) -> None:
-        for client, records in (("confluent", CONFLUENT_RECORDS), ("aiokafka", AIOKAFKA_PRODUCE_RECORDS)):
-            with kafka_topic(self.kafka, f"{client}-{self.number}") as topic:
-                self._python(client, "produce", topic, records)
+        for client, records in (("confluent", self.sizes.confluent), ("aiokafka", self.sizes.aiokafka_produce)):
+            for setting in turns(self.number):
+                work = partial(self._python_producer, client, records, setting)
+                attempt(self.samples, f"{client}.produce@{setting.name}", work)
 
-    def _python(self, client: str, workload: str, topic: str, records: int) -> None:
-        found = self.kafka.python_client(client, workload, topic, records)
-        self.samples.add(f"{client}.{workload}", found["records_per_s"], "rec/s")
+    def _python_producer(self, client: str, records: int, setting: Setting) -> None:
+        with kafka_topic(self.kafka, f"{client}-{self.number}-{setting.name}") as topic:
+            self._python(client, "produce", topic, records, setting)
+
+    def _python(self, client: str, workload: str, topic: str, records: int, setting: Setting) -> None:
+        found = self.kafka.python_client(client, workload, topic, records, setting=setting)
+        self.samples.add(f"{client}.{workload}@{setting.name}", found["records_per_s"], "rec/s")
 
     def kafka_connections(self) -> None:
         with kafka_topic(self.kafka, f"sync-{self.number}") as topic:
@@ -104,18 +123,20 @@ class Round:
 
 
 def memory(samples: Samples, kafka: KafkaNode, headrace: ours.Headrace, moment: str) -> None:
-    if kafka.pid is not None:
-        samples.add(f"kafka.rss.{moment}", rss_mib(kafka.pid) if moment == "idle" else peak_rss_mib(kafka.pid), "MiB")
+    if kafka.pid is not None and moment == "loaded":  # idle: ``starts`` measures it, without the touched heap
+        samples.add(f"kafka.rss.{moment}", peak_rss_mib(kafka.pid), "MiB")
     headrace.memory(samples, moment)
 
 
 def starts(samples: Samples, rounds: int) -> None:
-    """From nothing to the first acknowledged record, formatting included, each alone."""
+    """From nothing to the first acknowledged record, formatting included, each alone. Kafka's heap is not touched."""
     import confluent_kafka  # noqa: F401  not to be counted as Kafka's start
 
     for _ in range(rounds):
-        with KafkaNode(WORK / "kafka-start") as kafka:
+        with KafkaNode(WORK / "kafka-start", pre_touch=False) as kafka:
             samples.add("kafka.start", kafka.start_s, "s")
+            if kafka.pid is not None:
+                samples.add("kafka.rss.idle", rss_mib(kafka.pid), "MiB")
         with ours.Headrace(WORK / "headrace-start", ours.FULL) as headrace:
             samples.add("headrace.start", headrace.start_s, "s")
 
@@ -128,7 +149,11 @@ def main() -> int:
     parser.add_argument("--no-spark", action="store_true")
     parser.add_argument("--no-save", action="store_true", help="not into bench/results and docs/performance.md")
     parser.add_argument("--only", default="", help="steps whose name matches this regular expression")
+    parser.add_argument("--smoke", action="store_true", help="theirs small and quick; the figures mean nothing")
     asked = parser.parse_args()
+    sizes = Sizes(perf=200_000, confluent=50_000, aiokafka_produce=20_000, aiokafka_consume=50_000)
+    sizes = sizes if asked.smoke else Sizes()
+    rounds = 1 if asked.smoke else asked.rounds
     policies = asked.policies.split(",")
 
     def wanted(name: str) -> bool:
@@ -136,24 +161,30 @@ def main() -> int:
 
     samples = Samples()
     emit(machine=machine())
-    emit(warmed_gib=asked.warm_gib, seconds=round(warm_memory(asked.warm_gib), 1))
+    if not asked.smoke:
+        emit(warmed_gib=asked.warm_gib, seconds=round(warm_memory(asked.warm_gib), 1))
     if wanted("start"):
-        attempt(samples, "start", lambda: starts(samples, asked.rounds))
-    with KafkaNode(WORK / "kafka") as kafka, ours.Headrace(WORK / "headrace", ours.FULL) as headrace:
+        attempt(samples, "start", lambda: starts(samples, rounds))
+    warm_up_s = SMOKE_WARM_UP_S if asked.smoke else WARM_UP_S
+    with (
+        KafkaNode(WORK / "kafka", warm_up_s=warm_up_s) as kafka,
+        ours.Headrace(WORK / "headrace", ours.FULL) as headrace,
+    ):
         memory(samples, kafka, headrace, "idle")
-        for number in range(asked.rounds):
-            emit(round=number + 1, of=asked.rounds)
-            Round(number, samples, kafka, headrace).run(policies, wanted)
+        for number in range(rounds):
+            emit(round=number + 1, of=rounds)
+            Round(number, samples, kafka, headrace, sizes).run(policies, wanted)
         memory(samples, kafka, headrace, "loaded")
     if not asked.no_spark and wanted("spark"):
-        attempt(samples, "spark", lambda: spark_side.measure(samples, asked.rounds))
+        attempt(samples, "spark", lambda: spark_side.measure(samples, rounds))
 
     print(table(samples))
     print(report.bars_table(samples))
+    print(report.settings_table(samples))
     for failure in samples.failures:
         print(f"failed: {failure}")
-    if not asked.no_save:
-        path = save(samples, what="peers", extra={"rounds": asked.rounds, "policies": policies})
+    if not asked.no_save and not asked.smoke:
+        path = save(samples, what="peers", extra={"rounds": rounds, "policies": policies})
         report.rewrite(path)
         print(f"saved: {path.relative_to(ROOT)}, docs/performance.md")
     return 1 if samples.failures else 0

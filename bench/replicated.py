@@ -5,7 +5,8 @@
 Three brokers and three controllers of ours, replication factor 3, min.insync.replicas 2, `log.flush=commit`: acks=all
 acknowledges a record when every in-sync replica has forced it to its disk. With --peers three nodes of Apache Kafka
 stand beside them, idle while ours work and the other way round: at Kafka's default (acknowledged from memory), and with
-`flush.messages=1` (every write forced). Each round runs theirs, then ours, workload by workload.
+`flush.messages=1` (every write forced). Each round runs theirs, then ours, workload by workload. Kafka's throughput is
+measured under each setting of kafka_settings.py, with a warm client; its best median is what ours are compared with.
 
 --only picks steps by name (--list names them). --save writes bench/results/*-replicated.json and, from it, the table in
 docs/performance.md. Exit 1 when a workload failed.
@@ -29,6 +30,7 @@ import ours
 import report
 from floors import forced_portions
 from kafka_node import KafkaNode
+from kafka_settings import SMOKE_WARM_UP_S, WARM_UP_S, Setting, turns
 from measure import (
     ROOT,
     WORK,
@@ -234,14 +236,20 @@ class Kafkas:
         large: bool = False,
         partitions: int = ours.PARTITIONS,
     ) -> None:
+        """Under each setting, each on a topic of its own. A setting that fails is noted; the others still count."""
         size: dict[str, Any] = {"record_bytes": 1024, "compression": "lz4"} if large else {}
-        with self.topic(name, flush, partitions) as topic:
-            before = cpu_seconds(self.kafka.pids)
-            rate = self.kafka.producer_perf(topic, records, acks=acks, **size)
-            used = cpu_seconds(self.kafka.pids) - before
         label = f"kafka.rf3.{name}.{flush}" + ("" if acks == "all" else f".acks-{acks}")
-        self.samples.add(label, rate, "rec/s")
-        self.samples.add(f"{label}.cpu", used / (records / 1e6), "s/M")
+
+        def produce_under(setting: Setting) -> None:
+            self.kafka.warm()
+            with self.topic(name, flush, partitions) as topic:
+                before = cpu_seconds(self.kafka.pids)
+                rate = self.kafka.producer_perf(topic, records, setting=setting, acks=acks, **size)
+                used = cpu_seconds(self.kafka.pids) - before
+            self.samples.add(f"{label}@{setting.name}", rate, "rec/s")
+            self.samples.add(f"{label}.cpu@{setting.name}", used / (records / 1e6), "s/M")
+
+        run_steps(self.samples, ((f"{label}@{each.name}", partial(produce_under, each)) for each in turns(self.number)))
 
     def connections(self, flush: str) -> None:
         with self.topic("sync", flush) as topic:
@@ -265,7 +273,7 @@ def floors(samples: Samples) -> None:
     samples.add("floor.echo", 1e3 / found["messages_per_s"], "ms")
 
 
-def run_steps(samples: Samples, steps: Iterator[Step], wanted: Callable[[str], bool]) -> None:
+def run_steps(samples: Samples, steps: Iterator[Step], wanted: Callable[[str], bool] = lambda name: True) -> None:
     for name, work in steps:
         if not wanted(name):
             continue
@@ -281,7 +289,7 @@ def memory(samples: Samples, cluster: ours.Headrace, kafka: KafkaNode | None, mo
     read = rss_mib if moment == "idle" else peak_rss_mib
     samples.add(f"headrace.rf3.rss.{moment}", max(read(pid) for pid in cluster.pids("broker")), "MiB")
     samples.add(f"headrace.rf3.rss.controller.{moment}", max(read(pid) for pid in cluster.pids("controller")), "MiB")
-    if kafka is not None:
+    if kafka is not None and moment == "loaded":  # idle it is its heap, which is touched at the start
         samples.add(f"kafka.rf3.rss.{moment}", max(read(pid) for pid in kafka.pids), "MiB")
 
 
@@ -322,7 +330,9 @@ def main() -> int:
     if not asked.smoke:
         emit(warmed_gib=asked.warm_gib, seconds=round(warm_memory(asked.warm_gib), 1))
     with ExitStack() as stack:
-        kafka = stack.enter_context(KafkaNode(WORK / "kafka-rf3", nodes=3)) if asked.peers else None
+        warm_up_s = SMOKE_WARM_UP_S if asked.smoke else WARM_UP_S
+        node = KafkaNode(WORK / "kafka-rf3", nodes=3, warm_up_s=warm_up_s) if asked.peers else None
+        kafka = None if node is None else stack.enter_context(node)
         directory = WORK / "headrace-rf3"
         cluster = stack.enter_context(ours.Headrace(directory, ours.FULL, brokers=3, controllers=3))
         samples.add("headrace.rf3.start", cluster.start_s, "s")
@@ -339,6 +349,7 @@ def main() -> int:
 
     print(table(samples))
     print(report.verdicts_table(judge(samples)))
+    print(report.settings_table(samples))
     for failure in samples.failures:
         print(f"failed: {failure}")
     if asked.save:

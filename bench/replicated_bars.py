@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from bars import Bar, Verdict
+from bars import Bar, Verdict, verdicts
 from measure import Samples
 
 #: The flush policy of ours that the bars hold for.
@@ -20,8 +20,9 @@ def _median(name: str) -> Callable[[Samples], float | None]:
 
 
 def _throughput(path: str, name: str, theirs: str, limit: float) -> Bar:
-    value = _ratio(f"headrace.{name}.{POLICY}", f"kafka.rf3.{theirs}.default")
-    return Bar(path, "Kafka, RF 3, acks=all, no fsync", limit, "x", value)
+    peer = f"kafka.rf3.{theirs}.default"
+    value = _ratio(f"headrace.{name}.{POLICY}", peer)
+    return Bar(path, "Kafka, RF 3, acks=all, no fsync", limit, "x", value, peer=peer)
 
 
 def _latency(rate: str, path: str) -> tuple[Bar, ...]:
@@ -85,10 +86,11 @@ BARS: tuple[Bar, ...] = (
     Bar(
         "CPU of all nodes for a million records, `send()`", "Kafka, RF 3, acks=all, no fsync", 1.0, "x",
         _ratio(f"headrace.rf3.object.{POLICY}.cpu", "kafka.rf3.produce.default.cpu"), at_least=False,
+        peer="kafka.rf3.produce.default.cpu",
     ),
 )  # fmt: skip
 
 
 def judge(samples: Samples) -> list[Verdict]:
     """Every bar with what this run measured for it."""
-    return [Verdict(bar, bar.value(samples)) for bar in BARS]
+    return verdicts(samples, BARS)

@@ -54,7 +54,8 @@ def _row(verdict: Verdict) -> tuple[str, str, str, str, str]:
     met = {True: "yes", False: "**no**", None: "-"}[verdict.met]
     if verdict.below_half:
         met = "**below half**"
-    return bar.path, bar.against, f"{sign} {number(bar.limit, bar.unit)}", number(verdict.measured, bar.unit), met
+    against = f"{bar.against} ({verdict.setting})" if verdict.setting else bar.against
+    return bar.path, against, f"{sign} {number(bar.limit, bar.unit)}", number(verdict.measured, bar.unit), met
 
 
 def bars_table(samples: Samples) -> str:
@@ -70,6 +71,25 @@ def verdicts_table(verdicts: Iterable[Verdict]) -> str:
         "| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) + " |" for row in rows
     ]
     lines.insert(1, "|" + "|".join("-" * (width + 2) for width in widths) + "|")
+    return "\n".join(lines)
+
+
+def settings_table(samples: Samples) -> str:
+    """Markdown: the peers' figures that were measured under several settings, and which setting won."""
+    names = samples.names_with_settings()
+    if not names:
+        return ""
+    found = {name: samples.by_setting(name) for name in names}
+    settings = sorted({setting for medians in found.values() for setting in medians})
+    lines = [
+        f"| peer's figure | {' | '.join(settings)} | unit | best |",
+        "|---" * (len(settings) + 3) + "|",
+    ]
+    for name, medians in found.items():
+        best = samples.best(name)
+        cells = [f"{medians[setting]:,.4g}" if setting in medians else "-" for setting in settings]
+        unit = next(unit for each, unit in samples.units.items() if each.partition("@")[0] == name)
+        lines.append(f"| `{name}` | {' | '.join(cells)} | {unit} | {best.setting if best else '-'} |")
     return "\n".join(lines)
 
 
@@ -116,7 +136,10 @@ def rewrite(path: Path, part: Part = MEASURED) -> None:
     samples, result = load(path)
     failures = "".join(f"\n* failed: {failure}" for failure in result["failures"])
     bars = verdicts_table(part.judge(samples))
-    middle = f"{_facts(path, result)}\n\n{bars}\n{failures}\n\n### Every figure of that run\n\n{medians_table(result)}"
+    settings = settings_table(samples)
+    settings = f"\n### Which setting was Kafka's best\n\n{settings}\n" if settings else ""
+    medians = medians_table(result)
+    middle = f"{_facts(path, result)}\n\n{bars}\n{failures}\n{settings}\n### Every figure of that run\n\n{medians}"
     _put(part, middle)
 
 

@@ -1,0 +1,90 @@
+"""Kafka's Java client as one warm process: bench/java/WarmClient.java runs tool after tool in a JVM that is kept."""
+
+from __future__ import annotations
+
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from measure import WORK, emit, run, settle
+
+
+def compiled(sources: Path, libs: Path) -> Path:
+    """Compile bench/java; returns the folder of the classes."""
+    classes = WORK / "java-classes"
+    files = sorted(sources.glob("*.java"))
+    done = classes / "WarmClient.class"
+    if not done.exists() or done.stat().st_mtime < max(file.stat().st_mtime for file in files):
+        classes.mkdir(parents=True, exist_ok=True)
+        run(["javac", "-nowarn", "-cp", f"{libs}/*", "-d", str(classes), *map(str, files)], timeout_s=120)
+    return classes
+
+
+class WarmClient:
+    """Starts the JVM at the first use, and again after one that ended; each start is warmed up by ``warm``."""
+
+    def __init__(self, command: Callable[[], Sequence[str]], log: Path, warm: Callable[[WarmClient], None]) -> None:
+        self._command, self._log, self._warm = command, log, warm
+        self._process: subprocess.Popen[str] | None = None
+        self._warming = False  # a JVM that ends meanwhile is not started again from within its warm-up
+
+    def run(self, tool: str, *arguments: str, timeout_s: float) -> str:
+        """The tool's standard output, on a settled disk; RuntimeError when it fails or takes too long."""
+        process = self.ready()
+        settle()
+        return self._ask(process, [tool, *arguments], timeout_s)
+
+    def ready(self) -> subprocess.Popen[str]:
+        """Start and warm up the JVM, unless it runs."""
+        if self._process is None or (self._process.poll() is not None and not self._warming):
+            self.close()
+            command = list(self._command())
+            with self._log.open("ab") as log:
+                self._process = subprocess.Popen(
+                    command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True
+                )
+            began = time.monotonic()
+            self._warming = True
+            try:
+                self._warm(self)
+            except BaseException:
+                self.close()  # the next use starts again
+                raise
+            finally:
+                self._warming = False
+            emit(step="kafka.warm-up", seconds=round(time.monotonic() - began, 1))
+        return self._process
+
+    def _ask(self, process: subprocess.Popen[str], words: list[str], timeout_s: float) -> str:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        what = " ".join(words)
+        limit = threading.Timer(timeout_s, process.kill)
+        limit.start()
+        try:
+            process.stdin.write("\t".join(words) + "\n")
+            process.stdin.flush()
+            lines: list[str] = []
+            for line in process.stdout:
+                if line == "done\n":
+                    return "".join(lines).rstrip() + "\n"
+                if line.startswith("failed "):
+                    raise RuntimeError(f"{what}: {line.strip()[:600]} (see {self._log})")
+                lines.append(line)
+        finally:
+            limit.cancel()
+        self.close()
+        raise RuntimeError(
+            f"{what}: the Java client ended, or was not done after {timeout_s:g} s: {''.join(lines)[-400:]}"
+        )
+
+    def close(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            for stream in (self._process.stdin, self._process.stdout):
+                if stream is not None:
+                    stream.close()
+            self._process = None
