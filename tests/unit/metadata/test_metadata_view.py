@@ -87,6 +87,14 @@ def test_the_largest_batch_of_a_topic_is_one_that_fits_into_its_segments() -> No
     assert answer(MetadataView(), small, "t").topics[0].max_message_bytes == 20_000
 
 
+def test_no_batch_is_larger_than_what_one_request_may_have() -> None:
+    image = some_image()
+    large = image.apply([ConfigRecord(1, "t", "max.message.bytes", "20000000")], image.next_offset + 1)
+    assert answer(MetadataView(), large, "t").topics[0].max_message_bytes == 20_000_000
+    view = MetadataView(request_bytes_max=16_777_216)
+    assert answer(view, large, "t").topics[0].max_message_bytes == 16_777_216
+
+
 def test_named_topics_keep_the_requests_order_and_errors_are_their_own() -> None:
     response = answer(MetadataView(), some_image(), "nope", "t", "a/b", "t")
     assert [(topic.name, topic.error.code) for topic in response.topics] == [

@@ -28,6 +28,9 @@ REQUEST_BYTES_MAX = 8 * MIB
 #: Partitions in a request whose handling is not interrupted: Produce, Fetch, DeleteRecords. Kafka's default of
 #: max.request.partition.size.limit (KIP-966).
 PARTITIONS_MAX = 2_000
+#: Bytes of records in one Produce request: the default of socket.request.max.bytes. A producer puts no more batches
+#: together, whatever its max.request.size; one larger batch goes alone.
+REQUEST_RECORDS_BYTES = 16 * MIB
 #: A batch may have up to socket.request.max.bytes; the listener's own limit applies (see server.py).
 _BULK = 1 << 31
 

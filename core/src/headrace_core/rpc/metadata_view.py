@@ -39,7 +39,8 @@ _SHARDS_OF: dict[int, str] = {
 
 
 class MetadataView:
-    """One per node. ``listener``: whose addresses clients are told; ``topic_defaults``: NodeConfig.topic_defaults()."""
+    """One per node. ``listener``: whose addresses clients are told; ``topic_defaults``: NodeConfig.topic_defaults();
+    ``request_bytes_max``: what a Produce request may have here (socket.request.max.bytes), so no batch has more."""
 
     def __init__(
         self,
@@ -47,10 +48,12 @@ class MetadataView:
         listener: str = "client",
         broker_id: int = -1,
         topic_defaults: Mapping[str, Any] | None = None,
+        request_bytes_max: int | None = None,
     ) -> None:
         self._listener = listener
         self._broker_id = broker_id
         self._topic_defaults = topic_defaults or {}
+        self._request_bytes_max = request_bytes_max
         self._image: MetadataImage | None = None
         self._brokers: list[metadata_pb2.BrokerMetadata] = []
         self._coordinators: list[metadata_pb2.CoordinatorMetadata] = []
@@ -178,6 +181,8 @@ class MetadataView:
             topic_value(image, topic.name, key, broker_id=self._broker_id, static=self._topic_defaults)
             for key in ("max.message.bytes", "segment.bytes")
         ]
+        if self._request_bytes_max is not None:
+            limits.append(self._request_bytes_max)
         return metadata_pb2.TopicMetadata(
             name=topic.name,
             topic_id=topic.topic_id,

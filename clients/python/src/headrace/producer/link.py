@@ -14,7 +14,7 @@ import headrace_core.rpc as rpc
 from headrace_core.errors import HeadraceError, NetworkError, RequestTimedOutError, from_number
 from headrace_core.records import Compression
 from headrace_core.rpc import ChannelPurpose
-from headrace_core.rpc.limits import PARTITIONS_MAX
+from headrace_core.rpc.limits import PARTITIONS_MAX, REQUEST_RECORDS_BYTES
 from headrace_core.rpc.streams import read_message
 from headrace_protos.v1 import produce_pb2
 
@@ -274,6 +274,7 @@ class BrokerLink:
             return None
         batches: list[Any] = []
         size, wake_at = 0, float("inf")
+        most = min(sender.max_request_bytes, REQUEST_RECORDS_BYTES)
         take, leave_if_empty = sender.accumulator.take, sender.accumulator.leave_if_empty
         for queue in list(self.pending):
             notes = queue.sender
@@ -289,7 +290,7 @@ class BrokerLink:
             first = first_batch(queue)
             if first is not None and not sender.may_go(queue, first, now):
                 continue
-            room = sender.max_request_bytes - size
+            room = most - size
             if batches and first_size(queue) > room:
                 continue
             batch = take(queue, partial=partial <= now)
@@ -308,7 +309,7 @@ class BrokerLink:
                     notes.sequences.number(batch, batch.count)
             if not leave_if_empty(queue):
                 self.pending[queue] = None  # its next turn comes after the others
-            if size >= sender.max_request_bytes or len(batches) >= PARTITIONS_MAX:
+            if size >= most or len(batches) >= PARTITIONS_MAX:
                 break
         if not batches:
             self._wake_at(wake_at)

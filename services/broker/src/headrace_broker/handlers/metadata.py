@@ -90,7 +90,10 @@ class MetadataService(metadata_pb2_grpc.MetadataServicer):
     def _own_view(self) -> MetadataView:
         if self._view is None:  # made late: the broker's id is known once it has registered
             self._view = MetadataView(
-                listener=self._listener, broker_id=self._broker.broker_id, topic_defaults=self._topic_defaults
+                listener=self._listener,
+                broker_id=self._broker.broker_id,
+                topic_defaults=self._topic_defaults,
+                request_bytes_max=self._broker.limits.request_bytes_max,
             )
         return self._view
 
