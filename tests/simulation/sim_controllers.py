@@ -60,6 +60,8 @@ class ControllerHost:
         self.is_broken = False
         self.is_paused = False
         self.is_slow = False
+        #: The turn under way writes to a slow disk, also when that fault has ended meanwhile: it does not tick.
+        self.turn_is_slow = False
         #: Must stay down until then (a fault holds it).
         self.down_until_ms = 0.0
         self.published: list[tuple[MetadataImage, MetadataDelta]] = []
@@ -114,7 +116,7 @@ class ControllerHost:
         world = self.world
         assert self.controller is None
         self.life += 1
-        self._stage = 0
+        self._stage, self.turn_is_slow = 0, False
         self._snapshot_job = None
         self.published.clear()
         self.is_paused = False
@@ -276,10 +278,12 @@ class ControllerHost:
         if self._stage == 0:
             if controller.begin():
                 self._stage = 1
+                self.turn_is_slow = self.is_slow
                 self._planned = world.scheduler.after(world.disk_ms(self.rng, is_slow=self.is_slow), self._step)
                 return
             controller.finish()
         elif self._stage == 1:
+            self.turn_is_slow = False
             controller.persist()
             self._stage = 2
             self._planned = world.scheduler.after(world.loop_ms(self.rng), self._step)

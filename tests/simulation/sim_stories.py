@@ -348,7 +348,9 @@ def deaf_leader(world: World, rng: random.Random) -> Generator[float, None, None
             world.net.cut(cut)
             yield 100.0 / pace
             # (a turn that waits for a slow disk does not tick)
-            if old.life != life or old.is_paused or old.is_slow or old.clock.rate != pace or len(old.voters()) < 2:
+            if old.life != life or old.is_paused or old.clock.rate != pace or len(old.voters()) < 2:
+                break
+            if old.is_slow or old.turn_is_slow:
                 break
             if not all(world.net.is_cut(*link) for link in cut):
                 break  # another fault's end has mended it: somebody was heard
