@@ -21,6 +21,7 @@ import grpc.aio
 
 from headrace_protos.v1 import cluster_pb2_grpc
 
+from ..clock import boottime_s
 from ..errors import (
     BrokerIdNotRegisteredError,
     DuplicateBrokerRegistrationError,
@@ -63,6 +64,7 @@ class NodeSession(abc.ABC, Generic[Registered]):
         self._answer_timeout_s = answer_timeout_ms / 1_000
         self._registered: Registered | None = None
         self._want_shutdown = False
+        #: When the last request that the controllers answered was sent (boottime_s()).
         self._heard_s = float("-inf")
         self._may_stop = asyncio.Event()
         self._nudge = asyncio.Event()
@@ -97,8 +99,8 @@ class NodeSession(abc.ABC, Generic[Registered]):
 
     def heard_within(self, session_timeout_ms: float) -> bool:
         """May the controllers still believe that this life goes on? Not when the last heartbeat that was answered was
-        sent so long ago: then what it had may have been given to others, whoever was frozen, or cut off."""
-        return asyncio.get_running_loop().time() - self._heard_s < session_timeout_ms / 1_000
+        sent so long ago: then what it had may have been given to others, whoever was frozen, suspended, or cut off."""
+        return boottime_s() - self._heard_s < session_timeout_ms / 1_000
 
     async def register(self) -> Registered:
         """Register, trying again until a controller answers. An earlier life that still counts as alive is waited for.
@@ -111,7 +113,7 @@ class NodeSession(abc.ABC, Generic[Registered]):
         while True:
             address = pursuit.address
             try:
-                sent_s = asyncio.get_running_loop().time()
+                sent_s = boottime_s()
                 self._registered = await self._register_at(address)
                 self._heard_s = sent_s
                 outage.over()
@@ -196,7 +198,7 @@ class NodeSession(abc.ABC, Generic[Registered]):
         try:
             while True:
                 self._nudge.clear()
-                sent_s = asyncio.get_running_loop().time()
+                sent_s = boottime_s()
                 answer = await self._beat(stream)
                 self._heard_s = sent_s
                 self._answered(answer)
