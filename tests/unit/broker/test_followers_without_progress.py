@@ -9,7 +9,7 @@ import asyncio
 from test_isr_keeper import FOLLOWER, LONG_MS, World, join, now_ms, until
 from test_partition_leader_isr import LAG_MS, Leader
 
-from headrace_broker.partition.isr import REJOIN_MS
+from headrace_broker.partition.isr import JOIN_MS, REJOIN_MS
 from headrace_broker.partition.messages import Request
 from headrace_broker.replication import wire
 from headrace_broker.replication.following import FollowerLane
@@ -98,6 +98,56 @@ def test_a_follower_that_is_back_in_time_has_the_whole_lag_again() -> None:
     leader.join(3, 110)
     leader.now_ms += LAG_MS - 1
     assert leader.change() is None
+
+
+def test_a_follower_that_never_joins_in_this_epoch_leaves_long_before_the_lag_is_over() -> None:
+    leader = Leader()
+    leader.join(2)
+    assert leader.change() is None, "the epoch has begun just now"
+    leader.append(120)
+    leader.ack(2, 120)
+    assert leader.change() is None
+    assert leader.it.next_due_ms(leader.now_ms) == leader.now_ms + JOIN_MS + 1
+    leader.now_ms += JOIN_MS
+    assert leader.change() is None
+    leader.now_ms += 1
+    change = leader.propose()
+    assert change.members == (1, 2)
+    assert leader.it.altered((1, 2), change.partition_epoch + 1, leader.it.leader_epoch)
+    assert leader.it.high_watermark == 120
+    leader.join(3, 120)
+    assert leader.propose().members == (1, 2, 3), "and it comes back when it can"
+
+
+def test_a_follower_that_tries_to_join_and_must_cut_its_log_first_has_time_for_it() -> None:
+    leader = Leader()
+    leader.join(2)
+    assert leader.change() is None
+    leader.now_ms += JOIN_MS
+    leader.it.follower_tried(3, leader.now_ms)
+    leader.now_ms += JOIN_MS
+    assert leader.change() is None
+    leader.join(3)
+    leader.append(120)
+    leader.ack(2, 120)
+    assert leader.change() is None
+    leader.now_ms += LAG_MS
+    assert leader.change() is None, "once it has joined it is slow, and has the lag"
+    leader.now_ms += 1
+    assert leader.propose().members == (1, 2)
+
+
+def test_a_follower_that_let_go_and_does_not_join_again_leaves_as_soon() -> None:
+    leader = Leader()
+    leader.join(2)
+    leader.join(3)
+    leader.append(120)
+    leader.ack(2, 120)
+    leader.it.follower_left(3, leader.now_ms)
+    leader.now_ms += JOIN_MS
+    assert leader.change() is None
+    leader.now_ms += 1
+    assert leader.propose().members == (1, 2)
 
 
 def test_the_keeper_does_not_wait_for_its_next_look() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import pytest
 
 from headrace_broker.partition import PartitionLeader
-from headrace_broker.partition.isr import RETRY_BACKOFF_MS, Alive, IsrChange
+from headrace_broker.partition.isr import JOIN_MS, RETRY_BACKOFF_MS, Alive, IsrChange
 from headrace_core.errors import (
     HeadraceError,
     NotEnoughReplicasAfterAppendError,
@@ -484,11 +484,11 @@ def test_hours_of_idleness_are_no_lag():
     assert leader.propose().members == (1,)
 
 
-def test_one_that_never_spoke_since_the_election_has_the_lag_time_to_do_so():
+def test_one_that_never_spoke_since_the_election_has_a_while_to_do_so():
     leader = Leader()
     leader.join(2)
     assert leader.change() is None
-    leader.now_ms += LAG_MS
+    leader.now_ms += JOIN_MS
     leader.ack(2, 100)
     assert leader.change() is None
     leader.now_ms += 1

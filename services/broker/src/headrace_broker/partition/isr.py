@@ -37,7 +37,8 @@ The first three lines end a certain proposal, and leave an uncertain one open.
                       beginning of this leader's epoch, in a life that the controllers know (KIP-841, KIP-903)
                       leaves it when it has not reached the leader's log end for replica.lag.time.max.ms, or is fenced;
                       at once when its log takes no appends, until it has appended something again; and when it is
-                      behind, its stream has broken, and it was not back within REJOIN_MS
+                      behind, its stream has broken, and it was not back within REJOIN_MS;
+                      and when it is on no stream for another reason for JOIN_MS, such as never in this epoch
 
 Falling behind is judged by settled ends: what a follower holds in its page cache is no progress.
 """
@@ -59,6 +60,11 @@ RETRY_BACKOFF_MS = 100
 #: one that is on no stream it is known that it makes no progress. (A connection that only broke is back in some
 #: milliseconds; a broker that restarts is fenced meanwhile, which takes it out as well.)
 REJOIN_MS = 2_000
+
+#: How long a follower may be on no stream whose stream did not break: it has not joined in this epoch, or let go by
+#: itself. Each attempt to join begins the time again (it may have to cut its log first). A broker that starts does not
+#: need more: it is unfenced when it can follow, and joins the ISR after that.
+JOIN_MS = 5_000
 
 #: It was caught up until the log grew, or this epoch began, and nobody has looked at a clock since.
 _UNSEEN = -1
@@ -85,6 +91,7 @@ class FollowerProgress:
     """One follower, as far as its acknowledgements tell. ``joined``: its stream stands."""
 
     __slots__ = (
+        "absent_ms",
         "ack_leader_end",
         "ack_ms",
         "broken_ms",
@@ -121,6 +128,8 @@ class FollowerProgress:
         self.cannot_append = False
         #: Since when its stream has been over; None: it stands, or it let go by itself.
         self.broken_ms: int | None = None
+        #: Since when it has been on no stream, or its last attempt to join failed; counts while it is not joined.
+        self.absent_ms = _UNSEEN
 
     def acked(self, settled_end: int, log_end: int, log_start: int, leader_end: int, now_ms: int) -> None:
         if log_end > self.log_end:
@@ -132,14 +141,17 @@ class FollowerProgress:
             self.caught_up_ms = max(self.caught_up_ms, self.ack_ms)
         self.ack_ms, self.ack_leader_end = now_ms, leader_end
 
-    def left(self, *, cannot_append: bool, broken_ms: int | None) -> None:
+    def left(self, *, cannot_append: bool, is_broken: bool, now_ms: int) -> None:
         """It is on no stream."""
         self.joined = self.is_eligible = False
-        self.broken_ms = broken_ms
+        self.absent_ms = now_ms
+        self.broken_ms = now_ms if is_broken else None
         self.cannot_append = self.cannot_append or cannot_append
 
     def seen(self, leader_end: int, now_ms: int) -> None:
         """The clock says ``now_ms``, and nobody has acknowledged."""
+        if self.absent_ms == _UNSEEN:
+            self.absent_ms = now_ms
         if self.settled_end >= leader_end or self.caught_up_ms == _UNSEEN:
             self.caught_up_ms = max(self.caught_up_ms, now_ms)
 
@@ -151,7 +163,9 @@ class FollowerProgress:
     def late_after_ms(self, lag_ms_max: int) -> int:
         """Until when it may be behind."""
         late_ms = self.caught_up_ms + lag_ms_max
-        return late_ms if self.broken_ms is None else min(late_ms, self.broken_ms + REJOIN_MS)
+        if self.joined:
+            return late_ms
+        return min(late_ms, self.absent_ms + JOIN_MS if self.broken_ms is None else self.broken_ms + REJOIN_MS)
 
 
 class InSyncSet:

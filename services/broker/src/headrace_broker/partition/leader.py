@@ -459,10 +459,16 @@ class PartitionLeader:
         follower = self._in_sync.get(broker_id)
         if follower is not None and follower.joined and follower.joining == joining:
             follower.seen(self.log_end, now_ms)
-            follower.left(cannot_append=cannot_append, broken_ms=now_ms if broken else None)
+            follower.left(cannot_append=cannot_append, is_broken=broken, now_ms=now_ms)
             self._recompute()
             self._is_stirred = False  # it may have stirred before, for less
             self._stir()
+
+    def follower_tried(self, broker_id: int, now_ms: int) -> None:
+        """A join of it was answered with what it must do first: cut its log, or use the other lane. So it is there."""
+        follower = self._in_sync.get(broker_id)
+        if follower is not None and not follower.joined:
+            follower.absent_ms = now_ms
 
     def _speaker(self, broker_id: int, broker_epoch: int, joining: object) -> FollowerProgress | None:
         """The follower, if this is what it says now."""

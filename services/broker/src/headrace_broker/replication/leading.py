@@ -197,8 +197,10 @@ class LeaderLane:
         )
         here = leader.high_watermark, leader.log_start, leader.log_end
         if not found.matches:
+            leader.follower_tried(self.broker_id, self._now_ms())
             return Joined(join.handle, None, *here, found.diverging, out_of_range=found.diverging is None)
         if self._belongs_elsewhere(source, join.log_end):
+            leader.follower_tried(self.broker_id, self._now_ms())
             return Joined(join.handle, None, *here, other_lane=True)
         if before is not None:
             before.lane.forget(before)
