@@ -11,8 +11,8 @@ from solo_broker import SoloBroker
 from test_follower_streams import Replica, at, world
 
 from headrace_broker.handlers import replication
-from headrace_broker.partition.messages import Request
-from headrace_broker.replication import follower_streams, leading
+from headrace_broker.partition.messages import Push, Request, Response
+from headrace_broker.replication import follower_streams, leading, wire
 from headrace_core.errors import NetworkError
 from headrace_core.testing.crashing_fs import CrashingFileSystem
 
@@ -76,5 +76,67 @@ def test_a_follower_says_that_it_is_there_while_it_has_nothing_to_say(monkeypatc
             await until(lambda: replica.is_following and said.count(Request()) >= 3)
             assert leader.hellos[0].speaks
             assert replica.losses == 0
+
+    asyncio.run(scenario())
+
+
+def test_a_leader_says_that_it_is_there_to_followers_that_do_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replication, "SPEAK_S", 0.02)
+
+    async def scenario() -> None:
+        async with ReplicationWorld(SoloBroker(CrashingFileSystem())) as world:
+            older = world.follower()
+            older.hello()
+            assert not older.stream.sent, "one of an older version would not know what to make of it"
+            follower = world.follower()
+            follower.hello(speaks=True)
+            await until(lambda: follower.got.count(Response(speaks=True)) >= 3)
+            follower.handler.on_closed()
+            assert follower.handler._speaking is None
+
+    asyncio.run(scenario())
+
+
+def test_a_follower_that_hears_nothing_ends_the_stream_and_asks_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The link is cut in one direction: the leader still hears that the follower is there."""
+    monkeypatch.setattr(follower_streams, "SILENCE_S", 0.1)
+
+    async def scenario() -> None:
+        async with world() as (leader, streams):
+            replica = Replica(streams)
+            streams.metadata_changed(at(leader.port))
+            streams.join(replica)
+            await until(lambda: replica.is_following)
+            leader.push(Push(replica.handle, b"of an older leader, which does not speak", 0, 0))
+            await until(lambda: len(replica.pushes) == 1)
+            first = leader.streams[-1]
+            first.send(wire.response_to_proto(Response(speaks=True)))
+            await until(lambda: len(leader.joins) == 2)
+            assert replica.losses == 1
+            assert first not in leader.streams, "the leader heard that the stream is over"
+
+    asyncio.run(scenario())
+
+
+def test_each_silent_stream_doubles_the_time_until_something_is_pushed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A push that takes longer than the silence would never arrive otherwise."""
+    monkeypatch.setattr(follower_streams, "SILENCE_S", 0.05)
+    monkeypatch.setattr(follower_streams, "SILENCE_MOST_S", 0.1)
+
+    async def scenario() -> None:
+        async with world() as (leader, streams):
+            replica = Replica(streams)
+            streams.metadata_changed(at(leader.port))
+            streams.join(replica)
+            stream = next(iter(streams._streams.values()))
+            for lost, silence_s in enumerate((0.05, 0.1, 0.1)):
+                await until(lambda: replica.is_following)
+                assert stream._silence_s == silence_s
+                leader.streams[-1].send(wire.response_to_proto(Response(speaks=True)))
+                await until(lambda lost=lost: replica.losses > lost)
+            await until(lambda: replica.is_following)
+            leader.push(Push(replica.handle, b"records", 0, 0))
+            await until(lambda: len(replica.pushes) == 1)
+            assert stream._silence_s == 0.05
 
     asyncio.run(scenario())

@@ -84,16 +84,18 @@ class FollowAck(_message.Message):
     def __init__(self, handle: _Optional[int] = ..., settled_end: _Optional[int] = ..., log_end: _Optional[int] = ..., log_start: _Optional[int] = ...) -> None: ...
 
 class FollowResponse(_message.Message):
-    __slots__ = ("joined", "pushes", "news", "ended")
+    __slots__ = ("joined", "pushes", "news", "ended", "speaks_every_second")
     JOINED_FIELD_NUMBER: _ClassVar[int]
     PUSHES_FIELD_NUMBER: _ClassVar[int]
     NEWS_FIELD_NUMBER: _ClassVar[int]
     ENDED_FIELD_NUMBER: _ClassVar[int]
+    SPEAKS_EVERY_SECOND_FIELD_NUMBER: _ClassVar[int]
     joined: _containers.RepeatedCompositeFieldContainer[FollowJoined]
     pushes: _containers.RepeatedCompositeFieldContainer[FollowPush]
     news: _containers.RepeatedCompositeFieldContainer[FollowNews]
     ended: _containers.RepeatedCompositeFieldContainer[FollowEnded]
-    def __init__(self, joined: _Optional[_Iterable[_Union[FollowJoined, _Mapping]]] = ..., pushes: _Optional[_Iterable[_Union[FollowPush, _Mapping]]] = ..., news: _Optional[_Iterable[_Union[FollowNews, _Mapping]]] = ..., ended: _Optional[_Iterable[_Union[FollowEnded, _Mapping]]] = ...) -> None: ...
+    speaks_every_second: bool
+    def __init__(self, joined: _Optional[_Iterable[_Union[FollowJoined, _Mapping]]] = ..., pushes: _Optional[_Iterable[_Union[FollowPush, _Mapping]]] = ..., news: _Optional[_Iterable[_Union[FollowNews, _Mapping]]] = ..., ended: _Optional[_Iterable[_Union[FollowEnded, _Mapping]]] = ..., speaks_every_second: _Optional[bool] = ...) -> None: ...
 
 class FollowJoined(_message.Message):
     __slots__ = ("handle", "error", "high_watermark", "log_start", "log_end", "diverging", "out_of_range", "other_lane")

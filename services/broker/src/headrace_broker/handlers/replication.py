@@ -31,9 +31,9 @@ from headrace_core.rpc.streams import ServerStream, StreamHandler
 from headrace_core.types import TopicPartition
 from headrace_protos.v1 import replication_pb2_grpc
 
-from ..partition.messages import Hello, Lane
+from ..partition.messages import Hello, Lane, Response
 from ..replication.follows import ColdRead, Followers
-from ..replication.leading import SILENCE_MS, LeaderLane
+from ..replication.leading import ITEM_BYTES, SILENCE_MS, LeaderLane
 from ..replication.pacing import UNLIMITED, Pacer
 from ..replication.wire import hello_of, request_of, response_to_proto
 
@@ -48,6 +48,10 @@ logger = logging.getLogger(__name__)
 
 #: Answers to joins that may wait to be written before the stream is read no further.
 UNSENT_MAX = 20_000
+
+#: A leader says something so often to a follower that does the same (replication.proto, ``speaks_every_second``).
+SPEAK_S = 1.0
+_STILL_HERE = response_to_proto(Response(speaks=True))
 
 #: A look at a follower's silence that comes so late finds a loop that stood still, and proves nothing.
 STALLED_MS = 500
@@ -179,6 +183,7 @@ class LeaderStream(StreamHandler[Any]):
         "_loop",
         "_service",
         "_silence",
+        "_speaking",
         "_stream",
         "_timer",
         "_timer_ms",
@@ -195,6 +200,7 @@ class LeaderStream(StreamHandler[Any]):
         self._is_scheduled = False
         self._closed = False
         self._silence: asyncio.TimerHandle | None = None
+        self._speaking: asyncio.TimerHandle | None = None
 
     @property
     def broker_id(self) -> int:
@@ -213,6 +219,8 @@ class LeaderStream(StreamHandler[Any]):
             self._lane = self._service.lane(hello, self)
             self._key = (hello.broker_id, hello.lane)
             self._listen()
+            if hello.speaks:
+                self._speak()
             return
         if lane.is_closed:
             return  # it came while the stream was ended: a join would take the place of one on the stream that counts
@@ -239,6 +247,9 @@ class LeaderStream(StreamHandler[Any]):
         if self._silence is not None:
             self._silence.cancel()
             self._silence = None
+        if self._speaking is not None:
+            self._speaking.cancel()
+            self._speaking = None
         if self._lane is not None:
             self._service.closed(self, self._key)
             self._lane.close()
@@ -260,6 +271,15 @@ class LeaderStream(StreamHandler[Any]):
             self.end(NetworkError(f"broker {self.broker_id} has said nothing for {SILENCE_MS} ms: the link is broken"))
         else:
             self._silence = self._loop.call_later((silent_at_ms - now_ms) / 1000, self._listen)
+
+    def _speak(self) -> None:
+        """Say every second that this leader is there: a follower that hears nothing ends the stream."""
+        self._speaking = None
+        if self._lane is None or self._closed or self._lane.is_closed:
+            return
+        if not self._stream.queued_bytes:  # else there is something under way to it
+            self._stream.send(_STILL_HERE, ITEM_BYTES)
+        self._speaking = self._loop.call_later(SPEAK_S, self._speak)
 
     # -- for the service ---------------------------------------------------------------------------------------------
 

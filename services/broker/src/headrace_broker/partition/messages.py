@@ -125,3 +125,5 @@ class Response(NamedTuple):
     pushes: tuple[Push, ...] = ()
     news: tuple[News, ...] = ()
     ended: tuple[Ended, ...] = ()
+    #: It says something every second, or the link is broken.
+    speaks: bool = False

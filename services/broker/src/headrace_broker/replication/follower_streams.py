@@ -43,6 +43,11 @@ logger = logging.getLogger("headrace.broker.replication")
 STREAM_WINDOW_BYTES = 32 * 1024 * 1024
 #: A follower says something so often (replication.proto, ``speaks_every_second``).
 SPEAK_S = 1.0
+#: A leader that speaks every second and was not heard for so long is behind a broken link, or frozen. Twice as long
+#: after each stream that ended so, up to SILENCE_MOST_S, until something was pushed: a large push may take as long.
+SILENCE_S, SILENCE_MOST_S = 3.0, 30.0
+#: A look at the silence that comes so late finds a loop that stood still, and proves nothing.
+STALLED_S = 0.5
 _STILL_HERE = wire.request_to_proto(Request())
 #: Between two attempts; the first one after a stream that lasted so long comes at once.
 _RETRY_FIRST_MS, _RETRY_MOST_MS, _LASTED_S = 50.0, 1_000.0, 1.0
@@ -195,6 +200,7 @@ class _Stream:
         self.leader_id = leader_id
         self._kind = lane
         self._call: Any = None
+        self._silence_s = SILENCE_S
         #: The writer has nothing to say, and waits here.
         self.waiting: asyncio.Future[bool] | None = None
         #: Set when the stream is over, or (meanwhile) when there is reason to dial at once.
@@ -259,6 +265,7 @@ class _Stream:
         channel = open_channel(address, purpose)
         call = self._call = replication_pb2_grpc.ReplicationStub(channel).Follow()  # type: ignore[no-untyped-call]
         self._address = address
+        silence = _Silence(call, self._silence_s)
         writer = _Writer(self, call)
         writing = asyncio.create_task(writer.run())
         try:
@@ -267,11 +274,21 @@ class _Stream:
                     self.is_connected = True
                     outage.over()
                     backoff.reset()
-                self._received(wire.response_of(response))
-                del response
+                received = wire.response_of(response)
+                silence.heard(received)
+                if received.pushes:
+                    self._silence_s = SILENCE_S
+                self._received(received)
+                del response, received
             if not self._is_ending:
                 raise NetworkError(f"{address}: broker {self.leader_id} ended the stream")
         except asyncio.CancelledError:
+            if silence.is_over:
+                self._silence_s = min(self._silence_s * 2, SILENCE_MOST_S)
+                raise NetworkError(
+                    f"{address}: broker {self.leader_id} has said nothing for {silence.max_s:.0f} s: the link from it "
+                    "is broken"
+                ) from None
             if writer.has_stumbled or not asyncio.current_task().cancelling():  # type: ignore[union-attr]
                 raise NetworkError(f"{address}: the stream was given up") from None
             raise
@@ -281,6 +298,7 @@ class _Stream:
         finally:
             self.is_connected = False
             self._call = None
+            silence.end()
             writer.end()
             call.cancel()
             if not writer.has_said_hello:
@@ -317,6 +335,37 @@ class _Stream:
             logger.exception("following broker %d: %s", self.leader_id, type(what).__name__)
             self._streams.leave(replica)
             replica.stumbled(error)
+
+
+class _Silence:
+    """Cancels a call whose leader speaks every second, and was not heard for ``max_s``."""
+
+    def __init__(self, call: Any, max_s: float) -> None:
+        self.max_s = max_s
+        self.is_over = False
+        self._call = call
+        self._loop = asyncio.get_running_loop()
+        self._over_s = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+
+    def heard(self, response: Response) -> None:
+        self._over_s = self._loop.time() + self.max_s
+        if response.speaks and self._timer is None:
+            self._timer = self._loop.call_at(self._over_s, self._look)
+
+    def end(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _look(self) -> None:
+        now_s = self._loop.time()
+        if now_s - self._over_s > STALLED_S:
+            self._over_s = now_s + self.max_s  # nothing was read here, whatever it said
+        if now_s >= self._over_s:
+            self.is_over = True
+            self._call.cancel()
+        else:
+            self._timer = self._loop.call_at(self._over_s, self._look)
 
 
 class _Writer:

@@ -139,6 +139,8 @@ def response_to_proto(response: Response) -> Any:
         tell(handle=handle, high_watermark=high_watermark, log_start=log_start)
     for ended in response.ended:
         message.ended.add(handle=ended.handle, error=error_to_proto(ended.error), other_lane=ended.other_lane)
+    if response.speaks:
+        message.speaks_every_second = True
     return message
 
 
@@ -149,6 +151,7 @@ def response_of(message: Any) -> Response:
         tuple([Push(push.handle, push.records, push.high_watermark, push.log_start) for push in message.pushes]),
         tuple([News(news.handle, news.high_watermark, news.log_start) for news in message.news]),
         tuple([Ended(ended.handle, error_of(ended.error), ended.other_lane) for ended in message.ended]),
+        message.speaks_every_second,
     )
 
 
