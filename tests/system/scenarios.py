@@ -255,7 +255,21 @@ def a_leader_and_one_follower_are_cut_off_from_each_other(run: Run) -> None:
         run.heals()
 
 
-@scenario()
+@scenario(silence_s=BROKEN_LINK_S, config={"replica.lag.time.max.ms": "30000"})
+def what_a_leader_says_does_not_arrive_at_one_follower(run: Run) -> None:
+    """What the follower says arrives: it is alive, and the leader hears so."""
+    for number in run.rounds():
+        partition = number % run.partitions
+        leader = run.leader(partition)
+        follower = run.rng.choice(run.cluster.followers(run.topic, partition))
+        run.cluster.network.cut(leader, follower, one_way=True)
+        run.cluster.until_out_of_sync(run.topic, follower, partition)
+        run.goes_on(f"with {follower} deaf to {leader}")
+        run.cluster.network.heal()
+        run.heals()
+
+
+@scenario(silence_s=BROKEN_LINK_S, config={"replica.lag.time.max.ms": "30000"})
 def what_a_follower_says_does_not_arrive(run: Run) -> None:
     for number in run.rounds():
         partition = number % run.partitions
