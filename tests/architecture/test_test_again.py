@@ -105,6 +105,9 @@ VERDICTS = {
         raise SafetyViolation('1 lost')
     finally:
         raise TimeoutError""",
+    "the product's own time-out": "raise DeliveryTimeoutError('no acknowledgement')",
+    "an outcome that is not known": "raise UnknownOutcomeError('no acknowledgement')",
+    "an assertion that was raised from a time-out": "raise AssertionError('lost') from TimeoutError()",
     "an assertion while a time-out was handled": """
     try:
         raise TimeoutError
@@ -125,6 +128,7 @@ def planted(tmp_path: Path, bodies: dict[str, str]) -> subprocess.CompletedProce
     )
     heading = (
         "import asyncio, subprocess, time\nfrom pathlib import Path\nimport pytest\n"
+        "from headrace_core.errors import DeliveryTimeoutError, UnknownOutcomeError\n"
         "from headrace_core.testing.verdicts import NotInTimeError, SafetyViolation\n"
     )
     return again(tmp_path, heading + tests)

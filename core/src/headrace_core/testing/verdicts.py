@@ -3,11 +3,13 @@
     SafetyViolation     a promise was broken: lost, doubled, reordered, phantom, shared, an invariant, a history's word
     NotInTimeError      a condition did not come true in time: a slow machine, or a bug
     TimeoutError, subprocess.TimeoutExpired, pytest-timeout's failure: as NotInTimeError
+    HeadraceError       the product's own answer: a verdict, its time-outs too, because an acknowledgement that never
+                        comes is one of them
     anything else       an assertion, an error: a verdict as well
 
 Only what did not come in time may run again (tools/test_again.py, by the file that ``record`` writes). A failure counts
-as such when the exception that ends the test is one, or was raised from one; a SafetyViolation anywhere in its history
-outweighs that.
+as such when the exception that ends the test is one, or was raised from one and is no assertion. A SafetyViolation
+anywhere in its history outweighs that.
 """
 
 from __future__ import annotations
@@ -18,6 +20,8 @@ import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+
+from headrace_core.errors import HeadraceError
 
 #: The file that ``record`` appends to; not set: nothing is recorded.
 RECORD_KEY = "HEADRACE_TEST_VERDICTS"
@@ -73,8 +77,12 @@ def _special_files(directory: str, names: list[str]) -> list[str]:
 def _is_time_out(error: BaseException) -> bool:
     if isinstance(error, BaseExceptionGroup):
         return all(_is_time_out(each) for each in error.exceptions)
+    if isinstance(error, HeadraceError):
+        return False
     if isinstance(error, NotInTimeError | TimeoutError | subprocess.TimeoutExpired):
         return True
+    if isinstance(error, AssertionError):
+        return False
     if type(error).__name__ == "Failed" and _PYTEST_TIMEOUT in str(error):
         return True
     return error.__cause__ is not None and _is_time_out(error.__cause__)
