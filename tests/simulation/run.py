@@ -46,7 +46,7 @@ from sim_checks import Violation  # noqa: E402
 from sim_coverage import LISTED, missing  # noqa: E402
 from sim_histories import run_histories  # noqa: E402
 from sim_plan import REQUIRED, Plan, make_plan  # noqa: E402
-from sim_world import World, listen_to_the_log  # noqa: E402
+from sim_world import World, listen_to_the_log, take_what_was_logged  # noqa: E402
 
 from headrace_core.errors import HeadraceError  # noqa: E402
 from headrace_core.testing.histories import HistoryViolation  # noqa: E402
@@ -127,11 +127,13 @@ def run_one(
     which is started again, as in production; it is what the schedule ends with if no check has failed by then."""
     world: AnyWorld = _WORLDS[type(plan)](plan, with_story=with_story)
     world.goes_past_exceptions = past_exceptions
+    take_what_was_logged()  # a schedule that ended before may have left something
     try:
         world.run()
     except _FAILURES as error:
         return world, error
-    return world, None
+    logged = take_what_was_logged()
+    return world, Violation("rules", logged[0]) if logged else None
 
 
 def outcome_of(
@@ -170,7 +172,8 @@ def is_of_groups(outcome: Outcome) -> bool:
 def _told(error: BaseException) -> Failure:
     """What noticed it, and what it says."""
     what = getattr(error, "check", None) or getattr(error, "rule", None) or type(error).__name__
-    return Failure(str(what), str(error).removeprefix(f"{what}: "), isinstance(error, _OF_CHECKERS))
+    by_checker = isinstance(error, _OF_CHECKERS) and what != "rules"  # that one: an exception that was only logged
+    return Failure(str(what), str(error).removeprefix(f"{what}: "), by_checker)
 
 
 # ---------------------------------------------------------------------------------------------- work for the processes

@@ -71,6 +71,12 @@ def listen_to_the_log() -> None:
     logging.root.setLevel(logging.ERROR)
 
 
+def take_what_was_logged() -> list[str]:
+    """Exceptions that the product has only logged, since this was called last."""
+    found, _STUMBLES.found = _STUMBLES.found, []
+    return found
+
+
 class Call(NamedTuple):
     """A request on its way to a controller; ``answered(result)`` when the reply has come back."""
 

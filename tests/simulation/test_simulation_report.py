@@ -13,6 +13,7 @@ from scoreboard import MUTANTS
 from sim_coverage import LISTED
 from sim_plan import REQUIRED
 
+from headrace_broker.upkeep.retention import Retention
 from headrace_controller.raft import RaftNode
 from headrace_coordinator.runtime.shard import Shard
 from headrace_core.log.producer_state import ProducerTable
@@ -116,6 +117,22 @@ def test_an_exception_ends_its_node_only_where_a_mutant_runs(
     world, error = run.run_one(plan, past_exceptions=True)
     assert isinstance(error, RuntimeError), error
     assert world.scheduler.now_ms > plan.length_ms
+
+
+def test_an_exception_that_is_only_logged_is_of_its_own_schedule(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Retention logs it, and goes on; the next schedule in this process has nothing to do with it."""
+    run.listen_to_the_log()
+
+    def raises(*_: Any, **__: Any) -> None:
+        raise RuntimeError("planted")
+
+    with monkeypatch.context() as planted:
+        planted.setattr(Retention, "check", raises)
+        outcome = run.outcome_of(run.make_broker_plan(2, hard_on=("retention",)))
+    assert outcome.failure is not None
+    assert (outcome.failure.what, outcome.failure.by_checker) == ("rules", False)
+    assert "planted" in outcome.failure.message
+    assert run.outcome_of(run.make_plan(3), ("world",)).failure is None
 
 
 def test_a_short_run_is_not_measured(capsys: pytest.CaptureFixture[str]) -> None:
