@@ -50,6 +50,7 @@ class Truth:
         #: What operators have asked to delete; log starts as they were seen, by host; replicas that a host has lost.
         self.asked: set[int] = set()
         self.starts: dict[int, StartSeen] = {}
+        self.durable: dict[PartitionLog, int] = {}
         self.removed: Counter[int] = Counter()
         #: Of a compacted topic: offset -> (key, value); key -> offsets, rising.
         self.records: dict[int, tuple[bytes, bytes]] = {}

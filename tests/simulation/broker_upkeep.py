@@ -250,7 +250,10 @@ def observing_starts(world: BrokerWorld) -> list[tuple[Any, str, Any]]:
         judged = list(verdicts)
         before = {log: log.log_start_offset for log, _ in judged}
         try:
-            return expire(self, judged)
+            done = expire(self, judged)
+            for log, _ in done:
+                world.checks.start_moved(log)
+            return done
         finally:
             for log, start in before.items():
                 if log.log_start_offset > start:
@@ -258,7 +261,9 @@ def observing_starts(world: BrokerWorld) -> list[tuple[Any, str, Any]]:
 
     def observed_delete(self: LogDirectory, log: PartitionLog, before_offset: int) -> int:
         world.checks.start_moves(log, before_offset)
-        return delete(self, log, before_offset)
+        start = delete(self, log, before_offset)
+        world.checks.start_moved(log)
+        return start
 
     return [
         (LogDirectory, "expire", observed_expire),

@@ -61,6 +61,11 @@ class UpkeepChecks:
             )
         truth.start_max = before
 
+    def start_moved(self, log: PartitionLog) -> None:
+        """Its directory says that the start is on the disk. (A full disk moves it in memory only, and says so: nobody
+        is told that anything is deleted.)"""
+        self.truths[log.topic_partition.partition].durable[log] = log.log_start_offset
+
     def expired(self, log: PartitionLog) -> None:
         """Retention has moved the start of ``log``."""
         truth, start = self.truths[log.topic_partition.partition], log.log_start_offset
@@ -92,10 +97,12 @@ class UpkeepChecks:
         copy = host.disks, host.begun_anew, truth.removed[host.number]
         if seen is not None and seen.log is not log and (seen.life == host.life or seen.copy != copy):
             seen = None  # it was made anew, or taken away and brought back
-        if seen is not None and start < seen.start:
-            raise Violation("log start", f"{host}: {log.topic_partition} starts at {start}, and at {seen.start} before")
+        before = 0 if seen is None else seen.start if seen.log is log else truth.durable.get(seen.log, 0)
+        if start < before:
+            raise Violation("log start", f"{host}: {log.topic_partition} starts at {start}, and at {before} before")
         if seen is None or seen.log is not log:
             truth.starts[host.number] = StartSeen(log, host.life, copy, start)
+            truth.durable.setdefault(log, start)  # (as it was found on the disk)
         elif start != seen.start:
             truth.starts[host.number] = seen._replace(start=start)
 

@@ -55,9 +55,18 @@ def checks(kind: str) -> BrokerChecks:
     return found
 
 
+class Log(SimpleNamespace):
+    """Told from others by its identity, as a PartitionLog is."""
+
+    __hash__ = object.__hash__
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+
 def log(**fields: Any) -> Any:
     """What a check sees of a log."""
-    return SimpleNamespace(topic_partition=TopicPartition("orders", 0), directory="orders-0", **fields)
+    return Log(topic_partition=TopicPartition("orders", 0), directory="orders-0", **fields)
 
 
 def test_a_log_start_that_nobody_asked_for_is_noticed() -> None:
@@ -80,8 +89,13 @@ def test_a_log_start_that_comes_back_after_a_restart_is_noticed() -> None:
     found = checks("deletes")
     found.truths[0].start_max = 5
     host: Any = SimpleNamespace(number=1, disks=1, begun_anew=0, life=1)
-    found.start_seen(host, log(log_start_offset=5))
+    deleted = log(log_start_offset=3)
+    found.start_seen(host, deleted)
+    deleted.log_start_offset = 5
+    found.start_seen(host, deleted)  # a full disk moves it in memory only
     host.life = 2
+    found.start_seen(host, log(log_start_offset=3))
+    host.life = 3
     with pytest.raises(Violation, match="log start"):
         found.start_seen(host, log(log_start_offset=0))
     host.begun_anew = 1  # a copy that is made anew begins where it may

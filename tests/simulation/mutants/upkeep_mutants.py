@@ -54,7 +54,7 @@ _write = LogDirectory._write
 
 
 def _log_starts_in_memory(self: LogDirectory, name: str, offsets: Any) -> None:
-    if name != LOG_STARTS:
+    if name != LOG_STARTS or not offsets:  # (a directory's first one is there, and says nothing)
         _write(self, name, offsets)
 
 
