@@ -367,6 +367,32 @@ def test_a_full_disk_stops_the_acknowledgements_and_goes_on_by_itself_when_there
     asyncio.run(scenario())
 
 
+def test_a_follower_asks_for_a_whole_window_when_there_is_room_before_the_batch_that_it_asked_for_comes() -> None:
+    """With the window of one batch that it joined with, it would have one batch in flight for ever."""
+
+    async def scenario() -> None:
+        fs = CrashingFileSystem()
+        async with World(fs) as (broker, leader):
+            await leader.welcome()
+            fs.fail("write", error=errno.ENOSPC, path_ends=".log")
+            leader.push(batches(0, b"a"))
+            await leader.until(lambda: leader.left)
+            join = await leader.welcome()
+            assert join.window_bytes == 1
+            for writer in broker.storage.writers():
+                assert writer.space is not None
+                writer.space.measure()
+            leader.push(batches(0, b"a"))
+            join = await leader.welcome()
+            assert join.window_bytes > 1
+            assert leader.said_cannot_append == 1
+            leader.push(batches(0, b"a"))
+            leader.push(batches(1, b"b"))
+            await leader.acknowledged(2)
+
+    asyncio.run(scenario())
+
+
 def test_a_directory_that_fails_takes_its_followers_with_it() -> None:
     async def scenario() -> None:
         fs = CrashingFileSystem()

@@ -83,6 +83,7 @@ class FollowerReplica:
         "_held",
         "_is_deleting",
         "_is_failing",
+        "_is_probing",
         "_lanes",
         "_on_damage",
         "_reason",
@@ -113,6 +114,8 @@ class FollowerReplica:
         self._under_way = 0
         #: One of them was refused: those behind it are too.
         self._is_failing = False
+        #: It joined while space was short, with a window for one batch; when there is space it joins with a whole one.
+        self._is_probing = False
         #: Why what was taken may never reach the writer.
         self._stumble: HeadraceError | None = None
         #: What is to become of the log before it joins again.
@@ -159,7 +162,8 @@ class FollowerReplica:
         return not self._under_way and self._held is None and self.follower.can_join
 
     def join(self, handle: int) -> Join:
-        return self.follower.join(handle, 1 if self._is_short else WINDOW_BYTES)
+        self._is_probing = self._is_short
+        return self.follower.join(handle, 1 if self._is_probing else WINDOW_BYTES)
 
     def next_ack(self) -> Ack | None:
         return self.follower.next_ack()
@@ -263,6 +267,11 @@ class FollowerReplica:
             self._leave(cannot_append=True)
             follower.disconnected()
             self._join_later()
+            return
+        if self._is_probing:
+            self._leave()
+            follower.disconnected()
+            self._join()
             return
         before, follows = follower.high_watermark, follower.taken_end
         try:
