@@ -331,7 +331,12 @@ class _Round:
     ) -> CleanedSegment:
         """The new segment, durable; nothing is left of it when this raises."""
         cleaned = CleanedSegment(
-            self._fs, self._log.directory, group[0].base_offset, self._log.config, now_ms=self._now_ms
+            self._fs,
+            self._log.directory,
+            group[0].base_offset,
+            self._segments[self._segments.index(group[-1]) + 1].base_offset,
+            self._log.config,
+            now_ms=self._now_ms,
         )
         try:
             self._write(with_records, keep, cleaned)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Sequence
 
+from ...errors import CorruptLogError
 from ..config import LogConfig
 from ..files import Buffer, FileSystem
 from ..index import OffsetIndex, TimeIndex
@@ -17,9 +18,15 @@ _WRITEBACK_BYTES = 8 * 1024 * 1024
 class CleanedSegment:
     """Written by one thread; nobody reads it before it was swapped in."""
 
-    def __init__(self, fs: FileSystem, directory: str, base_offset: int, config: LogConfig, *, now_ms: int) -> None:
+    def __init__(
+        self, fs: FileSystem, directory: str, base_offset: int, end_offset: int, config: LogConfig, *, now_ms: int
+    ) -> None:
+        """``end_offset``: exclusive; the base offset of the segment behind those that this one replaces."""
         self.base_offset = base_offset
         self.size = 0
+        self._directory = directory
+        self._next_offset = base_offset
+        self._end_offset = end_offset
         self._handed_over = 0
         self._fs = fs
         self._stem = stem = f"{directory}/{segment_name(base_offset)}"
@@ -42,9 +49,20 @@ class CleanedSegment:
         segment.time_index.start_empty()
 
     def append(self, data: Buffer, batches: Sequence[BatchMeta]) -> None:
-        """Whole batches with their sizes, offsets and times. OSError leaves a part: ``discard`` it."""
+        """Whole batches with their sizes, offsets and times. OSError leaves a part: ``discard`` it.
+
+        CorruptLogError: a batch's offsets do not follow those before it. No CRC covers a batch's base offset, so a bit
+        that flipped there shows only here, and a cleaned segment must not make it look right."""
         if not batches:
             return
+        for _, base_offset, last_offset, _ in batches:
+            if not self._next_offset <= base_offset <= last_offset < self._end_offset:
+                raise CorruptLogError(
+                    f"{self._directory}: the batch with offsets {base_offset} to {last_offset} stands where offsets "
+                    f"from {self._next_offset} to {self._end_offset - 1} belong. The log is left as it is; headrace "
+                    "log dump --deep names the batch"
+                )
+            self._next_offset = last_offset + 1
         segment = self._segment
         if segment.size == 0:
             segment.first_timestamp_ms = batches[0][3]  # only so that publish does not look for it
