@@ -1,183 +1,31 @@
-"""A broker that follows: what is pushed to it, written, acknowledged, cut, and what a disk that misbehaves does to it.
+"""A broker that follows: what is pushed to it, written, acknowledged, cut, and where its replicas go.
 
-The leader is the test: it answers joins and pushes batches; everything behind that is the broker's own.
+The leader is the test (followers_world.py); everything behind that is the broker's own.
 """
 
 from __future__ import annotations
 
 import asyncio
-import errno
-from collections.abc import Callable
 from typing import Any
 
 import msgspec
 import pytest
+from followers_world import LARGE, ORDERS, OTHER, Leader, World, batches, change, log_of
 from solo_broker import BROKER_ID, SoloBroker, StallingFileSystem
 
 from headrace_broker.partition import PartitionFollower
-from headrace_broker.partition.messages import Ack, Divergence, Ended, Join, Joined, Lane, News, Push
+from headrace_broker.partition.messages import Divergence, Lane
 from headrace_broker.replication.follower_replica import FollowerReplica
 from headrace_core import errors
-from headrace_core.errors import HeadraceError
 from headrace_core.metadata.records import (
-    BrokerEndpoint,
     ConfigRecord,
     ConfigResourceType,
     PartitionChangeRecord,
     PartitionRecord,
-    RegisterBrokerRecord,
     TopicRecord,
 )
-from headrace_core.records import encode_batch
 from headrace_core.testing.crashing_fs import CrashingFileSystem
 from headrace_core.types import TopicPartition
-
-OTHER = 2
-#: Too much for a turn of the writer in the event loop: a thread does it, and its disk may stall.
-LARGE = b"x" * 100_000
-ORDERS = TopicPartition("orders", 0)
-
-
-def batches(base_offset: int, *values: bytes, epoch: int = 0) -> bytes:
-    return encode_batch([(1000, None, value, []) for value in values], base_offset=base_offset, leader_epoch=epoch)
-
-
-class Leader:
-    """Stands for the streams, and for the broker at their other end."""
-
-    def __init__(self) -> None:
-        self.replica: FollowerReplica | None = None
-        self.wanted: list[Lane] = []
-        self.left = 0
-        self.said_cannot_append = 0
-        self.refusals: list[HeadraceError] = []
-        self.cuts: list[int] = []
-        self.acks: list[Ack] = []
-        self.farewells: list[Callable[[], None]] = []
-        self._handle = 0
-        self._changed = asyncio.Event()
-
-    # -- Following and Lanes -----------------------------------------------------------------------------------------
-
-    def follow(self, replica: FollowerReplica) -> None:
-        self.replica = replica
-        replica.begin(self)
-
-    def unfollow(self, replica: FollowerReplica) -> None:
-        self.replica = None
-        self._changed.set()
-
-    def farewell(self, replica: FollowerReplica, done: Callable[[], None]) -> Callable[[], None]:
-        self.farewells.append(done)
-        return lambda: self.farewells.remove(done)
-
-    def join(self, replica: FollowerReplica) -> None:
-        self.wanted.append(replica.lane)
-        self._changed.set()
-
-    def leave(self, replica: FollowerReplica, *, cannot_append: bool = False) -> None:
-        self.left += 1
-        self.said_cannot_append += cannot_append
-        self._changed.set()
-
-    def moved(self, replica: FollowerReplica) -> None:
-        ack = replica.next_ack()
-        if ack is not None:
-            self.acks.append(ack)
-        self._changed.set()
-
-    def wake(self, replica: FollowerReplica) -> None:
-        self._changed.set()
-
-    def refused(self, replica: FollowerReplica, error: HeadraceError) -> None:
-        self.refusals.append(error)
-
-    def truncated(self, replica: FollowerReplica, from_offset: int) -> None:
-        self.cuts.append(from_offset)
-
-    # -- what the test does ------------------------------------------------------------------------------------------
-
-    @property
-    def follower(self) -> FollowerReplica:
-        assert self.replica is not None
-        return self.replica
-
-    async def until(self, condition: Callable[[], Any]) -> None:
-        async with asyncio.timeout(60):
-            while not condition():
-                self._changed.clear()
-                await asyncio.wait([asyncio.ensure_future(self._changed.wait())], timeout=0.05)
-
-    async def asked(self) -> Join:
-        """Its next join, once it can."""
-        await self.until(lambda: self.wanted and self.follower.can_join)
-        self.wanted.clear()
-        self.acks.clear()
-        self._handle += 1
-        return self.follower.join(self._handle)
-
-    def answer(self, **fields: Any) -> None:
-        self.follower.joined(Joined(self._handle, **fields))
-
-    async def welcome(self, high_watermark: int = 0) -> Join:
-        join = await self.asked()
-        self.answer(high_watermark=high_watermark, log_end=join.log_end)
-        return join
-
-    def push(self, records: bytes, high_watermark: int = 0, log_start: int = 0) -> None:
-        self.follower.pushed(Push(self._handle, records, high_watermark, log_start))
-
-    def news(self, high_watermark: int, log_start: int = 0) -> None:
-        self.follower.news(News(self._handle, high_watermark, log_start))
-
-    def end(self, error: HeadraceError | None = None, *, other_lane: bool = False) -> None:
-        self.follower.ended(Ended(self._handle, error, other_lane))
-
-    async def acknowledged(self, end: int) -> None:
-        await self.until(lambda: self.acks and self.acks[-1].settled_end >= end)
-
-
-class World:
-    """``async with World() as (broker, leader)``: broker 1 follows broker 2 in orders-0."""
-
-    def __init__(self, fs: CrashingFileSystem | None = None, **static: str) -> None:
-        self.fs = fs or CrashingFileSystem()
-        self.leader = Leader()
-        self.broker = SoloBroker(self.fs, **static)
-
-    async def __aenter__(self) -> tuple[SoloBroker, Leader]:
-        broker, leader = self.broker, self.leader
-        broker.replicas.tie_following(leader)
-        await broker.__aenter__()
-        endpoint = BrokerEndpoint("internal", "127.0.0.1", 2)
-        topic_id = b"orders".ljust(16, b".")
-        await broker.change(
-            RegisterBrokerRecord(OTHER, 2, b"j" * 16, (b"e" * 16,), (endpoint,)),
-            TopicRecord("orders", topic_id),
-            PartitionRecord(topic_id, 0, (OTHER, BROKER_ID), (OTHER, BROKER_ID), OTHER, 0, 0),
-        )
-        return broker, leader
-
-    async def __aexit__(self, *_: object) -> None:
-        self.broker.replicas.resign_all(lambda partition: errors.ServerShuttingDownError("the test is over"))
-        await self.broker.__aexit__()
-
-
-async def change(broker: SoloBroker, **fields: Any) -> None:
-    topic, state = broker.image.topic("orders"), broker.image.partition(b"orders".ljust(16, b"."), 0)
-    assert topic is not None
-    assert state is not None
-    await broker.change(PartitionChangeRecord(topic.topic_id, 0, state.partition_epoch + 1, **fields))
-
-
-def _log(broker: SoloBroker) -> bytes:
-    log = broker.storage.log(ORDERS)
-    assert log is not None
-    return b"".join(
-        data
-        for path, data in sorted(broker.fs.files().items())
-        if path.startswith(log.directory + "/") and path.endswith(".log")
-    )
 
 
 def test_what_is_pushed_is_acknowledged_when_it_is_on_the_disk_and_stands_there_as_the_leader_has_it() -> None:
@@ -194,7 +42,7 @@ def test_what_is_pushed_is_acknowledged_when_it_is_on_the_disk_and_stands_there_
             fs.release()
             await leader.acknowledged(3)
             assert leader.acks[-1][1:] == (3, 3, 0)
-            assert _log(broker) == first + second
+            assert log_of(broker) == first + second
             assert leader.follower.high_watermark == 2
             leader.news(high_watermark=9)
             assert leader.follower.high_watermark == 3  # it has no more
@@ -218,7 +66,7 @@ def test_a_push_that_was_damaged_on_its_way_is_asked_for_anew(damage: int) -> No
             assert join.log_end == 1
             leader.push(batches(1, b"x" * 200))
             await leader.acknowledged(2)
-            assert _log(broker) == batches(0, b"whole") + batches(1, b"x" * 200)
+            assert log_of(broker) == batches(0, b"whole") + batches(1, b"x" * 200)
 
     asyncio.run(scenario())
 
@@ -256,7 +104,7 @@ def test_a_push_that_meets_a_bug_is_asked_for_anew_and_nothing_is_left_over(
             for offset in range(join.log_end, 3):
                 leader.push(batches(offset, b"%d" % offset))
             await leader.acknowledged(3)
-            assert _log(broker) == batches(0, b"0") + batches(1, b"1") + batches(2, b"2")
+            assert log_of(broker) == batches(0, b"0") + batches(1, b"1") + batches(2, b"2")
 
     asyncio.run(scenario())
 
@@ -293,7 +141,7 @@ def test_a_log_is_cut_where_the_leaders_history_says_and_joins_again() -> None:
             assert leader.cuts == [3]
             leader.push(batches(1, b"of two", epoch=2))
             await leader.acknowledged(2)
-            assert _log(broker) == batches(0, b"a") + batches(1, b"of two", epoch=2)
+            assert log_of(broker) == batches(0, b"a") + batches(1, b"of two", epoch=2)
 
     asyncio.run(scenario())
 
@@ -330,80 +178,6 @@ def test_the_log_starts_where_the_leaders_does() -> None:
             log = broker.storage.log(ORDERS)
             assert log is not None
             assert log.log_start_offset == 1
-
-    asyncio.run(scenario())
-
-
-def test_a_full_disk_stops_the_acknowledgements_and_goes_on_by_itself_when_there_is_room() -> None:
-    async def scenario() -> None:
-        fs = CrashingFileSystem()
-        async with World(fs) as (broker, leader):
-            await leader.welcome()
-            leader.push(batches(0, b"a"))
-            await leader.acknowledged(1)
-            fs.fail("write", error=errno.ENOSPC, path_ends=".log")
-            leader.push(batches(1, b"b"))
-            leader.push(batches(2, b"c"))  # on its way behind it: must not be written over the gap
-            await leader.until(lambda: leader.left)
-            assert leader.said_cannot_append == leader.left == 1, "the leader hears it at once, and once"
-            assert leader.acks[-1].log_end == 1
-            # While space is short it joins to hear where the log starts, asks for one batch, and takes none: a disk at
-            # the threshold moves no in-sync set back and forth.
-            join = await leader.welcome()
-            assert (join.log_end, join.window_bytes) == (1, 1)
-            leader.push(batches(1, b"b"))
-            assert leader.said_cannot_append == 2
-            for writer in broker.storage.writers():  # as the housekeeping does
-                assert writer.space is not None
-                assert writer.space.is_short
-                writer.space.measure()
-            join = await leader.welcome()
-            assert (join.log_end, join.window_bytes > 1) == (1, True)
-            leader.push(batches(1, b"b"))
-            await leader.acknowledged(2)
-            assert _log(broker) == batches(0, b"a") + batches(1, b"b")
-            assert not [event for event in broker.events if type(event).__name__ == "LogDirectoryFailed"]
-
-    asyncio.run(scenario())
-
-
-def test_a_follower_asks_for_a_whole_window_when_there_is_room_before_the_batch_that_it_asked_for_comes() -> None:
-    """With the window of one batch that it joined with, it would have one batch in flight for ever."""
-
-    async def scenario() -> None:
-        fs = CrashingFileSystem()
-        async with World(fs) as (broker, leader):
-            await leader.welcome()
-            fs.fail("write", error=errno.ENOSPC, path_ends=".log")
-            leader.push(batches(0, b"a"))
-            await leader.until(lambda: leader.left)
-            join = await leader.welcome()
-            assert join.window_bytes == 1
-            for writer in broker.storage.writers():
-                assert writer.space is not None
-                writer.space.measure()
-            leader.push(batches(0, b"a"))
-            join = await leader.welcome()
-            assert join.window_bytes > 1
-            assert leader.said_cannot_append == 1
-            leader.push(batches(0, b"a"))
-            leader.push(batches(1, b"b"))
-            await leader.acknowledged(2)
-
-    asyncio.run(scenario())
-
-
-def test_a_directory_that_fails_takes_its_followers_with_it() -> None:
-    async def scenario() -> None:
-        fs = CrashingFileSystem()
-        async with World(fs) as (broker, leader):
-            await leader.welcome()
-            fs.fail("sync", error=errno.EIO, path_ends=".log")
-            leader.push(batches(0, b"a"))
-            await leader.until(lambda: leader.replica is None)
-            assert not [ack for ack in leader.acks if ack.log_end]
-            with pytest.raises(errors.StorageError):
-                broker.replicas.leader(ORDERS)
 
     asyncio.run(scenario())
 
@@ -478,7 +252,7 @@ def test_a_stream_that_breaks_loses_nothing_that_was_taken() -> None:
             assert (await leader.welcome()).log_end == 2
             leader.push(batches(2, b"c"))
             await leader.acknowledged(3)
-            assert _log(broker) == batches(0, LARGE) + batches(1, b"b") + batches(2, b"c")
+            assert log_of(broker) == batches(0, LARGE) + batches(1, b"b") + batches(2, b"c")
 
     asyncio.run(scenario())
 
@@ -701,7 +475,7 @@ def test_a_follower_goes_on_while_its_log_moves_to_another_directory() -> None:
             log = broker.storage.log(ORDERS)
             assert log is not None
             assert log.directory.startswith(target)
-            assert _log(broker) == expected
+            assert log_of(broker) == expected
             broker.replicas.resign_all(lambda partition: errors.ServerShuttingDownError("the test is over"))
 
     asyncio.run(scenario())

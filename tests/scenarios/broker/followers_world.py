@@ -1,0 +1,171 @@
+"""A broker that follows, and the test as its leader: it answers joins and pushes batches."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from solo_broker import BROKER_ID, SoloBroker
+
+from headrace_broker.partition.messages import Ack, Ended, Join, Joined, Lane, News, Push
+from headrace_broker.replication.follower_replica import FollowerReplica
+from headrace_core import errors
+from headrace_core.errors import HeadraceError
+from headrace_core.metadata.records import (
+    BrokerEndpoint,
+    PartitionChangeRecord,
+    PartitionRecord,
+    RegisterBrokerRecord,
+    TopicRecord,
+)
+from headrace_core.records import encode_batch
+from headrace_core.testing.crashing_fs import CrashingFileSystem
+from headrace_core.types import TopicPartition
+
+OTHER = 2
+#: Too much for a turn of the writer in the event loop: a thread does it, and its disk may stall.
+LARGE = b"x" * 100_000
+ORDERS = TopicPartition("orders", 0)
+
+
+def batches(base_offset: int, *values: bytes, epoch: int = 0) -> bytes:
+    return encode_batch([(1000, None, value, []) for value in values], base_offset=base_offset, leader_epoch=epoch)
+
+
+class Leader:
+    """Stands for the streams, and for the broker at their other end."""
+
+    def __init__(self) -> None:
+        self.replica: FollowerReplica | None = None
+        self.wanted: list[Lane] = []
+        self.left = 0
+        self.said_cannot_append = 0
+        self.refusals: list[HeadraceError] = []
+        self.cuts: list[int] = []
+        self.acks: list[Ack] = []
+        self.farewells: list[Callable[[], None]] = []
+        self._handle = 0
+        self._changed = asyncio.Event()
+
+    # -- Following and Lanes -----------------------------------------------------------------------------------------
+
+    def follow(self, replica: FollowerReplica) -> None:
+        self.replica = replica
+        replica.begin(self)
+
+    def unfollow(self, replica: FollowerReplica) -> None:
+        self.replica = None
+        self._changed.set()
+
+    def farewell(self, replica: FollowerReplica, done: Callable[[], None]) -> Callable[[], None]:
+        self.farewells.append(done)
+        return lambda: self.farewells.remove(done)
+
+    def join(self, replica: FollowerReplica) -> None:
+        self.wanted.append(replica.lane)
+        self._changed.set()
+
+    def leave(self, replica: FollowerReplica, *, cannot_append: bool = False) -> None:
+        self.left += 1
+        self.said_cannot_append += cannot_append
+        self._changed.set()
+
+    def moved(self, replica: FollowerReplica) -> None:
+        ack = replica.next_ack()
+        if ack is not None:
+            self.acks.append(ack)
+        self._changed.set()
+
+    def wake(self, replica: FollowerReplica) -> None:
+        self._changed.set()
+
+    def refused(self, replica: FollowerReplica, error: HeadraceError) -> None:
+        self.refusals.append(error)
+
+    def truncated(self, replica: FollowerReplica, from_offset: int) -> None:
+        self.cuts.append(from_offset)
+
+    # -- what the test does ------------------------------------------------------------------------------------------
+
+    @property
+    def follower(self) -> FollowerReplica:
+        assert self.replica is not None
+        return self.replica
+
+    async def until(self, condition: Callable[[], Any]) -> None:
+        async with asyncio.timeout(60):
+            while not condition():
+                self._changed.clear()
+                await asyncio.wait([asyncio.ensure_future(self._changed.wait())], timeout=0.05)
+
+    async def asked(self) -> Join:
+        """Its next join, once it can."""
+        await self.until(lambda: self.wanted and self.follower.can_join)
+        self.wanted.clear()
+        self.acks.clear()
+        self._handle += 1
+        return self.follower.join(self._handle)
+
+    def answer(self, **fields: Any) -> None:
+        self.follower.joined(Joined(self._handle, **fields))
+
+    async def welcome(self, high_watermark: int = 0) -> Join:
+        join = await self.asked()
+        self.answer(high_watermark=high_watermark, log_end=join.log_end)
+        return join
+
+    def push(self, records: bytes, high_watermark: int = 0, log_start: int = 0) -> None:
+        self.follower.pushed(Push(self._handle, records, high_watermark, log_start))
+
+    def news(self, high_watermark: int, log_start: int = 0) -> None:
+        self.follower.news(News(self._handle, high_watermark, log_start))
+
+    def end(self, error: HeadraceError | None = None, *, other_lane: bool = False) -> None:
+        self.follower.ended(Ended(self._handle, error, other_lane))
+
+    async def acknowledged(self, end: int) -> None:
+        await self.until(lambda: self.acks and self.acks[-1].settled_end >= end)
+
+
+class World:
+    """``async with World() as (broker, leader)``: broker 1 follows broker 2 in orders-0."""
+
+    def __init__(self, fs: CrashingFileSystem | None = None, **static: str) -> None:
+        self.fs = fs or CrashingFileSystem()
+        self.leader = Leader()
+        self.broker = SoloBroker(self.fs, **static)
+
+    async def __aenter__(self) -> tuple[SoloBroker, Leader]:
+        broker, leader = self.broker, self.leader
+        broker.replicas.tie_following(leader)
+        await broker.__aenter__()
+        endpoint = BrokerEndpoint("internal", "127.0.0.1", 2)
+        topic_id = b"orders".ljust(16, b".")
+        await broker.change(
+            RegisterBrokerRecord(OTHER, 2, b"j" * 16, (b"e" * 16,), (endpoint,)),
+            TopicRecord("orders", topic_id),
+            PartitionRecord(topic_id, 0, (OTHER, BROKER_ID), (OTHER, BROKER_ID), OTHER, 0, 0),
+        )
+        return broker, leader
+
+    async def __aexit__(self, *_: object) -> None:
+        self.broker.replicas.resign_all(lambda partition: errors.ServerShuttingDownError("the test is over"))
+        await self.broker.__aexit__()
+
+
+async def change(broker: SoloBroker, **fields: Any) -> None:
+    topic, state = broker.image.topic("orders"), broker.image.partition(b"orders".ljust(16, b"."), 0)
+    assert topic is not None
+    assert state is not None
+    await broker.change(PartitionChangeRecord(topic.topic_id, 0, state.partition_epoch + 1, **fields))
+
+
+def log_of(broker: SoloBroker) -> bytes:
+    log = broker.storage.log(ORDERS)
+    assert log is not None
+    return b"".join(
+        data
+        for path, data in sorted(broker.fs.files().items())
+        if path.startswith(log.directory + "/") and path.endswith(".log")
+    )
