@@ -338,7 +338,8 @@ def test_a_broker_killed_while_it_compacts_and_deletes_loses_no_last_value(
     partition = create(
         cluster,
         "table",
-        cleanup_policy="compact",
+        cleanup_policy="compact,delete",  # or DeleteRecords is refused
+        retention_ms="-1",
         segment_bytes="3000",
         min_cleanable_dirty_ratio="0.01",
         file_delete_delay_ms="0",

@@ -198,12 +198,8 @@ def test_a_group_without_members_is_reset_read_again_and_deleted(
         until(lambda: seen.extend(consumer.poll(timeout=0.5)) or len(seen) >= 74, "all that is to be read again")
     first = {record.partition: record.offset for record in reversed(seen)}
     assert (first, len(seen)) == ({0: 3, 1: 3, 2: 10, 3: 10}, 74)
-    # The offset of two partitions went back: whoever watches the group is to hear of it.
-    until(
-        lambda: cli("groups", "describe", GROUP, "--fail-on", "err", code=None).code == 3,
-        "the group to be judged",
-    )
-    assert f"{TOPIC}-0 REWIND" in cli("groups", "describe", GROUP, "--fail-on", "warn", code=3).err
+    # Offsets went back in a group without members: an operator's reset, and no fault of a consumer.
+    assert "REWIND" not in cli("groups", "describe", GROUP).text
     forgot = cli("groups", "delete-offsets", GROUP, "-t", f"{TOPIC}:3", "-o", "json").json()
     assert forgot["deleted"] == [{"topic": TOPIC, "partition": 3}]
     assert [row["partition"] for row in described(cli)["partitions"]] == [0, 1, 2]
