@@ -101,7 +101,7 @@ def test_what_is_hardest_on_a_guard_comes_more_often_in_its_schedules_and_change
         for hard_on in ((), (kind,))
     )
     assert hard > 4 * plain
-    assert all(set(mutant.faults) <= set(KINDS) for mutant in MUTANTS.values())
+    assert all(set(mutant.faults) <= set(KINDS) for mutant in MUTANTS.values() if mutant.part == "groups")
     mutant = MUTANTS["AllMetadataAreNew"]
     assert run.plan_of(7, "groups", mutant) == make_group_plan(7, hard_on=mutant.faults) != run.plan_of(7, "groups")
     assert run.plan_of(7, "groups", MUTANTS["SeesNoTopics"]) == run.plan_of(7, "groups")

@@ -305,7 +305,8 @@ cluster = LocalCluster(brokers=1, controllers=1, coordinators=0, mode="inprocess
 child = os.fork()
 if child == 0:
     try:
-        Producer(bootstrap_servers=cluster.bootstrap_servers)
+        child_s = Producer(bootstrap_servers=cluster.bootstrap_servers)  # (at its first use, not before, it is too late)
+        child_s.send("events", b"from a child")
     except IllegalStateError:
         assert [row["pid"] for row in cluster.ps()] == [None, None]
         cluster.kill("broker", 1)
