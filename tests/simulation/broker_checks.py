@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from typing import TYPE_CHECKING, Any
 
-from broker_upkeep_checks import READ_BYTES, StartSeen, UpkeepChecks
+from broker_upkeep_checks import ANYWHERE, READ_BYTES, StartSeen, UpkeepChecks
 from sim_checks import Violation
 
 from headrace_controller.cluster.requests import AlterPartition
@@ -168,7 +168,7 @@ class BrokerChecks(UpkeepChecks):
         at = start
         if self.world.plan.compacts:
             known_end = truth.end
-            self.match_compacted(who, truth, records, at, 1 << 62)
+            self.match_compacted(who, truth, records, at, ANYWHERE)
             records = _behind(records, known_end)
             at = max(at, known_end)
         for position, header in iterate_headers(records):
@@ -286,7 +286,7 @@ class BrokerChecks(UpkeepChecks):
         """What a consumer was given; where it goes on."""
         truth = self.truths[partition]
         if self.world.plan.compacts:
-            self.match_compacted(consumer, truth, records, position, 1 << 62)
+            self.match_compacted(consumer, truth, records, position, ANYWHERE)
             ends = [header.next_offset for _, header in iterate_headers(records)]
             if ends and max(ends) > truth.end:
                 raise Violation("consumers", f"{consumer} is given what ends at {max(ends)}, of {truth.end}")

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from broker_sim_world import BrokerWorld
 
 READ_BYTES = 1 << 20
+#: Of what supersedes a record: anything that is committed.
+ANYWHERE = 1 << 62
 
 
 class StartSeen(NamedTuple):
@@ -147,7 +149,10 @@ class UpkeepChecks:
     # -- compaction --------------------------------------------------------------------------------------------------
 
     def compacted(self, who: object, log: PartitionLog) -> None:
-        """A cleaning is over: all of the log, as far as what is committed goes."""
+        """A cleaning is over: all of the log, as far as what is committed goes.
+
+        A later record of a missing one's key may lie behind this log's end: a replica that catches up copies what its
+        leader has compacted further."""
         truth = self.truths[log.topic_partition.partition]
         end = min(log.segments[-1].base_offset, log.log_end_offset)
         at = log.log_start_offset
@@ -158,9 +163,9 @@ class UpkeepChecks:
                 return
             if found is None or not found.records:
                 break
-            self.match_compacted(who, truth, found.records, at, end)
+            self.match_compacted(who, truth, found.records, at, ANYWHERE)
             at = found.next_offset
-        self.superseded(who, truth, at, min(end, truth.end), end)
+        self.superseded(who, truth, at, min(end, truth.end), ANYWHERE)
 
     def match_compacted(self, who: object, truth: Truth, records: bytes, at: int, end: int) -> None:
         """``end``: of what may have made others superfluous."""
