@@ -305,7 +305,7 @@ cluster = LocalCluster(brokers=1, controllers=1, coordinators=0, mode="inprocess
 child = os.fork()
 if child == 0:
     try:
-        child_s = Producer(bootstrap_servers=cluster.bootstrap_servers)  # (at its first use, not before, it is too late)
+        child_s = Producer(bootstrap_servers=cluster.bootstrap_servers)  # (its first use says it)
         child_s.send("events", b"from a child")
     except IllegalStateError:
         assert [row["pid"] for row in cluster.ps()] == [None, None]
