@@ -45,8 +45,10 @@ OTHER_DEFAULTS = {
         "log.roll.jitter.hours": "the default stands at log.roll.jitter.ms",
         "log.roll.jitter.ms": "Kafka: null, and log.roll.jitter.hours=0",
         "log.cleaner.io.max.bytes.per.second": "Kafka: the largest double",
+        "max.connections": "memory and descriptors of one process bound them",
         "metric.reporters": "no JMX",
         "node.id": "a broker gets one with its directories",
+        "socket.request.max.bytes": "Kafka's 100 MiB is what every connection can make a broker hold",
     },
     "topic": {},
     "producer": {
@@ -78,6 +80,7 @@ OTHER_SCOPES = {
     "listeners": "by a restart only",
     "listener.security.protocol.map": "every listener is PLAINTEXT",
     "log.retention.check.interval.ms": "ours can be altered",
+    "max.connections": "gRPC takes it when the listener opens",
 }
 OTHER_TYPES = {
     "linger.ms": "fractions of a millisecond are allowed",
