@@ -39,10 +39,9 @@ def _dump(*arguments: str) -> str:
     return done.stdout + done.stderr
 
 
-@pytest.fixture(scope="module")
-def cleaned(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Batch], World]:
+def _cleaned(tmp_path_factory: pytest.TempPathFactory, seed: int) -> tuple[Path, list[Batch], World]:
     """A log with all kinds of batches, cleaned three times, on the real disk; with its producers' snapshot."""
-    world = World(4711, Counts())
+    world = World(seed, Counts())
     for _ in range(3):
         world.write(150)
         world.clean()
@@ -55,6 +54,16 @@ def cleaned(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Batch]
     world.log = world.open_log(world.fs)
     (directory / f"{world.table.next_offset:020d}.snapshot").write_bytes(world.table.snapshot())
     return directory, batches_of(world.log), world
+
+
+@pytest.fixture(scope="module")
+def cleaned(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Batch], World]:
+    return _cleaned(tmp_path_factory, 4711)
+
+
+@pytest.fixture(scope="module")
+def cleaned_of_every_codec(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Batch], World]:
+    return _cleaned(tmp_path_factory, 4712)
 
 
 def test_kafka_reads_every_record_that_was_left(cleaned: tuple[Path, list[Batch], World]) -> None:
@@ -72,9 +81,11 @@ def test_kafka_reads_every_record_that_was_left(cleaned: tuple[Path, list[Batch]
     assert any(batch.header.is_control for batch in batches)
 
 
-def test_kafka_prints_the_keys_and_sizes_of_what_was_left(cleaned: tuple[Path, list[Batch], World]) -> None:
+def test_kafka_prints_the_keys_and_sizes_of_what_was_left(
+    cleaned_of_every_codec: tuple[Path, list[Batch], World],
+) -> None:
     """Batches of every codec, tombstones among them; the printed sizes are those of the values (-1: a tombstone)."""
-    directory, batches, _ = cleaned
+    directory, batches, _ = cleaned_of_every_codec
     assert {batch.header.compression for batch in batches if batch.records} == set(Compression)
     output = _dump("--print-data-log", "--files", ",".join(map(str, sorted(directory.glob("*.log")))))
     printed = re.compile(r"^\| offset: (\d+) .*?valueSize: (-?\d+) .*? key: (key-\d+)", re.MULTILINE)
