@@ -20,7 +20,7 @@ class NoSuchPartition(IndexError):
 
 
 def header_list(headers: Headers) -> list[Any]:
-    """The headers of a call, a dict or pairs, as a list that nobody else changes."""
+    """The headers of a call, a dict or pairs, as a list that only this record holds."""
     try:
         return list(headers.items() if isinstance(headers, Mapping) else headers)
     except TypeError:
