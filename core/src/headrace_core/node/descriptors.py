@@ -1,6 +1,6 @@
 """File descriptors of a node: how many connections there is room for, and a watch that sees the shortage coming.
 
-A process without descriptors accepts no connection, opens no log and cannot connect to its controllers. It goes on leading.
+A process without descriptors accepts no connection, opens no log and reaches no controller. It goes on leading.
 So connections are limited to what the process has left over (``connections_with_room``), a few descriptors are held
 in reserve, and the watch says when fewer than ``FLOOR`` are left: the reserve is given up then, so that the broker can
 still tell the controllers, and hand its leaderships over.
