@@ -275,6 +275,20 @@ def test_too_large_record_is_refused_by_client_or_broker(bootstrap: str, topic: 
         assert inp.poll(10)[0].value == big
 
 
+def test_compressed_record_above_the_brokers_limit_fails_at_once_and_holds_nothing(bootstrap: str, topic: str) -> None:
+    """A broker refuses so large a message unread, and ends its stream."""
+    noise = os.urandom(18 * 1024 * 1024)
+    settings = {"compression_type": "lz4", "max_request_size": 1 << 26, "buffer_memory": 1 << 26}
+    with Producer(bootstrap_servers=bootstrap, **settings) as out:
+        too_large = out.send(topic, noise, partition=0)
+        behind, beside = out.send(topic, b"behind", partition=0), out.send(topic, b"beside", partition=1)
+        error = too_large.exception(30)
+        assert isinstance(error, RecordTooLargeError), error
+        assert "socket.request.max.bytes" in str(error)
+        assert (behind.result(30).offset, beside.result(30).offset) == (0, 0)
+        assert out.metrics()["record-retry-total"] == 0
+
+
 def test_batches_are_made_to_fit_into_small_segments(bootstrap: str) -> None:
     """Small segments are how one sees retention and compaction at work: the producer's default batch is larger."""
     name = f"client-{os.getpid()}-{next(_names)}"

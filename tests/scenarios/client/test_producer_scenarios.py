@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import random
 import threading
 import time
 from typing import Any
@@ -288,6 +289,19 @@ def test_compressed_record_is_judged_by_the_broker(fake: Any) -> None:
     with producer(fake, compression_type="lz4") as out:
         assert out.send("t", b"x" * 5_000).result(60).offset == 0
     assert len(fake.produced[0][1].partitions[0].records) < 500
+
+
+def test_batch_that_compression_leaves_too_large_is_not_sent_and_those_beside_it_are(fake: Any) -> None:
+    fake.create("two", 2)
+    fake.max_message_bytes = 5_000
+    with producer(fake, compression_type="lz4", linger_ms=10_000) as out:
+        large = out.send("two", random.Random(18).randbytes(6_000), partition=0)
+        beside = out.send("two", b"beside", partition=1)
+        out.flush(60)
+        assert isinstance(large.exception(60), RecordTooLargeError)
+        assert beside.result(60).offset == 0
+        assert out.send("two", b"behind", partition=0).result(60).offset == 0
+    assert all(len(item.records) <= 5_000 for _, request in fake.produced for item in request.partitions)
 
 
 def test_unknown_topic_is_named_soon(fake: Any) -> None:

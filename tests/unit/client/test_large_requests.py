@@ -37,6 +37,9 @@ class Owner:
     def may_go(self, *_: Any) -> bool:
         return True
 
+    def too_large(self, batch: Any) -> None:
+        """No batch is: all fit their topics."""
+
 
 def sizes_of_requests(*batches: int) -> list[list[int]]:
     """Sizes of the batches in each request that a producer with max.request.size=32 MiB makes."""

@@ -95,7 +95,7 @@ class ProducerCore:
                 queues.max_batch_bytes = self._max_batch_bytes(info)
 
     def _max_batch_bytes(self, info: TopicInfo) -> int:
-        """The largest batch that is worth sending; what compression makes of it only the broker sees."""
+        """The largest batch worth sending; compressed ones are measured before they leave (Sender.too_large)."""
         limit: int = self.config["max.request.size"]
         if info.max_message_bytes > 0 and self.config["compression.type"] == "none":
             limit = min(limit, info.max_message_bytes)

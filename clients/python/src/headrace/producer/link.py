@@ -72,6 +72,8 @@ class LinkOwner(Protocol):
 
     def leader_of(self, queue: Any) -> int: ...
 
+    def too_large(self, batch: Any) -> HeadraceError | None: ...
+
     def succeed(self, batch: Any, base_offset: int, log_append_time_ms: int) -> None: ...
 
     def settle(self, batch: Any, error: HeadraceError, *, unknown: bool) -> None: ...
@@ -318,7 +320,20 @@ class BrokerLink:
         request = Request(self._correlation, batches, size)
         self.in_flight[request.correlation_id] = request
         await self._build(batches)
+        request.batches = [batch for batch in batches if not self._refused_here(batch)]
+        if not request.batches:
+            self.in_flight.pop(request.correlation_id, None)
+            self._event.set()
+            return None
         return request
+
+    def _refused_here(self, batch: Any) -> bool:
+        """Fail a batch that is too large after compression: brokers refuse such a request unread, with its stream."""
+        error = self.sender.too_large(batch)
+        if error is not None:
+            self.sender.settle(batch, error, unknown=False)
+            self.sender.release(batch.queue)
+        return error is not None
 
     def _may_send_partial(self, queue: Any, now: float) -> float:
         """When the queue's open batch may be sent: a time of time.monotonic(), the past for now."""

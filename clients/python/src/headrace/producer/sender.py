@@ -35,6 +35,7 @@ from headrace_core.errors import (
     DeliveryTimeoutError,
     HeadraceError,
     OutOfOrderSequenceNumberError,
+    RecordTooLargeError,
     RequestTimedOutError,
     UnknownOutcomeError,
 )
@@ -270,6 +271,19 @@ class Sender:
             if batch.queue in waiting and not batch.in_flight:
                 self.fail(batch, type(error)(error.message))
         self.nudge_all()
+
+    def too_large(self, batch: Any) -> RecordTooLargeError | None:
+        """The error for a batch whose bytes are more than its topic takes; None: they are not."""
+        topic, size = batch.queue.topic.name, len(batch.data or b"")
+        info = self.engine.metadata.snapshot.topics.get(topic)
+        if info is None or not 0 < info.max_message_bytes < size:
+            return None
+        cure = "send smaller records" if batch.count == 1 else "lower batch.size"
+        return RecordTooLargeError(
+            f"a batch of {batch.count} records has {size} bytes after compression, and brokers take "
+            f"{info.max_message_bytes} (the smallest of the topic's max.message.bytes and segment.bytes, and of "
+            f"socket.request.max.bytes); {cure}, or raise these keys"
+        )
 
     # --- outcomes --------------------------------------------------------------------------------------------------
 
