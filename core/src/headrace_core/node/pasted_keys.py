@@ -96,8 +96,8 @@ NETWORK = (
     accepted(
         "max.request.partition.size.limit",
         2_000,
-        "How many partitions one request may name (KIP-966).",
-        "it is 2000 always (docs/limits.md)",
+        "How many partitions one answer of DescribeTopicPartitions holds (KIP-966).",
+        "there is no such request; docs/limits.md says how many partitions the others may name",
         low=1,
     ),
     accepted(

@@ -25,8 +25,8 @@ ITEMS_MAX = 10_000
 NAME_BYTES_MAX = 32_767
 #: Bytes of one request, unless the table says otherwise.
 REQUEST_BYTES_MAX = 8 * MIB
-#: Partitions in a request whose handling is not interrupted: Produce, Fetch, DeleteRecords. Kafka's default of
-#: max.request.partition.size.limit (KIP-966).
+#: Partitions in a request whose handling is not interrupted: Produce, Fetch, DeleteRecords. Kafka bounds only their
+#: bytes. 2,000 is what Kafka answers at a time to DescribeTopicPartitions (max.request.partition.size.limit, KIP-966).
 PARTITIONS_MAX = 2_000
 #: Bytes of records in one Produce request: the default of socket.request.max.bytes. A producer puts no more batches
 #: together, whatever its max.request.size; one larger batch goes alone.
