@@ -1,7 +1,7 @@
 """What is promised of groups, shards and committed offsets, looked at after everything that happens.
 
-The committed log is the truth: a mind of its own replays it, record by record, as it grows, and every other claim is
-held against that one.
+The committed log is the truth: a separate state machine replays it, record by record, as it grows, and every other
+claim is compared with that one.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from headrace_coordinator.group.state import Group
 from headrace_coordinator.offsets.codec import decode_key, decode_value
 from headrace_coordinator.runtime.claims import decode_claim, is_claim
 from headrace_coordinator.runtime.shard import Shard, ShardState
-from headrace_coordinator.shard_logic import RecordKind, kind_of
-from headrace_coordinator.shard_state import ShardState as Mind
+from headrace_coordinator.shard_state_machine import ShardStateMachine
+from headrace_coordinator.state_machine import RecordKind, kind_of
 from headrace_core.errors import HeadraceError
 from headrace_core.metadata.shards import shard_of
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from group_members import Caller, SimMember
     from group_sim_world import GroupWorld
 
-#: What is decided in a mind, so that nothing of it may ever be seen. (All else may have happened: nobody knows.)
+#: Refusals of a state machine: nothing was written, so no effect may ever be seen. (All others may have had one.)
 DEFINITE = frozenset(
     ("UNKNOWN_MEMBER_ID", "STALE_MEMBER_EPOCH", "FENCED_INSTANCE_ID", "GROUP_ID_NOT_FOUND",
      "UNKNOWN_TOPIC_OR_PARTITION", "UNKNOWN_TOPIC_ID")
@@ -54,25 +54,25 @@ class Floor(NamedTuple):
 class Truth:
     """What the committed part of one shard's log says."""
 
-    def __init__(self, mind: Mind) -> None:
-        self.mind = mind
+    def __init__(self, state_machine: ShardStateMachine) -> None:
+        self.state_machine = state_machine
         self.batch_epoch = -1
         self.claim = (-1, -1)
 
     @property
     def groups(self) -> dict[str, Group]:
-        return groups_of(self.mind)
+        return groups_of(self.state_machine)
 
 
-def groups_of(mind: Any) -> dict[str, Group]:
-    groups: Groups = mind._groups
+def groups_of(state_machine: Any) -> dict[str, Group]:
+    groups: Groups = state_machine._groups
     return groups._state.groups
 
 
 class GroupChecks:
     def __init__(self, world: GroupWorld) -> None:
         self.world = world
-        self.truths = [Truth(world.new_mind()) for _ in range(world.plan.shards)]
+        self.truths = [Truth(world.new_state_machine()) for _ in range(world.plan.shards)]
         #: Of every member that there ever was: the largest epoch and revision that the log has given it.
         self._given: dict[tuple[str, str], tuple[int, int]] = {}
         self._attempts: dict[str, Attempt] = {}
@@ -110,7 +110,7 @@ class GroupChecks:
                 self._record(log, truth, record)
         self._appends += 1
         if self._appends % 8 == 0:
-            self.minds_are_what_the_log_says(log)
+            self.state_machines_are_what_the_log_says(log)
 
     def _record(self, log: LogPartition, truth: Truth, record: LoggedRecord) -> None:
         if is_claim(record.key):
@@ -127,7 +127,7 @@ class GroupChecks:
             self._group(truth, record)
         before = self._current(truth, record) if kind == RecordKind.CURRENT_ASSIGNMENT else None
         try:
-            truth.mind.replay(record.key, record.value, record.timestamp_ms)
+            truth.state_machine.replay(record.key, record.value, record.timestamp_ms)
         except (HeadraceError, KeyError, AssertionError) as error:
             raise Violation("replay", f"{log.partition}: offset {record.offset} contradicts the log: {error}") from None
         if kind == RecordKind.CURRENT_ASSIGNMENT and record.value is not None:
@@ -152,9 +152,9 @@ class GroupChecks:
             if before is not None and before.members:
                 raise Violation("groups", f"{key.group_id} is deleted, and has members")
             return
-        mind = self.world.new_mind()
-        mind.replay(record.key, record.value, record.timestamp_ms)
-        after = groups_of(mind)[key.group_id].said
+        state_machine = self.world.new_state_machine()
+        state_machine.replay(record.key, record.value, record.timestamp_ms)
+        after = groups_of(state_machine)[key.group_id].said
         if before is not None and after.epoch < before.said.epoch:
             raise Violation("epochs", f"{key.group_id}: group epoch {after.epoch} behind {before.said.epoch}")
         if after.target_epoch > after.epoch:
@@ -341,9 +341,9 @@ class GroupChecks:
             )  # fmt: skip
         return was_misled
 
-    # -- minds -------------------------------------------------------------------------------------------------------
+    # -- state machines ----------------------------------------------------------------------------------------------
 
-    def minds_are_what_the_log_says(self, log: LogPartition) -> int:
+    def state_machines_are_what_the_log_says(self, log: LogPartition) -> int:
         """Of every owner that serves, has nothing under way, and has seen the whole log."""
         seen = 0
         for host in self.world.hosts:
@@ -358,10 +358,10 @@ class GroupChecks:
                 if log.end != log.committed or shard.claim.shard_epoch != self.truths[log.partition.partition].claim[0]:
                     continue
                 seen += 1
-                why = difference(shard.mind, self.truths[log.partition.partition].mind)
+                why = difference(shard.state_machine, self.truths[log.partition.partition].state_machine)
                 if why:
-                    raise Violation("mind", f"{host} does not know what the log of {shard.name} says: {why}")
-        self.world.coverage["check", "mind compared with its log"] += seen
+                    raise Violation("state machine", f"{host} does not know what the log of {shard.name} says: {why}")
+        self.world.coverage["check", "state machine compared with its log"] += seen
         return seen
 
     # -- the end -----------------------------------------------------------------------------------------------------
@@ -377,7 +377,7 @@ class GroupChecks:
     def why_not_equal(self) -> str | None:
         """Once nobody commits any more, every shard has an owner that knows what its log says."""
         for log in self.world.logs:
-            if not self.minds_are_what_the_log_says(log):
+            if not self.state_machines_are_what_the_log_says(log):
                 return f"nobody serves {log.partition}, or something is under way"
         return None
 
@@ -415,9 +415,9 @@ class GroupChecks:
         return None
 
 
-def difference(mind: Any, truth: Mind) -> str:
+def difference(state_machine: Any, truth: ShardStateMachine) -> str:
     """What one knows and the other does not."""
-    mine, theirs = groups_of(mind), groups_of(truth)
+    mine, theirs = groups_of(state_machine), groups_of(truth)
     if mine.keys() != theirs.keys():
         return f"groups {sorted(mine)}, and {sorted(theirs)}"
     for group_id, group in mine.items():
@@ -432,6 +432,6 @@ def difference(mind: Any, truth: Mind) -> str:
         )
         if members != others:
             return f"{group_id}: {members}, and {others}"
-    if mind._offsets.book._by_group != truth._offsets.book._by_group:
+    if state_machine._offsets.book._by_group != truth._offsets.book._by_group:
         return "committed offsets"
     return ""

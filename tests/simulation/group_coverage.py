@@ -9,7 +9,7 @@ from group_plan import KINDS
 #: (category, name), as they are counted in the world.
 GROUPS_LISTED: tuple[tuple[str, str], ...] = (
     *(("fault", kind) for kind in KINDS),
-    ("check", "mind compared with its log"),
+    ("check", "state machine compared with its log"),
     ("coordinator", "life ended by the controllers"),
     ("coordinator", "stopped cleanly"),
     ("shard", "claiming"),

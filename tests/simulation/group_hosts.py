@@ -157,7 +157,7 @@ class Coordinator:
         self._as_of_s: float | None = None
         self._heard_s = float("-inf")
         self._replays = asyncio.Semaphore(REPLAYS_MAX)
-        self._new_mind = host.world.new_mind
+        self._new_state_machine = host.world.new_state_machine
 
     def __str__(self) -> str:
         return self.host.name
@@ -271,7 +271,7 @@ class Coordinator:
             append_timeout_s=APPEND_TIMEOUT_S,
         )
         runner = ShardRunner(
-            Shard(str(partition), claim, self._new_mind, gathered_bytes_max=self.world.plan.gathered_bytes),
+            Shard(str(partition), claim, self._new_state_machine, gathered_bytes_max=self.world.plan.gathered_bytes),
             log,
             clock=self.host.clock,
             replays=self._replays,

@@ -40,7 +40,7 @@ from headrace_coordinator.offsets import logic
 from headrace_coordinator.offsets.logic import OffsetSettings
 from headrace_coordinator.offsets.retention import RetentionSettings
 from headrace_coordinator.runtime import shard
-from headrace_coordinator.shard_state import ShardState as Mind
+from headrace_coordinator.shard_state_machine import ShardStateMachine
 from headrace_coordinator.transport import shard_log
 from headrace_core.errors import CoordinatorNotAvailableError, HeadraceError, NetworkError
 from headrace_core.metadata import BrokerEndpoint, MetadataDelta, MetadataImage
@@ -123,8 +123,8 @@ class GroupWorld:
         ]
         self.committers = [Committer(self, number) for number in range(plan.committers)]
 
-    def new_mind(self) -> Mind:
-        return Mind(Groups(self._settings, awaits_proof=True), self._offset_settings)
+    def new_state_machine(self) -> ShardStateMachine:
+        return ShardStateMachine(Groups(self._settings, awaits_proof=True), self._offset_settings)
 
     # -- telling -----------------------------------------------------------------------------------------------------
 

@@ -23,7 +23,7 @@ from headrace_coordinator.group.messages import Topic, TopicsChanged
 from headrace_coordinator.offsets.codec import decode_key, decode_value
 from headrace_coordinator.offsets.logic import OffsetSettings, OffsetsLogic
 from headrace_coordinator.offsets.messages import CommitOffsets, DeleteOffsets, OffsetToCommit
-from headrace_coordinator.shard_logic import RecordKind, ShardRecord, kind_of
+from headrace_coordinator.state_machine import RecordKind, ShardRecord, kind_of
 from headrace_core.clock import SystemClock
 from headrace_core.log import LogConfig, PartitionLog, RealFileSystem
 from headrace_core.records import encode_batch

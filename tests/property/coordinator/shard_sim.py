@@ -1,11 +1,11 @@
-"""Some coordinators, one shard, one log: the production runtime and mind over a partition that loses, delays and cuts.
+"""Some coordinators, one shard, one log: the product's runtime and state machine on a log that loses, delays and cuts.
 
 Everything that may happen is an event that a seeded choice picks: a client asks, an append arrives at the leader (also
 one of a former owner, long after), what is written gets committed, or its answer is lost, or the leader dies and takes
 some of the uncommitted batches with it; the shard is given to another coordinator while the old one goes on.
 
 Checked all the time: no acknowledged commit is lost, no committed offset goes back, whatever is read at the shard's
-owner is at least what had been acknowledged when it was asked for, and the owner's mind is what its log says.
+owner is at least what had been acknowledged when it was asked for, and the owner's state machine is what its log says.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from headrace_coordinator.offsets.codec import decode_key, decode_value
 from headrace_coordinator.offsets.messages import CommitOffsets, FetchOffsets, OffsetsFetched, OffsetToCommit
 from headrace_coordinator.runtime.claims import Claim, is_claim
 from headrace_coordinator.runtime.shard import ANY_END, Answer, Append, Pause, Replay, Shard, ShardState
-from headrace_coordinator.shard_logic import RecordKind, ShardRecord, kind_of
-from headrace_coordinator.shard_state import ShardState as Mind
+from headrace_coordinator.shard_state_machine import ShardStateMachine
+from headrace_coordinator.state_machine import RecordKind, ShardRecord, kind_of
 from headrace_core.errors import (
     FencedShardEpochError,
     HeadraceError,
@@ -233,7 +233,7 @@ class History:
     def _move(self) -> None:
         """The controllers give the shard to another coordinator; the old one has not heard of it."""
         epoch = len(self.owners) + 1
-        shard = Shard(f"shard of epoch {epoch}", Claim(epoch, epoch, 1), lambda: Mind(Groups()))
+        shard = Shard(f"shard of epoch {epoch}", Claim(epoch, epoch, 1), lambda: ShardStateMachine(Groups()))
         self.owners.append(Owner(epoch, shard))
 
     def _resign(self) -> None:
@@ -266,11 +266,11 @@ class History:
             assert found >= client.acknowledged, f"{client.acknowledged} was acknowledged, the log says {found}"
 
     def _replayed(self) -> dict[int, int]:
-        mind = Mind(Groups())
+        state_machine = ShardStateMachine(Groups())
         for one in self.partition.log:
             if not is_claim(one.record.key):
-                mind.replay(one.record.key, one.record.value, NOW_MS)
-        return _offsets(mind, self.now_ms)
+                state_machine.replay(one.record.key, one.record.value, NOW_MS)
+        return _offsets(state_machine, self.now_ms)
 
     def _heal(self) -> None:
         """No more faults: the last owner serves, answers everything, and knows what the log says."""
@@ -289,10 +289,10 @@ class History:
                 f"the shard does not come to serve: {self.owner.shard.state}, {len(self.answers)} wait"
             )
         self._check_log()
-        assert self.owner.shard.mind is not None
-        assert _offsets(self.owner.shard.mind, self.now_ms) == self._replayed()
+        assert self.owner.shard.state_machine is not None
+        assert _offsets(self.owner.shard.state_machine, self.now_ms) == self._replayed()
 
 
-def _offsets(mind: object, now_ms: int) -> dict[int, int]:
-    replies = [mind.handle(FetchOffsets(f"g{number}"), now_ms).reply for number in range(2)]  # type: ignore[attr-defined]
+def _offsets(state_machine: object, now_ms: int) -> dict[int, int]:
+    replies = [state_machine.handle(FetchOffsets(f"g{number}"), now_ms).reply for number in range(2)]  # type: ignore[attr-defined]
     return {one.partition: one.offset for reply in replies for one in reply.offsets}

@@ -28,8 +28,8 @@ from headrace_coordinator.offsets.messages import (
     OffsetToCommit,
 )
 from headrace_coordinator.offsets.retention import RetentionSettings, RetentionSweep
-from headrace_coordinator.shard_logic import Decision, ShardRecord
-from headrace_coordinator.shard_state import ShardState
+from headrace_coordinator.shard_state_machine import ShardStateMachine
+from headrace_coordinator.state_machine import Decision, ShardRecord
 from headrace_core.errors import HeadraceError
 from headrace_core.types import TopicPartition
 
@@ -73,9 +73,9 @@ class History:
         self.book: dict[tuple[str, TopicPartition], Entry] = {}
         self.state = self._loaded()
 
-    def _loaded(self) -> ShardState:
+    def _loaded(self) -> ShardStateMachine:
         """A new owner of the shard."""
-        state = ShardState(self.groups, self.settings)
+        state = ShardStateMachine(self.groups, self.settings)
         for key, value in self.log:
             state.replay(key, value, NOW_MS)
         state.loaded(self.now_ms)
@@ -182,7 +182,7 @@ class History:
     def crash(self) -> None:
         self.state = self._loaded()
 
-    def _offsets(self, state: ShardState) -> dict[tuple[str, TopicPartition], int]:
+    def _offsets(self, state: ShardStateMachine) -> dict[tuple[str, TopicPartition], int]:
         return {
             (group_id, TopicPartition(one.topic, one.partition)): one.offset
             for group_id in GROUPS

@@ -16,7 +16,7 @@ from headrace_coordinator.offsets.logic import OffsetsLogic
 from headrace_coordinator.runtime.runner import ShardRunner
 from headrace_coordinator.runtime.shard import Answer, Replay, Shard, ShardState, Tell
 from headrace_coordinator.runtime.shards import Shards
-from headrace_coordinator.shard_logic import Decision, ShardRecord
+from headrace_coordinator.state_machine import Decision, ShardRecord
 from headrace_core.log import fencing
 
 GROUPS = "groups"

@@ -29,7 +29,7 @@ from headrace_coordinator.group.messages import (
     TopicsChanged,
 )
 from headrace_coordinator.group.settings import GroupSettings
-from headrace_coordinator.shard_logic import Decision, OwnershipAsked, OwnershipProven, ShardRecord
+from headrace_coordinator.state_machine import Decision, OwnershipAsked, OwnershipProven, ShardRecord
 from headrace_core.errors import HeadraceError
 
 GROUP = "payments"

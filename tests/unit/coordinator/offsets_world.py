@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from headrace_coordinator.offsets.logic import OffsetSettings, OffsetsLogic
 from headrace_coordinator.offsets.messages import CommitOffsets, FetchedOffset, FetchOffsets, OffsetToCommit
-from headrace_coordinator.shard_logic import Decision, RecordKind, ShardRecord
+from headrace_coordinator.state_machine import Decision, RecordKind, ShardRecord
 from headrace_core.errors import (
     GroupIdNotFoundError,
     NonEmptyGroupError,
@@ -30,7 +30,7 @@ class Group:
 
 
 class GroupsByHand:
-    """A GroupsLogic whose groups are what a test says they are."""
+    """A GroupStateMachine whose groups are what a test says they are."""
 
     def __init__(self) -> None:
         self.groups: dict[str, Group] = {}

@@ -12,7 +12,7 @@ from group_world import Shard as World
 from headrace_coordinator.runtime.claims import Claim
 from headrace_coordinator.runtime.runner import ShardRunner
 from headrace_coordinator.runtime.shard import Shard
-from headrace_coordinator.shard_logic import ClockSet, Decision
+from headrace_coordinator.state_machine import ClockSet, Decision
 from headrace_core.clock import Clock, SystemClock
 from headrace_core.testing.clock import ManualClock
 
@@ -34,7 +34,7 @@ def test_a_clock_that_is_set_while_a_connection_is_broken_shortens_no_grace_and_
     assert len(other.reading) == 4
 
 
-class Mind:
+class Machine:
     def __init__(self) -> None:
         self.asked: list[Any] = []
 
@@ -61,13 +61,13 @@ class Log:
     async def read(self, end: int, take: Any) -> None: ...
 
 
-def a_runner(clock: Clock, mind: Mind, serves: asyncio.Event) -> ShardRunner:
+def a_runner(clock: Clock, state_machine: Machine, serves: asyncio.Event) -> ShardRunner:
     def became(runner: ShardRunner, state: Any, error: Exception | None) -> None:
         if runner.is_serving:
             serves.set()
 
     return ShardRunner(
-        Shard("shard-0", Claim(1, 1, 1), lambda: mind),
+        Shard("shard-0", Claim(1, 1, 1), lambda: state_machine),
         Log(),
         clock=clock,
         replays=asyncio.Semaphore(1),
@@ -78,43 +78,43 @@ def a_runner(clock: Clock, mind: Mind, serves: asyncio.Event) -> ShardRunner:
 
 def test_the_mind_is_told_that_the_clock_was_set_before_anything_that_is_asked_by_the_new_time() -> None:
     async def scenario() -> None:
-        clock, mind, serves = ManualClock(), Mind(), asyncio.Event()
+        clock, state_machine, serves = ManualClock(), Machine(), asyncio.Event()
 
-        runner = a_runner(clock, mind, serves)
+        runner = a_runner(clock, state_machine, serves)
         runner.start()
         await serves.wait()
         for ms in (3_000, 5, 60_000):  # time goes by, however much of it
             clock.advance(ms)
             runner.put("noted")
-        assert mind.asked == ["noted"] * 3
+        assert state_machine.asked == ["noted"] * 3
         clock.jump(700)
         runner.put("after")
         clock.jump(-4_000)
         runner.put("at last")
-        assert mind.asked[3:] == [ClockSet(700), "after", ClockSet(-4_000), "at last"]
+        assert state_machine.asked[3:] == [ClockSet(700), "after", ClockSet(-4_000), "at last"]
         await runner.close()
 
     asyncio.run(scenario())
 
 
 def test_a_machine_that_was_suspended_has_set_no_clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its wall clock and CLOCK_BOOTTIME have gone on together; the mind learns that the time has passed."""
+    """Its wall clock and CLOCK_BOOTTIME have gone on together; the state machine learns that the time has passed."""
 
     async def scenario() -> None:
-        mind, serves, slept_ns = Mind(), asyncio.Event(), 0
+        state_machine, serves, slept_ns = Machine(), asyncio.Event(), 0
         wall, boot = time.time_ns, time.clock_gettime_ns
         monkeypatch.setattr(time, "time_ns", lambda: wall() + slept_ns)
         monkeypatch.setattr(
             time, "clock_gettime_ns", lambda which: boot(which) + (slept_ns if which == time.CLOCK_BOOTTIME else 0)
         )
-        runner = a_runner(SystemClock(), mind, serves)
+        runner = a_runner(SystemClock(), state_machine, serves)
         runner.start()
         await serves.wait()
         runner.put("before")
         slept_ns = 3_600 * 10**9
         runner.put("after")
-        assert [each for each in mind.asked if not isinstance(each, ClockSet)] == ["before", "after"]
-        assert not any(isinstance(each, ClockSet) and abs(each.by_ms) > 1_800_000 for each in mind.asked)
+        assert [each for each in state_machine.asked if not isinstance(each, ClockSet)] == ["before", "after"]
+        assert not any(isinstance(each, ClockSet) and abs(each.by_ms) > 1_800_000 for each in state_machine.asked)
         await runner.close()
 
     asyncio.run(scenario())
@@ -142,8 +142,8 @@ class BusyClock(ManualClock):
 
 def test_a_thread_that_is_put_aside_between_two_looks_sets_no_clock() -> None:
     async def scenario() -> None:
-        clock, mind, serves = BusyClock(), Mind(), asyncio.Event()
-        runner = a_runner(clock, mind, serves)
+        clock, state_machine, serves = BusyClock(), Machine(), asyncio.Event()
+        runner = a_runner(clock, state_machine, serves)
         runner.start()
         await serves.wait()
         for put_aside in ([0, 60], [0, 0, 60], [60, 60, 60], [0, 60, 0, 0, 80, 0, 40, 40, 40]):
@@ -151,11 +151,11 @@ def test_a_thread_that_is_put_aside_between_two_looks_sets_no_clock() -> None:
             runner.put("noted")
             clock.put_aside_ms = []
             runner.put("noted")
-        assert mind.asked == ["noted"] * 8
+        assert state_machine.asked == ["noted"] * 8
         clock.jump(700)
         clock.put_aside_ms = [0.0, 60.0]
         runner.put("after")
-        assert mind.asked[8:] == [ClockSet(700), "after"]
+        assert state_machine.asked[8:] == [ClockSet(700), "after"]
         await runner.close()
 
     asyncio.run(scenario())

@@ -20,7 +20,7 @@ from headrace_coordinator.group.records import (
     StoryValue,
     TargetValue,
 )
-from headrace_coordinator.shard_logic import RecordKind
+from headrace_coordinator.state_machine import RecordKind
 from headrace_core.errors import CorruptLogError, UnsupportedVersionError
 
 PARTS = ((b"o" * 16, (0, 1, 5)), (b"p" * 16, (2,)))

@@ -17,7 +17,7 @@ from headrace_coordinator.offsets.codec import (
     encode_key,
     encode_value,
 )
-from headrace_coordinator.shard_logic import RecordKind, kind_of
+from headrace_coordinator.state_machine import RecordKind, kind_of
 from headrace_core.errors import CorruptLogError, InvalidGroupIdError, UnsupportedVersionError
 from headrace_core.types import TopicPartition
 

@@ -23,8 +23,8 @@ from headrace_coordinator.offsets.messages import (
     FetchOffsets,
     OffsetToCommit,
 )
-from headrace_coordinator.shard_logic import Decision, ShardLogic, ShardRecord
-from headrace_coordinator.shard_state import ShardState
+from headrace_coordinator.shard_state_machine import ShardStateMachine
+from headrace_coordinator.state_machine import Decision, ShardRecord, StateMachine
 from headrace_core.errors import (
     GroupIdNotFoundError,
     NonEmptyGroupError,
@@ -44,10 +44,10 @@ class Shard:
     def __init__(self) -> None:
         self.log: list[tuple[ShardRecord, int]] = []
         self.now_ms = NOW_MS
-        self.state: ShardLogic = self._begun()
+        self.state: StateMachine = self._begun()
 
-    def _begun(self) -> ShardState:
-        state = ShardState(Groups())
+    def _begun(self) -> ShardStateMachine:
+        state = ShardStateMachine(Groups())
         for (key, value), timestamp_ms in self.log:
             state.replay(key, value, timestamp_ms)
         self._keep(state.loaded(self.now_ms))

@@ -27,8 +27,8 @@ from headrace_coordinator.offsets.messages import (
     PartitionEnd,
     WatermarksSeen,
 )
-from headrace_coordinator.shard_logic import Decision, RecordKind, ShardLogic, ShardRecord
-from headrace_coordinator.shard_state import ShardState
+from headrace_coordinator.shard_state_machine import ShardStateMachine
+from headrace_coordinator.state_machine import Decision, RecordKind, ShardRecord, StateMachine
 from headrace_core.errors import GroupIdNotFoundError, NonEmptyGroupError
 from headrace_core.types import TopicPartition
 
@@ -49,7 +49,7 @@ class _QuietGroups(GroupsByHand):
 class Shard:
     def __init__(self, groups: GroupsByHand | None = None) -> None:
         self.groups = groups or _QuietGroups()
-        self.state: ShardLogic = ShardState(self.groups)
+        self.state: StateMachine = ShardStateMachine(self.groups)
         self.state.loaded(NOW_MS)
         self.log: list[ShardRecord] = []
 
@@ -208,7 +208,7 @@ def test_topics_are_told_to_both() -> None:
 def test_lag_is_told_from_what_the_leaders_say() -> None:
     shard = Shard()
     shard.commit("g", 0)
-    assert isinstance(shard.state, ShardState)
+    assert isinstance(shard.state, ShardStateMachine)
     assert shard.state.watched_partitions() == (TopicPartition("t", 0),)
     assert shard.ask(WatermarksSeen((PartitionEnd("t", 0, 11),))) == Decision()
     assert shard.ask(DescribeLag("g")).reply.total_lag == 10  # type: ignore[attr-defined]

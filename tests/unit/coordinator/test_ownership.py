@@ -15,7 +15,7 @@ from headrace_coordinator.runtime import runner as runner_module
 from headrace_coordinator.runtime.claims import Claim
 from headrace_coordinator.runtime.runner import ShardRunner
 from headrace_coordinator.runtime.shard import Shard
-from headrace_coordinator.shard_logic import Decision, OwnershipAsked, OwnershipProven
+from headrace_coordinator.state_machine import Decision, OwnershipAsked, OwnershipProven
 from headrace_core.errors import NotCoordinatorError, UnreleasedInstanceIdError
 from headrace_core.testing.clock import ManualClock
 from headrace_protos.v1 import groups_pb2
@@ -88,7 +88,7 @@ def _static(world: World, name: str) -> Any:
 # -- who asks for the proof --------------------------------------------------------------------------------------------
 
 
-class Mind:
+class Machine:
     """Something is due at once, until a tick."""
 
     def __init__(self) -> None:
@@ -120,9 +120,9 @@ class Log:
     async def read(self, end: int, take: Any) -> None: ...
 
 
-def proving_runner(mind: Mind, prove: Callable[[ShardRunner], Awaitable[bool]]) -> ShardRunner:
+def proving_runner(state_machine: Machine, prove: Callable[[ShardRunner], Awaitable[bool]]) -> ShardRunner:
     return ShardRunner(
-        Shard("shard-0", Claim(1, 1, 1), lambda: mind),
+        Shard("shard-0", Claim(1, 1, 1), lambda: state_machine),
         Log(),
         clock=ManualClock(),
         replays=asyncio.Semaphore(1),
@@ -135,28 +135,28 @@ def proving_runner(mind: Mind, prove: Callable[[ShardRunner], Awaitable[bool]]) 
 @pytest.mark.parametrize("is_ours", [True, False])
 def test_a_tick_comes_after_the_proof_and_without_it_there_is_none(is_ours: bool) -> None:
     async def scenario() -> None:
-        mind, asked, answer = Mind(), asyncio.Event(), asyncio.Event()
+        state_machine, asked, answer = Machine(), asyncio.Event(), asyncio.Event()
 
         async def prove(runner: ShardRunner) -> bool:
             asked.set()
             await answer.wait()
             if not is_ours:
-                mind.is_due = False  # (the runner is about to be closed)
+                state_machine.is_due = False  # (the runner is about to be closed)
             answered.set()
             return is_ours
 
         answered = asyncio.Event()
-        runner = proving_runner(mind, prove)
+        runner = proving_runner(state_machine, prove)
         runner.start()
         await asked.wait()
         runner.put("meanwhile")
-        assert mind.told == [OwnershipAsked(1), "meanwhile"], "it waits, and others do not"
+        assert state_machine.told == [OwnershipAsked(1), "meanwhile"], "it waits, and others do not"
         answer.set()
         await answered.wait()
         for _ in range(5):
             await asyncio.sleep(0)
         after = [OwnershipProven(1), "tick"] if is_ours else []
-        assert mind.told == [OwnershipAsked(1), "meanwhile", *after]
+        assert state_machine.told == [OwnershipAsked(1), "meanwhile", *after]
         await runner.close()
 
     asyncio.run(scenario())
@@ -168,7 +168,7 @@ def test_a_proof_that_fails_is_told_of_and_asked_for_again(
     monkeypatch.setattr(runner_module, "TICK_MS_MAX", 1)
 
     async def scenario() -> None:
-        mind, times, ticked = Mind(), [0], asyncio.Event()
+        state_machine, times, ticked = Machine(), [0], asyncio.Event()
 
         async def prove(runner: ShardRunner) -> bool:
             times[0] += 1
@@ -177,13 +177,13 @@ def test_a_proof_that_fails_is_told_of_and_asked_for_again(
             ticked.set()
             return True
 
-        runner = proving_runner(mind, prove)
+        runner = proving_runner(state_machine, prove)
         runner.start()
         async with asyncio.timeout(60):
             await ticked.wait()
         for _ in range(5):
             await asyncio.sleep(0)
-        assert "tick" in mind.told
+        assert "tick" in state_machine.told
         await runner.close()
         assert times == [2]
 

@@ -22,7 +22,7 @@ from headrace_coordinator.runtime.shard import (
     ShardState,
     Tell,
 )
-from headrace_coordinator.shard_logic import Decision, Push, ShardRecord
+from headrace_coordinator.state_machine import Decision, Push, ShardRecord
 from headrace_core.errors import (
     FencedShardEpochError,
     HeadraceError,
@@ -56,7 +56,7 @@ class Ledger:
 
 
 class Counters:
-    """A mind that adds: each write's value says what it was decided on, so that a lost one shows in the next."""
+    """A state machine that adds: each value names the value before it, so that a lost write shows in the next."""
 
     def __init__(self) -> None:
         self.values: dict[bytes, bytes] = {}
@@ -195,8 +195,8 @@ class History:
                 owner.step()
         last = self.owners[-1]
         assert last.shard.state is ShardState.SERVING
-        assert isinstance(last.shard.mind, Counters)
-        assert last.shard.mind.values == self.ledger.state(), "who serves knows the log"
+        assert isinstance(last.shard.state_machine, Counters)
+        assert last.shard.state_machine.values == self.ledger.state(), "who serves knows the log"
         assert set(self.answers) == set(self.asked), "everybody is answered"
         for owner in self.owners[:-1]:
             if owner.shard.state is ShardState.SERVING:  # it has not tried to write since
@@ -265,12 +265,12 @@ def _reads_tell_at_once(self: Shard, ticket: object, decision: Decision) -> None
 
 
 def _keeps_its_mind(self: Shard, error: Exception) -> None:
-    flying, mind, end = self._flying, self.mind, self._end
+    flying, state_machine, end = self._flying, self.state_machine, self._end
     if self.state is not ShardState.SERVING or flying is None:
         _drop(self, error)
         return
     self._forget(shard_module.for_clients(self.name, error))
-    self.mind, self._end = mind, end
+    self.state_machine, self._end = state_machine, end
 
 
 _decided, _drop = Shard._decided, Shard._drop

@@ -22,7 +22,7 @@ from headrace_coordinator.runtime.shard import (
     ShardState,
     Tell,
 )
-from headrace_coordinator.shard_logic import Decision, Push, ShardRecord
+from headrace_coordinator.state_machine import Decision, Push, ShardRecord
 from headrace_core.errors import (
     CoordinatorLoadInProgressError,
     CoordinatorNotAvailableError,
@@ -43,7 +43,7 @@ CLAIM = Claim(shard_epoch=3, coordinator_id=1, coordinator_epoch=77)
 
 
 class Notes:
-    """A mind that keeps notes: a dict, and the order in which it was asked."""
+    """A state machine that keeps notes: a dict, and the order in which it was asked."""
 
     def __init__(self) -> None:
         self.notes: dict[bytes, bytes] = {}
@@ -69,7 +69,7 @@ class Notes:
         if verb == "refuse":
             raise UnknownMemberIdError("you are not of us")
         if verb == "bug":
-            raise ZeroDivisionError("a mistake in the mind")
+            raise ZeroDivisionError("a mistake in the state machine")
         key, value = arguments[:2]
         self.notes[key] = value
         pushes = (Push("g", "m", key),) if verb == "push" else ()
@@ -87,7 +87,7 @@ class Scene:
     """A shard with its shell: what is ready is kept by kind, and a log that the test writes."""
 
     def __init__(self, **options: Any) -> None:
-        self.minds: list[Notes] = []
+        self.state_machines: list[Notes] = []
         self.log: list[tuple[bytes, bytes | None]] = []
         self.appends: list[Append] = []
         self.replays: list[Replay] = []
@@ -95,12 +95,12 @@ class Scene:
         self.answers: dict[object, Any] = {}
         self.told: list[Push] = []
         self.states: list[ShardState] = []
-        self.shard = Shard("shard-7", CLAIM, self._new_mind, **options)
+        self.shard = Shard("shard-7", CLAIM, self._new_state_machine, **options)
         self.turn()
 
-    def _new_mind(self) -> Notes:
-        self.minds.append(Notes())
-        return self.minds[-1]
+    def _new_state_machine(self) -> Notes:
+        self.state_machines.append(Notes())
+        return self.state_machines[-1]
 
     def turn(self) -> None:
         for action in self.shard.ready():
@@ -177,8 +177,8 @@ def test_a_shard_claims_replays_up_to_its_claim_and_only_then_serves() -> None:
     assert scene.shard.next_due_ms() is None
     scene.replay()
     assert scene.states == [ShardState.REPLAYING, ShardState.SERVING]
-    assert scene.minds[-1].notes == {b"b": b"2"}
-    assert scene.minds[-1].loads == 1
+    assert scene.state_machines[-1].notes == {b"b": b"2"}
+    assert scene.state_machines[-1].loads == 1
     scene.ask("read", "read", b"b")
     assert scene.answers["read"] == b"2"
 
@@ -271,7 +271,7 @@ def test_an_answer_without_records_waits_for_what_it_rests_on(question: tuple[An
 
 def test_what_time_demands_is_appended_and_answers_nobody() -> None:
     scene = Scene().load()
-    scene.minds[-1].due = 5_000
+    scene.state_machines[-1].due = 5_000
     assert scene.shard.next_due_ms() == 5_000
     scene.shard.tick(5_001)
     scene.turn()
@@ -285,10 +285,10 @@ def test_a_decision_is_never_cut_and_one_of_independent_records_is() -> None:
     scene = Scene().load()
     half = b"x" * (BATCH_BYTES_MAX // 2 - 10)
     scene.ask("first", "write", b"a", b"1")
-    mind = scene.minds[-1]
+    state_machine = scene.state_machines[-1]
     together = tuple(ShardRecord(b"t%d" % number, half) for number in range(2))
     apart = tuple(ShardRecord(b"s%d" % number, half) for number in range(5))
-    mind.handle = lambda request, now_ms: request  # type: ignore[assignment, method-assign]
+    state_machine.handle = lambda request, now_ms: request  # type: ignore[assignment, method-assign]
     for ticket, decision in (
         ("half", Decision((ShardRecord(b"h", half),))),
         ("together", Decision(together)),
@@ -306,7 +306,7 @@ def test_more_than_fits_is_refused_before_it_is_decided() -> None:
     scene.ask("waits", "write", b"b", b"x" * 120)
     scene.ask("refused", "write", b"c", b"1")
     assert isinstance(scene.answers["refused"], ServerBusyError)
-    assert b"c" not in scene.minds[-1].notes
+    assert b"c" not in scene.state_machines[-1].notes
     scene.commit()
     scene.commit()
     scene.ask("again", "write", b"c", b"1")
@@ -321,7 +321,7 @@ def test_back_pressure_refuses_clients_and_never_the_news_of_the_coordinator_its
     scene.ask("refused", "read", b"a")
     assert isinstance(scene.answers["refused"], ServerBusyError)
     scene.ask(None, "write", b"news", b"1")
-    assert scene.minds[-1].notes[b"news"] == b"1"
+    assert scene.state_machines[-1].notes[b"news"] == b"1"
     scene.commit()
     scene.commit()
     assert (b"news", b"1") in scene.log
@@ -367,7 +367,7 @@ def test_an_append_whose_outcome_is_unknown_is_looked_up_in_the_log(written: boo
     assert not scene.told
     assert scene.shard.state is ShardState.CLAIMING
     scene.reload()
-    assert scene.minds[-1].notes == ({b"k": b"1", b"a": b"1"} if written else {b"k": b"1"})
+    assert scene.state_machines[-1].notes == ({b"k": b"1", b"a": b"1"} if written else {b"k": b"1"})
     assert scene.shard.claim.shard_epoch == 3
 
 
@@ -402,7 +402,7 @@ def test_news_of_a_former_attempt_is_passed_over() -> None:
     assert scene.shard.state is ShardState.CLAIMING
     assert len(scene.appends) == 1
     scene.load()
-    assert scene.minds[-1].notes == {}
+    assert scene.state_machines[-1].notes == {}
 
 
 def test_somebody_elses_record_in_between_means_replay() -> None:
@@ -414,7 +414,7 @@ def test_somebody_elses_record_in_between_means_replay() -> None:
     scene.turn()
     assert isinstance(scene.answers["w"], CoordinatorNotAvailableError)
     scene.reload()
-    assert scene.minds[-1].notes == {b"foreign": b"1", b"a": b"1"}
+    assert scene.state_machines[-1].notes == {b"foreign": b"1", b"a": b"1"}
 
 
 def test_a_wrong_end_means_replay_and_a_smaller_epoch_means_the_end() -> None:
@@ -482,4 +482,4 @@ def test_a_shard_resigns_at_any_moment_and_says_so_to_all_who_wait(moment: str) 
         news()
     assert scene.shard.state is ShardState.RESIGNED
     assert not scene.told
-    assert scene.shard.mind is None
+    assert scene.shard.state_machine is None

@@ -14,7 +14,7 @@ from headrace_coordinator.runtime.runner import ShardRunner
 from headrace_coordinator.runtime.shard import Shard, ShardState
 from headrace_coordinator.runtime.shards import Shards
 from headrace_coordinator.runtime.topics import TopicsView
-from headrace_coordinator.shard_logic import Decision, ShardRecord
+from headrace_coordinator.state_machine import Decision, ShardRecord
 from headrace_core.clock import SystemClock
 from headrace_core.errors import (
     CoordinatorLoadInProgressError,
@@ -82,7 +82,7 @@ def owned(number: int, coordinator_id: int, epoch: int) -> OwnedShard:
     return OwnedShard(OFFSETS_ID, number, coordinator_id, epoch)
 
 
-class Mind:
+class Machine:
     def __init__(self) -> None:
         self.asked: list[Any] = []
 
@@ -135,7 +135,7 @@ class Owner:
     def __init__(self, *, is_believed: Callable[[], bool] = lambda: True) -> None:
         self.world = World()
         self.logs: dict[tuple[int, int], Log] = {}
-        self.minds: dict[tuple[int, int], list[Mind]] = {}
+        self.state_machines: dict[tuple[int, int], list[Machine]] = {}
         self.left: list[tuple[str, ShardState]] = []
         self._news = asyncio.Event()
         self.shards = Shards(*ME, self._new_runner)
@@ -144,14 +144,14 @@ class Owner:
     def _new_runner(self, partition: TopicPartition, topic_id: bytes, epoch: int) -> ShardRunner:
         which = partition.partition, epoch
         log = self.logs[which] = Log()
-        minds = self.minds[which] = []
+        state_machines = self.state_machines[which] = []
 
-        def new_mind() -> Mind:
-            minds.append(Mind())
-            return minds[-1]
+        def new_state_machine() -> Machine:
+            state_machines.append(Machine())
+            return state_machines[-1]
 
         return ShardRunner(
-            Shard(str(partition), Claim(epoch, *ME), new_mind),
+            Shard(str(partition), Claim(epoch, *ME), new_state_machine),
             log,
             clock=SystemClock(),
             replays=asyncio.Semaphore(2),
@@ -274,12 +274,12 @@ def test_a_shard_begins_with_the_topics_there_are_and_hears_of_changes() -> None
     async def test(owner: Owner) -> None:
         owner.change(*topic("t", TOPIC_ID, 2))
         await owner.serving(2)
-        (mind,) = owner.minds[0, 1]
-        assert isinstance(mind.asked[0], TopicsChanged)
-        assert {name: seen.partitions for name, seen in mind.asked[-1].topics.items()} == {"t": 2}
+        (state_machine,) = owner.state_machines[0, 1]
+        assert isinstance(state_machine.asked[0], TopicsChanged)
+        assert {name: seen.partitions for name, seen in state_machine.asked[-1].topics.items()} == {"t": 2}
         owner.change(*topic("t", TOPIC_ID, 5, first=2))
-        assert mind.asked[-1].topics["t"].partitions == 5
-        assert mind.asked[-1].changed == frozenset({"t"})
+        assert state_machine.asked[-1].topics["t"].partitions == 5
+        assert state_machine.asked[-1].changed == frozenset({"t"})
 
     scenario(test)
 
@@ -294,7 +294,7 @@ def test_a_failed_append_is_told_and_the_shard_comes_back_with_a_new_mind() -> N
         with pytest.raises(CoordinatorLoadInProgressError):
             await runner.ask("y")
         await owner.serving(2)
-        assert len(owner.minds[0, 1]) == 2
+        assert len(owner.state_machines[0, 1]) == 2
         assert await runner.ask("z") == "z"
         with pytest.raises(UnknownMemberIdError):
             await runner.ask("refuse")

@@ -47,17 +47,17 @@ from headrace_core.telemetry import Emitter, Metrics, NodeStarted, NodeStopped
 from headrace_core.types import TopicPartition
 from headrace_protos.v1 import groups_pb2_grpc, metadata_pb2_grpc
 
+from .group.groups import Groups
 from .handlers.groups import GroupsService
 from .handlers.membership import Members
 from .handlers.metadata import MetadataService
-from .minds import minds
 from .runtime.claims import Claim
 from .runtime.runner import ShardRunner
 from .runtime.shard import Shard, ShardState
 from .runtime.shards import Shards
 from .settings import REPLAYS_MAX, WATERMARKS_INTERVAL_S, CoordinatorSettings
-from .shard_logic import ShardLogic
-from .shard_state import ShardState as ShardMind
+from .shard_state_machine import ShardStateMachine
+from .state_machine import StateMachine
 from .transport.brokers import Brokers
 from .transport.shard_log import ShardLog
 from .transport.watermarks import Watermarks
@@ -80,12 +80,14 @@ class Coordinator:
         fs: FileSystem | None = None,
         clock: Clock | None = None,
         events: Emitter | None = None,
-        new_mind: Callable[[], ShardLogic] | None = None,
+        new_state_machine: Callable[[], StateMachine] | None = None,
     ) -> None:
-        """``new_mind``: an empty mind of a shard; tests may put one of their own in its place."""
+        """``new_state_machine``: an empty state machine of a shard; tests may put one of their own in its place."""
         self.config = config
         self.settings = CoordinatorSettings.of(config.values)
-        self._new_mind = new_mind or minds(self.settings)
+        self._new_state_machine = new_state_machine or (
+            lambda: ShardStateMachine(Groups(self.settings.groups, awaits_proof=True), self.settings.offsets)
+        )
         self.clock = clock or SystemClock()
         self.events = events or Emitter()
         self.metrics = Metrics()
@@ -235,7 +237,7 @@ class Coordinator:
             compression=self.settings.compression,
         )
         return ShardRunner(
-            Shard(str(partition), claim, self._new_mind),
+            Shard(str(partition), claim, self._new_state_machine),
             log,
             clock=self.clock,
             replays=self._replays,
@@ -375,8 +377,8 @@ class _LagWatcher:
         self._runner = runner
 
     def watched_partitions(self) -> Iterable[TopicPartition]:
-        mind = cast("ShardMind | None", self._runner.mind)
-        return () if mind is None else mind.watched_partitions()
+        state_machine = cast("ShardStateMachine | None", self._runner.state_machine)
+        return () if state_machine is None else state_machine.watched_partitions()
 
     def put(self, request: object) -> None:
         self._runner.put(request)

@@ -1,4 +1,4 @@
-"""The groups of a shard: what is asked is decided here (GroupsLogic). Pure: **decide, then replay**.
+"""The groups of a shard: what is asked is decided here (GroupStateMachine). Pure: **decide, then replay**.
 
     handle(request, now) -> Decision     raises, with nothing changed, or decides and applies
     tick(now) -> Decision                who was silent for too long goes; targets that were put off are made
@@ -34,7 +34,7 @@ from headrace_core.errors import (
     UnreleasedInstanceIdError,
 )
 
-from ..shard_logic import ClockSet, Decision, OwnershipAsked, OwnershipProven, RecordKind
+from ..state_machine import ClockSet, Decision, OwnershipAsked, OwnershipProven, RecordKind
 from . import checks, stories
 from .messages import (
     AWAY_EPOCH,

@@ -14,7 +14,7 @@ from collections.abc import Collection
 import msgspec
 
 from ..assignors import ASSIGNORS, MemberSpec
-from ..shard_logic import Push, RecordKind
+from ..state_machine import Push, RecordKind
 from . import stories
 from .messages import HeartbeatReply, Part, Parts
 from .reconciling import advance

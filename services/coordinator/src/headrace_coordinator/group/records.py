@@ -1,6 +1,6 @@
 """What a group's records say, and their bytes.
 
-    key      int16 kind (shard_logic.RecordKind), then a msgpack array: [group id] or [group id, member id or slot]
+    key      int16 kind (state_machine.RecordKind), then a msgpack array: [group id] or [group id, member id or slot]
     value    int16 version, then a msgpack array of the struct's fields; fields are only ever added at the end
 
     GROUP                 one per group: its epochs
@@ -22,7 +22,7 @@ import msgspec
 
 from headrace_core.errors import CorruptLogError, UnsupportedVersionError
 
-from ..shard_logic import RecordKind, kind_of
+from ..state_machine import RecordKind, kind_of
 from .messages import Part, Parts
 
 #: The version that is written, and the newest that is read: fields at the end need no new one.

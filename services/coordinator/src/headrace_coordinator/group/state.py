@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from headrace_core.errors import CorruptLogError
 
-from ..shard_logic import RecordKind
+from ..state_machine import RecordKind
 from .messages import GroupState, Part, Parts
 from .reconciling import NOTHING, Current
 from .records import (

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from ..shard_logic import RecordKind
+from ..state_machine import RecordKind
 from .messages import Move, Part, Parts, Rebalance
 from .records import Key, StoryMove, StoryValue
 from .state import STORIES_MAX, Group, Member

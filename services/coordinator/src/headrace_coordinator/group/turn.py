@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..shard_logic import Decision, Push, RecordKind, ShardRecord
+from ..state_machine import Decision, Push, RecordKind, ShardRecord
 from .messages import AWAY_EPOCH, MemberRemoved, RemovalReason
 from .reconciling import Current
 from .records import CurrentValue, Key, TargetValue, Value, encode_key, encode_value, pack, pack_epochs

@@ -21,7 +21,7 @@ from headrace_protos.v1 import groups_pb2
 
 from ..group.messages import Disconnected, LeaveReply
 from ..runtime.runner import ShardRunner
-from ..shard_logic import Push
+from ..state_machine import Push
 from . import messages
 
 logger = logging.getLogger("headrace.coordinator")

@@ -22,7 +22,7 @@ from typing import NamedTuple
 from headrace_core.errors import CorruptLogError, InvalidGroupIdError, UnsupportedVersionError
 from headrace_core.types import NO_EPOCH, TopicPartition
 
-from ..shard_logic import RecordKind, kind_of
+from ..state_machine import RecordKind, kind_of
 
 #: A string's length is an int16. Version 4 could write a longer one, but no reader of Kafka's takes it.
 STRING_BYTES_MAX = 0x7FFF

@@ -28,7 +28,7 @@ from headrace_core.metadata.shards import SHARD_TOPICS
 from headrace_core.types import NO_EPOCH, TopicPartition, check_topic_name
 
 from ..group.messages import Topic, TopicsChanged
-from ..shard_logic import Decision, GroupsLogic, ShardRecord
+from ..state_machine import Decision, GroupStateMachine, ShardRecord
 from .book import OffsetBook
 from .codec import STRING_BYTES_MAX, TOPIC_ID_BYTES, CommittedOffset, decode_key, decode_value, encode_key, encode_value
 from .lag import LagBook
@@ -73,7 +73,7 @@ class OffsetsLogic:
 
     __slots__ = ("_doomed", "_groups", "_settings", "_sweep", "_topics", "book", "lags")
 
-    def __init__(self, groups: GroupsLogic, settings: OffsetSettings) -> None:
+    def __init__(self, groups: GroupStateMachine, settings: OffsetSettings) -> None:
         self._groups = groups
         self._settings = settings
         self._sweep = RetentionSweep(settings.retention)

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from headrace_core.types import TopicPartition
 
-from ..shard_logic import GroupsLogic
+from ..state_machine import GroupStateMachine
 from .book import OffsetBook
 from .codec import CommittedOffset
 
@@ -68,7 +68,7 @@ class RetentionSweep:
             return None
         return self._checked_ms if self._todo else self._checked_ms + self._settings.check_interval_ms
 
-    def tick(self, now_ms: int, book: OffsetBook, groups: GroupsLogic) -> Expired:
+    def tick(self, now_ms: int, book: OffsetBook, groups: GroupStateMachine) -> Expired:
         """What is to go now, or the next piece of it."""
         interval_ms = self._settings.check_interval_ms
         self.heard(now_ms)
@@ -83,7 +83,7 @@ class RetentionSweep:
             self._todo = deque(dict.fromkeys((*book.group_ids(), *groups.group_ids())))
         return self._look(now_ms, book, groups) if self._todo else Expired()
 
-    def _look(self, now_ms: int, book: OffsetBook, groups: GroupsLogic) -> Expired:
+    def _look(self, now_ms: int, book: OffsetBook, groups: GroupStateMachine) -> Expired:
         expired: list[tuple[str, TopicPartition]] = []
         gone: list[str] = []
         looks = 0

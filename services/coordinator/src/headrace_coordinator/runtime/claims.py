@@ -14,7 +14,7 @@ import msgspec
 
 from headrace_core.errors import CorruptLogError
 
-from ..shard_logic import RecordKind, ShardRecord, kind_of
+from ..state_machine import RecordKind, ShardRecord, kind_of
 
 _KEY = int(RecordKind.CLAIM).to_bytes(2, "big")
 _VERSION = 0

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from headrace_core.clock import Clock
 from headrace_core.errors import HeadraceError, UnknownServerError
 
-from ..shard_logic import OwnershipAsked, OwnershipProven, Push, ShardLogic, ShardRecord
+from ..state_machine import OwnershipAsked, OwnershipProven, Push, ShardRecord, StateMachine
 from .shard import Answer, Append, Became, Pause, Replay, Shard, ShardState, Tell
 
 logger = logging.getLogger("headrace.coordinator.shard")
@@ -54,11 +54,11 @@ class ShardRunner:
         is_ours: Callable[[ShardRunner], Awaitable[bool]] | None = None,
         is_believed: Callable[[], bool] = lambda: True,
     ) -> None:
-        """``replays``: how many shards may replay at the same time; ``tell`` gets what is pushed; ``became`` each
-        change of state, before anybody else is served in it. ``is_ours``: was the shard this coordinator's, under its
-        epoch, when this was asked? It takes as long as it takes to be sure; None: the mind does not want to know.
-        ``is_believed``: may the controllers still believe that this coordinator lives? While they may not, the shard
-        may have a successor, and every answer is fenced (Shard.ask): members read on for as long as there is none."""
+        """``replays`` bounds how many shards replay at once. ``tell`` receives pushes. ``became`` receives each change
+        of state before a request is served in it. ``is_ours`` answers whether this coordinator owned the shard under
+        its epoch at the time of the call, and waits until that is certain; None: the state machine never asks.
+        ``is_believed``: may the controllers still consider this coordinator alive? While they may not, the shard may
+        have a successor, and every answer is fenced (Shard.ask): members keep reading until there is one."""
         self.shard = shard
         self._log = log
         self._clock = clock
@@ -82,9 +82,9 @@ class ShardRunner:
         return self.shard.state is ShardState.SERVING
 
     @property
-    def mind(self) -> ShardLogic | None:
+    def state_machine(self) -> StateMachine | None:
         """To be looked at, while it serves; never to be changed."""
-        return self.shard.mind
+        return self.shard.state_machine
 
     def start(self) -> None:
         self._schedule()
@@ -122,7 +122,7 @@ class ShardRunner:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def _now_ms(self) -> int:
-        """The wall clock, for the mind; which is told first when somebody has set it."""
+        """The wall clock for the state machine, which first receives a ClockSet when the clock was set."""
         wall_ms, ahead_ms = _looked_at_once(self._clock)
         step_ms, self._wall_ahead_ms = round(ahead_ms - self._wall_ahead_ms), ahead_ms
         if abs(step_ms) > CLOCK_STEP_MS:

@@ -1,4 +1,4 @@
-"""One shard's life. Pure: the shell does what ``ready`` lists, and tells what came of it.
+"""The life of one shard. Pure: the runner does what ``ready`` lists and reports the outcome.
 
                  the claim is committed            all up to it is replayed
     CLAIMING ----------------------------> REPLAYING ---------------------> SERVING
@@ -7,19 +7,19 @@
        |
     any of them: a smaller epoch than the leader's ---> FENCED        the shard is another coordinator's ---> RESIGNED
 
-One append is under way at a time. What is asked meanwhile is decided and applied to the mind at once, and gathered into
-the next append. Nobody is told anything, no reply, no refusal, no push, before everything that was decided before it is
-committed: it may rest on that.
+One append is in flight at a time. Requests that arrive meanwhile are decided and applied to the state machine at once;
+their records are gathered into the next append. Replies, refusals and pushes wait until every earlier decision is
+committed, because they may depend on it.
 
     ask(a)   ready -> Append(a)                     ask(b), ask(c): decided       appended(a) -> Answer(a)
                                                                                   ready -> Append(b, c)
 
-There is no roll-back. An append that failed, or whose outcome is unknown, leaves a mind that knows more than the log
-does, so the mind is dropped, and a new one replays: under the same epoch, for the shard is still ours. That an append
-of the former attempt arrives late does no harm: each names the end of the log that it was decided on
-(``expected_end``), and the leader refuses it when that has moved, as it has once the next claim is there.
+There is no roll-back. After an append that failed, or whose outcome is unknown, the state machine is ahead of the log.
+The shard drops it and a new state machine replays the log under the same epoch. A late append of the former attempt
+does no harm: each append names the log end that it was decided on (``expected_end``), and the leader refuses it when
+the log has grown, as it has after the next claim.
 
-``attempt`` numbers the minds. What the shell reports about a former one is passed over.
+``attempt`` numbers the state machines. Reports about a former one are ignored.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from headrace_core.errors import (
     UnknownServerError,
 )
 
-from ..shard_logic import ClockSet, Decision, Push, ShardLogic, ShardRecord
+from ..state_machine import ClockSet, Decision, Push, ShardRecord, StateMachine
 from .claims import Claim, encode_claim, is_claim
 
 #: What may be gathered while an append is under way, in bytes. Above it clients' requests are refused, to be retried;
@@ -147,24 +147,24 @@ class _Flight:
 
 
 class Shard:
-    """See the module. Single-threaded; ``now_ms`` is the wall clock's, for the mind."""
+    """See the module. Single-threaded; ``now_ms`` is the wall clock's, for the state machine."""
 
     def __init__(
         self,
         name: str,
         claim: Claim,
-        new_mind: Callable[[], ShardLogic],
+        new_state_machine: Callable[[], StateMachine],
         *,
         gathered_bytes_max: int = GATHERED_BYTES_MAX,
     ) -> None:
-        """``name``: for messages, such as "__consumer_offsets-7". ``new_mind``: an empty one for each attempt."""
+        """``name``: for messages, such as "__consumer_offsets-7". ``new_state_machine`` makes an empty one."""
         self.name = name
         self.claim = claim
         self.state = ShardState.CLAIMING
         self.attempt = 0
-        #: The mind, while it serves; nobody else may change it.
-        self.mind: ShardLogic | None = None
-        self._new_mind = new_mind
+        #: The state machine, while it serves; nobody else may change it.
+        self.state_machine: StateMachine | None = None
+        self._new_state_machine = new_state_machine
         self._gathered_bytes_max = gathered_bytes_max
         self._end = ANY_END
         self._gathering = _Flight()
@@ -196,9 +196,9 @@ class Shard:
                 ),
             )
             return
-        assert self.mind is not None
+        assert self.state_machine is not None
         try:
-            decision = self.mind.handle(request, now_ms)
+            decision = self.state_machine.handle(request, now_ms)
         except HeadraceError as refusal:
             decision = Decision(reply=refusal)
         except Exception as bug:  # noqa: BLE001  (it has changed who knows what: the log knows better)
@@ -211,17 +211,19 @@ class Shard:
 
     def tick(self, now_ms: int) -> None:
         """What time alone demands; call it when ``next_due_ms`` is there."""
-        if self.state is ShardState.SERVING and self.mind is not None:
-            self._of_itself(lambda mind: mind.tick(now_ms))
+        if self.state is ShardState.SERVING and self.state_machine is not None:
+            self._of_itself(lambda state_machine: state_machine.tick(now_ms))
 
     def clock_was_set(self, by_ms: int, now_ms: int) -> None:
         """The wall clock is at ``now_ms``, which is ``by_ms`` more than the time that has passed."""
         if self.state is ShardState.SERVING:
-            self._of_itself(lambda mind: mind.handle(ClockSet(by_ms), now_ms))
+            self._of_itself(lambda state_machine: state_machine.handle(ClockSet(by_ms), now_ms))
 
     def next_due_ms(self) -> int | None:
         """When to ``tick`` again, by the wall clock."""
-        return self.mind.next_due_ms() if self.mind is not None and self.state is ShardState.SERVING else None
+        if self.state_machine is None or self.state is not ShardState.SERVING:
+            return None
+        return self.state_machine.next_due_ms()
 
     def resign(self) -> None:
         """The shard is another coordinator's now, or this one stops."""
@@ -246,7 +248,7 @@ class Shard:
         if self.state is ShardState.CLAIMING:
             self._end = base_offset + 1
             self._become(ShardState.REPLAYING)
-            self.mind = self._new_mind()
+            self.state_machine = self._new_state_machine()
             self._todo.append(Replay(attempt, self._end))
             return
         flight, self._flying = self._flying, None
@@ -279,13 +281,13 @@ class Shard:
         if attempt != self.attempt:
             return
         assert self.state is ShardState.REPLAYING
-        assert self.mind is not None
-        replay = self.mind.replay
+        assert self.state_machine is not None
+        replay = self.state_machine.replay
         try:
             for key, value, timestamp_ms in records:
                 if not is_claim(key):
                     replay(key, value, timestamp_ms)
-        except Exception as error:  # noqa: BLE001  (whatever it is: this mind is none)
+        except Exception as error:  # noqa: BLE001  (whatever it is: this state machine is none)
             self._drop(error)
 
     def replay_ended(self, attempt: int, now_ms: int) -> None:
@@ -293,7 +295,7 @@ class Shard:
         if attempt != self.attempt:
             return
         self._become(ShardState.SERVING)
-        self._of_itself(lambda mind: mind.loaded(now_ms))
+        self._of_itself(lambda state_machine: state_machine.loaded(now_ms))
 
     def replay_failed(self, attempt: int, error: Exception) -> None:
         if attempt == self.attempt:
@@ -323,10 +325,10 @@ class Shard:
         flight.outcomes += outcomes
         flight.add(decision.records, is_atomic=decision.is_atomic)
 
-    def _of_itself(self, decide: Callable[[ShardLogic], Decision]) -> None:
-        assert self.mind is not None
+    def _of_itself(self, decide: Callable[[StateMachine], Decision]) -> None:
+        assert self.state_machine is not None
         try:
-            decision = decide(self.mind)
+            decision = decide(self.state_machine)
         except Exception as bug:  # noqa: BLE001  (as in ask)
             self._drop(bug)
             return
@@ -363,9 +365,9 @@ class Shard:
         self._forget(self._refusal())
 
     def _forget(self, error: HeadraceError) -> None:
-        """The mind, and with it all that was decided and is not known to be committed; pushes are not told."""
+        """The state machine, and with it all that was decided and is not known to be committed; pushes are not told."""
         flights = [self._flying, self._gathering]
-        self._flying, self._gathering, self.mind, self._end = None, _Flight(), None, ANY_END
+        self._flying, self._gathering, self.state_machine, self._end = None, _Flight(), None, ANY_END
         self._todo = [action for action in self._todo if isinstance(action, Answer | Tell | Became)]
         for flight in filter(None, flights):
             self._todo += [Answer(each.ticket, error) for each in flight.outcomes if isinstance(each, Answer)]

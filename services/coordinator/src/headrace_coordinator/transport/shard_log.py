@@ -29,7 +29,7 @@ from headrace_core.rpc.streams import read_message
 from headrace_core.types import TopicPartition
 from headrace_protos.v1 import fetch_pb2, produce_pb2
 
-from ..shard_logic import ShardRecord
+from ..state_machine import ShardRecord
 from .brokers import Brokers, Leader
 
 logger = logging.getLogger("headrace.coordinator.shard")

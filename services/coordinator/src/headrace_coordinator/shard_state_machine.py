@@ -1,4 +1,4 @@
-"""The mind of one shard: its groups and their offsets, as one. Pure.
+"""The state machine of a group shard: its groups and their offsets. Pure.
 
     a record, by its kind    0 1 -> offsets; 1001 to 1005 -> groups; all else is passed over: the claim is the
                              runtime's, 2 and 3 are Kafka's own
@@ -35,7 +35,7 @@ from .offsets.messages import (
     FetchOffsets,
     WatermarksSeen,
 )
-from .shard_logic import Decision, GroupsLogic, Push, RecordKind, kind_of
+from .state_machine import Decision, GroupStateMachine, Push, RecordKind, kind_of
 
 _OFFSET_KINDS = (RecordKind.OLD_OFFSET_COMMIT, RecordKind.OFFSET_COMMIT)
 _GROUP_KINDS = (
@@ -47,10 +47,10 @@ _GROUP_KINDS = (
 )
 
 
-class ShardState:
-    """A ShardLogic. ``groups``: the groups' part, as new as this is."""
+class ShardStateMachine:
+    """A StateMachine. ``groups``: the groups' part, as new as this is."""
 
-    def __init__(self, groups: GroupsLogic, settings: OffsetSettings | None = None) -> None:
+    def __init__(self, groups: GroupStateMachine, settings: OffsetSettings | None = None) -> None:
         self._groups = groups
         self._offsets = OffsetsLogic(groups, settings or OffsetSettings())
 
@@ -137,7 +137,7 @@ class ShardState:
         return self._groups.handle(request, now_ms)
 
 
-_BY_TYPE: dict[type, Callable[[ShardState, Any, int], Decision]] = {
+_BY_TYPE: dict[type, Callable[[ShardStateMachine, Any, int], Decision]] = {
     CommitOffsets: lambda state, request, now_ms: state._offsets.commit(request, now_ms),
     FetchOffsets: lambda state, request, now_ms: state._offsets.fetch(request, now_ms),
     DeleteOffsets: lambda state, request, _: state._offsets.delete(request),

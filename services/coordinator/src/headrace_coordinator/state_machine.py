@@ -1,6 +1,7 @@
-"""What a shard's runtime and a shard's mind say to each other. Pure.
+"""The interface between a shard's runtime and its state machine. Pure.
 
-A shard is a partition of ``__consumer_offsets``, and its mind is a function of that log: **decide, append, reply**.
+A shard is a partition of ``__consumer_offsets``; its state machine is a function of that log: **decide, append, reply**
+(Kafka: CoordinatorRuntime and CoordinatorShard).
 
     replay(key, value, timestamp)    a record that was found in the log, in its order
     loaded(now)                      that was all; sessions of all members begin anew
@@ -8,10 +9,10 @@ A shard is a partition of ``__consumer_offsets``, and its mind is a function of 
     tick(now) -> Decision            what time alone demands
     next_due_ms()                    when to tick again
 
-``handle`` and ``tick`` apply what they decide by the same functions that ``replay`` uses, so whoever replays the log
-arrives at the same state. The runtime tells nobody (no reply, no push) before the records of that decision, and of
-all before it, are committed: what a later decision rests on may still fail. When an append fails the runtime drops
-the mind and replays a new one, so nothing here can be rolled back, and nothing needs to be.
+``handle`` and ``tick`` apply their decisions through the functions that ``replay`` uses, so a replay of the log gives
+the same state. The runtime sends no reply and no push before the records of that decision, and of all decisions before
+it, are committed. When an append fails, the runtime drops the state machine and replays the log into a new one, so
+nothing here needs to be rolled back.
 """
 
 from __future__ import annotations
@@ -88,11 +89,11 @@ class Decision(NamedTuple):
     is_atomic: bool = True
 
 
-class ShardLogic(Protocol):
-    """The mind of one shard. Single-threaded; times are milliseconds of the wall clock, which may jump.
+class StateMachine(Protocol):
+    """One shard's state. Single-threaded; times are milliseconds of the wall clock, which may jump.
 
-    ``handle`` raises a HeadraceError when a request is refused: nothing has changed then. Any other exception is a
-    bug, after which the state is not to be trusted any more.
+    ``handle`` raises a HeadraceError to refuse a request, and has changed nothing then. Any other exception is a bug,
+    and the state is not used afterwards.
     """
 
     def replay(self, key: bytes, value: bytes | None, timestamp_ms: int) -> None: ...
@@ -106,8 +107,8 @@ class ShardLogic(Protocol):
     def next_due_ms(self) -> int | None: ...
 
 
-class GroupsLogic(ShardLogic, Protocol):
-    """The groups of a shard, as the shard's state (shard_state.py) uses them beside the offsets.
+class GroupStateMachine(StateMachine, Protocol):
+    """The groups of a shard, as the shard's state (shard_state_machine.py) uses them beside the offsets.
 
     ``replay`` gets the records of kinds GROUP to STORY only. What is asked here about a group that has no record of
     its own (offsets of a plain consumer) is answered as for a group that does not exist.
