@@ -194,7 +194,7 @@ class StaysImpatient(RaftNode):
     def _follow(self, leader: ReplicaKey) -> None:
         super()._follow(leader)
         if self._was_lost:
-            self._patience.lose()
+            self._election_timer.leader_lost()
 
     _was_lost = False
 

@@ -39,10 +39,10 @@ from __future__ import annotations
 
 from headrace_core.errors import NotControllerError
 
+from .election_timer import ElectionTimer
 from .log import LogView, RaftLog
 from .membership import check_addition, check_caught_up, check_no_change, check_removal, check_voter
 from .node_view import NodeView
-from .patience import Patience
 from .progress import Mode, Progress
 from .quorum import Outcome, agreed, is_majority, tally
 from .reads import Reads
@@ -107,7 +107,7 @@ class RaftNode(NodeView):
         self._leader: ReplicaKey | None = None
         self._ticks = 0
         self._votes: dict[ReplicaKey, bool] = {}
-        self._patience = Patience(self.settings.election_ticks, draw)
+        self._election_timer = ElectionTimer(self.settings.election_ticks, draw)
         #: Who follows the log and does not vote; a leader copies it to them.
         self._observers: set[ReplicaKey] = set()
         # of a leader
@@ -171,10 +171,10 @@ class RaftNode(NodeView):
     def tick(self) -> None:
         """Time has passed, by one tick."""
         self._ticks += 1
-        self._patience.tick()
+        self._election_timer.tick()
         if self.role is Role.LEADER:
             self._tick_as_leader()
-        elif self._may_stand and (self._patience.is_over or self._is_alone):
+        elif self._may_stand and (self._election_timer.is_expired or self._is_alone):
             self._become_prospective()
 
     def step(self, message: Message) -> None:
@@ -240,7 +240,7 @@ class RaftNode(NodeView):
             if key == self._transfer_to:  # it may still win; nobody waits for it any longer
                 self._transfer_to = None
         elif self.role is Role.FOLLOWER and key == self._leader:
-            self._patience.lose()
+            self._election_timer.leader_lost()
 
     def observe(self, key: ReplicaKey) -> None:
         """A replica has connected: who leads, now or later, copies the log to it, also if it does not vote. What was on
@@ -252,7 +252,7 @@ class RaftNode(NodeView):
         if self.role is Role.LEADER:
             self._progress.setdefault(key, Progress(self.settings, self.log.end_offset)).lost()
         elif self._leader is None and is_majority(self.voters, {self.key, *self._observers}):
-            self._patience.lose()  # (a candidate has been asking already, but was not heard by everybody)
+            self._election_timer.leader_lost()  # (a candidate has been asking already, but was not heard by everybody)
 
     def forget(self, key: ReplicaKey) -> None:
         """An observer has gone. Voters stay."""
@@ -357,12 +357,12 @@ class RaftNode(NodeView):
             self._state = HardState(term)
         self.role = Role.FOLLOWER
         self._leader = leader
-        self._patience.reset()
+        self._election_timer.reset()
 
     def _become_prospective(self) -> None:
         self.role = Role.PROSPECTIVE
         self._leader = None
-        self._patience.reset()
+        self._election_timer.reset()
         self._votes = {self.key: True}
         for key in self.voters:
             if key != self.key:
@@ -374,7 +374,7 @@ class RaftNode(NodeView):
         self._leader = None
         self._state = HardState(self.term + 1, self.key)
         self._votes = {}
-        self._patience.reset()
+        self._election_timer.reset()
         for key in self.voters:
             if key != self.key:
                 self._reply(key, VoteRequest(self.term, self.log.end, is_transfer=is_transfer))
@@ -413,7 +413,7 @@ class RaftNode(NodeView):
         is_granted = may_vote and self.log.is_up_to_date(request.end)
         if is_granted and not request.is_pre_vote:
             self._state = HardState(self.term, sender)
-            self._patience.reset()
+            self._election_timer.reset()
         self._reply(sender, self._vote(request, is_granted=is_granted))
 
     def _vote(self, request: VoteRequest, *, is_granted: bool) -> VoteResponse:
@@ -421,14 +421,14 @@ class RaftNode(NodeView):
 
     @property
     def _hears_a_leader(self) -> bool:
-        return self._leader is not None and (self.role is Role.LEADER or self._patience.hears)
+        return self._leader is not None and (self.role is Role.LEADER or self._election_timer.hears_leader)
 
     def _on_vote_response(self, sender: ReplicaKey, response: VoteResponse) -> None:
         asked = (Role.PROSPECTIVE, self.term + 1) if response.is_pre_vote else (Role.CANDIDATE, self.term)
         if (self.role, response.asked_term) == asked and sender not in self._votes:
             self._votes[sender] = response.is_granted
             if self.role is Role.CANDIDATE and not response.is_granted:
-                self._patience.split()
+                self._election_timer.vote_split()
             self._count_votes()
 
     # -- following (5.3) ---------------------------------------------------------------------------------------------
@@ -438,7 +438,7 @@ class RaftNode(NodeView):
         assert self.role is not Role.LEADER, f"{leader} and {self.key} both lead in term {self.term}"
         if self.role is not Role.FOLLOWER or self._leader != leader:
             self._become_follower(self.term, leader)
-        self._patience.hear()
+        self._election_timer.leader_heard()
 
     def _on_append(self, leader: ReplicaKey, request: AppendRequest) -> None:
         previous = request.previous

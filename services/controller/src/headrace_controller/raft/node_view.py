@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from .election_timer import ElectionTimer
 from .log import RaftLog
-from .patience import Patience
 from .progress import Progress
 from .reads import Reads
 from .types import Message, RaftSettings, ReadState, ReplicaKey, Role
@@ -21,7 +21,7 @@ class NodeView:
     log: RaftLog
     committed: int
     _progress: dict[ReplicaKey, Progress]
-    _patience: Patience
+    _election_timer: ElectionTimer
     _reads: Reads
     _ticks: int
     _since_heartbeat: int
@@ -81,5 +81,5 @@ class NodeView:
         elif self._is_alone:
             left = 1
         else:
-            left = self._patience.left if self._may_stand else most
+            left = self._election_timer.ticks_left if self._may_stand else most
         return max(1, min(left, most))

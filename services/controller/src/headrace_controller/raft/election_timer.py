@@ -1,15 +1,15 @@
-"""How long a replica waits for a leader before it stands for election itself (Raft, 5.2 and 9.3), in ticks."""
+"""The election timeout of a replica, in ticks (Raft, 5.2 and 9.3)."""
 
 from __future__ import annotations
 
 from .types import Draw
 
-#: Who has lost the connection to the leader waits for one tick to so many.
+#: After the connection to the leader broke, the election timeout is at most so many ticks.
 LOST_LEADER_TICKS = 3
 
 
-class Patience:
-    """From ``election_ticks`` to below twice that, drawn anew each time, so that votes are seldom split."""
+class ElectionTimer:
+    """Expires after ``election_ticks`` to twice that, drawn again at each reset, so that split votes are rare."""
 
     __slots__ = ("_draw", "_elapsed", "_election_ticks", "_is_lost", "_timeout")
 
@@ -25,39 +25,39 @@ class Patience:
         self._elapsed += 1
 
     def reset(self) -> None:
-        """It begins anew."""
+        """Start again with a newly drawn timeout."""
         self._elapsed = 0
         self._is_lost = False
         self._timeout = self._election_ticks + self._draw(self._election_ticks)
 
-    def hear(self) -> None:
-        """From the leader. If it had been lost, it is back, and patience is what it was."""
+    def leader_heard(self) -> None:
+        """Start again; with a newly drawn timeout if the leader had been lost."""
         if self._is_lost:
             self.reset()
         self._elapsed = 0
 
-    def lose(self) -> None:
-        """The connection to the leader broke; or there is none, and those who would elect one are there."""
+    def leader_lost(self) -> None:
+        """Shorten the timeout: the connection to the leader broke, or no leader is known and the voters are there."""
         if not self._is_lost:
             self._is_lost = True
             self._timeout = min(self._timeout, self._elapsed + 1 + self._draw(LOST_LEADER_TICKS))
 
-    def split(self) -> None:
-        """Somebody else stands too, at the same time: both stand again soon, and this time not together (KIP-996's
-        back-off of candidates). Drawn from more ticks than ``lose``, which is how they came to meet."""
+    def vote_split(self) -> None:
+        """Another candidate stands in the same term: stand again soon, at another time (KIP-996's candidate back-off).
+        Drawn from more ticks than in ``leader_lost``, because that range made the two candidates meet."""
         spread = max(LOST_LEADER_TICKS, self._election_ticks // 2)
         self._timeout = min(self._timeout, self._elapsed + 1 + self._draw(spread))
 
     @property
-    def is_over(self) -> bool:
+    def is_expired(self) -> bool:
         return self._elapsed >= self._timeout
 
     @property
-    def left(self) -> int:
-        """Ticks until it is over; 0 or less: it is."""
+    def ticks_left(self) -> int:
+        """Until expiry; 0 or less: expired."""
         return self._timeout - self._elapsed
 
     @property
-    def hears(self) -> bool:
-        """Has the leader been heard of late (6.2)? Then nobody is helped to depose it."""
+    def hears_leader(self) -> bool:
+        """Was the leader heard within the minimum election timeout (6.2)? Then the replica refuses votes against it."""
         return not self._is_lost and self._elapsed < self._election_ticks
