@@ -18,7 +18,7 @@ OURS = ("protos", "core", "services", "clients", "pipelines")
 #: Who may see protobuf and gRPC. All else works on our own types.
 EDGE = re.compile(
     r"""
-      core/src/headrace_core/rpc/.*
+      core/src/headrace_core/(rpc|membership)/.*
     | services/\w+/src/\w+/(handlers|transport)/.*
     | services/\w+/src/\w+/(app|\w+_link)\.py           # the composition root registers servicers; links are transports
     | services/broker/src/headrace_broker/replication/(wire|follower_streams)\.py   # from broker to broker

@@ -48,8 +48,8 @@ from headrace_core.errors import (
 )
 from headrace_core.log import PartitionLog
 from headrace_core.log.directory import format_directory
+from headrace_core.membership.metadata_state import MetadataState
 from headrace_core.metadata import BrokerEndpoint, MetadataDelta, MetadataImage
-from headrace_core.rpc.metadata_state import MetadataState
 from headrace_core.telemetry import CorruptionFound, Emitter, Metrics
 from headrace_core.testing.crashing_fs import CrashingFileSystem, Loss
 from headrace_core.testing.node_clock import NodeClock

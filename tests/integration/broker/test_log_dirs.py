@@ -27,9 +27,9 @@ from headrace_core.errors import (
     StorageError,
     UnsupportedVersionError,
 )
+from headrace_core.membership.metadata_follower import MetadataFollower
 from headrace_core.metadata import MetadataImage
 from headrace_core.node.meta_properties import read_meta
-from headrace_core.rpc.metadata_follower import MetadataFollower
 from headrace_protos.v1 import admin_pb2, admin_pb2_grpc, metadata_pb2
 
 HEADRACE = str(Path(sys.executable).with_name("headrace"))

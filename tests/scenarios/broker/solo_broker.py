@@ -23,6 +23,7 @@ from headrace_broker.storage import Storage
 from headrace_core.clock import SystemClock
 from headrace_core.log import format_directory
 from headrace_core.log.files import FileSystem
+from headrace_core.membership.metadata_state import MetadataState
 from headrace_core.metadata import MetadataImage
 from headrace_core.metadata.records import (
     BrokerChangeRecord,
@@ -36,7 +37,6 @@ from headrace_core.metadata.records import (
     TopicRecord,
 )
 from headrace_core.records import decode_batch, encode_batch, split_batches
-from headrace_core.rpc.metadata_state import MetadataState
 from headrace_core.telemetry import Emitter, Event, Metrics
 from headrace_core.testing.crashing_fs import CrashingFileSystem
 from headrace_core.types import TopicPartition

@@ -11,10 +11,10 @@ import grpc.aio
 import pytest
 
 from headrace_core.errors import LogDirNotFoundError, StaleBrokerEpochError, UnknownTopicIdError
+from headrace_core.membership.broker_session import BrokerRegistration, BrokerSession, CannotLead
+from headrace_core.membership.metadata_follower import MetadataFollower
 from headrace_core.metadata import MetadataDelta, MetadataImage, PartitionImage
 from headrace_core.node.ids import random_id
-from headrace_core.rpc.broker_session import BrokerRegistration, BrokerSession, CannotLead
-from headrace_core.rpc.metadata_follower import MetadataFollower
 from headrace_core.types import NO_LEADER
 from headrace_protos.v1 import admin_pb2, admin_pb2_grpc, cluster_pb2, cluster_pb2_grpc
 

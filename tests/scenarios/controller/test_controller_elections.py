@@ -16,10 +16,10 @@ from headrace_core.errors import (
     InvalidRequestError,
     UnknownTopicOrPartitionError,
 )
+from headrace_core.membership.broker_session import BrokerRegistration, BrokerSession
+from headrace_core.membership.metadata_follower import MetadataFollower
 from headrace_core.metadata import MetadataImage, PartitionImage
 from headrace_core.node.ids import random_id
-from headrace_core.rpc.broker_session import BrokerRegistration, BrokerSession
-from headrace_core.rpc.metadata_follower import MetadataFollower
 from headrace_protos.v1 import admin_pb2, admin_pb2_grpc, cluster_pb2, cluster_pb2_grpc
 
 Make = Callable[..., Any]

@@ -12,7 +12,7 @@ import pytest
 from headrace import Admin
 from headrace.errors import InvalidArgumentError, NetworkError, UnsupportedVersionError
 from headrace_core.clock import Clock, SystemClock
-from headrace_core.rpc.node_description import NodeService, descriptors_max, open_descriptors
+from headrace_core.membership.node_description import NodeService, descriptors_max, open_descriptors
 from headrace_core.rpc.server import Listener
 
 AHEAD_MS = 90_000

@@ -18,8 +18,8 @@ from headrace_controller.handlers import vouch
 from headrace_controller.handlers.vouch import OF_LATE_MS, Vouched, Voucher
 from headrace_controller.quorum_controller import PATIENCE_MS
 from headrace_core.errors import HeadraceError
+from headrace_core.membership import metadata_follower
 from headrace_core.metadata import MetadataImage
-from headrace_core.rpc import metadata_follower
 
 END = 10
 LEADER, OTHER = 1, 2

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from headrace_coordinator import app
+from headrace_core.membership.coordinator_session import RegisteredCoordinator
 from headrace_core.metadata.image import EMPTY_IMAGE
 from headrace_core.node.config import NodeConfig
 from headrace_core.node.meta_properties import MetaProperties
-from headrace_core.rpc.coordinator_session import RegisteredCoordinator
 
 
 class OldMetadata:

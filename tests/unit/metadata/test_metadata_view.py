@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from headrace_core.membership.metadata_view import MetadataView, concerns
 from headrace_core.metadata import (
     EMPTY_IMAGE,
     BrokerChangeRecord,
@@ -19,7 +20,6 @@ from headrace_core.metadata import (
     RemoveTopicRecord,
     TopicRecord,
 )
-from headrace_core.rpc.metadata_view import MetadataView, concerns
 from headrace_protos.v1 import common_pb2, metadata_pb2
 
 A, B = b"a" * 16, b"b" * 16

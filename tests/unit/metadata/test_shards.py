@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace_core.errors import CoordinatorNotAvailableError, InvalidRequestError
+from headrace_core.membership.metadata_view import MetadataView, concerns
 from headrace_core.metadata import (
     EMPTY_IMAGE,
     BrokerEndpoint,
@@ -23,7 +24,6 @@ from headrace_core.metadata import (
     TopicRecord,
 )
 from headrace_core.metadata.shards import OFFSETS_TOPIC, java_hash, owner_of, shard_of
-from headrace_core.rpc.metadata_view import MetadataView, concerns
 from headrace_protos.v1 import common_pb2, metadata_pb2
 
 TOPIC = b"offsets-topic-id"

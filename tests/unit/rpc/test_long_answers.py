@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from headrace_broker.handlers.offsets import OffsetsService
+from headrace_core.membership.metadata_view import MetadataView, concerns
+from headrace_core.membership.metadata_watch import MetadataWatch
 from headrace_core.metadata import MetadataDelta, MetadataImage
 from headrace_core.rpc import turns
-from headrace_core.rpc.metadata_view import MetadataView, concerns
-from headrace_core.rpc.metadata_watch import MetadataWatch
 from headrace_protos.v1 import metadata_pb2, offsets_pb2
 
 NAMES = 10_000

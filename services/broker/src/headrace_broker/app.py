@@ -25,6 +25,12 @@ from headrace_core.errors import FencedBrokerError, HeadraceError, ServerShuttin
 from headrace_core.log import DEFAULT_FLUSH_INTERVAL_MS
 from headrace_core.log.descriptors import DescriptorCache
 from headrace_core.log.files import FileSystem, RealFileSystem
+from headrace_core.membership.broker_session import BrokerRegistration, BrokerSession, CannotLead
+from headrace_core.membership.controllers import Controllers
+from headrace_core.membership.image_store import ImageStore
+from headrace_core.membership.metadata_follower import MetadataFollower
+from headrace_core.membership.metadata_state import MetadataState
+from headrace_core.membership.node_description import NodeService
 from headrace_core.metadata import MetadataDelta, MetadataImage
 from headrace_core.node.config import NodeConfig
 from headrace_core.node.descriptors import DescriptorWatch, connections_with_room, descriptor_limit
@@ -33,13 +39,7 @@ from headrace_core.node.listeners import CLIENT, EXTERNAL, INTERNAL, ListenerAdd
 from headrace_core.node.meta_properties import MetaProperties
 from headrace_core.node.replication_keys import RACK_AWARE_SELECTORS
 from headrace_core.node.state_file import RuntimeState, remove_state, write_state
-from headrace_core.rpc.broker_session import BrokerRegistration, BrokerSession, CannotLead
 from headrace_core.rpc.channel import MAX_MESSAGE_BYTES
-from headrace_core.rpc.controllers import Controllers
-from headrace_core.rpc.image_store import ImageStore
-from headrace_core.rpc.metadata_follower import MetadataFollower
-from headrace_core.rpc.metadata_state import MetadataState
-from headrace_core.rpc.node_description import NodeService
 from headrace_core.rpc.server import OVERHEAD_BYTES, Listener
 from headrace_core.telemetry import (
     BrokerFenced,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from headrace_core.clock import Clock
 from headrace_core.errors import HeadraceError
-from headrace_core.rpc.metadata_state import MetadataState
+from headrace_core.membership.metadata_state import MetadataState
 from headrace_core.telemetry import Counter, Emitter, Metrics
 
 from .budget import ByteBudget, UnreadAnswers

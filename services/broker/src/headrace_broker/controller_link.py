@@ -7,7 +7,7 @@ is a property of the method (``Sending``)::
                       counts the attempts (partition/isr.py). Only an address without a connection is passed over.
     UNTIL_ATTEMPTED   changes. Another controller is asked when the first one has surely done nothing: it does not lead,
                       it is shutting down, or there was no connection. A lost answer ends the call
-                      (core/rpc/leader_calls.py).
+                      (core/membership/leader_calls.py).
     UNTIL_ANSWERED    reads, and what may be done twice: AssignReplicasToDirs states what the broker compares with the
                       metadata again, a block of producer ids whose answer was lost is never used, and an internal topic
                       that exists already is no error.
@@ -29,10 +29,10 @@ from headrace_core.errors import (
     RequestTimedOutError,
     ServerShuttingDownError,
 )
+from headrace_core.membership.controllers import Controllers
+from headrace_core.membership.leader_calls import ask_while_it_leads, is_repeatable, outcome_unknown
+from headrace_core.membership.pursuit import Pursuit
 from headrace_core.rpc import ChannelPurpose, open_channel
-from headrace_core.rpc.controllers import Controllers
-from headrace_core.rpc.leader_calls import ask_while_it_leads, is_repeatable, outcome_unknown
-from headrace_core.rpc.pursuit import Pursuit
 from headrace_core.rpc.status import error_of
 from headrace_protos.v1 import admin_pb2_grpc, cluster_pb2, cluster_pb2_grpc
 

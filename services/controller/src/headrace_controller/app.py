@@ -11,6 +11,8 @@ from typing import Any
 from headrace_core.clock import SystemClock
 from headrace_core.errors import InvalidConfigError
 from headrace_core.log.files import RealFileSystem
+from headrace_core.membership.metadata_view import MetadataView
+from headrace_core.membership.node_description import NodeService
 from headrace_core.node.arguments import own_address
 from headrace_core.node.config import NodeConfig
 from headrace_core.node.ids import random_id
@@ -20,8 +22,6 @@ from headrace_core.node.run import settle_memory
 from headrace_core.node.state_file import RuntimeState, remove_state, write_state
 from headrace_core.rpc.channel import MAX_MESSAGE_BYTES
 from headrace_core.rpc.limits import REQUEST_BYTES_MAX
-from headrace_core.rpc.metadata_view import MetadataView
-from headrace_core.rpc.node_description import NodeService
 from headrace_core.rpc.server import OVERHEAD_BYTES, Listener
 from headrace_core.telemetry import Emitter, NodeStarted, NodeStopped, log_events
 

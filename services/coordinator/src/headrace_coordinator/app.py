@@ -29,19 +29,19 @@ from headrace_core.errors import (
     StaleBrokerEpochError,
 )
 from headrace_core.log.files import FileSystem, RealFileSystem
+from headrace_core.membership.controllers import Controllers
+from headrace_core.membership.coordinator_session import CoordinatorRegistration, CoordinatorSession
+from headrace_core.membership.image_store import ImageStore
+from headrace_core.membership.metadata_follower import MetadataFollower
+from headrace_core.membership.metadata_state import MetadataState
+from headrace_core.membership.node_description import NodeService
 from headrace_core.metadata import MetadataDelta, MetadataImage
 from headrace_core.node.config import NodeConfig
 from headrace_core.node.ids import random_id
 from headrace_core.node.listeners import CLIENT, EXTERNAL, INTERNAL, ListenerAddress, advertised
 from headrace_core.node.meta_properties import read_all_meta
 from headrace_core.node.state_file import RuntimeState, remove_state, write_state
-from headrace_core.rpc.controllers import Controllers
-from headrace_core.rpc.coordinator_session import CoordinatorRegistration, CoordinatorSession
-from headrace_core.rpc.image_store import ImageStore
 from headrace_core.rpc.limits import REQUEST_BYTES_MAX
-from headrace_core.rpc.metadata_follower import MetadataFollower
-from headrace_core.rpc.metadata_state import MetadataState
-from headrace_core.rpc.node_description import NodeService
 from headrace_core.rpc.server import OVERHEAD_BYTES, Listener
 from headrace_core.telemetry import Emitter, Metrics, NodeStarted, NodeStopped
 from headrace_core.types import TopicPartition

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from headrace_core.errors import HeadraceError, InvalidRequestError, UnknownTopicOrPartitionError
+from headrace_core.membership.config_messages import config_entries
 from headrace_core.metadata.configs import ConfigDescription, describe_broker, describe_topic, parse_broker_id
-from headrace_core.rpc.config_messages import config_entries
 from headrace_core.rpc.status import error_to_proto
 from headrace_core.rpc.turns import DESCRIPTION_ITEMS, Turns
 from headrace_protos.v1 import admin_pb2, admin_pb2_grpc

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from headrace_core.errors import HeadraceError, InvalidTopicError
+from headrace_core.membership.metadata_view import MetadataView, shard_topic
+from headrace_core.membership.metadata_watch import MetadataWatch
 from headrace_core.node.listeners import CLIENT
-from headrace_core.rpc.metadata_view import MetadataView, shard_topic
-from headrace_core.rpc.metadata_watch import MetadataWatch
 from headrace_core.rpc.status import error_to_proto
 from headrace_core.telemetry import TopicAutoCreated
 from headrace_core.types import check_topic_name

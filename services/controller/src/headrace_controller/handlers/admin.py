@@ -13,9 +13,9 @@ from headrace_core.errors import (
     InvalidRequestError,
     UnsupportedVersionError,
 )
+from headrace_core.membership.config_messages import config_entries
 from headrace_core.metadata import ConfigResource, ConfigResourceType
 from headrace_core.metadata.configs import describe_broker, describe_topic
-from headrace_core.rpc.config_messages import config_entries
 from headrace_core.rpc.server import Listener
 from headrace_core.rpc.status import error_to_proto
 from headrace_core.rpc.turns import DESCRIPTION_ITEMS, Turns

@@ -19,8 +19,8 @@ from headrace_core.errors import (
     ServerShuttingDownError,
     UnsupportedVersionError,
 )
+from headrace_core.membership.leader_calls import ask_while_it_leads, is_repeatable, outcome_unknown
 from headrace_core.rpc import ChannelPurpose, open_channel
-from headrace_core.rpc.leader_calls import ask_while_it_leads, is_repeatable, outcome_unknown
 from headrace_core.rpc.server import Listener
 from headrace_protos.v1 import admin_pb2, admin_pb2_grpc
 
@@ -48,7 +48,7 @@ class LeaderLink:
     async def call(self, method: str, request: Any, timeout_s: float) -> Any:
         """The leader's answer to an Admin call. NotControllerError: nobody is known to lead, or it could not be
         reached, or did not answer what only reads; ask again. RequestTimedOutError: whether a change was carried out is
-        not known (core/rpc/leader_calls.py). Others are the leader's own."""
+        not known (core/membership/leader_calls.py). Others are the leader's own."""
         address = self._address()
         if address is None:
             raise self._driver.controller.not_controller()

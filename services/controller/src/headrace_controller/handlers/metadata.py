@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from headrace_core.rpc.metadata_view import MetadataView
-from headrace_core.rpc.metadata_watch import MetadataWatch
+from headrace_core.membership.metadata_view import MetadataView
+from headrace_core.membership.metadata_watch import MetadataWatch
 from headrace_core.rpc.server import Listener
 from headrace_protos.v1 import metadata_pb2, metadata_pb2_grpc
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from headrace_core.rpc.metadata_state import MetadataState
-from headrace_core.rpc.metadata_view import MetadataView
-from headrace_core.rpc.metadata_watch import MetadataWatch
+from headrace_core.membership.metadata_state import MetadataState
+from headrace_core.membership.metadata_view import MetadataView
+from headrace_core.membership.metadata_watch import MetadataWatch
 from headrace_protos.v1 import metadata_pb2_grpc
 
 

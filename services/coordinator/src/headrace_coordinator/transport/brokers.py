@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 import grpc.aio
 
 from headrace_core.errors import LeaderNotAvailableError, UnknownTopicOrPartitionError
+from headrace_core.membership.metadata_state import MetadataState
 from headrace_core.node.listeners import CLIENT, INTERNAL
 from headrace_core.rpc import ChannelPurpose, open_channel
-from headrace_core.rpc.metadata_state import MetadataState
 from headrace_core.types import NO_LEADER, TopicPartition, join_address
 from headrace_protos.v1 import fetch_pb2_grpc, offsets_pb2_grpc
 

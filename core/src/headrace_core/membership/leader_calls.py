@@ -16,7 +16,7 @@ from typing import Any
 import grpc.aio
 
 from ..errors import NetworkError, RequestTimedOutError
-from .status import error_from_rpc
+from ..rpc.status import error_from_rpc
 
 #: How long an answer is waited for once another controller than the one that was asked leads.
 LEFT_BEHIND_S = 1.0

@@ -8,8 +8,8 @@ from typing import Any
 from headrace_protos.v1 import metadata_pb2
 
 from ..metadata import MetadataDelta, MetadataImage
+from ..rpc.streams import PushHandler, ServerPush
 from .metadata_view import concerns
-from .streams import PushHandler, ServerPush
 
 Watcher = Callable[[MetadataImage, MetadataDelta], None]
 

@@ -21,8 +21,8 @@ from headrace_core.errors import (
     ServerShuttingDownError,
     TopicAlreadyExistsError,
 )
-from headrace_core.rpc.broker_session import BrokerRegistration, BrokerSession
-from headrace_core.rpc.controllers import Controllers
+from headrace_core.membership.broker_session import BrokerRegistration, BrokerSession
+from headrace_core.membership.controllers import Controllers
 from headrace_core.rpc.server import Listener
 from headrace_core.rpc.streams import ServerStream, StreamHandler
 from headrace_protos.v1 import admin_pb2, admin_pb2_grpc, cluster_pb2, cluster_pb2_grpc

@@ -12,10 +12,10 @@ from headrace_controller.handlers import follow
 from headrace_core.errors import DivergingMetadataError, InconsistentClusterIdError
 from headrace_core.log.checkpoints import META_PROPERTIES
 from headrace_core.log.files import RealFileSystem
+from headrace_core.membership import metadata_follower
+from headrace_core.membership.image_store import ImageStore
+from headrace_core.membership.metadata_follower import MetadataFollower
 from headrace_core.metadata import EMPTY_IMAGE, MetadataDelta, MetadataImage, RemoveTopicRecord, TopicRecord
-from headrace_core.rpc import metadata_follower
-from headrace_core.rpc.image_store import ImageStore
-from headrace_core.rpc.metadata_follower import MetadataFollower
 from headrace_core.telemetry import Emitter, Event, MetadataImageLoaded, MetadataImageSaved, Metrics
 from headrace_core.testing.clock import ManualClock
 

@@ -29,13 +29,13 @@ from ..errors import (
     NetworkError,
     StaleBrokerEpochError,
 )
-from .backoff import Backoff
-from .channel import ChannelPurpose, open_channel
+from ..rpc.backoff import Backoff
+from ..rpc.channel import ChannelPurpose, open_channel
+from ..rpc.outage import Outage
+from ..rpc.status import error_from_rpc
 from .controllers import Controllers
 from .heartbeats import HeartbeatsGoTo, HeartbeatStream, LeadMovedError, SilentControllerError, wait_for_event
-from .outage import Outage
 from .pursuit import Pursuit
-from .status import error_from_rpc
 
 #: How often a node that wants to stop asks whether it may.
 _SHUTDOWN_INTERVAL_S = 0.05

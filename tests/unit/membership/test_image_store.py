@@ -8,9 +8,9 @@ import pytest
 
 from headrace_core.log.checkpoints import META_PROPERTIES
 from headrace_core.log.files import read_file, write_file_atomically
+from headrace_core.membership.image_store import ImageStore
 from headrace_core.metadata import EMPTY_IMAGE, ClusterRecord, MetadataImage, TopicRecord
 from headrace_core.metadata.records import METADATA_VERSION
-from headrace_core.rpc.image_store import ImageStore
 from headrace_core.testing.clock import ManualClock
 from headrace_core.testing.crashing_fs import CrashingFileSystem
 

@@ -15,7 +15,7 @@ from headrace_protos.v1 import node_pb2, node_pb2_grpc
 from ..clock import Clock
 from ..metadata import METADATA_VERSION_FEATURE
 from ..metadata.features import SUPPORTED_FEATURES
-from .server import Listener
+from ..rpc.server import Listener
 
 #: Where Linux lists the descriptors of the process that looks.
 _DESCRIPTORS = "/proc/self/fd"

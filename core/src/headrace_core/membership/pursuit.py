@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 from ..errors import HeadraceError, NetworkError, NotControllerError
-from .backoff import Backoff
+from ..rpc.backoff import Backoff
 from .controllers import Controllers
 
 #: Refusals that are followed at once; two controllers that each take the other for the leader end a chase.

@@ -47,15 +47,15 @@ from ..metadata import EMPTY_IMAGE, METADATA_VERSION, ImageBuilder, MetadataDelt
 from ..metadata.codec import decode_batches
 from ..metadata.freshness import Freshness, MetadataLag
 from ..metadata.snapshot import decode_snapshot
+from ..rpc.backoff import Backoff
+from ..rpc.channel import ChannelPurpose, open_channel
+from ..rpc.outage import Outage
+from ..rpc.status import error_from_rpc
+from ..rpc.streams import read_message
 from ..telemetry import Emitter, MetadataImageLoaded, MetadataImageSaved, Metrics
 from ..types import join_address
-from .backoff import Backoff
-from .channel import ChannelPurpose, open_channel
 from .controllers import Controllers
 from .image_store import ImageStore, LoadedImage
-from .outage import Outage
-from .status import error_from_rpc
-from .streams import read_message
 
 logger = logging.getLogger("headrace.metadata")
 

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from headrace_core.rpc.coordinator_session import CoordinatorRegistration, CoordinatorSession
+from headrace_core.membership.coordinator_session import CoordinatorRegistration, CoordinatorSession
 from headrace_core.rpc.server import Listener
 from headrace_core.rpc.streams import ServerStream, StreamHandler
 from headrace_protos.v1 import cluster_pb2, cluster_pb2_grpc

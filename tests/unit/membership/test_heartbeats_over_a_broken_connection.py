@@ -8,7 +8,7 @@ from typing import Any
 
 import grpc.aio
 
-from headrace_core.rpc.broker_session import BrokerRegistration, BrokerSession, RegisteredBroker
+from headrace_core.membership.broker_session import BrokerRegistration, BrokerSession, RegisteredBroker
 from headrace_core.testing.tcp_proxy import FaultyNetwork
 from headrace_protos.v1 import cluster_pb2, cluster_pb2_grpc
 

@@ -26,9 +26,9 @@ from ..metadata.configs import topic_value
 from ..metadata.ledger import CoordinatorImage, ShardImage
 from ..metadata.records import BrokerEndpoint, ConfigResourceType
 from ..metadata.shards import INTERNAL_TOPICS, OFFSETS_TOPIC, SHARD_TOPICS, TRANSACTIONS_TOPIC, owner_of, vacancy_of
+from ..rpc.status import error_to_proto
+from ..rpc.turns import Turns
 from ..types import NO_LEADER, check_topic_name, split_address
-from .status import error_to_proto
-from .turns import Turns
 
 #: Of a shard that nobody has ever owned; real epochs begin with 1.
 _NO_OWNER = ShardImage(coordinator_id=-1, shard_epoch=0)

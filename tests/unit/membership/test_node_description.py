@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from headrace_core.rpc import node_description
-from headrace_core.rpc.node_description import DESCRIPTORS_KEPT_MS, NodeService
+from headrace_core.membership import node_description
+from headrace_core.membership.node_description import DESCRIPTORS_KEPT_MS, NodeService
 from headrace_protos.v1 import node_pb2
 
 

@@ -8,9 +8,9 @@ import socket
 
 import pytest
 
+from headrace_core.membership.broker_session import BrokerRegistration, BrokerSession, RegisteredBroker
+from headrace_core.membership.metadata_follower import MetadataFollower
 from headrace_core.rpc import outage as outage_module
-from headrace_core.rpc.broker_session import BrokerRegistration, BrokerSession, RegisteredBroker
-from headrace_core.rpc.metadata_follower import MetadataFollower
 from headrace_core.rpc.outage import Outage
 
 logger = logging.getLogger("test.outage")

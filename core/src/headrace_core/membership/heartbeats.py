@@ -10,8 +10,8 @@ from collections.abc import Callable
 from typing import Any
 
 from ..errors import NetworkError
+from ..rpc.streams import read_message
 from .controllers import Controllers
-from .streams import read_message
 
 
 class HeartbeatStream:

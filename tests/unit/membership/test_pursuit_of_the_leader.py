@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 
 from headrace_core.errors import NetworkError, NotControllerError
-from headrace_core.rpc.controllers import NOBODY, Controllers
-from headrace_core.rpc.pursuit import Pursuit
+from headrace_core.membership.controllers import NOBODY, Controllers
+from headrace_core.membership.pursuit import Pursuit
 from headrace_core.types import join_address, split_address
 
 _LOST = NetworkError("gone")
