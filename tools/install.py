@@ -19,6 +19,7 @@ import subprocess
 import sys
 import sysconfig
 import time
+import tomllib
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -52,10 +53,13 @@ def digest(paths: Iterable[Path], *extra: str) -> str:
 
 
 def what_is_installed_from() -> str:
-    files = [ROOT / "constraints.txt", ROOT / "pyproject.toml", Path(__file__).resolve()]
+    files = [ROOT / "constraints.txt", Path(__file__).resolve()]
     for directory in DISTRIBUTIONS:
         files += (ROOT / directory).glob("pyproject.toml")
-    return digest(files, sys.version, str(ROOT))
+    # Of the checkout's own file only what pip reads: a new import contract or lint rule installs nothing.
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    declared["tool"] = {"setuptools": declared.get("tool", {}).get("setuptools")}
+    return digest(files, sys.version, str(ROOT), json.dumps(declared, sort_keys=True))
 
 
 def native_sources(directory: str) -> list[Path]:
