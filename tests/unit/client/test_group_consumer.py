@@ -23,6 +23,7 @@ from headrace_core.clock import boottime_s
 from headrace_core.errors import (
     BootstrapError,
     HeadraceError,
+    NetworkError,
     UnknownMemberIdError,
     UnknownTopicIdError,
     UnknownTopicOrPartitionError,
@@ -56,14 +57,26 @@ class Io:
 
 
 class Stream:
-    """A membership stream, from the member's side."""
+    """A membership stream, from the member's side: what Membership uses of a Duplex."""
+
+    address = "coordinator:1"
 
     def __init__(self, coordinator: Coordinator) -> None:
         self._coordinator = coordinator
         self._answers: asyncio.Queue[Any] = asyncio.Queue()
         self.said: list[Any] = []
 
-    async def wait_for_connection(self) -> None:
+    async def run(self, *parts: Coroutine[Any, Any, None]) -> None:
+        tasks = [asyncio.create_task(part) for part in parts]
+        try:
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
+        done.pop().result()
+
+    async def connected(self) -> None:
         return
 
     async def write(self, request: Any) -> None:
@@ -72,12 +85,6 @@ class Stream:
 
     async def read(self) -> Any:
         return await self._answers.get()
-
-    async def code(self) -> grpc.StatusCode:
-        return grpc.StatusCode.OK
-
-    def cancel(self) -> bool:
-        return True
 
     def tell(self, message: Any) -> None:
         self._answers.put_nowait(message)
@@ -103,9 +110,6 @@ class Coordinator:
         self.breaks_writes = 0
 
     # connections
-    def is_ready(self, address: str, purpose: Any) -> bool:
-        return True
-
     def membership_stream(self, address: str) -> Stream:
         self.streams.append(Stream(self))
         return self.streams[-1]
@@ -113,14 +117,11 @@ class Coordinator:
     def groups(self, address: str) -> Coordinator:
         return self
 
-    async def renew(self, *_: Any) -> None:
-        return
-
     # the Groups service
     async def hears(self, stream: Stream, request: Any) -> None:
         if self.breaks_writes:
             self.breaks_writes -= 1
-            raise asyncio.CancelledError  # as gRPC has it
+            raise NetworkError("the connection broke")
         if request.WhichOneof("request") == "leave":
             self.goodbyes += 1
             await self.may_answer_leave.wait()

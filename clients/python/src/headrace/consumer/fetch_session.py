@@ -14,11 +14,7 @@ import asyncio
 import itertools
 import logging
 import time
-from typing import Any
 
-import grpc.aio
-
-import headrace_core.rpc as rpc
 from headrace_core.errors import (
     HeadraceError,
     NetworkError,
@@ -26,13 +22,12 @@ from headrace_core.errors import (
     RequestTimedOutError,
     from_number,
 )
-from headrace_core.rpc import ChannelPurpose
+from headrace_core.rpc.duplex import Duplex
 from headrace_core.rpc.limits import PARTITIONS_MAX
-from headrace_core.rpc.streams import read_message
 from headrace_core.types import TopicPartition
 from headrace_protos.v1 import fetch_pb2
 
-from ..engine.connections import SILENT_S, connected, pause
+from ..engine.connections import SILENT_S, pause
 from .inbox import Slice
 from .positions import note_epochs
 from .tracked import SessionOwner, Tracked
@@ -44,6 +39,9 @@ CATCHING_UP_BYTES = 65_536
 
 #: So many requests are in flight then (a broker keeps its answers to about 1 MiB, the best size of a message).
 CATCHING_UP_REQUESTS = 4
+
+
+Stream = Duplex[fetch_pb2.FetchRequest, fetch_pb2.FetchResponse]
 
 
 class FetchLink:
@@ -65,8 +63,7 @@ class FetchLink:
         self._failures = 0  # in a row, of which the pause before the next stream depends
         self._event = asyncio.Event()
         self._news = asyncio.Event()
-        self._was_reached = False
-        self._stream: Any = None
+        self._stream: Stream | None = None
         self._task: asyncio.Task[None] | None = fetcher.engine.io.spawn(self._run(), f"headrace-fetch-{broker_id}")
 
     def nudge(self) -> None:
@@ -99,8 +96,6 @@ class FetchLink:
 
     async def close(self) -> None:
         task, self._task = self._task, None
-        if self._stream is not None:
-            self._stream.cancel()
         if task is not None:  # not kept: its traceback would keep gRPC's objects alive (see engine.io_thread, fork)
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
@@ -112,11 +107,8 @@ class FetchLink:
                 await self._event.wait()
             before = self._correlation
             self._news.clear()
-            self._was_reached = False
             try:
                 await self._session()
-            except asyncio.CancelledError:
-                raise
             except HeadraceError as error:
                 self._failures = 0 if self._correlation > before + 1 else self._failures + 1
                 logger.info("fetch stream to %s broke: %s", self.address, error)
@@ -125,10 +117,7 @@ class FetchLink:
                 self._failures += 1
                 logger.exception("fetch stream to %s broke", self.address)
                 self._everyone_home(NetworkError(f"{self.address}: {type(error).__name__}: {error}"))
-            engine = self.fetcher.engine
-            if not self._was_reached:
-                await engine.connections.renew(self.address, ChannelPurpose.FETCH)
-            await pause(engine.backoff.delay_s(max(self._failures - 1, 0)), self._news)
+            await pause(self.fetcher.engine.backoff.delay_s(max(self._failures - 1, 0)), self._news)
 
     def _everyone_home(self, error: HeadraceError | None) -> None:
         members, self.members = self.members, {}
@@ -142,53 +131,25 @@ class FetchLink:
     async def _session(self) -> None:
         """One stream, until it breaks (HeadraceError)."""
         stream = self._stream = self.fetcher.engine.connections.fetch_stream(self.address)
-        reader = asyncio.create_task(self._read(stream))
-        reader.add_done_callback(lambda _: self._event.set())
-        watchdog = asyncio.create_task(self._watch(stream))
         try:
-            await connected(stream, reader)
-            self._was_reached = not reader.done()
-            while not reader.done():
-                self._event.clear()
-                if self._may_ask():
-                    await stream.write(self._request())
-                else:
-                    await self._event.wait()
-            await reader
-        except grpc.aio.AioRpcError as failure:
-            raise rpc.error_from_rpc(failure, self.address) from None
-        except asyncio.InvalidStateError:
-            await asyncio.wait([reader])
-            if (error := reader.exception()) is not None:
-                raise error from None
-            raise NetworkError(f"{self.address}: the fetch stream ended") from None
-        except asyncio.CancelledError:
-            task = asyncio.current_task()
-            if task is not None and task.cancelling():
-                raise
-            raise NetworkError(f"{self.address}: the fetch stream was cancelled") from None
+            await stream.run(self._read(stream), self._write(stream), self._watch(stream))
         finally:
             self._stream = None
-            stream.cancel()
-            reader.cancel()
-            watchdog.cancel()
-            await asyncio.gather(reader, watchdog, return_exceptions=True)
 
-    async def _read(self, stream: Any) -> None:
-        try:
-            while (response := await read_message(stream)) is not grpc.aio.EOF:
-                self._answered(response)
-            code = await stream.code()
-            raise NetworkError(f"{self.address}: the broker ended the fetch stream ({code.name})")
-        except grpc.aio.AioRpcError as failure:
-            raise rpc.error_from_rpc(failure, self.address) from None
-        except asyncio.CancelledError:
-            task = asyncio.current_task()
-            if task is not None and task.cancelling():
-                raise
-            raise RequestTimedOutError(f"{self.address}: no answer in time") from None
+    async def _read(self, stream: Stream) -> None:
+        while True:
+            self._answered(await stream.read())
 
-    async def _watch(self, stream: Any) -> None:
+    async def _write(self, stream: Stream) -> None:
+        await stream.connected()
+        while True:
+            self._event.clear()
+            if self._may_ask():
+                await stream.write(self._request())
+            else:
+                await self._event.wait()
+
+    async def _watch(self, stream: Stream) -> None:
         """Break a stream whose broker is silent for longer than any answer may take."""
         fetcher = self.fetcher
         limit = fetcher.max_wait_ms / 1000 + fetcher.engine.request_timeout_s
@@ -198,7 +159,7 @@ class FetchLink:
             if oldest is not None and time.monotonic() - oldest > fetcher.max_wait_ms / 1000 + SILENT_S:
                 fetcher.engine.metadata.doubt()
             if oldest is not None and time.monotonic() - oldest > limit:
-                stream.cancel()
+                stream.cancel(RequestTimedOutError(f"{self.address}: no answer in time"))
 
     def _may_ask(self) -> bool:
         if self._to_name or self._to_forget:
@@ -217,7 +178,7 @@ class FetchLink:
             return not inbox.slices and not flying  # it may have been emptied just now
         return True
 
-    def _request(self) -> Any:
+    def _request(self) -> fetch_pb2.FetchRequest:
         fetcher = self.fetcher
         self._correlation += 1
         self._in_flight[self._correlation] = time.monotonic()
@@ -252,7 +213,7 @@ class FetchLink:
         fetcher.metrics["fetch"].record(1)
         return request
 
-    def _answered(self, response: Any) -> None:
+    def _answered(self, response: fetch_pb2.FetchResponse) -> None:
         sent_at = self._in_flight.pop(response.correlation_id, None)
         fetcher, total = self.fetcher, 0
         for result in response.results:
@@ -301,7 +262,7 @@ class FetchLink:
         info = self.fetcher.engine.metadata.snapshot.topics.get(tp.topic)
         return info.partitions[tp.partition].leader_epoch if info and tp.partition < len(info.partitions) else -1
 
-    def _failed(self, tp: TopicPartition, tracked: Tracked, result: Any) -> None:
+    def _failed(self, tp: TopicPartition, tracked: Tracked, result: fetch_pb2.FetchPartitionResult) -> None:
         """The partition has left the session; find out where it goes on, or tell the caller."""
         fetcher = self.fetcher
         told = result.error.message

@@ -9,17 +9,12 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-import grpc.aio
-
-import headrace_core.rpc as rpc
 from headrace_core.clock import boottime_s
 from headrace_core.errors import BootstrapError, HeadraceError, NetworkError, NotCoordinatorError, from_number
-from headrace_core.rpc import ChannelPurpose
-from headrace_core.rpc.streams import read_message
+from headrace_core.rpc.duplex import Duplex
 from headrace_protos.v1 import groups_pb2
 
 from ..engine.client import Engine
-from ..engine.connections import connected
 from ..engine.coordinators import Coordinators
 from .member import Answer, Member, Part, Request, Subscription
 
@@ -35,6 +30,12 @@ LEAVE_S = 3.0
 FIRST_RETRY_S = 0.02
 #: So many failures in a row are somebody's who takes over; of the next one people are told, once.
 PATIENT_FAILURES = 6
+
+
+Stream = Duplex[groups_pb2.MembershipRequest, groups_pb2.MembershipResponse]
+
+#: The correlation id of the leave; the member numbers its heartbeats from 1.
+_LEAVE = 1 << 62
 
 
 class Membership:
@@ -61,8 +62,9 @@ class Membership:
         self._lease_changed = asyncio.Event()
         self._disconnected = asyncio.Event()
         self._address = ""
-        self._stream: Any = None
+        self._stream: Stream | None = None
         self._tasks: list[asyncio.Task[None]] = []
+        self._goodbye: groups_pb2.MembershipRequest | None = None  # to be written
         self._left: asyncio.Future[None] | None = None
         #: Told of what a person has to mend, while it is tried again.
         self.has_trouble: Callable[[HeadraceError], None] = lambda _: None
@@ -70,7 +72,6 @@ class Membership:
         self.waiting: tuple[float, HeadraceError] | None = None
         #: Told when ``waiting`` begins.
         self.begins_to_wait: Callable[[], None] = lambda: None
-        self._writing = asyncio.Lock()  # (gRPC takes one message of a stream at a time)
         self._was_answered = False
 
     # -- for the consumer --------------------------------------------------------------------------------------------
@@ -107,30 +108,27 @@ class Membership:
         tasks, self._tasks = self._tasks, []
         try:
             if self._stream is not None and may_be_member:
-                await self._say_goodbye(self._stream)
+                await self._say_goodbye()
         finally:  # also when it is given up
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _say_goodbye(self, stream: Any) -> None:
+    async def _say_goodbye(self) -> None:
+        """Have the goodbye written, and wait for its answer, or for the end of the stream."""
         self._left = asyncio.get_running_loop().create_future()
-        request = groups_pb2.MembershipRequest(correlation_id=1 << 62)
+        request = self._goodbye = groups_pb2.MembershipRequest(correlation_id=_LEAVE)
         request.leave.group_id, request.leave.member_id = self.group_id, self.member_id
         if self.instance_id is not None:
             request.leave.instance_id, request.leave.temporarily = self.instance_id, True
+        self._event.set()
         try:
             async with asyncio.timeout(LEAVE_S):
-                async with self._writing:
-                    await stream.write(request)
                 await self._left
-        except (TimeoutError, grpc.aio.AioRpcError, asyncio.InvalidStateError):
+        except TimeoutError:
             logger.info("group %r: the goodbye of member %s was not heard", self.group_id, self.member_id)
-        except asyncio.CancelledError:
-            if _is_cancelled():
-                raise
         finally:
-            self._left = None
+            self._left = self._goodbye = None
 
     # -- the stream --------------------------------------------------------------------------------------------------
 
@@ -147,8 +145,6 @@ class Membership:
             except HeadraceError as error:
                 self._waits(error)
                 self._coordinators.forget(self.group_id, self._address)
-                if not isinstance(error, NotCoordinatorError):
-                    await self._engine.connections.renew(self._address, ChannelPurpose.HEARTBEAT)
                 log = logger.warning if failures == PATIENT_FAILURES else logger.info
                 log("group %r: the stream to the coordinator ended: %s", self.group_id, error)
                 if isinstance(error, BootstrapError):
@@ -164,78 +160,50 @@ class Membership:
 
     async def _session(self, address: str) -> None:
         """One stream, until it breaks (HeadraceError)."""
-        member = self.member
         stream = self._stream = self._engine.connections.membership_stream(address)
-        reader = asyncio.create_task(self._read(stream))
-        reader.add_done_callback(lambda _: self._event.set())
-        sent_at = boottime_s()
         try:
-            async with asyncio.timeout(self._engine.request_timeout_s):
-                await connected(stream, reader)
-            # (gRPC says so of an attempt that failed, too. Guard: only what may be heard is sent, for of a request that
-            # was lost nobody knows who has heard it, and the member would have to stop for that.)
-            if not (reader.done() or self._engine.connections.is_ready(address, ChannelPurpose.HEARTBEAT)):
-                raise NetworkError(f"{address}: the connection cannot be made, or has broken")
-            if not reader.done():
-                member.connected(boottime_s())
-            while not reader.done():
-                self._event.clear()
-                now = boottime_s()
-                request = member.request(now)
-                if request is not None:
-                    sent_at = now
-                    async with self._writing:
-                        await stream.write(self._encode(request))
-                    continue
-                if member.is_waiting and now - sent_at > self._engine.request_timeout_s:
-                    raise NetworkError(f"{address}: no answer for {self._engine.request_timeout_s:g} s")
-                await _wait(self._event, min(member.next_at(), now + 1.0))
-            await reader
-        except TimeoutError:
-            raise NetworkError(f"{address}: no connection within {self._engine.request_timeout_s:g} s") from None
-        except grpc.aio.AioRpcError as failure:
-            raise rpc.error_from_rpc(failure, address) from None
-        except asyncio.InvalidStateError:
-            await asyncio.wait([reader])
-            if (error := reader.exception()) is not None:
-                raise error from None
-            raise NetworkError(f"{address}: the membership stream ended") from None
-        except asyncio.CancelledError:
-            if _is_cancelled():
-                raise
-            raise NetworkError(f"{address}: the membership stream was cancelled") from None
+            await stream.run(self._read(stream), self._write(stream))
         finally:
             self._stream = None
-            member.disconnected(boottime_s())
+            self.member.disconnected(boottime_s())
             self._disconnected.set()
+            self._goodbye_is_over()
             self.nudge()
-            stream.cancel()
-            reader.cancel()
-            await asyncio.gather(reader, return_exceptions=True)
 
-    async def _read(self, stream: Any) -> None:
+    async def _read(self, stream: Stream) -> None:
+        while True:
+            self._told(await stream.read())
+
+    async def _write(self, stream: Stream) -> None:
+        member, timeout_s, sent_at = self.member, self._engine.request_timeout_s, boottime_s()
         try:
-            while (response := await read_message(stream)) is not grpc.aio.EOF:
-                self._told(response)
-            code = await stream.code()
-            if code is grpc.StatusCode.OK:
-                raise NetworkError(f"{self._address}: the coordinator ended the membership stream")
-            raise NetworkError(f"{self._address}: the coordinator ended the membership stream ({code.name})")
-        except grpc.aio.AioRpcError as failure:
-            raise rpc.error_from_rpc(failure, self._address) from None
-        except asyncio.CancelledError:
-            if _is_cancelled():
-                raise
-            raise NetworkError(f"{self._address}: the membership stream was cancelled") from None
-        finally:
-            if self._left is not None and not self._left.done():
-                self._left.set_result(None)
+            async with asyncio.timeout(timeout_s):
+                await stream.connected()
+        except TimeoutError:
+            raise NetworkError(f"{stream.address}: no connection within {timeout_s:g} s") from None
+        member.connected(boottime_s())
+        while True:
+            self._event.clear()
+            now = boottime_s()
+            if self._goodbye is not None:
+                goodbye, self._goodbye = self._goodbye, None
+                await stream.write(goodbye)
+            elif (request := member.request(now)) is not None:
+                sent_at = now
+                await stream.write(self._encode(request))
+            elif member.is_waiting and now - sent_at > timeout_s:
+                raise NetworkError(f"{stream.address}: no answer for {timeout_s:g} s")
+            else:
+                await _wait(self._event, min(member.next_at(), now + 1.0))
 
-    def _told(self, response: Any) -> None:
+    def _goodbye_is_over(self) -> None:
+        if self._left is not None and not self._left.done():
+            self._left.set_result(None)
+
+    def _told(self, response: groups_pb2.MembershipResponse) -> None:
         now, member = boottime_s(), self.member
-        if response.correlation_id == 1 << 62:
-            if self._left is not None and not self._left.done():
-                self._left.set_result(None)
+        if response.correlation_id == _LEAVE:
+            self._goodbye_is_over()
             return
         self._was_answered = True
         if response.error.code:
@@ -292,7 +260,7 @@ class Membership:
                 )
             self.nudge()
 
-    def _encode(self, request: Request) -> Any:
+    def _encode(self, request: Request) -> groups_pb2.MembershipRequest:
         message = groups_pb2.MembershipRequest(correlation_id=request.number)
         heartbeat = message.heartbeat
         heartbeat.group_id, heartbeat.member_id = self.group_id, self.member_id
@@ -320,12 +288,6 @@ class Membership:
         return message
 
 
-def _is_cancelled() -> bool:
-    """Whether somebody cancels this task; gRPC raises the same of a stream that broke while something was written."""
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
-
-
 async def _wait(event: asyncio.Event, moment: float) -> None:
     """For ``event``, until ``moment`` (boottime_s(); infinite: for ever)."""
     try:
@@ -335,7 +297,7 @@ async def _wait(event: asyncio.Event, moment: float) -> None:
         pass
 
 
-def _answer(response: Any) -> Answer:
+def _answer(response: groups_pb2.MembershipResponse) -> Answer:
     assignment = None
     if response.HasField("assignment"):
         assignment = frozenset(

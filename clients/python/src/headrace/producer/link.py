@@ -8,18 +8,14 @@ import time
 from collections.abc import Iterable
 from typing import Any, Protocol
 
-import grpc.aio
-
-import headrace_core.rpc as rpc
 from headrace_core.errors import HeadraceError, NetworkError, RequestTimedOutError, from_number
 from headrace_core.records import Compression
-from headrace_core.rpc import ChannelPurpose
+from headrace_core.rpc.duplex import Duplex
 from headrace_core.rpc.limits import PARTITIONS_MAX, REQUEST_RECORDS_BYTES
-from headrace_core.rpc.streams import read_message
 from headrace_protos.v1 import produce_pb2
 
 from ..engine.client import Engine
-from ..engine.connections import SILENT_S, connected, pause
+from ..engine.connections import SILENT_S, pause
 from ..metrics import Metrics
 from .sequences import DUPLICATE
 
@@ -48,6 +44,9 @@ _UNKNOWN_OUTCOMES = frozenset(
         "UNKNOWN_SERVER_ERROR",
     )
 )
+
+
+Stream = Duplex[produce_pb2.ProduceRequest, produce_pb2.ProduceResponse]
 
 
 class LinkOwner(Protocol):
@@ -107,12 +106,11 @@ class BrokerLink:
         self._failures = 0  # in a row, of which the pause before the next stream depends
         self._event = asyncio.Event()
         self._news = asyncio.Event()
-        self._was_reached = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = float("inf")
         self._correlation = 0
-        self._stream: Any = None
-        self._retired = False
+        self._stream: Stream | None = None
+        self._is_draining = False
         self._ending: asyncio.Task[None] | None = None
         self._task: asyncio.Task[None] | None = sender.engine.io.spawn(self._run(), f"headrace-produce-{broker_id}")
 
@@ -126,33 +124,25 @@ class BrokerLink:
 
     def retire(self) -> None:
         """The broker has another address now: let the stream go; what waits is routed again."""
-        self._retired = True
         self.sender.orphan(self.pending)
         self.pending.clear()
-        self._retire_task()
+        self._end()
         self._lost(NetworkError(f"broker {self.broker_id} has left {self.address}"))
 
     async def close(self) -> None:
-        if self._stream is not None and self.sender.acks == produce_pb2.ACKS_NONE:
-            await self._drain(self._stream)
-        self._retire_task()
-        if self._stream is not None:
-            self._stream.cancel()
+        if self._stream is not None and self._task is not None and self.sender.acks == produce_pb2.ACKS_NONE:
+            self._is_draining = True
+            self._event.set()
+            await asyncio.wait({self._task}, timeout=DRAIN_S)
+        self._end()
         if self._ending is not None:
             ending, self._ending = self._ending, None
             await asyncio.gather(ending, return_exceptions=True)
 
-    async def _drain(self, stream: Any) -> None:
-        """With acks=0 only the end of the stream tells that the broker has read it; cancelling would drop the rest."""
-        try:
-            async with asyncio.timeout(DRAIN_S):
-                await stream.done_writing()
-                await stream.code()
-        except (TimeoutError, grpc.aio.AioRpcError, asyncio.InvalidStateError) as error:
-            logger.info("produce stream to %s did not end cleanly: %s", self.address, error)
-
-    def _retire_task(self) -> None:
-        """Cancel the writer, and do not keep it: its traceback would keep gRPC alive (engine.io_thread, fork)."""
+    def _end(self) -> None:
+        """Cancel the task, and do not keep it: its traceback would keep gRPC alive (engine.io_thread, fork)."""
+        if self._stream is not None:
+            self._stream.cancel()
         if self._task is not None:
             self._task.cancel()
             self._ending, self._task = self._task, None
@@ -163,8 +153,8 @@ class BrokerLink:
         if oldest is not None and now - oldest.sent_at > SILENT_S:
             self.sender.engine.metadata.doubt()
         if oldest is not None and now - oldest.sent_at > self.sender.request_timeout_s and self._stream is not None:
-            self.last_error = RequestTimedOutError(f"{self.address}: no answer for {self.sender.request_timeout_s:g} s")
-            self._stream.cancel()
+            limit_s = self.sender.request_timeout_s
+            self._stream.cancel(RequestTimedOutError(f"{self.address}: no answer for {limit_s:g} s"))
 
     def moved(self, now: float) -> None:
         """Give up waiting for what concerns partitions that another broker has led for a while: this one would have
@@ -186,15 +176,12 @@ class BrokerLink:
                     self.sender.release(queue)
 
     async def _run(self) -> None:
-        while True:
+        while not self._is_draining:
             await self._something_to_do()
             answered = self._correlation
             self._news.clear()
-            self._was_reached = False
             try:
                 await self._session()
-            except asyncio.CancelledError:
-                raise
             except HeadraceError as error:
                 self.last_error = error
                 self._failures = 0 if self._correlation > answered + 1 else self._failures + 1
@@ -205,10 +192,8 @@ class BrokerLink:
                 logger.exception("produce stream to %s broke", self.address)
                 self.last_error = NetworkError(f"{self.address}: {type(error).__name__}: {error}")
                 self._lost(self.last_error)
-            engine = self.sender.engine
-            if not self._was_reached:
-                await engine.connections.renew(self.address, ChannelPurpose.PRODUCE)
-            await pause(engine.backoff.delay_s(max(self._failures - 1, 0)), self._news)
+            if not self._is_draining:
+                await pause(self.sender.engine.backoff.delay_s(max(self._failures - 1, 0)), self._news)
 
     async def _something_to_do(self) -> None:
         while not self.pending:
@@ -218,53 +203,31 @@ class BrokerLink:
     async def _session(self) -> None:
         """One stream, until it breaks (HeadraceError)."""
         stream = self._stream = self.sender.engine.connections.produce_stream(self.address)
-        reader = asyncio.create_task(self._read(stream))
-        reader.add_done_callback(lambda _: self._event.set())
         try:
-            await connected(stream, reader)
-            self._was_reached = not reader.done()
-            while not reader.done():
-                request = await self._collect()
-                if request is None:
-                    await self._event.wait()
-                    continue
+            await stream.run(self._read(stream), self._write(stream))
+        finally:
+            self._stream = None
+
+    async def _read(self, stream: Stream) -> None:
+        while True:
+            self._answered(await stream.read())
+
+    async def _write(self, stream: Stream) -> None:
+        await stream.connected()
+        while True:
+            request = await self._collect()
+            if request is not None:
                 message = self._encode(request)
-                request.was_sent = True
+                request.was_sent = not stream.ended
                 await stream.write(message)
                 if self.sender.acks == produce_pb2.ACKS_NONE:
                     self._answered_by_nobody(request)
-            await reader
-        except grpc.aio.AioRpcError as failure:
-            raise rpc.error_from_rpc(failure, self.address) from None
-        except asyncio.InvalidStateError:  # written to after it ended: the reader knows why
-            await asyncio.wait([reader])
-            if (error := reader.exception()) is not None:
-                raise error from None
-            raise NetworkError(f"{self.address}: the produce stream ended") from None
-        except asyncio.CancelledError:
-            task = asyncio.current_task()
-            if task is not None and task.cancelling():
-                raise
-            raise self.last_error or NetworkError(f"{self.address}: the produce stream was cancelled") from None
-        finally:
-            self._stream = None
-            stream.cancel()
-            reader.cancel()
-            await asyncio.gather(reader, return_exceptions=True)
-
-    async def _read(self, stream: Any) -> None:
-        try:
-            while (response := await read_message(stream)) is not grpc.aio.EOF:
-                self._answered(response)
-            code = await stream.code()
-            raise NetworkError(f"{self.address}: the broker ended the produce stream ({code.name})")
-        except grpc.aio.AioRpcError as failure:
-            raise rpc.error_from_rpc(failure, self.address) from None
-        except asyncio.CancelledError:
-            task = asyncio.current_task()
-            if task is not None and task.cancelling():
-                raise
-            raise self.last_error or NetworkError(f"{self.address}: the produce stream was cancelled") from None
+            elif self._is_draining:
+                # With acks=0 only the end of the stream tells that the broker has read it; cancelling drops the rest.
+                await stream.done_writing()
+                await asyncio.Event().wait()
+            else:
+                await self._event.wait()
 
     # --- what goes out ---------------------------------------------------------------------------------------------
 
@@ -357,7 +320,7 @@ class BrokerLink:
             if sequences is not None and not batch.done:
                 batch.stamp(*sequences.number(batch, batch.count))
 
-    def _encode(self, request: Request) -> Any:
+    def _encode(self, request: Request) -> produce_pb2.ProduceRequest:
         sender = self.sender
         message = produce_pb2.ProduceRequest(
             correlation_id=request.correlation_id, acks=sender.acks, timeout_ms=int(sender.request_timeout_s * 1000)
@@ -395,7 +358,7 @@ class BrokerLink:
 
     # --- what comes back -------------------------------------------------------------------------------------------
 
-    def _answered(self, response: Any) -> None:
+    def _answered(self, response: produce_pb2.ProduceResponse) -> None:
         request = self.in_flight.get(response.correlation_id)
         if request is None:
             return
